@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Writing a file so that a reader sees the old one or the whole new one."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the content of ``path`` by ``text`` (UTF-8), making its folder where missing.
+
+    Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
+    Raises LightsleepError where the file cannot be written.
+    """
+    target = path.resolve()  # replaces what a link points to, not the link
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_file():  # a device or a pipe; a folder fails here
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _replace(target: Path, text: str) -> None:
+    with contextlib.ExitStack() as on_failure:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        scratch = Path(name)
+        on_failure.callback(scratch.unlink, missing_ok=True)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
+            file.write(text)
+        scratch.chmod(0o644)
+        scratch.replace(target)
+        on_failure.pop_all()
