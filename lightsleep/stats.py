@@ -167,7 +167,8 @@ def _bootstrap_medians(samples: Sequence[float], rng: np.random.Generator) -> Fl
 
 def _at(ordered: Floats, quantile: Floats) -> Floats:
     index = np.minimum((quantile * len(ordered)).astype(int), len(ordered) - 1)
-    return np.take(ordered, index)
+    taken: Floats = np.take(ordered, index)
+    return taken
 
 
 def _estimate(value: float, resampled: Floats) -> Estimate:

@@ -10,7 +10,7 @@ from rich.text import Text
 from lightsleep import wording
 from lightsleep.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
 from lightsleep.result import CompareResult
-from lightsleep.stats import CONFIDENCE, Comparison, Verdict
+from lightsleep.stats import Comparison, Verdict
 
 STYLES = {
     Verdict.BETTER: "green",
@@ -25,8 +25,8 @@ def print_table(result: CompareResult, console: Console) -> None:
     metrics, limit = analyse(result), limit_of(result)
     table = Table(title=Text(result.title), title_justify="left", box=None, pad_edge=False)
     table.add_column("")
-    for heading in ("median", "95 % CI of the median", "n"):
-        table.add_column(heading, justify="right", no_wrap=heading != "95 % CI of the median")
+    for heading in ("median", "95 % CI", "n"):
+        table.add_column(heading, justify="right", no_wrap=heading != "95 % CI")
     for other in filter(None, (result.baseline, limit)):
         table.add_column(Text(f"against {other}"))
     for metric in metrics:
@@ -42,7 +42,7 @@ def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
     if arm.summary is None:
         return [name, Text("no samples"), Text(""), Text("0")]
     ends = wording.span(arm.summary.ci_low, arm.summary.ci_high, unit)
-    if arm.summary.confidence < CONFIDENCE:
+    if wording.falls_short(arm.summary):
         ends += " *"
     return [
         name,
@@ -66,7 +66,7 @@ def _against(comparison: Comparison | None, unit: str, *, is_control: bool = Fal
 def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console) -> None:
     console.print()
     summaries = [arm.summary for metric in metrics for arm in metric.arms if arm.summary]
-    short = {wording.confidence(s): s.n for s in summaries if s.confidence < CONFIDENCE}
+    short = {wording.confidence(s): s.n for s in summaries if wording.falls_short(s)}
     if short:
         reached = ", ".join(sorted(short, key=lambda text: short[text]))
         console.print(Text(f"* confidence reached: {reached}; 95 % needs 6 samples"))

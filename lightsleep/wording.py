@@ -35,12 +35,9 @@ def span(low: float, high: float, unit: str) -> str:
     return f"{_digits(low, unit)} to {value(high, unit)}"
 
 
-def confidence_interval(summary: Summary, unit: str) -> str:
-    """Return the interval of a median, naming its confidence where that is under 95 %."""
-    text = span(summary.ci_low, summary.ci_high, unit)
-    if summary.confidence < CONFIDENCE:
-        text += f" ({confidence(summary)})"
-    return text
+def falls_short(summary: Summary) -> bool:
+    """Whether there are too few samples for the interval to reach 95 %."""
+    return summary.confidence < CONFIDENCE
 
 
 def confidence(summary: Summary) -> str:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The verb ``lightsleep report``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from lightsleep.analysis import to_json
+from lightsleep.errors import LightsleepError
+from lightsleep.files import write_text
+from lightsleep.report.page import render
+from lightsleep.result import CompareResult, load_result
+
+
+@click.command()
+@click.argument(
+    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+)
+@click.option(
+    "-o",
+    "--output",
+    default="report.html",
+    show_default=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="The page to write; - for standard output.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; write no page.")
+def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """One self-contained HTML page from one or several result files, side by side."""
+    if as_json:
+        documents = [to_json(load_result(path)) | {"file": str(path)} for path in results]
+        click.echo(json.dumps(documents, indent=1))
+        return
+    _check_output(output, results)
+    page = render(_labelled(results))
+    if str(output) == "-":
+        click.echo(page, nl=False)
+    else:
+        write_text(output, page)
+        click.echo(f"wrote {output}", err=True)
+
+
+def _check_output(output: Path, results: tuple[Path, ...]) -> None:
+    """Refuse what would lose something, before any work is done."""
+    if output.is_dir():
+        raise LightsleepError(f"{output} is a folder: name a file, as in -o {output}/report.html")
+    if any(output.resolve() == path.resolve() for path in results):
+        raise LightsleepError(f"{output} is a result to read: name another file with -o")
+
+
+def _labelled(results: tuple[Path, ...]) -> list[tuple[str, CompareResult]]:
+    """Load the results; a file that is named twice is told apart by a number."""
+    labelled, seen = [], Counter[Path]()
+    for path in results:
+        seen[path] += 1
+        label = str(path) if seen[path] == 1 else f"{path} ({seen[path]})"
+        labelled.append((label, load_result(path)))
+    return labelled

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The plots of one metric, as SVG to be put into a page.
+
+Text stays text, and what is neither light nor dark is left to the style sheet of the page: ink
+and grid are drawn in stand-in colours that become CSS variables.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from lightsleep import wording
+from lightsleep.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep.result import Role
+
+WIDE = 10.0  # arms whose medians differ by more than this factor need a logarithmic axis
+MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
+MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
+
+INK, GRID = "#010203", "#040506"
+VARIABLES = {INK: "var(--ink)", GRID: "var(--rule)"}
+
+# Mid tones, readable on white and on near-black, told apart by the colour-blind too.
+COLOURS: dict[Role, str] = {
+    "baseline": "#8a8f98",
+    "control": "#b08d57",
+    "limit": "#d0679d",
+    "treatment": "#2f8fd8",
+}
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+}
+
+
+def scale_of(metric: MetricAnalysis) -> str:
+    """Return the scale of the value axis: linear, log, or symlog where there are values <= 0."""
+    medians = [abs(arm.summary.median) for arm in metric.arms if arm.summary]
+    if not medians or max(medians) <= WIDE * min(medians):
+        return "linear"
+    return "log" if min(arm.summary.minimum for arm in metric.arms if arm.summary) > 0 else "symlog"
+
+
+def strip_plot(metric: MetricAnalysis, salt: str) -> str:
+    """Return an SVG in which every sample is a dot, with median, interval and quartiles per arm.
+
+    ``salt`` keeps its ids apart from those of other plots of the page.
+    """
+    arms = metric.arms
+    with _style(salt):
+        figure, axes = _figure(0.62 * len(arms) + 0.75)
+        _value_axis(axes, metric)
+        rng = np.random.default_rng(0)
+        for row, arm in enumerate(arms):
+            _draw_arm(axes, row, arm, rng)
+        axes.set_yticks(range(len(arms)), [_label(arm, metric.metric.unit) for arm in arms])
+        axes.set_ylim(len(arms) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x")
+        return _svg(figure)
+
+
+def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
+    """Return an SVG of the share of samples up to each value; None with few samples."""
+    arms = [arm for arm in metric.arms if len(arm.samples) >= MIN_ECDF]
+    if not arms:
+        return None
+    with _style(salt):
+        figure, axes = _figure(3.2)
+        _value_axis(axes, metric)
+        for arm, dashes in zip(arms, _dashes(arms), strict=True):
+            colour = COLOURS[arm.role]
+            axes.ecdf(arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=arm.name)
+        axes.set_ylabel("share of samples")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f} %"))
+        axes.grid()
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, borderaxespad=0
+        )
+        return _svg(figure)
+
+
+def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) -> None:
+    if arm.summary is None:
+        return
+    colour, summary = COLOURS[arm.role], arm.summary
+    axes.scatter(
+        arm.samples,
+        row - 0.14 + rng.uniform(-0.14, 0.14, len(arm.samples)),
+        s=14,
+        color=colour,
+        alpha=0.75,
+        linewidths=0,
+        rasterized=len(arm.samples) > MANY,
+    )
+    low = row + 0.2
+    axes.fill_betweenx([low - 0.1, low + 0.1], summary.q1, summary.q3, color=colour, alpha=0.35)
+    axes.plot(
+        [summary.ci_low, summary.ci_high],
+        [low, low],
+        color=INK,
+        linewidth=1.4,
+        marker="|",
+        markersize=5,
+    )
+    axes.vlines(summary.median, low - 0.16, low + 0.16, color=INK, linewidth=2.6)
+
+
+def _label(arm: ArmAnalysis, unit: str) -> str:
+    median = wording.value(arm.summary.median, unit) if arm.summary else "no samples"
+    return f"{arm.name}\n{median}"
+
+
+def _dashes(arms: list[ArmAnalysis]) -> Iterator[str]:
+    """Yield a line style per arm, so that two arms of one role do not look the same."""
+    styles, seen = ("-", "--", ":", "-."), dict.fromkeys(COLOURS, 0)
+    for arm in arms:
+        yield styles[seen[arm.role] % len(styles)]
+        seen[arm.role] += 1
+
+
+def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
+    scale = scale_of(metric)
+    if scale == "symlog":
+        medians = (abs(arm.summary.median) for arm in metric.arms if arm.summary)
+        threshold = min(median for median in medians if median)
+        axes.set_xscale("symlog", linthresh=min(1.0, threshold), linscale=0.5)
+    else:
+        axes.set_xscale(scale)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    unit = f", {metric.metric.unit}" if metric.metric.unit else ""
+    note = "" if scale == "linear" else " (logarithmic axis)"
+    axes.set_xlabel(f"{metric.metric.title}{unit}{note}")
+
+
+@contextmanager
+def _style(salt: str) -> Iterator[None]:
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser has it
+        yield
+
+
+def _figure(height: float) -> tuple[Figure, Axes]:
+    """Return a figure as wide as a column of the page and ``height`` inches high."""
+    figure = Figure(figsize=(6.0, height), layout="constrained")
+    axes = figure.add_subplot()
+    for background in (figure.patch, axes.patch):
+        background.set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    buffer = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing)
+    return _inlined(buffer.getvalue())
+
+
+def _inlined(svg: str) -> str:
+    """Make a stand-alone SVG document a part of a page."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', svg)
+    svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+    used = set(re.findall(r"#([\w.-]+)", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, variable)
+    return svg
