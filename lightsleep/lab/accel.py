@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which accelerator runs the guests: KVM where it really runs a stock kernel, else TCG.
+
+That /dev/kvm exists says little: under some nested hypervisors a distribution kernel hangs
+right after the boot loader. So one short boot decides, once per boot of the host. It has no
+root file system and must panic for want of one, which takes a working KVM about a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache, host
+from lightsleep.lab.config import Arch
+from lightsleep.lab.roots import KernelTree
+
+KVM = Path("/dev/kvm")
+PROBE_S = 10.0
+PROOF = "Unable to mount root fs"
+
+Wanted = Literal["auto", "kvm", "tcg"]
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What runs the guests, and why."""
+
+    name: Literal["kvm", "tcg"]
+    reason: str
+
+    @property
+    def option(self) -> str:
+        """The value of QEMU's ``-accel``."""
+        return "kvm" if self.name == "kvm" else "tcg,thread=multi"
+
+    def cpu(self, arch: Arch) -> str:
+        """Return the value of QEMU's ``-cpu``."""
+        return arch.cpu_kvm if self.name == "kvm" else arch.cpu_tcg
+
+    def append(self, arch: Arch) -> str:
+        """Return the kernel parameters this accelerator needs."""
+        return "" if self.name == "kvm" else arch.append_tcg
+
+
+def choose(wanted: Wanted, arch: Arch, tree: KernelTree) -> Accelerator:
+    """Return the accelerator for guests of ``arch``.
+
+    Raises LightsleepError where KVM was asked for and does not work.
+    """
+    if wanted == "tcg":
+        return Accelerator("tcg", "asked for")
+    found = _usable(arch, tree)
+    if wanted == "kvm" and found.name != "kvm":
+        raise LightsleepError(f"KVM cannot be used: {found.reason}; use --accel tcg")
+    return found
+
+
+def _usable(arch: Arch, tree: KernelTree) -> Accelerator:
+    if arch.name != platform.machine():
+        return Accelerator("tcg", f"a {arch.name} guest on a {platform.machine()} host")
+    if not KVM.exists():
+        return Accelerator("tcg", "no /dev/kvm")
+    if not os.access(KVM, os.R_OK | os.W_OK):
+        return Accelerator("tcg", "no permission for /dev/kvm: add the user to the group kvm")
+
+    def build(scratch: Path) -> None:
+        verdict = probe(arch, tree)
+        (scratch / "verdict.json").write_text(json.dumps(asdict(verdict)))
+
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+    key = cache.digest(boot_id, qemu_version(arch), tree.release)
+    return Accelerator(
+        **json.loads((cache.entry(f"kvm-{key}", build, needs_mb=1) / "verdict.json").read_text())
+    )
+
+
+def probe(arch: Arch, tree: KernelTree) -> Accelerator:
+    """Boot once under KVM and judge by what the console says."""
+    argv = [
+        *("setpriv", "--pdeathsig", "KILL"),
+        *(arch.qemu, "-accel", "kvm", "-machine", arch.machine, "-cpu", arch.cpu_kvm),
+        *("-smp", "2", "-m", "512M", "-display", "none", "-nodefaults", "-no-reboot"),
+        *("-serial", "stdio", "-kernel", str(tree.image)),
+        *("-append", f"console={arch.console} panic=-1"),
+    ]
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+    ) as process:
+        try:
+            output = process.communicate(timeout=PROBE_S)[0]
+            outcome = f"QEMU ended with {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output = process.communicate()[0]
+            outcome = f"hung for {PROBE_S:.0f} s"
+        finally:
+            process.kill()
+    text = output.decode(errors="replace")
+    if PROOF in text:
+        return Accelerator("kvm", "a stock kernel boots under it")
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = f"last line: {lines[-1].strip()!r}" if lines else "before its first line of output"
+    return Accelerator("tcg", f"/dev/kvm is there, but a stock kernel {outcome} ({last})")
+
+
+def qemu_version(arch: Arch) -> str:
+    """Return the first line of ``qemu --version``. Raises LightsleepError where QEMU is missing."""
+    host.need(arch.qemu, packages={arch.qemu: arch.qemu_package})
+    return host.run([arch.qemu, "--version"], "asking QEMU for its version").splitlines()[0]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the lab can boot: architectures and kernels, as data.
+
+A new architecture or kernel is a new row here and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lightsleep.errors import LightsleepError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A guest architecture: its names, and how QEMU is told to emulate it."""
+
+    name: str
+    """As ``uname -m`` prints it."""
+    debian: str
+    qemu: str
+    qemu_package: str
+    machine: str
+    cpu_tcg: str
+    cpu_kvm: str
+    console: str
+    append_tcg: str
+    """Kernel parameters that emulation needs, in every arm alike."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A distribution kernel, named by meta-packages so that it is the newest point release."""
+
+    name: str
+    suite: str
+    """The suite that the tools around the kernel come from."""
+    target: str
+    """The suite that the kernel itself comes from: ``suite``, or its backports."""
+    image: str
+    headers: str
+
+
+ARCHES = {
+    arch.name: arch
+    for arch in (
+        Arch(
+            name="x86_64",
+            debian="amd64",
+            qemu="qemu-system-x86_64",
+            qemu_package="qemu-system-x86",
+            machine="q35",
+            # QEMU's emulated MWAIT spins when there is more than one CPU: hide it, so that the
+            # guest halts as it does under a hypervisor that hides it.
+            cpu_tcg="max,-monitor",
+            cpu_kvm="host",
+            console="ttyS0",
+            # All emulated CPUs share one clock, but nothing tells the kernel so: without this
+            # it falls back to the HPET, whose every read leaves the guest.
+            append_tcg="tsc=reliable",
+        ),
+    )
+}
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            name="6.12",
+            suite="bookworm",
+            target="bookworm",
+            image="linux-image-6.12-cloud-{debian}",
+            headers="linux-headers-6.12-cloud-{debian}",
+        ),
+        Kernel(
+            name="6.1",
+            suite="bookworm",
+            target="bookworm",
+            image="linux-image-cloud-{debian}",
+            headers="linux-headers-cloud-{debian}",
+        ),
+        Kernel(
+            name="7.2",
+            suite="trixie",
+            target="trixie-backports",
+            image="linux-image-cloud-{debian}",
+            headers="linux-headers-cloud-{debian}",
+        ),
+    )
+}
+
+BUILD_TOOLS = (
+    *("make", "binutils", "dash", "bash", "coreutils", "sed", "grep", "mawk"),
+    *("findutils", "diffutils"),
+)
+"""What a kernel's own build of an external module runs, beyond what its headers depend on."""
+
+GUEST_SUITE = "trixie"
+"""The oldest suite whose perf knows ``bench sched seccomp-notify``."""
+
+GUEST_PACKAGES = (
+    *("base-files", "dash", "bash", "coreutils", "grep", "sed", "util-linux", "procps", "kmod"),
+    *("busybox-static", "linux-perf", "python3-minimal", "python3-click", "python3-rich"),
+)
+
+DRIVERS = ("virtio_blk", "squashfs", "overlay")
+"""Modules a cloud kernel needs, beyond what it has built in, to reach the guest's root."""
+
+
+def lookup(kind: str, table: Mapping[str, T], name: str) -> T:
+    """Return ``table[name]``. Raises LightsleepError that lists what there is."""
+    if name not in table:
+        raise LightsleepError(f"no {kind} {name!r}; there are: {', '.join(table)}")
+    return table[name]

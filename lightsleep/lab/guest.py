@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A booted guest, as an experiment or a test sees it.
+
+Every call is bounded. A guest that panics, hangs or talks nonsense is an error at once, which
+shows the end of the console, says where the whole of it was kept, and how to see it happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import accel, splat
+from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
+from lightsleep.lab.config import ARCHES, KERNELS, lookup
+from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
+from lightsleep.lab.modules import project_modules
+from lightsleep.lab.roots import guest_root, kernel_tree
+from lightsleep.lab.vm import VM, Hardware
+
+BOOT_S = 120.0
+LOGS = Path("out/logs")
+"""Where consoles of failed guests are kept, under the current folder."""
+
+
+class GuestFailed(LightsleepError):
+    """The guest panicked, hung, or its kernel complained."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What to boot, in the words of the command line."""
+
+    arch: str = "x86_64"
+    kernel: str = "6.12"
+    append: str = ""
+    modules: tuple[str, ...] = ()
+    """Modules of ours to load: "name" or "name parameter=value ..."."""
+    vcpus: int = 2
+    memory_mib: int = 512
+    accel: accel.Wanted = "auto"
+
+    def command(self) -> str:
+        """Return the command that boots this machine to a prompt."""
+        words = ["lightsleep", "lab", "shell", "--arch", self.arch, "--kernel", self.kernel]
+        words += ["--append", self.append] if self.append else []
+        words += [word for module in self.modules for word in ("--module", module)]
+        return shlex.join(words)
+
+
+def prepare(
+    machine: Machine, interactive: bool = False, note: Callable[[str], None] = lambda _: None
+) -> Hardware:
+    """Return what QEMU needs to boot ``machine``, making whatever the cache does not have yet.
+
+    ``note`` hears what is being done. Raises LightsleepError for whatever stands in the way.
+    """
+    arch = lookup("architecture", ARCHES, machine.arch)
+    kernel = lookup("kernel", KERNELS, machine.kernel)
+    accel.qemu_version(arch)
+    note(f"kernel {kernel.name}")
+    tree = kernel_tree(arch, kernel)
+    note("root of the guests")
+    root = guest_root(arch)
+    note("modules")
+    modules = project_modules(arch, tree)
+    note("accelerator")
+    return Hardware(
+        arch=arch,
+        accelerator=accel.choose(machine.accel, arch, tree),
+        image=tree.image,
+        initramfs=initramfs(tree, root, modules),
+        root=root.squashfs,
+        append=machine.append,
+        vcpus=machine.vcpus,
+        memory_mib=machine.memory_mib,
+        interactive=interactive,
+    )
+
+
+class Guest:
+    """A guest and its agent. Leave through ``close``, or use ``boot`` as a context manager."""
+
+    def __init__(self, machine: Machine, hardware: Hardware, name: str = "guest") -> None:
+        """Start QEMU; the guest answers after ``wait``."""
+        self.machine = machine
+        self.name = name
+        self.vm = VM(hardware)
+        self._agent = Agent(self.vm.agent)
+
+    def wait(self, timeout_s: float = BOOT_S) -> None:
+        """Wait until the guest has booted and load its modules."""
+        with self._watched():
+            try:
+                self._agent.hello(timeout_s)
+            except TimeoutError:
+                raise AgentGone(f"not booted within {timeout_s:g} s") from None
+        for module in self.machine.modules:
+            self.insmod(module)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = 60,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        """Run a command in the guest and return what became of it.
+
+        Raises LightsleepError where it takes over ``timeout_s`` or, with ``check``, fails.
+        """
+        with self._watched():
+            done = self._agent.run(argv, timeout_s, stdin, env)
+        if check and done.rc != 0:
+            raise LightsleepError(
+                f"{self.name}: {shlex.join(argv)}: exit status {done.rc}: "
+                f"{done.stderr.strip()[-2000:] or done.stdout.strip()[-2000:] or '(no output)'}"
+            )
+        return done
+
+    def read_text(self, path: str, timeout_s: float = 20) -> str:
+        """Return the content of a file in the guest. Raises LightsleepError as open() would."""
+        with self._watched():
+            return self._agent.read(path, timeout_s)
+
+    def write_text(self, path: str, text: str, timeout_s: float = 20) -> None:
+        """Write a file in the guest. Raises LightsleepError as write() would."""
+        with self._watched():
+            self._agent.write(path, text, timeout_s)
+
+    def insmod(self, module: str) -> None:
+        """Load one of our modules: its name, and parameters behind it."""
+        name, *parameters = module.split()
+        done = self.run(["insmod", f"{GUEST_MODULES}/{name}.ko", *parameters], check=False)
+        if done.rc != 0:
+            there = self.run(["ls", GUEST_MODULES], check=False).stdout.replace(".ko", "").split()
+            last = self.run(["dmesg"], check=False).stdout.splitlines()[-3:]
+            raise LightsleepError(
+                f"{self.name}: cannot load {module!r}: {done.stderr.strip()}\n"
+                f"modules there: {', '.join(there) or 'none'}; last kernel messages:\n"
+                + "\n".join(last)
+            )
+
+    def check(self) -> None:
+        """Raise GuestFailed where the guest has ended or its console holds a splat."""
+        if self.vm.ended() is not None:
+            raise self.failure("the guest has ended")
+        if found := splat.find(self.vm.console()):
+            shown = "\n".join(str(x) for x in found[:10])
+            raise self.failure(f"its kernel complained:\n{shown}")
+
+    def failure(self, why: str) -> GuestFailed:
+        """Return an error with all a developer needs, keeping the console's log."""
+        log = self.vm.console()
+        tail = "\n".join(f"  | {line}" for line in log.splitlines()[-25:])
+        return GuestFailed(
+            f"{self.name}: {why}\n{tail or '  | (nothing on the console)'}\n"
+            f"console: {keep(log, self.name)}\n"
+            f"see it happen: {self.machine.command()}"
+        )
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except AgentGone as error:
+            raise self.failure(error.message) from None
+        except RequestError as error:
+            raise LightsleepError(f"{self.name}: {error.message}") from None
+
+    def close(self) -> None:
+        """End the guest without ceremony: nothing it holds is worth keeping."""
+        self.vm.close()
+
+
+def keep(log: str, name: str) -> Path:
+    """Write a console's log to a file of its own and return its path."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):
+            path = LOGS / f"{name}-{number}.console.log"
+            with path.open("x") as file:
+                file.write(log)
+            return path
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def boot(machine: Machine, name: str = "guest", timeout_s: float = BOOT_S) -> Iterator[Guest]:
+    """Boot a guest, check its console for splats at the end, and end it."""
+    guest = Guest(machine, prepare(machine), name)
+    try:
+        guest.wait(timeout_s)
+        yield guest
+        guest.check()
+    finally:
+        guest.close()

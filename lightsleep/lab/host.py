@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of the host: found or named by package, run so that nothing outlives us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+
+PACKAGES = {
+    "bwrap": "bubblewrap",
+    "cpio": "cpio",
+    "depmod": "kmod",
+    "mksquashfs": "squashfs-tools",
+    "mmdebstrap": "mmdebstrap",
+    "setpriv": "util-linux",
+    "xz": "xz-utils",
+    "zstd": "zstd",
+}
+"""Program -> the Debian package that has it."""
+
+
+def need(*programs: str, packages: dict[str, str] = PACKAGES) -> None:
+    """Raise LightsleepError naming the packages to install, where a program is missing."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [program for program in programs if shutil.which(program, path=path) is None]
+    if missing:
+        names = " ".join(sorted({packages[program] for program in missing}))
+        raise LightsleepError(
+            f"the lab needs {', '.join(missing)}, not found on this machine; "
+            f"install with: apt-get install {names}"
+        )
+
+
+def run(argv: Sequence[str | Path], what: str, timeout_s: float = 900) -> str:
+    """Run ``argv`` and return its standard output; it dies when we do.
+
+    Raises LightsleepError that says ``what`` failed and ends with what the program printed.
+    """
+    need("setpriv")
+    # In a process group of its own, so that Ctrl-C reaches us first and we end it in order.
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,
+        env=os.environ | {"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin", "LC_ALL": "C"},
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LightsleepError(f"{what}: not done after {timeout_s:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+    if process.returncode:
+        tail = "\n".join(output.splitlines()[-40:])
+        raise LightsleepError(f"{what} failed (exit status {process.returncode}):\n{tail}")
+    return output
+
+
+def contained(argv: Sequence[str | Path], *binds: str | Path) -> list[str | Path]:
+    """Wrap ``argv`` in a mount and a process namespace that end, with all in it, when we end.
+
+    ``binds`` are further arguments for bwrap. The host's own files are there unless ``binds``
+    says otherwise.
+    """
+    need("bwrap")
+    head = ["bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    return [*head, *binds, "--dev", "/dev", "--proc", "/proc", *argv]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The initramfs of a guest: drivers to reach its root, and what is put into that root.
+
+The payload is the part that changes while one works: our modules, the agent and the lightsleep
+package itself, so that its probing half can be run in the guest. The root image stays as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import lightsleep
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache, host
+from lightsleep.lab.config import DRIVERS
+from lightsleep.lab.roots import GuestRoot, KernelTree
+
+GUEST_FILES = Path(__file__).parent / "inside"
+GUEST_MODULES = "/usr/lib/lightsleep/modules"
+"""Where a guest finds the modules we built."""
+
+
+def with_dependencies(tree: KernelTree, names: Iterable[str]) -> list[Path]:
+    """Return the files of modules ``names`` and of all they need, in the order to load them.
+
+    A name that is built into the kernel contributes nothing.
+    """
+    needs: dict[str, tuple[str, list[str]]] = {}
+    for line in (tree.modules / "modules.dep").read_text().splitlines():
+        file, _, others = line.partition(":")
+        needs[_name(file)] = (file, others.split())
+    builtin = {_name(x) for x in (tree.modules / "modules.builtin").read_text().split()}
+    found: dict[str, None] = {}
+    for name in names:
+        if name in builtin:
+            continue
+        if name not in needs:
+            raise LightsleepError(f"kernel {tree.release} has no module {name}")
+        file, before = needs[name]
+        # modules.dep lists the nearest dependency first.
+        found |= dict.fromkeys([*reversed(before), file])
+    return [tree.modules / file for file in found]
+
+
+def _name(file: str) -> str:
+    return Path(file).name.split(".")[0].replace("-", "_")
+
+
+def copy_module(source: Path, folder: Path) -> str:
+    """Copy a module, uncompressed (busybox loads no other), and return its file name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tool = {".xz": "xz", ".zst": "zstd"}.get(source.suffix)
+    target = folder / (source.stem if tool else source.name)
+    if tool is None:
+        shutil.copy(source, target)
+    else:
+        host.need(tool)
+        with target.open("wb") as out:
+            subprocess.run([tool, "-dc", source], stdout=out, check=True)
+    return target.name
+
+
+def package_files() -> list[Path]:
+    """Return the files of the lightsleep package that guests get."""
+    root = Path(lightsleep.__file__).parent
+    return sorted(x for x in root.rglob("*") if x.is_file() and "__pycache__" not in x.parts)
+
+
+def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Path:
+    """Return the initramfs for a kernel, a root and the built ``modules``."""
+
+    def build(scratch: Path) -> None:
+        stage = scratch / "stage"
+        for name in ("bin", "proc", "sys", "dev"):
+            (stage / name).mkdir(parents=True)
+        shutil.copy(root.busybox, stage / "bin/busybox")
+        (stage / "bin/sh").symlink_to("busybox")
+        shutil.copy(GUEST_FILES / "init", stage / "init")
+        (stage / "init").chmod(0o755)
+        names = [copy_module(x, stage / "drivers") for x in with_dependencies(tree, DRIVERS)]
+        (stage / "modules.load").write_text("".join(f"/drivers/{name}\n" for name in names))
+        _payload(stage / "payload", modules)
+        _pack(stage, scratch / "initramfs")
+        shutil.rmtree(stage)
+
+    package = [part for x in package_files() for part in (str(x), x.read_bytes())]
+    built = [part for x in modules for part in (x.name, x.read_bytes())]
+    key = cache.digest(tree.path.name, root.squashfs.parent.name, *package, *built)
+    return cache.entry(f"initramfs-{key}", build, needs_mb=20) / "initramfs"
+
+
+def _payload(folder: Path, modules: Sequence[Path]) -> None:
+    own = folder / "usr/lib/lightsleep"
+    own.mkdir(parents=True)
+    shutil.copy(GUEST_FILES / "agent.py", own)
+    for module in modules:
+        copy_module(module, folder / GUEST_MODULES.lstrip("/"))
+    base = Path(lightsleep.__file__).parent
+    for file in package_files():
+        target = folder / "usr/lib/python3/dist-packages/lightsleep" / file.relative_to(base)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+
+
+def _pack(stage: Path, into: Path) -> None:
+    host.need("cpio")
+    names = "\0".join(str(x.relative_to(stage)) for x in sorted(stage.rglob("*")))
+    with into.open("wb") as out:
+        subprocess.run(
+            ["cpio", "--quiet", "--null", "--create", "--format=newc", "--owner=0:0"],
+            cwd=stage,
+            input=names.encode(),
+            stdout=out,
+            check=True,
+        )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Kernel modules, built by the very compiler and headers of the kernel they are for.
+
+The build runs inside the kernel's tree, so the host needs neither a compiler nor headers.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import lightsleep
+from lightsleep.lab import cache, host
+from lightsleep.lab.config import Arch
+from lightsleep.lab.roots import KernelTree
+
+SOURCE = Path(lightsleep.__file__).parent.parent / "kernel"
+"""The kernel part of this project; not there where only the Python package is installed."""
+
+SOURCES = ("*.[chS]", "Kbuild", "Makefile", "Kconfig")
+
+
+def is_source(path: Path) -> bool:
+    """Return whether a file determines what the modules are (object files do not)."""
+    return not path.name.endswith(".mod.c") and any(path.match(x) for x in SOURCES)
+
+
+def build_modules(
+    arch: Arch, tree: KernelTree, source: Path, variables: Mapping[str, str] | None = None
+) -> list[Path]:
+    """Build the modules under ``source`` for ``tree`` and return their .ko files.
+
+    ``variables`` are given to make, e.g. {"W": "1"}. Raises LightsleepError with the compiler's
+    output where they do not build.
+    """
+    given = [f"{name}={value}" for name, value in (variables or {}).items()]
+    files = sorted(x for x in source.rglob("*") if x.is_file() and is_source(x))
+
+    def build(scratch: Path) -> None:
+        work = scratch / "source"
+        for file in files:
+            copy = work / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+        output = host.run(
+            [
+                *("bwrap", "--die-with-parent", "--unshare-all", "--bind", tree.path, "/"),
+                *("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run", "--bind", work, "/mnt"),
+                *(
+                    "--clearenv",
+                    "--setenv",
+                    "PATH",
+                    "/usr/sbin:/usr/bin",
+                    "--setenv",
+                    "LC_ALL",
+                    "C",
+                ),
+                *("make", "-C", f"/lib/modules/{tree.release}/build", "M=/mnt", "-j2"),
+                *(*given, "modules"),
+            ],
+            f"building modules for {tree.release}",
+        )
+        (scratch / "build.log").write_text(output)
+        for module in work.rglob("*.ko"):
+            shutil.move(module, scratch)
+        shutil.rmtree(work)
+
+    host.need("bwrap")
+    contents = [x for f in files for x in (str(f.relative_to(source)), f.read_bytes())]
+    key = cache.digest(tree.path.name, *given, *contents)
+    entry = cache.entry(f"modules-{arch.name}-{key}", build, needs_mb=50)
+    return sorted(entry.glob("*.ko"))
+
+
+def project_modules(arch: Arch, tree: KernelTree) -> list[Path]:
+    """Return this project's own modules for ``tree``; none where their source is not there."""
+    return build_modules(arch, tree, SOURCE) if (SOURCE / "Kbuild").exists() else []

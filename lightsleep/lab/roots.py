@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian trees: a kernel with what builds its modules, and the root of a guest.
+
+Packages are fetched and unpacked by mmdebstrap, from the mirrors this machine's own apt uses.
+Nothing is installed on the host and no package script runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache, host
+from lightsleep.lab.config import BUILD_TOOLS, GUEST_PACKAGES, GUEST_SUITE, Arch, Kernel
+
+
+@dataclass(frozen=True)
+class KernelTree:
+    """An unpacked kernel: image, modules, headers and the compiler it was built with."""
+
+    kernel: Kernel
+    path: Path
+    release: str
+
+    @property
+    def image(self) -> Path:
+        """The bootable image; newer packages keep it beside the modules."""
+        old = self.path / "boot" / f"vmlinuz-{self.release}"
+        return old if old.exists() else self.modules / "vmlinuz"
+
+    @property
+    def modules(self) -> Path:
+        """The folder of the kernel's own modules."""
+        return self.path / "lib" / "modules" / self.release
+
+
+@dataclass(frozen=True)
+class GuestRoot:
+    """The root file system of a guest, and the static busybox that finds it."""
+
+    squashfs: Path
+    busybox: Path
+
+
+def mirrors() -> tuple[str | None, str | None]:
+    """Return the URIs of this machine's Debian archive and security archive, where it has them."""
+    try:
+        listed = subprocess.run(
+            ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+    uris: dict[str, str] = {}
+    for line in listed.splitlines():
+        origin, label, uri = line.split("|", 2)
+        if origin == "Debian" and label.startswith("Debian"):
+            uris.setdefault(label, uri)
+    return uris.get("Debian"), uris.get("Debian-Security")
+
+
+def sources(suite: str, target: str) -> list[str]:
+    """Return the sources to give mmdebstrap for ``suite`` and, where another, ``target``.
+
+    Empty where this machine's apt knows no Debian archive: mmdebstrap then uses its default.
+    """
+    archive, security = mirrors()
+    if archive is None:
+        if target != suite:
+            raise LightsleepError(
+                f"a kernel from {target} needs a Debian archive in this machine's apt sources"
+            )
+        return []
+    suites = dict.fromkeys((suite, f"{suite}-updates", target))
+    lines = [f"deb {archive} {name} main" for name in suites]
+    return lines + ([f"deb {security} {suite}-security main"] if security else [])
+
+
+def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
+    """Unpack ``packages`` and all they depend on into the folder ``into``."""
+    # chrootless needs no privilege, and nothing of it is left to matter: no script ever runs.
+    mode = "root" if os.geteuid() == 0 else "chrootless"
+    host.need("mmdebstrap")
+    host.run(
+        [
+            *("mmdebstrap", f"--mode={mode}", "--variant=extract"),
+            *(f"--architectures={arch.debian}", f"--include={','.join(packages)}"),
+            *(suite, str(into), *sources(suite, target)),
+        ],
+        f"unpacking {packages[0]} of {target}",
+    )
+
+
+def kernel_tree(arch: Arch, kernel: Kernel) -> KernelTree:
+    """Return the tree of ``kernel``; takes some 10 s and 500 MB the first time.
+
+    Raises LightsleepError where packages cannot be fetched or the disk is full.
+    """
+
+    def build(scratch: Path) -> None:
+        host.need("depmod")
+        suffix = "" if kernel.target == kernel.suite else f"/{kernel.target}"
+        names = [f"{x.format(debian=arch.debian)}{suffix}" for x in (kernel.image, kernel.headers)]
+        unpack(arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS], scratch)
+        # Debian's maintainer scripts would make this link.
+        if not (scratch / "usr/bin/awk").exists():
+            (scratch / "usr/bin/awk").symlink_to("mawk")
+        host.run(["depmod", "-b", scratch, _release(scratch)], "listing module dependencies")
+
+    key = cache.digest(repr(kernel), repr(BUILD_TOOLS))
+    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200)
+    return KernelTree(kernel, path, _release(path))
+
+
+def _release(tree: Path) -> str:
+    # Headers leave a folder there too, but only the image's has the modules themselves.
+    found = [x.parent.name for x in (tree / "lib/modules").glob("*/kernel")]
+    if len(found) != 1:
+        raise LightsleepError(f"expected one kernel under {tree}, found {found or 'none'}")
+    return found[0]
+
+
+def guest_root(arch: Arch) -> GuestRoot:
+    """Return the root of a guest; takes some 10 s and 300 MB the first time.
+
+    Raises LightsleepError where packages cannot be fetched or the disk is full.
+    """
+
+    def build(scratch: Path) -> None:
+        host.need("mksquashfs")
+        tree = scratch / "tree"
+        unpack(arch, GUEST_SUITE, GUEST_SUITE, list(GUEST_PACKAGES), tree)
+        shutil.copy2(tree / "usr/bin/busybox", scratch / "busybox")
+        host.run(
+            [
+                *("mksquashfs", tree, scratch / "root.squashfs", "-comp", "zstd"),
+                *("-Xcompression-level", "3", "-all-root", "-no-progress", "-quiet"),
+            ],
+            "packing the guest's root",
+        )
+        shutil.rmtree(tree)
+
+    key = cache.digest(GUEST_SUITE, repr(GUEST_PACKAGES))
+    path = cache.entry(f"root-{arch.name}-{key}", build, needs_mb=800)
+    return GuestRoot(path / "root.squashfs", path / "busybox")

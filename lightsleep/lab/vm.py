@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One QEMU: started, paused, watched, and never left behind.
+
+Nothing of a running VM is in the file system: QEMU inherits the sockets of its monitor and of
+the agent, and writes the console to an anonymous file. The kernel kills QEMU when we die,
+however we die, so there is nothing to clean up after a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from qemu.qmp import QMPClient, QMPError
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import host
+from lightsleep.lab.accel import Accelerator
+from lightsleep.lab.config import Arch
+from lightsleep.lab.inside.agent import PORT_NAME
+
+QMP_S = 20.0
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a VM is made of, and what it boots."""
+
+    arch: Arch
+    accelerator: Accelerator
+    image: Path
+    initramfs: Path
+    root: Path
+    append: str = ""
+    vcpus: int = 2
+    memory_mib: int = 512
+    interactive: bool = False
+
+    def cmdline(self) -> str:
+        """Return the guest's kernel command line; a panic ends the VM at once."""
+        parts = [f"console={self.arch.console}", "panic=-1", "oops=panic"]
+        parts += [self.accelerator.append(self.arch), self.append]
+        parts += ["lightsleep=shell"] if self.interactive else []
+        return " ".join(part for part in parts if part)
+
+    def argv(self) -> list[str]:
+        """Return QEMU's command line, without monitor, agent and console."""
+        return [
+            *(self.arch.qemu, "-machine", self.arch.machine, "-accel", self.accelerator.option),
+            *("-cpu", self.accelerator.cpu(self.arch), "-smp", str(self.vcpus)),
+            *("-m", f"{self.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
+            *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
+            *("-append", self.cmdline()),
+            *("-drive", f"file={self.root},if=none,id=root,format=raw,readonly=on"),
+            *("-device", "virtio-blk-pci,drive=root", "-device", "virtio-serial-pci"),
+        ]
+
+
+class VM:
+    """A running QEMU. Use it as a context manager: leaving it ends QEMU."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        """Start QEMU. Raises LightsleepError where the program is missing."""
+        host.need(hardware.arch.qemu, packages={hardware.arch.qemu: hardware.arch.qemu_package})
+        self.hardware = hardware
+        self.agent, agent = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        self._console = os.memfd_create("console")
+        console = "mon:stdio" if hardware.interactive else f"file:/dev/fd/{self._console}"
+        argv = [
+            *("setpriv", "--pdeathsig", "KILL", *hardware.argv()),
+            *("-chardev", f"socket,id=agent,fd={agent.fileno()}"),
+            *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
+            *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "qmp,mode=control"),
+            *("-serial", console),
+        ]
+        stdio = None if hardware.interactive else subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            argv,
+            stdin=stdio,
+            stdout=stdio,
+            stderr=None if hardware.interactive else self._console,
+            pass_fds=(agent.fileno(), theirs.fileno(), self._console),
+            # Out of reach of Ctrl-C, except where the terminal is the guest's.
+            process_group=None if hardware.interactive else 0,
+        )
+        agent.close()
+        theirs.close()
+        self._loop = asyncio.Runner()
+        self._qmp = QMPClient()
+        self._monitor: socket.socket | None = ours
+
+    def qmp(self, command: str) -> Any:
+        """Return the result of a monitor command. Raises LightsleepError where QEMU refuses."""
+
+        async def execute() -> object:
+            if self._monitor is not None:
+                await self._qmp.connect(self._monitor)
+                self._monitor = None
+            return await self._qmp.execute(command)
+
+        try:
+            return self._loop.run(asyncio.wait_for(execute(), QMP_S))
+        except (QMPError, OSError, TimeoutError) as error:
+            raise LightsleepError(f"QEMU did not do {command!r}: {error!r}") from error
+
+    def pause(self) -> None:
+        """Stop all CPUs; the guest's clocks stand still."""
+        self.qmp("stop")
+
+    def resume(self) -> None:
+        """Let the CPUs run on."""
+        self.qmp("cont")
+
+    def vcpu_threads(self) -> list[int]:
+        """Return the host thread ids of the vCPUs."""
+        return [cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")]
+
+    def console(self) -> str:
+        """Return everything the guest (and a failing QEMU) has printed."""
+        size = os.fstat(self._console).st_size
+        return os.pread(self._console, size, 0).decode(errors="replace").replace("\r\n", "\n")
+
+    def ended(self) -> int | None:
+        """Return QEMU's exit status, or None while it runs."""
+        return self.process.poll()
+
+    def __enter__(self) -> Self:
+        """Return self."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the VM."""
+        self.close()
+
+    def close(self) -> None:
+        """End QEMU, whatever state it is in, and release what it held. May be called twice."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        with contextlib.suppress(Exception):
+            self._loop.run(self._qmp.disconnect())
+        self._loop.close()
+        self.agent.close()
+        if self._monitor is not None:
+            self._monitor.close()
+        if self._console >= 0:
+            os.close(self._console)
+            self._console = -1
