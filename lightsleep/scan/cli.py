@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep scan``: the command."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.collect import collect
+from lightsleep.scan.lint import Finding, lint
+from lightsleep.scan.model import SCHEMA, VERSION, Scan
+from lightsleep.scan.record import record
+from lightsleep.scan.render import render
+
+
+def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
+    """Return the JSON document of a scan, as scan.schema.json describes it."""
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **dataclasses.asdict(scan),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
+
+
+def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else cpulist.parse(text)
+    except LightsleepError as error:
+        raise click.BadParameter(error.message) from error
+
+
+@click.command()
+@click.option("-c", "--cpus", callback=_cpus, metavar="LIST", help="Only these CPUs, as in 0-3,8.")
+@click.option("-v", "--verbose", is_flag=True, help="Add counters per CPU and unusable files.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    default=Path("/"),
+    metavar="DIR",
+    help="Read a recorded /sys and /proc tree.",
+)
+@click.option(
+    "--record",
+    "archive",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.tar.gz",
+    help="Also save the files that were read, anonymised.",
+)
+def scan(
+    cpus: list[int] | None, verbose: bool, as_json: bool, root: Path, archive: Path | None
+) -> None:
+    """What idles on this machine, and how.
+
+    Shows the cpuidle driver, governor and states, everything that makes an idle CPU poll, and
+    warns about settings that contradict each other. Needs no privileges; with them it also sees
+    the system-wide latency limit.
+    """
+    result, tree = collect(root, cpus)
+    findings = lint(result)
+    if archive:
+        count = record(tree, archive)
+        click.echo(f"saved {count} files in {archive}", err=True)
+    if as_json:
+        click.echo(json.dumps(document(result, findings), indent=1))
+    else:
+        render(Console(highlight=False), result, findings, verbose)

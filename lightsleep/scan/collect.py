@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Turns /sys and /proc into a Scan. All knowledge of where a setting lives is here."""
+
+import os
+import re
+import struct
+from pathlib import Path
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.model import (
+    Clock,
+    Cpu,
+    Cpuidle,
+    Haltpoll,
+    IoPolling,
+    Kernel,
+    KvmPolling,
+    Lightsleep,
+    PollStats,
+    Scan,
+    State,
+)
+from lightsleep.scan.tree import Tree
+
+CPU_DIR = "sys/devices/system/cpu"
+OS_RELEASE = "proc/sys/kernel/osrelease"
+ARCH = "proc/sys/kernel/arch"
+
+# Options whose value changes how CPUs idle, or what may be concluded from their idling.
+IDLE_OPTIONS = re.compile(
+    r"idle|nohlt|hlt|nohz|nohz_full|isolcpus|powersave|highres|nosmt"
+    r"|processor\.max_cstate|virtio_blk\.poll_queues|nvme\.poll_queues|kvm\.halt_poll_ns\w*"
+    r"|(intel_idle|cpuidle|cpuidle_haltpoll|cpuidle_lightsleep|haltpoll)\.\w+"
+)
+
+# (file, what it holds on such a machine, hypervisor); the first match decides. Flags come
+# last: they tell that there is a hypervisor, not which.
+HYPERVISORS = [
+    ("sys/hypervisor/type", r"xen", "Xen"),
+    ("sys/devices/system/clocksource/clocksource0/available_clocksource", r"kvm-clock", "KVM"),
+    ("sys/devices/system/clocksource/clocksource0/available_clocksource", r"hyperv_", "Hyper-V"),
+    (f"{CPU_DIR}/cpuidle/available_governors", r"\bhaltpoll\b", "KVM"),
+    ("proc/device-tree/hypervisor/compatible", r"linux,kvm", "KVM"),
+    ("sys/class/dmi/id/sys_vendor", r"VMware", "VMware"),
+    ("sys/class/dmi/id/sys_vendor", r"QEMU", "QEMU"),
+    ("sys/class/dmi/id/product_name", r"VirtualBox", "VirtualBox"),
+    ("sys/class/dmi/id/product_name", r"Google Compute Engine", "KVM"),
+    ("proc/device-tree/compatible", r"linux,dummy-virt", "unknown"),
+    ("proc/cpuinfo", r"(?m)^machine\s*:.*emulated by qemu", "QEMU"),
+    ("proc/cpuinfo", r"(?m)^flags\s*:.*\bhypervisor\b", "unknown"),
+]
+
+BLOCK_DRIVERS = ["virtio_blk", "nvme"]
+
+
+def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan, Tree]:
+    """Scan the machine below ``root``; ``cpus`` limits the scan to these CPUs.
+
+    Returns the scan and the tree, which holds the files that were read. Raises LightsleepError
+    where ``root`` is not a folder, or a CPU of ``cpus`` is not online.
+    """
+    if not root.is_dir():
+        raise LightsleepError(f"{root} is not a folder; --root takes one that holds sys and proc")
+    running = root.resolve() == Path("/")
+    uname = os.uname()
+    fallback = {OS_RELEASE: uname.release, ARCH: uname.machine} if running else {}
+    tree = Tree(root, fallback)
+    return _scan(tree, cpus), tree
+
+
+def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
+    clock = "sys/devices/system/clocksource/clocksource0"
+    return Scan(
+        kernel=_kernel(tree),
+        hypervisor=_hypervisor(tree),
+        clocksource=Clock(
+            tree.line(f"{clock}/current_clocksource"),
+            (tree.line(f"{clock}/available_clocksource") or "").split(),
+        ),
+        cpuidle=_cpuidle(tree),
+        cpus=[_cpu(tree, number) for number in _online(tree, cpus)],
+        offline=_offline(tree),
+        isolated=tree.cpus(f"{CPU_DIR}/isolated") or [],
+        smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
+        cpu_model=_cpu_model(tree),
+        can_mwait=_can_mwait(tree),
+        latency_limit_us=_latency_limit_us(tree),
+        haltpoll=_haltpoll(tree),
+        kvm=_kvm(tree),
+        io=_io(tree),
+        lightsleep=_lightsleep(tree),
+        problems=tree.problems,
+    )
+
+
+def _kernel(tree: Tree) -> Kernel:
+    uptime = re.match(r"\d{1,12}\.\d+", tree.text("proc/uptime") or "", re.ASCII)
+    return Kernel(
+        release=tree.line(OS_RELEASE),
+        arch=tree.line(ARCH),
+        uptime_s=float(uptime[0]) if uptime else None,
+        options=idle_options(tree.text("proc/cmdline") or ""),
+    )
+
+
+def idle_options(cmdline: str) -> dict[str, str | None]:
+    """Return the options of a kernel command line that touch idle; a later one replaces an earlier.
+
+    Options behind ``--`` are for init. The kernel takes ``-`` and ``_`` in a name for the same.
+    """
+    options: dict[str, str | None] = {}
+    for word in re.findall(r'(?:[^\s"]|"[^"]*"?)+', cmdline):
+        if word == "--":
+            break
+        name, equals, value = word.replace('"', "").partition("=")
+        name = name.replace("-", "_")
+        if IDLE_OPTIONS.fullmatch(name):
+            options[name] = value if equals else None
+    return options
+
+
+def _hypervisor(tree: Tree) -> str | None:
+    for path, pattern, name in HYPERVISORS:
+        if re.search(pattern, tree.text(path) or ""):
+            return name
+    return None
+
+
+def _cpu_model(tree: Tree) -> str | None:
+    model = re.search(
+        r"(?m)^(?:model name|cpu)[ \t]*:[ \t]*(.{1,64})", tree.text("proc/cpuinfo") or ""
+    )
+    return model[1].strip() if model else None
+
+
+def _can_mwait(tree: Tree) -> bool | None:
+    """Return whether an x86 CPU offers MWAIT; None where /proc/cpuinfo does not tell."""
+    flags = re.search(r"(?m)^flags\s*:(.*)$", tree.text("proc/cpuinfo") or "")
+    return "monitor" in flags[1].split() if flags else None
+
+
+def _cpuidle(tree: Tree) -> Cpuidle:
+    def read(name: str) -> str | None:
+        text = tree.line(f"{CPU_DIR}/cpuidle/{name}")
+        return None if text == "none" else text
+
+    return Cpuidle(
+        driver=read("current_driver"),
+        # Before 5.9 there was only current_governor_ro, unless asked for at boot.
+        governor=read("current_governor") or read("current_governor_ro"),
+        available_governors=(read("available_governors") or "").split(),
+    )
+
+
+def _present(tree: Tree) -> list[int]:
+    matches = (re.fullmatch(r"cpu([0-9]{1,5})", name) for name in tree.names(CPU_DIR))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _offline(tree: Tree) -> list[int]:
+    """Return CPUs that are present but offline; sysfs also lists those that never were there."""
+    present = tree.cpus(f"{CPU_DIR}/present")
+    offline = tree.cpus(f"{CPU_DIR}/offline") or []
+    return [cpu for cpu in offline if present is None or cpu in present]
+
+
+def _online(tree: Tree, wanted: list[int] | None) -> list[int]:
+    online = tree.cpus(f"{CPU_DIR}/online")
+    folders = _present(tree)
+    cpus = [cpu for cpu in folders if online is None or cpu in online]
+    if wanted is None:
+        return cpus
+    missing = sorted(set(wanted) - set(cpus))
+    if missing:
+        raise LightsleepError(
+            f"CPU {cpulist.format(missing)} is not online; online are {cpulist.format(cpus)}"
+        )
+    return wanted
+
+
+def _cpu(tree: Tree, number: int) -> Cpu:
+    folder = f"{CPU_DIR}/cpu{number}"
+    indexes = (re.fullmatch(r"state([0-9]{1,3})", n) for n in tree.names(f"{folder}/cpuidle"))
+    return Cpu(
+        number=number,
+        states=[
+            _state(tree, f"{folder}/cpuidle/state{index}", index)
+            for index in sorted(int(match[1]) for match in indexes if match)
+        ],
+        resume_latency_us=_resume_latency_us(tree, f"{folder}/power/pm_qos_resume_latency_us"),
+        siblings=tree.cpus(f"{folder}/topology/thread_siblings_list") or [],
+        lightsleep=_poll_stats(tree, f"{folder}/lightsleep"),
+    )
+
+
+def _state(tree: Tree, folder: str, index: int) -> State:
+    return State(
+        index=index,
+        name=tree.line(f"{folder}/name") or f"state{index}",
+        desc=tree.line(f"{folder}/desc"),
+        latency_us=tree.number(f"{folder}/latency"),
+        residency_us=tree.number(f"{folder}/residency"),
+        disabled=tree.flag(f"{folder}/disable"),
+        default_status=tree.line(f"{folder}/default_status"),
+        usage=tree.number(f"{folder}/usage"),
+        time_us=tree.number(f"{folder}/time"),
+        above=tree.number(f"{folder}/above"),
+        below=tree.number(f"{folder}/below"),
+        rejected=tree.number(f"{folder}/rejected"),
+    )
+
+
+def _resume_latency_us(tree: Tree, path: str) -> int | None:
+    if tree.text(path) == "n/a":
+        return 0
+    return tree.number(path) or None
+
+
+def _poll_stats(tree: Tree, folder: str) -> PollStats | None:
+    if not tree.names(folder):
+        return None
+    return PollStats(
+        polls=tree.number(f"{folder}/polls"),
+        hits=tree.number(f"{folder}/hits"),
+        halts=tree.number(f"{folder}/halts"),
+        polled_ns=tree.number(f"{folder}/polled_ns"),
+        wasted_ns=tree.number(f"{folder}/wasted_ns"),
+        limit_ns=tree.number(f"{folder}/limit_ns"),
+    )
+
+
+def _latency_limit_us(tree: Tree) -> int | None:
+    """Return the system-wide PM QoS limit, None without one or without the right to read it.
+
+    The device hands out the effective limit as a native 32-bit integer; 2000 s means no limit.
+    """
+    path = "dev/cpu_dma_latency"
+    content = tree.content(path)
+    if content is None:
+        return None
+    if len(content) != 4:
+        tree.problems[path] = f"{len(content)} bytes, expected 4"
+        return None
+    limit_us: int = struct.unpack("=i", content)[0]
+    return limit_us if 0 <= limit_us < 2_000_000_000 else None
+
+
+def _haltpoll(tree: Tree) -> Haltpoll | None:
+    governor = "sys/module/haltpoll/parameters"
+    driver = "sys/module/cpuidle_haltpoll/parameters"
+    if not tree.names(governor) and not tree.names(driver):
+        return None
+    return Haltpoll(
+        guest_halt_poll_ns=tree.number(f"{governor}/guest_halt_poll_ns"),
+        grow=tree.number(f"{governor}/guest_halt_poll_grow"),
+        grow_start_ns=tree.number(f"{governor}/guest_halt_poll_grow_start"),
+        shrink=tree.number(f"{governor}/guest_halt_poll_shrink"),
+        allow_shrink=tree.flag(f"{governor}/guest_halt_poll_allow_shrink"),
+        force=tree.flag(f"{driver}/force"),
+    )
+
+
+def _kvm(tree: Tree) -> KvmPolling | None:
+    folder = "sys/module/kvm/parameters"
+    if tree.text(f"{folder}/halt_poll_ns") is None:
+        return None
+    return KvmPolling(
+        halt_poll_ns=tree.number(f"{folder}/halt_poll_ns"),
+        grow=tree.number(f"{folder}/halt_poll_ns_grow"),
+        grow_start_ns=tree.number(f"{folder}/halt_poll_ns_grow_start"),
+        shrink=tree.number(f"{folder}/halt_poll_ns_shrink"),
+    )
+
+
+def _io(tree: Tree) -> IoPolling:
+    asked = {
+        driver: tree.number(f"sys/module/{driver}/parameters/poll_queues")
+        for driver in BLOCK_DRIVERS
+    }
+    polled = {
+        disk: tree.flag(f"sys/class/block/{disk}/queue/io_poll")
+        for disk in tree.names("sys/class/block")
+        if re.fullmatch(r"(vd|nvme)[0-9a-z]+", disk)
+    }
+    return IoPolling(
+        busy_poll_us=tree.number("proc/sys/net/core/busy_poll"),
+        busy_read_us=tree.number("proc/sys/net/core/busy_read"),
+        poll_queues={driver: count for driver, count in asked.items() if count is not None},
+        disks={disk: poll for disk, poll in polled.items() if poll is not None},
+    )
+
+
+def _lightsleep(tree: Tree) -> Lightsleep | None:
+    folder = "sys/module/cpuidle_lightsleep/parameters"
+    if not tree.names(folder):
+        return None
+    return Lightsleep(
+        mode=tree.line(f"{folder}/mode"),
+        poll_limit_us=tree.number(f"{folder}/poll_limit_us"),
+        halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
+    )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a scan knows about a machine: plain data, as it appears in the JSON document.
+
+None means "not there, or not readable", never zero. The document is ``Scan`` as
+``dataclasses.asdict`` gives it, with ``schema`` and ``version`` first and the findings of the
+lint last; ``scan.schema.json`` beside this file describes it key by key.
+
+    {"schema": "lightsleep.scan", "version": 1, "kernel": {...}, "hypervisor": "KVM",
+     "cpuidle": {"driver": ..., "governor": ..., "available_governors": [...]},
+     "cpus": [{"number": 0, "states": [{"name": "POLL", ...}], ...}], ..., "findings": [...]}
+"""
+
+from dataclasses import dataclass
+
+SCHEMA = "lightsleep.scan"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The running kernel; ``options`` are those of its command line that touch idle."""
+
+    release: str | None
+    arch: str | None
+    uptime_s: float | None
+    options: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock source in use and those the kernel could use."""
+
+    current: str | None
+    available: list[str]
+
+
+@dataclass(frozen=True)
+class State:
+    """One idle state of one CPU: what the driver advertises, and what came of it since boot."""
+
+    index: int
+    name: str
+    desc: str | None
+    latency_us: int | None
+    residency_us: int | None
+    disabled: bool | None
+    default_status: str | None
+    usage: int | None
+    time_us: int | None
+    above: int | None
+    below: int | None
+    rejected: int | None
+
+
+@dataclass(frozen=True)
+class PollStats:
+    """What lightsleep's driver counted on one CPU since it was loaded."""
+
+    polls: int | None
+    hits: int | None
+    halts: int | None
+    polled_ns: int | None
+    wasted_ns: int | None
+    limit_ns: int | None
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One online CPU.
+
+    ``resume_latency_us`` is its PM QoS limit: None without one, 0 where no latency at all is
+    tolerated (sysfs writes "0" and "n/a" for these).
+    """
+
+    number: int
+    states: list[State]
+    resume_latency_us: int | None
+    siblings: list[int]
+    lightsleep: PollStats | None
+
+
+@dataclass(frozen=True)
+class Cpuidle:
+    """The cpuidle core: None everywhere where the kernel has none."""
+
+    driver: str | None
+    governor: str | None
+    available_governors: list[str]
+
+
+@dataclass(frozen=True)
+class Haltpoll:
+    """Knobs of the haltpoll governor, and ``force`` of the haltpoll driver."""
+
+    guest_halt_poll_ns: int | None
+    grow: int | None
+    grow_start_ns: int | None
+    shrink: int | None
+    allow_shrink: bool | None
+    force: bool | None
+
+
+@dataclass(frozen=True)
+class KvmPolling:
+    """How long this machine, as a KVM host, polls before it puts a halted vCPU to sleep."""
+
+    halt_poll_ns: int | None
+    grow: int | None
+    grow_start_ns: int | None
+    shrink: int | None
+
+
+@dataclass(frozen=True)
+class IoPolling:
+    """Polling outside the idle loop.
+
+    ``poll_queues`` is what was asked for by block driver (its module parameter), ``disks`` what
+    each disk got (its io_poll).
+    """
+
+    busy_poll_us: int | None
+    busy_read_us: int | None
+    poll_queues: dict[str, int]
+    disks: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Lightsleep:
+    """Parameters of the cpuidle_lightsleep module."""
+
+    mode: str | None
+    poll_limit_us: int | None
+    halt_cost_ns: int | None
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Everything one scan found."""
+
+    kernel: Kernel
+    hypervisor: str | None
+    clocksource: Clock
+    cpuidle: Cpuidle
+    cpus: list[Cpu]
+    offline: list[int]
+    isolated: list[int]
+    smt_active: bool | None
+    cpu_model: str | None
+    can_mwait: bool | None
+    latency_limit_us: int | None
+    haltpoll: Haltpoll | None
+    kvm: KvmPolling | None
+    io: IoPolling
+    lightsleep: Lightsleep | None
+    problems: dict[str, str]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reads /sys, /proc and /dev, or a recording of them, and never trips over what it finds.
+
+In a container half of the files are masked; without root some are unreadable; a CPU that goes
+offline takes its folder along between two reads; a recording may hold anything. So a reader
+answers None for what is not there, notes what is there but unusable, and keeps what it read,
+which is then exactly what a recording must hold.
+"""
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+
+# sysfs files end at a page; of /proc/cpuinfo the first CPU is enough.
+MAX_BYTES = 65536
+# No counter of the kernel is wider than 64 bits.
+MAX_NUMBER = 2**64 - 1
+
+
+@dataclass
+class Tree:
+    """A root folder, the files read below it and what was wrong with them.
+
+    ``fallback`` answers for files that are missing: what a system call tells about the running
+    machine when its /proc is masked.
+    """
+
+    root: Path
+    fallback: dict[str, str] = field(default_factory=dict)
+    read: dict[str, bytes] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def content(self, path: str) -> bytes | None:
+        """Return up to 64 KiB of a file, None where it is missing or cannot be read."""
+        content = self._read(path)
+        if content is None and path in self.fallback:
+            content = self.fallback[path].encode()
+        if content is not None:
+            self.read[path] = content
+        return content
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            # O_NONBLOCK: a FIFO in a recording must not hang the scan.
+            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self.problems[path] = error.strerror or str(error)
+            return None
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+                self.problems[path] = "not a file"
+                return None
+            return _read_all(descriptor)
+        except OSError as error:
+            self.problems[path] = error.strerror or str(error)
+            return None
+        finally:
+            os.close(descriptor)
+
+    def text(self, path: str) -> str | None:
+        """Return a file as printable text without surrounding white space."""
+        content = self.content(path)
+        if content is None:
+            return None
+        text = content.decode("utf-8", errors="replace").strip()
+        # A terminal must not obey what a damaged file holds.
+        return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+    def line(self, path: str) -> str | None:
+        """Return the first line of a file, cut to a length no kernel name exceeds."""
+        text = self.text(path)
+        return text.partition("\n")[0][:64] if text else None
+
+    def number(self, path: str) -> int | None:
+        """Return a file that holds one decimal number from 0 to 2^64-1."""
+        text = self.text(path)
+        if text is None:
+            return None
+        if re.fullmatch(r"[0-9]{1,20}", text) and int(text) <= MAX_NUMBER:
+            return int(text)
+        self.problems[path] = f"not a number: {text[:20]!r}"
+        return None
+
+    def flag(self, path: str) -> bool | None:
+        """Return a file that holds a kernel boolean: Y, N, 0 or 1."""
+        text = self.text(path)
+        if text is None:
+            return None
+        if text in ("Y", "N", "0", "1"):
+            return text in ("Y", "1")
+        self.problems[path] = f"not a boolean: {text[:20]!r}"
+        return None
+
+    def cpus(self, path: str) -> list[int] | None:
+        """Return a file that holds a CPU list."""
+        text = self.text(path)
+        if text is None or text == "(null)":
+            return None
+        try:
+            return cpulist.parse(text)
+        except LightsleepError:
+            self.problems[path] = f"not a CPU list: {text[:20]!r}"
+            return None
+
+    def names(self, path: str) -> list[str]:
+        """Return the sorted names in a folder, none where it is missing or unreadable."""
+        with contextlib.suppress(OSError):
+            return sorted(entry.name for entry in (self.root / path).iterdir())
+        return []
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Return up to MAX_BYTES; procfs hands out a file a page at a time."""
+    content = b""
+    while len(content) < MAX_BYTES:
+        chunk = os.read(descriptor, MAX_BYTES - len(content))
+        if not chunk:
+            break
+        content += chunk
+    return content
