@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Did somebody choose the idle loop on the command line? Only x86 lets one.
+ */
+#ifndef _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
+#define _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
+
+#include <linux/types.h>
+#ifdef CONFIG_X86
+#include <asm/processor.h>
+#endif
+
+/**
+ * idle_override - the idle= option of the command line, if there is one
+ *
+ * Return: the option as it was given, or NULL.
+ */
+static inline const char *idle_override(void)
+{
+#ifdef CONFIG_X86
+	switch (boot_option_idle_override) {
+	case IDLE_POLL:
+		return "idle=poll";
+	case IDLE_HALT:
+		return "idle=halt";
+	case IDLE_NOMWAIT:
+		return "idle=nomwait";
+	}
+#endif
+	return NULL;
+}
+
+#endif /* _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H */

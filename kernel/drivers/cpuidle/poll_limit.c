@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * How long should an idle CPU poll before it halts?
+ *
+ * A CPU that polls sees a wake at once, but burns the time until it comes. A
+ * CPU that halts burns nothing, but every wake costs it the halt cost C: what
+ * the interrupt, the way out of the low-power state and, in a guest, the
+ * hypervisor take. C is measured on the running machine (halt_cost.c), and is
+ * the only price in this file: a nanosecond polled counts as much as a
+ * nanosecond lost to a wake.
+ *
+ * An idle period that ends d after it began then costs, with a limit of L,
+ *
+ *	d		if d <= L: the poll caught the wake,
+ *	L + C		if d >  L: the CPU polled for nothing, and halted.
+ *
+ * Somebody who knows d beforehand pays min(d, C). This is the ski-rental
+ * problem; three rules follow from it.
+ *
+ * 1. Learn. The durations of recent idle periods are kept in a histogram with
+ *    a bucket per power of two, each with a weight and the sum of what fell
+ *    into it, so the cost that each bucket boundary would have had as a limit
+ *    is known exactly, not estimated from bucket middles. All weights halve
+ *    whenever they add up to 32 periods, so 16 to 32 periods are remembered.
+ *    The limit is the boundary that would have cost least. Among equals it is
+ *    the highest: where nothing in memory lasted longer, a higher limit would
+ *    have cost nothing, and covers the rare longer wait that such a short
+ *    memory has forgotten. Limits above 2C are not considered.
+ *
+ *    A mostly idle CPU sees durations far above C. Every limit above 0 then
+ *    only adds to the price, and the limit is 0.
+ *
+ * 2. Promise. Whatever the pattern, made by an adversary even, the total cost
+ *    is at most twice what the clairvoyant pays, plus a warm-up of
+ *    POLL_LIMIT_WARMUP halt costs. An account enforces it: each period adds
+ *    twice the clairvoyant's price and takes off our own. No single period
+ *    can take more than C off the account when 0 <= L <= 2C, and none can
+ *    take anything off when L = C. So with less than C in the account the
+ *    limit is C, and the account never runs dry. Holding at most the warm-up,
+ *    it cannot be saved up for a later spree, either. The promise needs a
+ *    ceiling of at least C; under a lower one the ceiling is the limit then.
+ *
+ * 3. Try. Two CPUs that wait for each other and both halt see each other's
+ *    halt cost: each finds that the wake took C plus the work of the other,
+ *    and that polling does not pay. If both polled, each would find the work
+ *    alone. Neither can learn this from what it sees, so, when the limit is 0
+ *    although most periods end within 4C, a CPU polls for up to 2C for
+ *    POLL_LIMIT_TRIAL periods and looks at what becomes of the durations. One
+ *    side is enough: the other sees its waits shorten by C and follows. A
+ *    trial without success doubles the wait until the next one, from
+ *    POLL_LIMIT_WAIT_MIN to POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU
+ *    never tries.
+ *
+ * Everything here is integer arithmetic without division and without side
+ * effects outside of struct poll_limit, so the same file runs in the kernel,
+ * in unit tests and in simulations. An update walks the buckets at most twice.
+ *
+ * Context: poll_limit_update() is called by the owning CPU only, from its idle
+ * task with interrupts off and RCU watching; there is nothing to lock.
+ */
+#include <linux/bitops.h>
+#include <linux/minmax.h>
+#include <linux/string.h>
+#include <linux/types.h>
+
+#include "poll_limit.h"
+
+/* Bucket b ends at 2^(b + 9) ns: 512 ns, 1 us, ... 8.4 ms, and the rest. */
+#define POLL_LIMIT_SHIFT	9
+
+/* The weight of one idle period: what is left of it after 4 halvings is 1. */
+#define POLL_LIMIT_ONE		16
+#define POLL_LIMIT_MEMORY	(32 * POLL_LIMIT_ONE)
+
+#define POLL_LIMIT_WARMUP	16	/* halt costs */
+#define POLL_LIMIT_TRIAL	32	/* periods */
+#define POLL_LIMIT_WAIT_MIN	64	/* periods */
+#define POLL_LIMIT_WAIT_MAX	4096	/* periods */
+
+/* Beyond a second, nobody polls; keeps every product below far from 2^64. */
+#define POLL_LIMIT_COST_MAX	1000000000ULL
+
+static unsigned int bucket_of(u64 idle_ns)
+{
+	unsigned int bits = fls64(idle_ns >> POLL_LIMIT_SHIFT);
+
+	return min(bits, POLL_LIMIT_BUCKETS - 1U);
+}
+
+static u64 bucket_end_ns(unsigned int bucket)
+{
+	return 1ULL << (bucket + POLL_LIMIT_SHIFT);
+}
+
+static void remember(struct poll_limit *pl, u64 idle_ns)
+{
+	unsigned int b = bucket_of(idle_ns);
+
+	/* The last bucket is open-ended, is never polled out, needs no sum. */
+	if (b < POLL_LIMIT_BUCKETS - 1)
+		pl->sum_ns[b] += idle_ns * POLL_LIMIT_ONE;
+	pl->weight[b] += POLL_LIMIT_ONE;
+	pl->total += POLL_LIMIT_ONE;
+	if (pl->total < POLL_LIMIT_MEMORY)
+		return;
+
+	pl->total = 0;
+	for (b = 0; b < POLL_LIMIT_BUCKETS; b++) {
+		pl->weight[b] /= 2;
+		pl->total += pl->weight[b];
+		/* An odd weight loses a half; the sum must not outlive it. */
+		pl->sum_ns[b] = pl->weight[b] ? pl->sum_ns[b] / 2 : 0;
+	}
+}
+
+/* The limit that would have cost least; @cost_ns and @cap_ns are bounded. */
+static u64 cheapest_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
+{
+	u64 best = (u64)pl->total * cost_ns;
+	u64 limit_ns = 0, caught_ns = 0;
+	u32 missed = pl->total;
+	unsigned int b;
+
+	for (b = 0; b < POLL_LIMIT_BUCKETS - 1; b++) {
+		u64 end_ns = bucket_end_ns(b);
+		u64 price;
+
+		/* A cap inside of a bucket catches it if it is above its mean. */
+		if (end_ns > cap_ns && pl->sum_ns[b] > pl->weight[b] * cap_ns)
+			break;
+
+		caught_ns += pl->sum_ns[b];
+		missed -= pl->weight[b];
+		price = caught_ns + missed * (min(end_ns, cap_ns) + cost_ns);
+		if (price <= best) {
+			best = price;
+			limit_ns = min(end_ns, cap_ns);
+		}
+		if (end_ns >= cap_ns)
+			break;
+	}
+	return limit_ns;
+}
+
+/* Do at least half of the periods in memory end within @reach_ns? */
+static bool mostly_within(const struct poll_limit *pl, u64 reach_ns)
+{
+	unsigned int b, last = bucket_of(reach_ns);
+	u32 within = 0;
+
+	for (b = 0; b <= last && b < POLL_LIMIT_BUCKETS - 1; b++)
+		within += pl->weight[b];
+	return within * 2 >= pl->total;
+}
+
+/* Counts one period; true while a trial runs. */
+static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
+{
+	if (pays) {
+		pl->trial_left = 0;
+		pl->trial_wait = POLL_LIMIT_WAIT_MIN;
+		pl->trial_backoff = POLL_LIMIT_WAIT_MIN;
+		return false;
+	}
+	if (pl->trial_left) {
+		if (--pl->trial_left)
+			return true;
+		pl->trial_wait = pl->trial_backoff;
+		pl->trial_backoff = min(pl->trial_backoff * 2, POLL_LIMIT_WAIT_MAX);
+		return false;
+	}
+	if (pl->trial_wait) {
+		pl->trial_wait--;
+		return false;
+	}
+	if (!mostly_within(pl, 4 * cost_ns))
+		return false;
+
+	pl->trial_left = POLL_LIMIT_TRIAL;
+	return true;
+}
+
+/* Books one period of @idle_ns that was given @limit_ns. */
+static void book(struct poll_limit *pl, u64 idle_ns, u64 limit_ns, u64 cost_ns)
+{
+	u64 paid_ns = idle_ns <= limit_ns ? idle_ns : limit_ns + cost_ns;
+	u64 credit_ns = pl->credit_ns + 2 * min(idle_ns, cost_ns);
+
+	credit_ns = credit_ns > paid_ns ? credit_ns - paid_ns : 0;
+	pl->credit_ns = min(credit_ns, POLL_LIMIT_WARMUP * cost_ns);
+}
+
+/**
+ * poll_limit_init - forget everything
+ * @pl: the state of one CPU
+ * @params: halt cost and ceiling
+ *
+ * The first limit is the one that keeps the promise, the halt cost itself.
+ */
+void poll_limit_init(struct poll_limit *pl, const struct poll_limit_params *params)
+{
+	memset(pl, 0, sizeof(*pl));
+	pl->halt_cost_ns = min(params->halt_cost_ns, POLL_LIMIT_COST_MAX);
+	pl->credit_ns = POLL_LIMIT_WARMUP * pl->halt_cost_ns;
+	pl->trial_backoff = POLL_LIMIT_WAIT_MIN;
+	pl->limit_ns = min(pl->halt_cost_ns, params->ceiling_ns);
+}
+
+/**
+ * poll_limit_update - learn from one idle period, choose the next limit
+ * @pl: the state of one CPU
+ * @params: halt cost and ceiling; a changed halt cost starts a new account
+ * @idle_ns: how long after the beginning of the idle period its wake arrived,
+ *	without the time that the wake itself took
+ *
+ * Return: pl->limit_ns, the time to poll in the next idle period, in ns.
+ */
+u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *params, u64 idle_ns)
+{
+	u64 cost_ns = min(params->halt_cost_ns, POLL_LIMIT_COST_MAX);
+	u64 cap_ns = min(2 * cost_ns, params->ceiling_ns);
+
+	if (pl->halt_cost_ns != cost_ns) {
+		pl->halt_cost_ns = cost_ns;
+		pl->credit_ns = POLL_LIMIT_WARMUP * cost_ns;
+	} else {
+		book(pl, idle_ns, pl->limit_ns, cost_ns);
+	}
+
+	remember(pl, idle_ns);
+	pl->limit_ns = cheapest_limit(pl, cost_ns, cap_ns);
+	if (on_trial(pl, cost_ns, pl->limit_ns))
+		pl->limit_ns = cap_ns;
+	if (pl->credit_ns < cost_ns)
+		pl->limit_ns = min(cost_ns, params->ceiling_ns);
+	return pl->limit_ns;
+}
