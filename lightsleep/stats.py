@@ -30,6 +30,7 @@ from lightsleep.result import Better
 CONFIDENCE = 0.95
 MIN_SAMPLES = 5
 RESAMPLES = 10_000
+TINY = 1e-18  # no ratio is taken of samples under this: none of a quantity worth dividing by
 
 Floats = NDArray[np.float64]
 
@@ -128,7 +129,7 @@ def compare(reference: Sequence[float], arm: Sequence[float], better: Better) ->
     medians_arm = _bootstrap_medians(arm, rng)
     difference = _estimate(of_arm.median - of_reference.median, medians_arm - medians_reference)
     ratio = None
-    if min(of_reference.minimum, of_arm.minimum) > 0:
+    if min(of_reference.minimum, of_arm.minimum) > TINY:
         ratio = _estimate(of_arm.median / of_reference.median, medians_arm / medians_reference)
         if better == "lower":
             ratio = ratio.inverse()

@@ -67,8 +67,10 @@ def effect_interval(comparison: Comparison, unit: str) -> str:
         low, high = difference.low, difference.high
         if difference.value < 0:
             low, high = -high, -low
-        return f"{_digits(low, unit, points=True)} to {_digits(high, unit, points=True)}"
-    return f"{_factor_digits(factor.low)} to {_factor_digits(factor.high)}"
+        ends, sign = [_digits(end, unit, points=True) for end in (low, high)], unit
+    else:
+        ends, sign = [_factor_digits(end) for end in (factor.low, factor.high)], "×"
+    return f"{ends[0]} to {ends[1]} {sign.replace('%', 'points')}".rstrip()
 
 
 def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
@@ -79,8 +81,9 @@ def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
         case Verdict.SAME:
             return f"no difference shown between {arm} and {other}"
     amount = effect(comparison, unit).replace("×", "times")
-    interval = effect_interval(comparison, unit)
-    return f"{arm} is {amount} than {other} (95 % CI {interval})"
+    interval = effect_interval(comparison, unit).removesuffix(" ×")
+    verb = "has" if unit == "" else "is"
+    return f"{arm} {verb} {amount} than {other} (95 % CI {interval})"
 
 
 def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[str]:

@@ -96,7 +96,9 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
         _value_axis(axes, metric)
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
             colour = COLOURS[arm.role]
-            axes.ecdf(arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=arm.name)
+            axes.ecdf(
+                arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=_short(arm.name)
+            )
         axes.set_ylabel("share of samples")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f} %"))
         axes.grid()
@@ -113,7 +115,7 @@ def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) 
     axes.scatter(
         arm.samples,
         row - 0.14 + rng.uniform(-0.14, 0.14, len(arm.samples)),
-        s=14,
+        s=20,
         color=colour,
         alpha=0.75,
         linewidths=0,
@@ -134,7 +136,11 @@ def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) 
 
 def _label(arm: ArmAnalysis, unit: str) -> str:
     median = wording.value(arm.summary.median, unit) if arm.summary else "no samples"
-    return f"{arm.name}\n{median}"
+    return f"{_short(arm.name)}\n{median}"
+
+
+def _short(name: str, most: int = 28) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _dashes(arms: list[ArmAnalysis]) -> Iterator[str]:
@@ -157,7 +163,7 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
     note = "" if scale == "linear" else " (logarithmic axis)"
-    axes.set_xlabel(f"{metric.metric.title}{unit}{note}")
+    axes.set_xlabel(f"{_short(metric.metric.title, 50)}{unit}{note}")
 
 
 @contextmanager

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The page: complete, self-contained, harmless, and never written from a damaged file."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from results import ROLES, made_up
+
+from lightsleep import wording
+from lightsleep.report.cli import report
+from lightsleep.report.page import render
+from lightsleep.result import write_json
+from lightsleep.stats import compare, summarise
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "use"}
+LOADS = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background"}
+
+
+class Page(HTMLParser):
+    """What a browser would see: text, elements, and whether every one of them is closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.texts, self.ids, self.loads, self.open = [], [], [], [], []
+        self.feed(html)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.loads += [value for name, value in attrs if name in LOADS]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+
+def run(*arguments):
+    return CliRunner().invoke(report, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def html():
+    return render([("result.json", made_up())])
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "result.json"
+    write_json(path, made_up().to_json())
+    return path
+
+
+def assert_self_contained(html):
+    page = Page(html)
+    assert all(load.startswith("#") for load in page.loads)
+    assert not {"script", "link", "iframe", "object", "embed", "base", "img"} & {
+        tag for tag, _ in page.elements
+    }
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    for styled in re.findall(r"url\(([^)]*)\)|@import", html):
+        assert styled.startswith("#")
+    assert "http:" not in html.replace('xmlns="http:', "")
+    assert "https:" not in html
+    assert len(page.ids) == len(set(page.ids))
+    return page
+
+
+def test_the_page_needs_nothing_but_itself(html):
+    assert_self_contained(html)
+
+
+def test_references_inside_the_page_lead_somewhere(html):
+    page = Page(html)
+    wanted = [load[1:] for load in page.loads] + re.findall(r"url\(#([^)]*)\)", html)
+    assert wanted
+    assert set(wanted) <= set(page.ids)
+
+
+def test_figures_on_the_page_are_those_of_stats(html):
+    text = Page(html).text
+    for metric in made_up().metrics.values():
+        for arm, samples in metric.samples.items():
+            summary = summarise(samples)
+            assert summary
+            assert wording.value(summary.median, metric.unit) in text
+            assert wording.span(summary.ci_low, summary.ci_high, metric.unit) in text
+            assert wording.span(summary.q1, summary.q3, metric.unit) in text
+            assert " ".join(map(str, samples)) in text
+            if arm != "stock":
+                comparison = compare(metric.samples["stock"], samples, metric.better)
+                assert wording.effect_interval(comparison, metric.unit) in text
+
+
+def test_verdicts_are_said_in_words(html):
+    text = Page(html).text
+    assert "sched pipe: lightsleep is 5.98 times faster than stock (95 % CI" in text
+    assert "lightsleep is 1.15 times slower than idle=poll" in text
+    assert "control: no difference shown, as it must be" in text
+    assert "The axis is logarithmic" in text
+
+
+def test_environment_and_protocol_are_on_the_page(html):
+    text = Page(html).text
+    for said in ("Example CPU 9000", "a probe boot under KVM hung", "7.2.22", "what stock is"):
+        assert said in text
+    assert "6 rounds after 1 of warm-up" in text
+
+
+def test_every_plot_has_a_text_alternative_and_readable_text(html):
+    page = Page(html)
+    images = [attrs for _, attrs in page.elements if attrs.get("role") == "img"]
+    assert len(images) == len(made_up().metrics)
+    assert all(attrs["aria-label"] for attrs in images)
+    assert html.count("<svg") == len(images)
+    assert {f"{arm}" for arm in ROLES} <= {text.strip() for text in page.texts}
+
+
+def test_every_sample_is_a_dot(html):
+    strip = html[html.index("<svg") : html.index("</svg>")]
+    assert len(re.findall(r"<use [^>]*fill-opacity: 0.75", strip)) == 4 * 6
+
+
+def test_the_same_results_give_the_same_page(html):
+    assert render([("result.json", made_up())]) == html
+
+
+def test_a_distribution_function_from_20_samples_on():
+    assert "Share of the samples" not in render([("r", made_up(19))])
+    assert render([("r", made_up(20))]).count("Share of the samples") == len(made_up().metrics)
+
+
+def test_names_cannot_inject_anything():
+    result, evil = made_up(), "\"'><script>alert(1)</script><img src=http://x onerror=a>{{7*7}}$x$"
+    arms = {arm: f"{arm}{evil}" for arm in ROLES}
+    result.title = result.hypothesis = result.created = result.experiment = evil
+    result.environment = {evil: {evil: evil}, "guests": {arms["stock"]: {evil: [evil]}}}
+    result.arms = list(arms.values())
+    result.roles = {arms[arm]: role for arm, role in ROLES.items()}
+    result.protocol["order"] = [result.arms]
+    result.metrics = {evil + name: metric for name, metric in result.metrics.items()}
+    for metric in result.metrics.values():
+        metric.title = metric.description = evil
+        metric.unit = "<b>" if metric.unit else ""
+        metric.samples = {arms[arm]: samples for arm, samples in metric.samples.items()}
+    html = render([(evil, result)])
+    page = Page(html)
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "img"}
+    assert evil in page.text
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    assert all(load.startswith("#") for load in page.loads)
+
+
+def test_a_control_that_differs_is_a_warning():
+    result = made_up()
+    samples = result.metrics["sched_pipe_s"].samples
+    samples["control"] = samples["lightsleep"]
+    text = Page(render([("r", result)])).text
+    assert "Warning: control: sched pipe: control is 5.98 times faster than stock" in text
+
+
+def test_no_control_no_treatment_no_metrics():
+    result = made_up()
+    result.roles = dict.fromkeys(ROLES, "limit") | {"stock": "baseline"}
+    assert "There is no negative control" in Page(render([("r", result)])).text
+    result.metrics = {}
+    assert "The file holds no metrics" in Page(render([("r", result)])).text
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_few_samples_make_a_page_that_says_so(n):
+    assert "too few samples" in Page(render([("r", made_up(n))])).text
+
+
+def test_empty_arms_and_odd_values():
+    result = made_up()
+    result.metrics["ipis"].samples["lightsleep"] = []
+    result.metrics["sched_pipe_s"].samples = {arm: [] for arm in ROLES}
+    result.metrics["wakes_without_ipi"].samples["stock"] = [-1e18, 0.0, 1e-300, 1e18, 5.0, 5.0]
+    result.metrics["sched_messaging_s"].samples["stock"] = [5e-324] * 6
+    result.metrics["idle_residency_pct"].samples["stock"] = [0.0] * 6
+    page = assert_self_contained(render([("r", result)]))
+    assert "no samples" in page.text
+    assert "nan" not in page.text.split()
+
+
+def test_several_files_stand_side_by_side(tmp_path, file):
+    other = made_up(25)
+    other.title = "The other one"
+    write_json(tmp_path / "other.json", other.to_json())
+    done = run(file, tmp_path / "other.json", file, "-o", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    page = assert_self_contained((tmp_path / "page.html").read_text())
+    assert "3 comparisons side by side" in page.text
+    assert "The other one" in page.text
+    assert f"{file} (2)" in page.text
+
+
+def test_page_on_standard_output(file):
+    done = run(file, "-o", "-")
+    assert done.stdout == render([(str(file), made_up())])
+    assert not Path("-").exists()
+
+
+def test_json_holds_the_figures_and_writes_no_page(tmp_path, file):
+    done = run(file, "--json", "-o", tmp_path / "page.html")
+    assert done.exit_code == 0
+    (document,) = json.loads(done.stdout)
+    assert list(document["metrics"]) == list(made_up().metrics)
+    arm = document["metrics"]["sched_pipe_s"]["arms"]["lightsleep"]
+    samples = made_up().metrics["sched_pipe_s"].samples
+    summary = summarise(samples["lightsleep"])
+    assert summary
+    assert arm["summary"]["median"] == summary.median
+    assert arm["summary"]["confidence"] == summary.confidence
+    comparison = compare(samples["stock"], samples["lightsleep"], "lower")
+    assert comparison.ratio
+    assert arm["baseline"]["verdict"] == "better"
+    assert arm["baseline"]["ratio"]["value"] == comparison.ratio.value
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("existing", [None, "the old page"])
+def test_no_cut_file_makes_or_replaces_a_page(tmp_path, file, existing):
+    text, page = file.read_text(), tmp_path / "page.html"
+    if existing:
+        page.write_text(existing)
+    for length in range(0, len(text) - 2, len(text) // 40):
+        file.write_text(text[:length])
+        done = run(file, "-o", page)
+        assert done.exit_code == 1
+        assert isinstance(done.exception, SystemExit), done.exception
+        assert str(file) in done.stderr
+        assert (page.read_text() if page.exists() else None) == existing
+
+
+def test_one_bad_file_among_good_ones_makes_no_page(tmp_path, file):
+    (tmp_path / "bad.json").write_text("{")
+    assert run(file, tmp_path / "bad.json", "-o", tmp_path / "page.html").exit_code == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_refusals_of_the_output(tmp_path, file):
+    before = file.read_bytes()
+    done = run(file, "-o", tmp_path)
+    assert done.exit_code == 1
+    assert "is a folder: name a file" in done.stderr
+    done = run(file, "-o", tmp_path / "." / "result.json")
+    assert done.exit_code == 1
+    assert "is a result to read" in done.stderr
+    assert file.read_bytes() == before
+    done = run(file, "-o", file / "below" / "page.html")
+    assert done.exit_code == 1
+    assert "cannot write" in done.stderr
+    assert run().exit_code == 2
+
+
+def test_a_link_is_written_through_and_a_device_stays_a_device(tmp_path, file):
+    (tmp_path / "link.html").symlink_to("real.html")
+    assert run(file, "-o", tmp_path / "link.html").exit_code == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "real.html").read_text().startswith("<!doctype html>")
+    assert run(file, "-o", "/dev/null").exit_code == 0
+    assert Path("/dev/null").is_char_device()

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reading result files: whatever is wrong with one, an error says what and where."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import jsonschema
+import pytest
+from results import made_up
+
+from lightsleep import result as result_module
+from lightsleep.errors import LightsleepError
+from lightsleep.result import load_result, write_json
+
+
+@pytest.fixture
+def document():
+    return made_up().to_json()
+
+
+def refusal(path, content):
+    """Return how load_result() refuses a file with this content (text, bytes or JSON)."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(LightsleepError) as caught:
+        load_result(path)
+    assert str(path) in caught.value.message
+    return caught.value.message
+
+
+def test_what_is_written_is_read_back(tmp_path, document):
+    write_json(tmp_path / "deep" / "result.json", document)
+    assert load_result(tmp_path / "deep" / "result.json") == made_up()
+
+
+def test_the_schema_is_a_schema_and_describes_every_key():
+    text = result_module.resources.files("lightsleep").joinpath("result.schema.json").read_text()
+    schema = json.loads(text)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    def undescribed(part, where):
+        for key, value in part.get("properties", {}).items():
+            if "description" not in value:
+                yield f"{where}.{key}"
+            yield from undescribed(value, f"{where}.{key}")
+
+    assert not list(undescribed(schema, ""))
+    assert not list(undescribed(schema["$defs"]["metric"], "metric"))
+
+
+def test_every_cut_is_noticed(tmp_path, document):
+    path, text = tmp_path / "cut.json", json.dumps(document, indent=1)
+    for length in [*range(0, len(text) - 1, 7), len(text) - 1]:
+        said = refusal(path, text[:length])
+        assert "empty" in said if length == 0 else "looks cut off" in said
+
+
+def test_a_cut_inside_a_character_is_noticed(tmp_path, document):
+    document["title"] = "µ" * 50
+    data = json.dumps(document, ensure_ascii=False).encode()
+    assert "not UTF-8 text: byte" in refusal(tmp_path / "x", data[: data.index(b"\xc2\xb5") + 1])
+
+
+def test_flipped_bytes_never_end_in_a_traceback(tmp_path, document):
+    path, data = tmp_path / "flipped.json", bytearray(json.dumps(document).encode())
+    for position in range(0, len(data), 11):
+        damaged = data.copy()
+        damaged[position] ^= 0x15
+        path.write_bytes(damaged)
+        with contextlib.suppress(LightsleepError):  # a changed digit is a good file, too
+            load_result(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"\xff\xfe\x00", "not UTF-8 text: byte 0 is 0xff"),
+        ("hello", "not JSON: line 1, column 1"),
+        ('{"schema":\n oops}', "not JSON: line 2, column 2"),
+        ("[]", '"schema" is not "lightsleep.compare"'),
+        ("null", '"schema" is not "lightsleep.compare"'),
+        ('{"schema": "fio"}', '"schema" is not "lightsleep.compare"'),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"schema": "lightsleep.compare", "version": ' + "9" * 5000 + "}", "digits"),
+    ],
+)
+def test_what_is_not_a_result(tmp_path, content, said):
+    assert said in refusal(tmp_path / "result.json", content)
+
+
+def test_missing_files_and_folders(tmp_path):
+    with pytest.raises(LightsleepError, match=r"cannot read .*gone.json: No such file"):
+        load_result(tmp_path / "gone.json")
+    with pytest.raises(LightsleepError, match=r"cannot read .*: Is a directory"):
+        load_result(tmp_path)
+
+
+def test_oversize_files_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(result_module, "MAX_BYTES", 1 << 20)
+    assert "more than 1 MiB" in refusal(tmp_path / "huge", b" " * ((1 << 20) + 1))
+
+
+def test_a_newer_version_asks_for_an_upgrade(tmp_path, document):
+    said = refusal(tmp_path / "new.json", document | {"version": 2, "arms": "changed"})
+    assert "made by a newer lightsleep (version 2): upgrade" in said
+
+
+def put(document, path, value):
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = value
+
+
+PIPE = ("metrics", "sched_pipe_s")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ((*PIPE, "samples", "stock", 3), "fast", "metrics.sched_pipe_s.samples.stock[3]: 'fast'"),
+        ((*PIPE, "samples", "stock", 3), None, "metrics.sched_pipe_s.samples.stock[3]: None"),
+        ((*PIPE, "samples", "stock", 3), True, "metrics.sched_pipe_s.samples.stock[3]: True"),
+        ((*PIPE, "samples", "stock", 3), float("nan"), "samples.stock[3]: nan is not a finite"),
+        ((*PIPE, "samples", "stock", 3), float("inf"), "samples.stock[3]: inf is not a finite"),
+        ((*PIPE, "samples", "stock", 3), 10**400, "metrics.sched_pipe_s.samples.stock[3]: 1000"),
+        ((*PIPE, "samples", "stock"), 1.0, "metrics.sched_pipe_s.samples.stock: 1.0"),
+        ((*PIPE, "samples", "strange"), [1.0], "metrics.sched_pipe_s.samples: strange is not"),
+        ((*PIPE, "better"), "faster", "metrics.sched_pipe_s.better: 'faster' is not one of"),
+        (("metrics",), [], "metrics: [] is not of type 'object'"),
+        (("arms",), [], "arms: "),
+        (("arms",), ["stock", "stock"], "arms: "),
+        (("roles", "control"), "boss", "roles.control: 'boss' is not one of"),
+        (("roles", "control"), "baseline", "exactly one arm must be the baseline"),
+        (("roles", "stock"), "control", "exactly one arm must be the baseline"),
+        (("roles", "ghost"), "control", "roles: ghost is not among the arms"),
+        (("roles",), {"stock": "baseline"}, "roles: control has no role"),
+        (("protocol", "runs"), "six", "protocol.runs: 'six'"),
+        (("version",), 0, "version: 1 was expected"),
+        (("title",), "\x1b[31mred", "title: '\\x1b[31mred' holds a character that cannot"),
+        (("title",), "half \ud800", "title: 'half \\ud800' holds a character that cannot"),
+        (("environment", "\x07"), 1, "a key in environment: '\\x07' holds"),
+    ],
+)
+def test_the_error_names_the_place(tmp_path, document, path, value, said):
+    put(document, path, value)
+    assert said in refusal(tmp_path / "bad.json", document)
+
+
+@pytest.mark.parametrize("key", list(made_up().to_json()))
+def test_no_key_may_be_missing(tmp_path, document, key):
+    del document[key]
+    assert key in refusal(tmp_path / "short.json", document)
+
+
+def test_an_overflowing_number_is_not_finite(tmp_path, document):
+    document["metrics"]["ipis"]["samples"]["stock"][0] = 12345678
+    text = json.dumps(document).replace("12345678", "1e999")
+    assert "metrics.ipis.samples.stock[0]: inf" in refusal(tmp_path / "x.json", text)
+
+
+def test_long_messages_are_shortened(tmp_path, document):
+    document["metrics"] = [0.5] * 100_000
+    assert len(refusal(tmp_path / "long.json", document)) < 1000
+
+
+def test_an_arm_without_samples_is_empty(tmp_path, document):
+    del document["metrics"]["ipis"]["samples"]["control"]
+    write_json(tmp_path / "r.json", document)
+    assert load_result(tmp_path / "r.json").metrics["ipis"].samples["control"] == []
+
+
+def test_unknown_keys_are_tolerated(tmp_path, document):
+    for place in ((), ("environment",), ("protocol",), PIPE):
+        put(document, (*place, "added_later"), {"anything": [1, "x"]})
+    write_json(tmp_path / "r.json", document)
+    assert load_result(tmp_path / "r.json").arms == made_up().arms
+
+
+def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(tmp_path, document):
+    path = tmp_path / "r.json"
+    write_json(path, document)
+    document["metrics"]["ipis"]["samples"]["stock"][0] = float("nan")
+    with pytest.raises(LightsleepError, match="cannot write"):
+        write_json(path, document)
+    assert load_result(path) == made_up()
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The terminal table: what it says, how wide it is, and when it shouts."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from results import made_up
+from rich.console import Console
+
+from lightsleep.table import print_table
+
+
+def printed(result, *, width=100, terminal=False):
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal)
+    print_table(result, console)
+    return console.file.getvalue()
+
+
+def lines_of(text, title):
+    """Return the lines of one metric by arm."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip() == title) + 1
+    return {line.split()[0]: line for line in lines[start : start + 4]}
+
+
+@pytest.mark.parametrize("n", [5, 6, 30])
+def test_a_line_per_arm_fits_100_columns(n):
+    text = printed(made_up(n))
+    assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
+    for title in ("sched pipe", "messaging", "IPIs", "wakes without IPI", "idle residency"):
+        assert list(lines_of(text, title)) == ["stock", "control", "idle=poll", "lightsleep"]
+
+
+def test_figures_and_verdicts():
+    lines = lines_of(printed(made_up()), "sched pipe")
+    assert "2.20 s" in lines["stock"]
+    assert "0.368 s" in lines["lightsleep"]
+    assert "✔ 5.98 × faster" in lines["lightsleep"]
+    assert "✘ 1.15 × slower" in lines["lightsleep"]
+    assert "= no difference shown" in lines["control"]
+
+
+def test_no_colour_unless_on_a_terminal():
+    assert "\x1b" not in printed(made_up())
+    assert "\x1b" in printed(made_up(), terminal=True)
+
+
+def test_confidence_that_was_not_reached_is_said():
+    assert "93.75 % (n=5)" in printed(made_up(5))
+    assert "confidence reached" not in printed(made_up(6))
+
+
+def test_the_control_is_judged():
+    assert "control: no difference shown, as it must be" in printed(made_up())
+
+
+def test_a_control_that_differs_is_a_loud_warning_for_that_metric():
+    result = made_up()
+    samples = result.metrics["ipis"].samples
+    samples["control"] = [x * 2 for x in samples["control"]]
+    text = " ".join(printed(result).split())
+    assert "WARNING: control: IPIs: control has 2.00 times more than stock" in text
+    assert "do not trust this metric" in text
+    assert text.count("WARNING") == 1
+    assert "no difference shown in sched pipe, messaging" in text
+
+
+def test_a_control_of_few_samples_judges_nothing():
+    assert "too few samples to judge" in " ".join(printed(made_up(3)).split())
+    assert "as it must be" not in printed(made_up(3))
+
+
+def test_empty_arms_and_no_metrics_at_all():
+    result = made_up()
+    result.metrics["ipis"].samples["lightsleep"] = []
+    assert "no samples" in lines_of(printed(result), "IPIs")["lightsleep"]
+    result.metrics["ipis"].samples = {}
+    assert "no samples" in lines_of(printed(result), "IPIs")["stock"]
+    result.metrics = {}
+    assert result.title in printed(result)
+
+
+def test_names_are_not_markup():
+    result = made_up()
+    result.title = "[bold]loud[/bold] [/oops]"
+    result.metrics["ipis"].title = "[red]IPIs[/nothing]"
+    text = printed(result)
+    assert result.title in text
+    assert "[red]IPIs[/nothing]" in text
