@@ -99,11 +99,11 @@ def probe(arch: Arch, tree: KernelTree) -> Accelerator:
     ) as process:
         try:
             output = process.communicate(timeout=PROBE_S)[0]
-            outcome = f"QEMU ended with {process.returncode}"
+            outcome = f"QEMU ended with status {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             output = process.communicate()[0]
-            outcome = f"hung for {PROBE_S:.0f} s"
+            outcome = f"a stock kernel hung for {PROBE_S:.0f} s"
         finally:
             process.kill()
     text = output.decode(errors="replace")
@@ -111,7 +111,7 @@ def probe(arch: Arch, tree: KernelTree) -> Accelerator:
         return Accelerator("kvm", "a stock kernel boots under it")
     lines = [line for line in text.splitlines() if line.strip()]
     last = f"last line: {lines[-1].strip()!r}" if lines else "before its first line of output"
-    return Accelerator("tcg", f"/dev/kvm is there, but a stock kernel {outcome} ({last})")
+    return Accelerator("tcg", f"/dev/kvm is there, but {outcome} ({last})")
 
 
 def qemu_version(arch: Arch) -> str:

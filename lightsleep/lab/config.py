@@ -107,7 +107,7 @@ GUEST_PACKAGES = (
     *("busybox-static", "linux-perf", "python3-minimal", "python3-click", "python3-rich"),
 )
 
-DRIVERS = ("virtio_blk", "squashfs", "overlay")
+DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")
 """Modules a cloud kernel needs, beyond what it has built in, to reach the guest's root."""
 
 

@@ -51,7 +51,7 @@ def build_modules(
                     "--clearenv",
                     "--setenv",
                     "PATH",
-                    "/usr/sbin:/usr/bin",
+                    "/usr/bin:/bin",
                     "--setenv",
                     "LC_ALL",
                     "C",
