@@ -25,8 +25,8 @@ METRICS: list[tuple[str, str, Better, str, tuple[float, ...], float]] = [
 ]
 
 
-def made_up(n: int = 6, seed: int = 1) -> CompareResult:
-    """Return a result with ``n`` samples per arm; the control truly equals the baseline."""
+def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareResult:
+    """Return a result with ``n`` samples per arm of the first ``metrics``; the control truly equals the baseline."""
     rng = random.Random(seed)
 
     def samples(centre: float, reach: float, unit: str) -> list[float]:
@@ -64,6 +64,6 @@ def made_up(n: int = 6, seed: int = 1) -> CompareResult:
                     for arm, centre in zip(ROLES, centres, strict=True)
                 },
             )
-            for name, unit, better, title, centres, reach in METRICS
+            for name, unit, better, title, centres, reach in METRICS[:metrics]
         },
     )

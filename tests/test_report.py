@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from results import ROLES, made_up
 
 from lightsleep import wording
+from lightsleep.analysis import analyse
+from lightsleep.errors import LightsleepError
+from lightsleep.files import write_text
 from lightsleep.report.cli import report
 from lightsleep.report.page import render
+from lightsleep.report.plots import ecdf_plot
 from lightsleep.result import write_json
 from lightsleep.stats import compare, summarise
 
@@ -22,54 +27,62 @@ VOID = {"meta", "br", "hr", "img", "input", "link", "use"}
 LOADS = {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background"}
 
 
+Pairs = list[tuple[str, str | None]]
+Attributes = dict[str, str | None]
+
+
 class Page(HTMLParser):
     """What a browser would see: text, elements, and whether every one of them is closed."""
 
-    def __init__(self, html):
+    def __init__(self, html: str) -> None:
         super().__init__()
-        self.elements, self.texts, self.ids, self.loads, self.open = [], [], [], [], []
+        self.elements: list[tuple[str, Attributes]] = []
+        self.texts: list[str] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.open: list[str] = []
         self.feed(html)
         self.close()
         assert not self.open, f"never closed: {self.open}"
         self.text = " ".join(" ".join(self.texts).split())
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: Pairs) -> None:
         self.elements.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id"]
-        self.loads += [value for name, value in attrs if name in LOADS]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.loads += [value or "" for name, value in attrs if name in LOADS]
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
+    def handle_startendtag(self, tag: str, attrs: Pairs) -> None:
         self.handle_starttag(tag, attrs)
         if tag not in VOID:
             self.open.pop()
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("style", "script"):
             self.texts.append(data)
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(report, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
-def html():
+def html() -> str:
     return render([("result.json", made_up())])
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "result.json"
-    write_json(path, made_up().to_json())
+    write_json(path, made_up(metrics=2).to_json())
     return path
 
 
-def assert_self_contained(html):
+def assert_self_contained(html: str) -> Page:
     page = Page(html)
     assert all(load.startswith("#") for load in page.loads)
     assert not {"script", "link", "iframe", "object", "embed", "base", "img"} & {
@@ -84,18 +97,18 @@ def assert_self_contained(html):
     return page
 
 
-def test_the_page_needs_nothing_but_itself(html):
+def test_the_page_needs_nothing_but_itself(html: str) -> None:
     assert_self_contained(html)
 
 
-def test_references_inside_the_page_lead_somewhere(html):
+def test_references_inside_the_page_lead_somewhere(html: str) -> None:
     page = Page(html)
     wanted = [load[1:] for load in page.loads] + re.findall(r"url\(#([^)]*)\)", html)
     assert wanted
     assert set(wanted) <= set(page.ids)
 
 
-def test_figures_on_the_page_are_those_of_stats(html):
+def test_figures_on_the_page_are_those_of_stats(html: str) -> None:
     text = Page(html).text
     for metric in made_up().metrics.values():
         for arm, samples in metric.samples.items():
@@ -110,7 +123,7 @@ def test_figures_on_the_page_are_those_of_stats(html):
                 assert wording.effect_interval(comparison, metric.unit) in text
 
 
-def test_verdicts_are_said_in_words(html):
+def test_verdicts_are_said_in_words(html: str) -> None:
     text = Page(html).text
     assert "sched pipe: lightsleep is 5.98 times faster than stock (95 % CI" in text
     assert "lightsleep is 1.15 times slower than idle=poll" in text
@@ -118,14 +131,14 @@ def test_verdicts_are_said_in_words(html):
     assert "The axis is logarithmic" in text
 
 
-def test_environment_and_protocol_are_on_the_page(html):
+def test_environment_and_protocol_are_on_the_page(html: str) -> None:
     text = Page(html).text
     for said in ("Example CPU 9000", "a probe boot under KVM hung", "7.2.22", "what stock is"):
         assert said in text
     assert "6 rounds after 1 of warm-up" in text
 
 
-def test_every_plot_has_a_text_alternative_and_readable_text(html):
+def test_every_plot_has_a_text_alternative_and_readable_text(html: str) -> None:
     page = Page(html)
     images = [attrs for _, attrs in page.elements if attrs.get("role") == "img"]
     assert len(images) == len(made_up().metrics)
@@ -134,21 +147,24 @@ def test_every_plot_has_a_text_alternative_and_readable_text(html):
     assert {f"{arm}" for arm in ROLES} <= {text.strip() for text in page.texts}
 
 
-def test_every_sample_is_a_dot(html):
+def test_every_sample_is_a_dot(html: str) -> None:
     strip = html[html.index("<svg") : html.index("</svg>")]
     assert len(re.findall(r"<use [^>]*fill-opacity: 0.75", strip)) == 4 * 6
 
 
-def test_the_same_results_give_the_same_page(html):
+def test_the_same_results_give_the_same_page(html: str) -> None:
     assert render([("result.json", made_up())]) == html
 
 
-def test_a_distribution_function_from_20_samples_on():
-    assert "Share of the samples" not in render([("r", made_up(19))])
-    assert render([("r", made_up(20))]).count("Share of the samples") == len(made_up().metrics)
+def test_a_distribution_function_from_20_samples_on() -> None:
+    (few, *_), (enough, *_) = analyse(made_up(19)), analyse(made_up(20))
+    assert ecdf_plot(few, "salt") is None
+    svg = ecdf_plot(enough, "salt")
+    assert svg
+    assert all(f">{arm}</text>" in svg for arm in ROLES)
 
 
-def test_names_cannot_inject_anything():
+def test_names_cannot_inject_anything() -> None:
     result, evil = made_up(), "\"'><script>alert(1)</script><img src=http://x onerror=a>{{7*7}}$x$"
     arms = {arm: f"{arm}{evil}" for arm in ROLES}
     result.title = result.hypothesis = result.created = result.experiment = evil
@@ -170,28 +186,28 @@ def test_names_cannot_inject_anything():
     assert all(load.startswith("#") for load in page.loads)
 
 
-def test_a_control_that_differs_is_a_warning():
-    result = made_up()
+def test_a_control_that_differs_is_a_warning() -> None:
+    result = made_up(metrics=1)
     samples = result.metrics["sched_pipe_s"].samples
     samples["control"] = samples["lightsleep"]
     text = Page(render([("r", result)])).text
     assert "Warning: control: sched pipe: control is 5.98 times faster than stock" in text
 
 
-def test_no_control_no_treatment_no_metrics():
-    result = made_up()
-    result.roles = dict.fromkeys(ROLES, "limit") | {"stock": "baseline"}
+def test_no_control_no_treatment_no_metrics() -> None:
+    result = made_up(metrics=1)
+    result.roles.update({"control": "limit", "lightsleep": "limit"})
     assert "There is no negative control" in Page(render([("r", result)])).text
     result.metrics = {}
     assert "The file holds no metrics" in Page(render([("r", result)])).text
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_few_samples_make_a_page_that_says_so(n):
-    assert "too few samples" in Page(render([("r", made_up(n))])).text
+def test_few_samples_make_a_page_that_says_so(n: int) -> None:
+    assert "too few samples" in Page(render([("r", made_up(n, metrics=1))])).text
 
 
-def test_empty_arms_and_odd_values():
+def test_empty_arms_and_odd_values() -> None:
     result = made_up()
     result.metrics["ipis"].samples["lightsleep"] = []
     result.metrics["sched_pipe_s"].samples = {arm: [] for arm in ROLES}
@@ -203,8 +219,8 @@ def test_empty_arms_and_odd_values():
     assert "nan" not in page.text.split()
 
 
-def test_several_files_stand_side_by_side(tmp_path, file):
-    other = made_up(25)
+def test_several_files_stand_side_by_side(tmp_path: Path, file: Path) -> None:
+    other = made_up(25, metrics=3)
     other.title = "The other one"
     write_json(tmp_path / "other.json", other.to_json())
     done = run(file, tmp_path / "other.json", file, "-o", tmp_path / "page.html")
@@ -215,17 +231,17 @@ def test_several_files_stand_side_by_side(tmp_path, file):
     assert f"{file} (2)" in page.text
 
 
-def test_page_on_standard_output(file):
+def test_page_on_standard_output(file: Path) -> None:
     done = run(file, "-o", "-")
-    assert done.stdout == render([(str(file), made_up())])
+    assert done.stdout == render([(str(file), made_up(metrics=2))])
     assert not Path("-").exists()
 
 
-def test_json_holds_the_figures_and_writes_no_page(tmp_path, file):
+def test_json_holds_the_figures_and_writes_no_page(tmp_path: Path, file: Path) -> None:
     done = run(file, "--json", "-o", tmp_path / "page.html")
     assert done.exit_code == 0
     (document,) = json.loads(done.stdout)
-    assert list(document["metrics"]) == list(made_up().metrics)
+    assert list(document["metrics"]) == list(made_up(metrics=2).metrics)
     arm = document["metrics"]["sched_pipe_s"]["arms"]["lightsleep"]
     samples = made_up().metrics["sched_pipe_s"].samples
     summary = summarise(samples["lightsleep"])
@@ -240,7 +256,9 @@ def test_json_holds_the_figures_and_writes_no_page(tmp_path, file):
 
 
 @pytest.mark.parametrize("existing", [None, "the old page"])
-def test_no_cut_file_makes_or_replaces_a_page(tmp_path, file, existing):
+def test_no_cut_file_makes_or_replaces_a_page(
+    tmp_path: Path, file: Path, existing: str | None
+) -> None:
     text, page = file.read_text(), tmp_path / "page.html"
     if existing:
         page.write_text(existing)
@@ -253,13 +271,13 @@ def test_no_cut_file_makes_or_replaces_a_page(tmp_path, file, existing):
         assert (page.read_text() if page.exists() else None) == existing
 
 
-def test_one_bad_file_among_good_ones_makes_no_page(tmp_path, file):
+def test_one_bad_file_among_good_ones_makes_no_page(tmp_path: Path, file: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     assert run(file, tmp_path / "bad.json", "-o", tmp_path / "page.html").exit_code == 1
     assert not (tmp_path / "page.html").exists()
 
 
-def test_refusals_of_the_output(tmp_path, file):
+def test_refusals_of_the_output(tmp_path: Path, file: Path) -> None:
     before = file.read_bytes()
     done = run(file, "-o", tmp_path)
     assert done.exit_code == 1
@@ -274,10 +292,25 @@ def test_refusals_of_the_output(tmp_path, file):
     assert run().exit_code == 2
 
 
-def test_a_link_is_written_through_and_a_device_stays_a_device(tmp_path, file):
+def test_a_link_is_written_through_and_a_device_stays_a_device(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to("real.html")
-    assert run(file, "-o", tmp_path / "link.html").exit_code == 0
+    write_text(tmp_path / "link.html", "page")
     assert (tmp_path / "link.html").is_symlink()
-    assert (tmp_path / "real.html").read_text().startswith("<!doctype html>")
-    assert run(file, "-o", "/dev/null").exit_code == 0
+    assert (tmp_path / "real.html").read_text() == "page"
+    write_text(Path("/dev/null"), "page")
     assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    page = tmp_path / "page.html"
+    page.write_text("the old page")
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(LightsleepError, match=r"cannot write .*page.html: No space left"):
+        write_text(page, "the new page")
+    assert page.read_text() == "the old page"
+    assert list(tmp_path.iterdir()) == [page]

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,13 +18,15 @@ from lightsleep import result as result_module
 from lightsleep.errors import LightsleepError
 from lightsleep.result import load_result, write_json
 
+Document = dict[str, Any]
+
 
 @pytest.fixture
-def document():
+def document() -> Document:
     return made_up().to_json()
 
 
-def refusal(path, content):
+def refusal(path: Path, content: object) -> str:
     """Return how load_result() refuses a file with this content (text, bytes or JSON)."""
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -32,17 +38,17 @@ def refusal(path, content):
     return caught.value.message
 
 
-def test_what_is_written_is_read_back(tmp_path, document):
+def test_what_is_written_is_read_back(tmp_path: Path, document: Document) -> None:
     write_json(tmp_path / "deep" / "result.json", document)
     assert load_result(tmp_path / "deep" / "result.json") == made_up()
 
 
-def test_the_schema_is_a_schema_and_describes_every_key():
-    text = result_module.resources.files("lightsleep").joinpath("result.schema.json").read_text()
+def test_the_schema_is_a_schema_and_describes_every_key() -> None:
+    text = resources.files("lightsleep").joinpath("result.schema.json").read_text()
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
 
-    def undescribed(part, where):
+    def undescribed(part: Document, where: str) -> Iterator[str]:
         for key, value in part.get("properties", {}).items():
             if "description" not in value:
                 yield f"{where}.{key}"
@@ -52,20 +58,20 @@ def test_the_schema_is_a_schema_and_describes_every_key():
     assert not list(undescribed(schema["$defs"]["metric"], "metric"))
 
 
-def test_every_cut_is_noticed(tmp_path, document):
+def test_every_cut_is_noticed(tmp_path: Path, document: Document) -> None:
     path, text = tmp_path / "cut.json", json.dumps(document, indent=1)
     for length in [*range(0, len(text) - 1, 7), len(text) - 1]:
         said = refusal(path, text[:length])
         assert "empty" in said if length == 0 else "looks cut off" in said
 
 
-def test_a_cut_inside_a_character_is_noticed(tmp_path, document):
+def test_a_cut_inside_a_character_is_noticed(tmp_path: Path, document: Document) -> None:
     document["title"] = "µ" * 50
     data = json.dumps(document, ensure_ascii=False).encode()
     assert "not UTF-8 text: byte" in refusal(tmp_path / "x", data[: data.index(b"\xc2\xb5") + 1])
 
 
-def test_flipped_bytes_never_end_in_a_traceback(tmp_path, document):
+def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, document: Document) -> None:
     path, data = tmp_path / "flipped.json", bytearray(json.dumps(document).encode())
     for position in range(0, len(data), 11):
         damaged = data.copy()
@@ -89,31 +95,34 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path, document):
         ('{"schema": "lightsleep.compare", "version": ' + "9" * 5000 + "}", "digits"),
     ],
 )
-def test_what_is_not_a_result(tmp_path, content, said):
+def test_what_is_not_a_result(tmp_path: Path, content: str | bytes, said: str) -> None:
     assert said in refusal(tmp_path / "result.json", content)
 
 
-def test_missing_files_and_folders(tmp_path):
+def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match=r"cannot read .*gone.json: No such file"):
         load_result(tmp_path / "gone.json")
     with pytest.raises(LightsleepError, match=r"cannot read .*: Is a directory"):
         load_result(tmp_path)
 
 
-def test_oversize_files_are_refused_before_they_are_parsed(tmp_path, monkeypatch):
+def test_oversize_files_are_refused_before_they_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(result_module, "MAX_BYTES", 1 << 20)
     assert "more than 1 MiB" in refusal(tmp_path / "huge", b" " * ((1 << 20) + 1))
 
 
-def test_a_newer_version_asks_for_an_upgrade(tmp_path, document):
+def test_a_newer_version_asks_for_an_upgrade(tmp_path: Path, document: Document) -> None:
     said = refusal(tmp_path / "new.json", document | {"version": 2, "arms": "changed"})
     assert "made by a newer lightsleep (version 2): upgrade" in said
 
 
-def put(document, path, value):
+def put(document: Document, path: tuple[str | int, ...], value: Any) -> None:
+    place: Any = document
     for key in path[:-1]:
-        document = document[key]
-    document[path[-1]] = value
+        place = place[key]
+    place[path[-1]] = value
 
 
 PIPE = ("metrics", "sched_pipe_s")
@@ -146,42 +155,46 @@ PIPE = ("metrics", "sched_pipe_s")
         (("environment", "\x07"), 1, "a key in environment: '\\x07' holds"),
     ],
 )
-def test_the_error_names_the_place(tmp_path, document, path, value, said):
+def test_the_error_names_the_place(
+    tmp_path: Path, document: Document, path: tuple[str | int, ...], value: Any, said: str
+) -> None:
     put(document, path, value)
     assert said in refusal(tmp_path / "bad.json", document)
 
 
 @pytest.mark.parametrize("key", list(made_up().to_json()))
-def test_no_key_may_be_missing(tmp_path, document, key):
+def test_no_key_may_be_missing(tmp_path: Path, document: Document, key: str) -> None:
     del document[key]
     assert key in refusal(tmp_path / "short.json", document)
 
 
-def test_an_overflowing_number_is_not_finite(tmp_path, document):
+def test_an_overflowing_number_is_not_finite(tmp_path: Path, document: Document) -> None:
     document["metrics"]["ipis"]["samples"]["stock"][0] = 12345678
     text = json.dumps(document).replace("12345678", "1e999")
     assert "metrics.ipis.samples.stock[0]: inf" in refusal(tmp_path / "x.json", text)
 
 
-def test_long_messages_are_shortened(tmp_path, document):
+def test_long_messages_are_shortened(tmp_path: Path, document: Document) -> None:
     document["metrics"] = [0.5] * 100_000
     assert len(refusal(tmp_path / "long.json", document)) < 1000
 
 
-def test_an_arm_without_samples_is_empty(tmp_path, document):
+def test_an_arm_without_samples_is_empty(tmp_path: Path, document: Document) -> None:
     del document["metrics"]["ipis"]["samples"]["control"]
     write_json(tmp_path / "r.json", document)
     assert load_result(tmp_path / "r.json").metrics["ipis"].samples["control"] == []
 
 
-def test_unknown_keys_are_tolerated(tmp_path, document):
+def test_unknown_keys_are_tolerated(tmp_path: Path, document: Document) -> None:
     for place in ((), ("environment",), ("protocol",), PIPE):
         put(document, (*place, "added_later"), {"anything": [1, "x"]})
     write_json(tmp_path / "r.json", document)
     assert load_result(tmp_path / "r.json").arms == made_up().arms
 
 
-def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(tmp_path, document):
+def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(
+    tmp_path: Path, document: Document
+) -> None:
     path = tmp_path / "r.json"
     write_json(path, document)
     document["metrics"]["ipis"]["samples"]["stock"][0] = float("nan")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightsleep import wording
+from lightsleep.result import Better
 from lightsleep.stats import (
     MIN_SAMPLES,
     RESAMPLES,
@@ -34,12 +36,12 @@ near = st.builds(
 )
 
 
-def test_nothing_is_said_of_no_samples():
+def test_nothing_is_said_of_no_samples() -> None:
     assert summarise([]) is None
     assert compare([], [1.0] * 9, "lower").verdict is Verdict.TOO_FEW
 
 
-def test_one_sample_gives_no_confidence():
+def test_one_sample_gives_no_confidence() -> None:
     summary = summarise([3.0])
     assert summary
     assert (summary.n, summary.median, summary.ci_low, summary.ci_high) == (1, 3.0, 3.0, 3.0)
@@ -60,14 +62,16 @@ def test_one_sample_gives_no_confidence():
         (100, 40, 0.9647998),
     ],
 )
-def test_interval_is_the_pair_of_order_statistics_of_the_sign_test(n, rank, confidence):
+def test_interval_is_the_pair_of_order_statistics_of_the_sign_test(
+    n: int, rank: int, confidence: float
+) -> None:
     summary = summarise([float(x) for x in range(1, n + 1)])
     assert summary
     assert (summary.ci_low, summary.ci_high) == (rank, n + 1 - rank)
     assert summary.confidence == pytest.approx(confidence, abs=1e-7)
 
 
-def test_interval_covers_the_true_median_as_often_as_it_claims():
+def test_interval_covers_the_true_median_as_often_as_it_claims() -> None:
     rng = np.random.default_rng(7)
     trials, n = 2000, 12
     summaries = [summarise(list(row)) for row in rng.exponential(size=(trials, n))]
@@ -77,7 +81,7 @@ def test_interval_covers_the_true_median_as_often_as_it_claims():
 
 
 @given(st.lists(values, min_size=1, max_size=60))
-def test_figures_are_in_order_and_of_the_samples(samples):
+def test_figures_are_in_order_and_of_the_samples(samples: list[float]) -> None:
     s = summarise(samples)
     assert s
     assert s.minimum == min(samples)
@@ -91,19 +95,19 @@ def test_figures_are_in_order_and_of_the_samples(samples):
 
 
 @given(st.lists(values, min_size=1, max_size=20), st.randoms())
-def test_order_of_samples_does_not_matter(samples, rng):
+def test_order_of_samples_does_not_matter(samples: list[float], rng: random.Random) -> None:
     shuffled = rng.sample(samples, len(samples))
     assert summarise(samples) == summarise(shuffled)
 
 
 @given(many, st.sampled_from(["lower", "higher", "none"]))
-def test_an_arm_never_differs_from_itself(samples, better):
+def test_an_arm_never_differs_from_itself(samples: list[float], better: Better) -> None:
     assert compare(samples, samples, better).verdict is Verdict.SAME
 
 
 @settings(max_examples=50)
 @given(near, near)
-def test_swapping_the_arms_swaps_the_verdict(first, second):
+def test_swapping_the_arms_swaps_the_verdict(first: list[float], second: list[float]) -> None:
     there, back = compare(first, second, "lower"), compare(second, first, "lower")
     opposite = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
     assert back.verdict == opposite.get(there.verdict, there.verdict)
@@ -114,7 +118,9 @@ def test_swapping_the_arms_swaps_the_verdict(first, second):
 
 @settings(max_examples=50)
 @given(near, near)
-def test_verdict_follows_the_intervals_and_the_direction(first, second):
+def test_verdict_follows_the_intervals_and_the_direction(
+    first: list[float], second: list[float]
+) -> None:
     a, b = summarise(first), summarise(second)
     assert a
     assert b
@@ -130,7 +136,7 @@ def test_verdict_follows_the_intervals_and_the_direction(first, second):
 
 @settings(max_examples=50)
 @given(many, st.floats(0.01, 100))
-def test_scaling_an_arm_gives_that_ratio(samples, factor):
+def test_scaling_an_arm_gives_that_ratio(samples: list[float], factor: float) -> None:
     ratio = compare(samples, [x * factor for x in samples], "none").ratio
     assert ratio
     assert ratio.value == pytest.approx(factor)
@@ -138,7 +144,7 @@ def test_scaling_an_arm_gives_that_ratio(samples, factor):
     assert ratio.high >= ratio.value * (1 - 1e-9)
 
 
-def test_touching_intervals_show_no_difference():
+def test_touching_intervals_show_no_difference() -> None:
     assert compare([1, 1, 1, 1, 1, 2], [2, 3, 3, 3, 3, 3], "lower").verdict is Verdict.SAME
     assert compare([1] * 6, [1.001] * 6, "lower").verdict is Verdict.WORSE
 
@@ -147,7 +153,7 @@ def test_touching_intervals_show_no_difference():
     ("better", "verdict", "ratio"),
     [("lower", Verdict.BETTER, 4), ("higher", Verdict.WORSE, 0.25), ("none", Verdict.LOWER, 0.25)],
 )
-def test_ratio_says_how_many_times_better(better, verdict, ratio):
+def test_ratio_says_how_many_times_better(better: Better, verdict: Verdict, ratio: float) -> None:
     comparison = compare([4.0] * 6, [1.0] * 6, better)
     assert comparison.verdict is verdict
     assert comparison.ratio
@@ -157,14 +163,14 @@ def test_ratio_says_how_many_times_better(better, verdict, ratio):
 
 
 @pytest.mark.parametrize("n", range(1, MIN_SAMPLES))
-def test_few_samples_claim_nothing(n):
+def test_few_samples_claim_nothing(n: int) -> None:
     comparison = compare([1.0] * n, [9.0] * 20, "lower")
     assert comparison.verdict is Verdict.TOO_FEW
     assert comparison.ratio is None
     assert comparison.difference is None
 
 
-def test_zeros_have_a_difference_but_no_ratio():
+def test_zeros_have_a_difference_but_no_ratio() -> None:
     comparison = compare([0.0] * 6, [39_700.0] * 6, "none")
     assert comparison.verdict is Verdict.HIGHER
     assert comparison.ratio is None
@@ -177,14 +183,16 @@ def test_zeros_have_a_difference_but_no_ratio():
 
 
 @given(st.lists(values, max_size=12), st.lists(values, max_size=12))
-def test_figures_are_finite_for_whatever_a_result_may_hold(first, second):
+def test_figures_are_finite_for_whatever_a_result_may_hold(
+    first: list[float], second: list[float]
+) -> None:
     comparison = compare(first, second, "lower")
     for estimate in filter(None, (comparison.ratio, comparison.difference)):
         assert all(map(math.isfinite, (estimate.value, estimate.low, estimate.high)))
 
 
 @pytest.mark.parametrize("n", [5, 6])
-def test_shortcut_bootstrap_has_the_distribution_of_the_real_one(n):
+def test_shortcut_bootstrap_has_the_distribution_of_the_real_one(n: int) -> None:
     samples = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0][:n]
     resamples = itertools.product(samples, repeat=n)  # every resample there is: n ** n
     exact = np.array([statistics.median(resample) for resample in resamples])
@@ -212,7 +220,7 @@ def test_shortcut_bootstrap_has_the_distribution_of_the_real_one(n):
         (1e18, "", "1e+18"),
     ],
 )
-def test_digits_and_units(number, unit, said):
+def test_digits_and_units(number: float, unit: str, said: str) -> None:
     assert wording.value(number, unit) == said
 
 
@@ -234,6 +242,8 @@ def test_digits_and_units(number, unit, said):
         ("s", "lower", 1.0, 1.0, "no difference shown between a and b"),
     ],
 )
-def test_verdicts_in_words(unit, better, baseline, arm, said):
+def test_verdicts_in_words(
+    unit: str, better: Better, baseline: float, arm: float, said: str
+) -> None:
     comparison = compare([baseline] * 6, [arm] * 6, better)
     assert wording.sentence("a", comparison, "b", unit) == said

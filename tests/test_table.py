@@ -9,16 +9,17 @@ import pytest
 from results import made_up
 from rich.console import Console
 
+from lightsleep.result import CompareResult
 from lightsleep.table import print_table
 
 
-def printed(result, *, width=100, terminal=False):
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal)
-    print_table(result, console)
-    return console.file.getvalue()
+def printed(result: CompareResult, *, terminal: bool = False) -> str:
+    output = io.StringIO()
+    print_table(result, Console(file=output, width=100, force_terminal=terminal))
+    return output.getvalue()
 
 
-def lines_of(text, title):
+def lines_of(text: str, title: str) -> dict[str, str]:
     """Return the lines of one metric by arm."""
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.strip() == title) + 1
@@ -26,14 +27,14 @@ def lines_of(text, title):
 
 
 @pytest.mark.parametrize("n", [5, 6, 30])
-def test_a_line_per_arm_fits_100_columns(n):
+def test_a_line_per_arm_fits_100_columns(n: int) -> None:
     text = printed(made_up(n))
     assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
     for title in ("sched pipe", "messaging", "IPIs", "wakes without IPI", "idle residency"):
         assert list(lines_of(text, title)) == ["stock", "control", "idle=poll", "lightsleep"]
 
 
-def test_figures_and_verdicts():
+def test_figures_and_verdicts() -> None:
     lines = lines_of(printed(made_up()), "sched pipe")
     assert "2.20 s" in lines["stock"]
     assert "0.368 s" in lines["lightsleep"]
@@ -42,21 +43,21 @@ def test_figures_and_verdicts():
     assert "= no difference shown" in lines["control"]
 
 
-def test_no_colour_unless_on_a_terminal():
+def test_no_colour_unless_on_a_terminal() -> None:
     assert "\x1b" not in printed(made_up())
     assert "\x1b" in printed(made_up(), terminal=True)
 
 
-def test_confidence_that_was_not_reached_is_said():
+def test_confidence_that_was_not_reached_is_said() -> None:
     assert "93.75 % (n=5)" in printed(made_up(5))
     assert "confidence reached" not in printed(made_up(6))
 
 
-def test_the_control_is_judged():
+def test_the_control_is_judged() -> None:
     assert "control: no difference shown, as it must be" in printed(made_up())
 
 
-def test_a_control_that_differs_is_a_loud_warning_for_that_metric():
+def test_a_control_that_differs_is_a_loud_warning_for_that_metric() -> None:
     result = made_up()
     samples = result.metrics["ipis"].samples
     samples["control"] = [x * 2 for x in samples["control"]]
@@ -67,12 +68,12 @@ def test_a_control_that_differs_is_a_loud_warning_for_that_metric():
     assert "no difference shown in sched pipe, messaging" in text
 
 
-def test_a_control_of_few_samples_judges_nothing():
+def test_a_control_of_few_samples_judges_nothing() -> None:
     assert "too few samples to judge" in " ".join(printed(made_up(3)).split())
     assert "as it must be" not in printed(made_up(3))
 
 
-def test_empty_arms_and_no_metrics_at_all():
+def test_empty_arms_and_no_metrics_at_all() -> None:
     result = made_up()
     result.metrics["ipis"].samples["lightsleep"] = []
     assert "no samples" in lines_of(printed(result), "IPIs")["lightsleep"]
@@ -82,7 +83,7 @@ def test_empty_arms_and_no_metrics_at_all():
     assert result.title in printed(result)
 
 
-def test_names_are_not_markup():
+def test_names_are_not_markup() -> None:
     result = made_up()
     result.title = "[bold]loud[/bold] [/oops]"
     result.metrics["ipis"].title = "[red]IPIs[/nothing]"
