@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -87,10 +87,10 @@ class Guest:
     """A guest and its agent. Leave through ``close``, or use ``boot`` as a context manager."""
 
     def __init__(self, machine: Machine, hardware: Hardware, name: str = "guest") -> None:
-        """Start QEMU; the guest answers after ``wait``."""
+        """Start QEMU with ``hardware``, made for a machine that may differ in its parameters."""
         self.machine = machine
         self.name = name
-        self.vm = VM(hardware)
+        self.vm = VM(replace(hardware, append=machine.append, vcpus=machine.vcpus))
         self._agent = Agent(self.vm.agent)
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
@@ -137,7 +137,9 @@ class Guest:
     def insmod(self, module: str) -> None:
         """Load one of our modules: its name, and parameters behind it."""
         name, *parameters = module.split()
-        done = self.run(["insmod", f"{GUEST_MODULES}/{name}.ko", *parameters], check=False)
+        done = self.run(
+            ["insmod", f"{GUEST_MODULES}/{name.replace('-', '_')}.ko", *parameters], check=False
+        )
         if done.rc != 0:
             there = self.run(["ls", GUEST_MODULES], check=False).stdout.replace(".ko", "").split()
             last = self.run(["dmesg"], check=False).stdout.splitlines()[-3:]

@@ -46,6 +46,7 @@ def with_dependencies(tree: KernelTree, names: Iterable[str]) -> list[Path]:
 
 
 def _name(file: str) -> str:
+    """Return a module's name as the kernel has it."""
     return Path(file).name.split(".")[0].replace("-", "_")
 
 
@@ -53,7 +54,7 @@ def copy_module(source: Path, folder: Path) -> str:
     """Copy a module, uncompressed (busybox loads no other), and return its file name."""
     folder.mkdir(parents=True, exist_ok=True)
     tool = {".xz": "xz", ".zst": "zstd"}.get(source.suffix)
-    target = folder / (source.stem if tool else source.name)
+    target = folder / f"{_name(source.name)}.ko"
     if tool is None:
         shutil.copy(source, target)
     else:

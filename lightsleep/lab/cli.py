@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep lab``: compare, shell, list."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import experiment, protocol
+from lightsleep.lab.accel import Wanted
+from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.result import write_json
+
+LEAST_RUNS = 5
+
+arch_option = click.option(
+    "--arch",
+    type=click.Choice(list(ARCHES)),
+    default="x86_64",
+    show_default=True,
+    help="Architecture of the guests.",
+)
+kernel_option = click.option(
+    "--kernel",
+    type=click.Choice(list(KERNELS)),
+    default="6.12",
+    show_default=True,
+    help="Kernel of the guests: the distribution's newest of this series.",
+)
+accel_option = click.option(
+    "--accel",
+    type=click.Choice(get_args(Wanted)),
+    default="auto",
+    show_default=True,
+    help="KVM where it really runs a stock kernel, else emulation (TCG).",
+)
+
+
+@click.group()
+def lab() -> None:
+    """The QEMU lab: compare, shell, list.
+
+    Boots distribution kernels, unmodified, and needs no root. What it downloads and builds is kept
+    in $LIGHTSLEEP_CACHE (default: ~/.cache/lightsleep).
+    """
+
+
+def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
+    """Refuse numbers of runs that prove nothing."""
+    if runs < LEAST_RUNS:
+        raise click.BadParameter(
+            f"{runs} runs tell chance from effect too poorly: at least {LEAST_RUNS}; "
+            "6 give a 95 % confidence interval of the median"
+        )
+    return runs
+
+
+def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Find out before hours of measuring that the result cannot be written."""
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"cannot make {path.parent}: {error.strerror}") from error
+    if path.is_dir():
+        raise click.BadParameter(f"{path} is a folder; name a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"cannot write in {path.parent}")
+    return path
+
+
+@lab.command()
+@click.argument("name")
+@arch_option
+@kernel_option
+@accel_option
+@click.option(
+    "--runs",
+    type=int,
+    default=6,
+    show_default=True,
+    callback=enough_runs,
+    help="Samples of each arm and metric.",
+)
+@click.option("--seed", type=int, help="Seed of the order of the arms; default: a new one.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    callback=writable,
+    help="Also write the result, raw samples included, to this file.",
+)
+def compare(
+    name: str,
+    arch: str,
+    kernel: str,
+    accel: Wanted,
+    runs: int,
+    seed: int | None,
+    json_path: Path | None,
+) -> None:
+    """Run the experiment NAME and show what differs between its arms.
+
+    `lightsleep lab list` names the experiments.
+    """
+    from lightsleep.table import print_table  # needs numpy, which only a result needs
+
+    try:
+        chosen = experiment.load(name)
+    except LightsleepError as error:
+        raise click.UsageError(error.message) from error
+    machine = Machine(arch=arch, kernel=kernel, accel=accel)
+    seed = random.randrange(2**31) if seed is None else seed
+    console = Console(stderr=True)
+    with console.status("") as status:
+
+        def show(what: str, left_s: float | None) -> None:
+            left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
+            status.update(what + left)
+            if not console.is_terminal:
+                console.print(what + left)
+
+        result = protocol.compare(name, chosen, machine, runs, seed, show)
+    if json_path:
+        write_json(json_path, result.to_json())
+    print_table(result, Console())
+    load_pct = result.environment["host"]["other_load_pct"]
+    if load_pct > protocol.QUIET_PCT:
+        console.print(
+            f"The host was {load_pct:.0f} % busy with other work: expect wide intervals, and "
+            "repeat on a quiet host."
+        )
+
+
+@lab.command()
+@arch_option
+@kernel_option
+@accel_option
+@click.option("--append", default="", help="Further kernel parameters.")
+@click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="'NAME [PARAMETER=VALUE...]'",
+    help="Module of ours to load; may be given several times.",
+)
+def shell(arch: str, kernel: str, accel: Wanted, append: str, modules: tuple[str, ...]) -> None:
+    """Boot a guest to a prompt; Ctrl-A X ends it.
+
+    Its root is thrown away at the end. perf and python3 are there, and our modules in
+    /usr/lib/lightsleep/modules.
+    """
+    machine = Machine(arch=arch, kernel=kernel, append=append, modules=modules, accel=accel)
+    console = Console(stderr=True)
+    with console.status("preparing") as status:
+        hardware = prepare(
+            machine, interactive=True, note=lambda x: status.update(f"preparing: {x}")
+        )
+    console.print(f"{hardware.accelerator.name}: {hardware.accelerator.reason}; Ctrl-A X ends it")
+    guest = Guest(machine, hardware)
+    try:
+        guest.wait()
+        guest.vm.process.wait()
+    finally:
+        guest.close()
+
+
+@lab.command("list")
+def list_() -> None:
+    """Show the experiments, the kernels and the architectures there are."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name in experiment.names():
+        table.add_row("experiment", name, experiment.load(name).title)
+    for kernel in KERNELS.values():
+        table.add_row(
+            "kernel", kernel.name, f"{kernel.image.format(debian='*')} of {kernel.target}"
+        )
+    for arch in ARCHES.values():
+        table.add_row("architecture", arch.name, f"{arch.qemu} -machine {arch.machine}")
+    Console().print(table)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an experiment is: arms that differ in one thing, and what is measured in each.
+
+One file in ``experiments/`` is one experiment: it defines ``EXPERIMENT``, and its file name is
+the experiment's name. How the arms are run is the protocol's business (``protocol.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lightsleep.lab import experiments
+from lightsleep.lab.config import lookup
+from lightsleep.lab.guest import Guest
+from lightsleep.result import Better, Role
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure taken once per arm and round; the description says how."""
+
+    name: str
+    unit: str
+    better: Better
+    title: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One guest of an experiment: a stock kernel, plus what is named here."""
+
+    name: str
+    role: Role
+    description: str
+    append: str = ""
+    modules: tuple[str, ...] = ()
+    spins: bool = False
+    """Its idle CPUs never sleep: it would take the host's cores from the other arms at rest."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Arms, metrics and the function that measures; all arms have the same hardware."""
+
+    title: str
+    hypothesis: str
+    """What is expected, and what would falsify it."""
+    arms: tuple[Arm, ...]
+    metrics: tuple[Metric, ...]
+    """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0."""
+    measure: Callable[[Guest], dict[str, float]]
+    rest_s: float = 0
+    """How long all guests are left alone, once per round, to see whether they sleep."""
+    vcpus: int = 2
+    warmup: int = 1
+
+
+IDLE_RESIDENCY = Metric(
+    name="idle_residency_pct",
+    unit="%",
+    better="higher",
+    title="Idle guest asleep",
+    description=(
+        "Share of the vCPUs' time in which the host ran no guest code, with the guest left alone: "
+        "100 x (1 - CPU time of the vCPU threads / (wall time x vCPUs)), from the host's schedstat."
+    ),
+)
+"""Measured by the protocol itself, from the host: the same means for every arm."""
+
+
+def names() -> list[str]:
+    """Return the names of all experiments."""
+    return sorted(module.name for module in pkgutil.iter_modules(experiments.__path__))
+
+
+def load(name: str) -> Experiment:
+    """Return the experiment ``name``. Raises LightsleepError that lists what there is."""
+    lookup("experiment", dict.fromkeys(names()), name)
+    module = importlib.import_module(f"{experiments.__name__}.{name}")
+    experiment = module.EXPERIMENT
+    assert isinstance(experiment, Experiment)
+    return experiment

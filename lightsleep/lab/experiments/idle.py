@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a poll before the halt is worth, against halting at once and against never halting.
+
+The three benchmarks hand work back and forth between tasks, so nearly every step wakes an idle
+CPU. Interrupts are counted over the very run that is timed; wakes that needed no interrupt are
+counted in a second run of equal length, because counting them costs a trace event per wake.
+"""
+
+from __future__ import annotations
+
+from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "5000")
+MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "25")
+SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "5000")
+WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
+
+
+def interrupts(table: str, *labels: str) -> int:
+    """Return the sum over all CPUs of the rows ``labels`` of /proc/interrupts."""
+    return sum(
+        int(word)
+        for row in table.splitlines()
+        if row.split(":")[0].strip() in labels
+        for word in row.split()[1:]
+        if word.isdigit()
+    )
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run each benchmark once."""
+    before = guest.read_text("/proc/interrupts")
+    pipe_s = float(guest.run(PIPE).stdout)
+    after = guest.read_text("/proc/interrupts")
+    counted = guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *PIPE])
+    return {
+        "sched_pipe_s": pipe_s,
+        "sched_messaging_s": float(guest.run(MESSAGING).stdout),
+        "sched_seccomp_notify_s": float(guest.run(SECCOMP).stdout),
+        "ipis": interrupts(after, "RES", "CAL") - interrupts(before, "RES", "CAL"),
+        "wakes_without_ipi": int(counted.stderr.split(",")[0]),
+    }
+
+
+EXPERIMENT = Experiment(
+    title="Polling idle against halting idle",
+    hypothesis=(
+        "Polling before halting brings wake-bound benchmarks close to idle=poll and makes nearly "
+        "all wakeup interrupts disappear, while a guest left alone sleeps as it did before. "
+        "Falsified if a benchmark is no faster than stock, if the interrupts remain, or if the "
+        "guest at rest sleeps less."
+    ),
+    arms=(
+        Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once"),
+        Arm(
+            "lightsleep",
+            "treatment",
+            "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
+            modules=("cpuidle_lightsleep",),
+        ),
+        Arm(
+            "idle=poll",
+            "limit",
+            "the same kernel booted with idle=poll: idle CPUs never halt",
+            append="idle=poll",
+            spins=True,
+        ),
+        Arm("stock-again", "control", "a second guest booted exactly as stock"),
+    ),
+    metrics=(
+        Metric(
+            "sched_pipe_s",
+            "s",
+            "lower",
+            "Pipe ping-pong",
+            f"Two tasks pass a byte back and forth: {' '.join(PIPE)}",
+        ),
+        Metric(
+            "sched_messaging_s",
+            "s",
+            "lower",
+            "Messaging",
+            f"Groups of senders and receivers over sockets: {' '.join(MESSAGING)}",
+        ),
+        Metric(
+            "sched_seccomp_notify_s",
+            "s",
+            "lower",
+            "Seccomp notify",
+            f"A supervisor answers another task's system calls: {' '.join(SECCOMP)}",
+        ),
+        Metric(
+            "ipis",
+            "",
+            "lower",
+            "Interrupts between CPUs",
+            "Rescheduling and function call interrupts (RES, CAL) during the pipe run",
+        ),
+        Metric(
+            "wakes_without_ipi",
+            "",
+            "none",
+            "Wakes without interrupt",
+            f"{WITHOUT_IPI} during a second pipe run of the same length: perf stat -a",
+        ),
+        IDLE_RESIDENCY,
+    ),
+    measure=measure,
+    rest_s=20,
+)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where the host's CPU time goes: to which vCPU, and to work that is not ours.
+
+A vCPU that halts is a host thread that sleeps, under KVM and under TCG alike, so the time in
+which its thread used no CPU is the time the guest slept. That is measured from outside, the
+same way for every arm, and nothing in the guest has to count it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ThreadTime:
+    """What threads got from the host's scheduler, summed up, in ns."""
+
+    ran_ns: int
+    waited_ns: int
+    """Ready to run, but the host ran something else."""
+
+    def awake_since(self, before: ThreadTime) -> int:
+        """Return the ns since ``before`` in which the threads did not sleep."""
+        return self.ran_ns - before.ran_ns + self.waited_ns - before.waited_ns
+
+
+def thread_time(pid: int, threads: Sequence[int]) -> ThreadTime:
+    """Return the time of some threads of a process so far."""
+    rows = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split() for tid in threads]
+    return ThreadTime(sum(int(row[0]) for row in rows), sum(int(row[1]) for row in rows))
+
+
+def be_idle_class(threads: Iterable[int], idle: bool) -> None:
+    """Let threads run only where nobody else wants to (SCHED_IDLE), or as usual again."""
+    for tid in threads:
+        os.sched_setscheduler(tid, os.SCHED_IDLE if idle else os.SCHED_OTHER, os.sched_param(0))
+
+
+def busy_s() -> float:
+    """Return the CPU seconds all of the host has spent on anything so far."""
+    # user nice system idle iowait irq softirq steal
+    ticks = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def process_s(pids: Iterable[int]) -> float:
+    """Return the CPU seconds some processes have spent so far."""
+    total = 0
+    for pid in pids:
+        # The name, in parentheses, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")

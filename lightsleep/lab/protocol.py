@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How arms are compared, so that a difference between them is due to what differs in them.
+
+All guests are booted first and then stand still. A round lets each run alone once, in a random
+order (the seed is recorded), so the arms interleave within seconds and whatever drifts on the
+host drifts for all of them. The first rounds warm up and are dropped. At the end of a round all
+guests run side by side and are left alone, and the host sees which of them sleep: after a time
+to settle, 1 - CPU time / wall time of their vCPU threads. A guest that spins may then use only
+what the others leave over, and counts as awake also while it waits for a core.
+
+A control arm, booted as the baseline is, shows how large a difference chance alone makes. No
+sample is ever dropped: a guest that fails fails the comparison, and so does a kernel that
+complains on its console.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import os
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import hosttime
+from lightsleep.lab.accel import qemu_version
+from lightsleep.lab.config import ARCHES
+from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
+from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.result import CompareResult, MetricResult
+
+SETTLE_S = 2.0
+"""After guests resume, their overdue timers run: not part of being at rest."""
+
+QUIET_PCT = 5.0
+"""Above this share of other work on the host, samples scatter visibly."""
+
+Samples = dict[str, dict[str, list[float]]]
+"""Metric -> arm -> values."""
+
+
+@dataclass
+class Progress:
+    """What a comparison has done so far, for whoever shows it; times are measured, not guessed."""
+
+    show: Callable[[str, float | None], None]
+    """Called with what is being done, and the seconds left where they can be known."""
+    steps: int = 0
+    rests: int = 0
+    rest_s: float = 0
+    taken_s: list[float] = field(default_factory=list)
+
+    def left_s(self) -> float | None:
+        """Return the seconds left: rests are known, the rest is as fast as it was so far."""
+        if not self.taken_s:
+            return None
+        return self.steps * sum(self.taken_s) / len(self.taken_s) + self.rests * self.rest_s
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Account for one arm's turn."""
+        self.show(what, self.left_s())
+        start = time.monotonic()
+        yield
+        self.taken_s.append(time.monotonic() - start)
+        self.steps -= 1
+
+    @contextlib.contextmanager
+    def rest(self, what: str) -> Iterator[None]:
+        """Account for one rest."""
+        self.show(what, self.left_s())
+        yield
+        self.rests -= 1
+
+
+def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
+    """Return the arms in a random order for each round; equal seed, equal order."""
+    chance = random.Random(seed)
+    return [chance.sample(arms, len(arms)) for _ in range(rounds)]
+
+
+def run_rounds(
+    experiment: Experiment,
+    guests: Mapping[str, Guest],
+    order: Sequence[Sequence[str]],
+    progress: Progress,
+) -> Samples:
+    """Run all rounds of ``order`` and return the samples of those after the warm-up.
+
+    Raises LightsleepError where ``measure`` does not return what the experiment promises.
+    """
+    samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in experiment.metrics}
+    for number, arms in enumerate(order, 1 - experiment.warmup):
+        label = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
+        values: dict[str, dict[str, float]] = {}
+        for name in arms:
+            with progress.step(f"{label}: {name}"), running(guests[name]):
+                values[name] = dict(experiment.measure(guests[name]))
+        if number <= 0:
+            continue
+        if experiment.rest_s:
+            with progress.rest(f"{label}: all guests at rest"):
+                for name, percent in rest(experiment, guests).items():
+                    values[name][IDLE_RESIDENCY.name] = percent
+        for name in arms:
+            _record(samples, name, values[name])
+    return samples
+
+
+def _record(samples: Samples, arm: str, values: Mapping[str, float]) -> None:
+    if values.keys() != samples.keys() or not all(map(math.isfinite, values.values())):
+        raise LightsleepError(f"{arm}: measured {dict(values)}, but promised {list(samples)}")
+    for metric, value in values.items():
+        samples[metric][arm].append(float(value))
+
+
+@contextlib.contextmanager
+def running(guest: Guest) -> Iterator[None]:
+    """Let one paused guest run."""
+    guest.vm.resume()
+    yield
+    guest.vm.pause()
+
+
+def rest(experiment: Experiment, guests: Mapping[str, Guest]) -> dict[str, float]:
+    """Leave all guests alone side by side; return by arm in how much of the time it slept, in %."""
+    threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
+    spinning = [tid for arm in experiment.arms if arm.spins for tid in threads[arm.name]]
+
+    def sample() -> dict[str, hosttime.ThreadTime]:
+        return {
+            name: hosttime.thread_time(guest.vm.process.pid, threads[name])
+            for name, guest in guests.items()
+        }
+
+    hosttime.be_idle_class(spinning, True)
+    with contextlib.ExitStack() as stack:
+        for guest in guests.values():
+            stack.enter_context(running(guest))
+        time.sleep(SETTLE_S)
+        before, start = sample(), time.monotonic_ns()
+        time.sleep(experiment.rest_s)
+        after, wall_ns = sample(), time.monotonic_ns() - start
+    hosttime.be_idle_class(spinning, False)
+    for guest in guests.values():
+        guest.check()
+    return {
+        arm.name: _asleep(arm, before, after, wall_ns * experiment.vcpus) for arm in experiment.arms
+    }
+
+
+def _asleep(
+    arm: Arm,
+    before: Mapping[str, hosttime.ThreadTime],
+    after: Mapping[str, hosttime.ThreadTime],
+    total_ns: int,
+) -> float:
+    was, now = before[arm.name], after[arm.name]
+    awake_ns = now.awake_since(was) if arm.spins else now.ran_ns - was.ran_ns
+    return min(100.0, max(0.0, 100 * (1 - awake_ns / total_ns)))
+
+
+@dataclass
+class Load:
+    """How busy the host is with other work than the guests: it costs samples their meaning."""
+
+    pids: Sequence[int]
+    start_s: float = field(default_factory=time.monotonic)
+    other_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start counting."""
+        self.other_s = self._other_s()
+
+    def _other_s(self) -> float:
+        return hosttime.busy_s() - hosttime.process_s([*self.pids, os.getpid()])
+
+    def percent(self) -> float:
+        """Return the share of all the host's CPU time since the start, in %."""
+        wall_s = (time.monotonic() - self.start_s) * (os.cpu_count() or 1)
+        return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
+
+
+def compare(
+    name: str,
+    experiment: Experiment,
+    machine: Machine,
+    runs: int,
+    seed: int,
+    show: Callable[[str, float | None], None],
+) -> CompareResult:
+    """Boot all arms, run the protocol and return the result.
+
+    Raises LightsleepError for whatever went wrong; logs of failed guests are kept.
+    """
+    machines = {
+        arm.name: replace(
+            machine,
+            append=" ".join(x for x in (machine.append, arm.append) if x),
+            modules=(*machine.modules, *arm.modules),
+            vcpus=experiment.vcpus,
+        )
+        for arm in experiment.arms
+    }
+    hardware = prepare(machine, note=lambda what: show(f"preparing: {what}", None))
+    accelerator = hardware.accelerator
+    show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
+    order = draw_order([arm.name for arm in experiment.arms], runs + experiment.warmup, seed)
+    progress = Progress(
+        show,
+        steps=len(experiment.arms) * len(order),
+        rests=runs if experiment.rest_s else 0,
+        rest_s=experiment.rest_s + SETTLE_S,
+    )
+    facts: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        guests: dict[str, Guest] = {}
+        for arm in experiment.arms:
+            guest = guests[arm.name] = Guest(machines[arm.name], hardware, arm.name)
+            stack.callback(guest.close)
+            show(f"booting {arm.name}", None)
+            guest.wait()
+            facts[arm.name] = {"description": arm.description} | guest_facts(guest)
+            guest.vm.pause()
+        load = Load([guest.vm.process.pid for guest in guests.values()])
+        samples = run_rounds(experiment, guests, order, progress)
+        other_pct = load.percent()
+        for guest in guests.values():
+            guest.check()
+    return CompareResult(
+        experiment=name,
+        title=experiment.title,
+        hypothesis=experiment.hypothesis,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        environment={
+            "accelerator": {"name": accelerator.name, "reason": accelerator.reason},
+            "host": host_facts(machine.arch) | {"other_load_pct": round(other_pct, 1)},
+            "arch": machine.arch,
+            "guests": facts,
+        },
+        protocol={
+            "runs": runs,
+            "warmup": experiment.warmup,
+            "seed": seed,
+            "order": order,
+            "rest_s": experiment.rest_s,
+            "settle_s": SETTLE_S,
+        },
+        arms=[arm.name for arm in experiment.arms],
+        roles={arm.name: arm.role for arm in experiment.arms},
+        metrics={
+            m.name: MetricResult(m.unit, m.better, m.title, m.description, samples[m.name])
+            for m in experiment.metrics
+        },
+    )
+
+
+def guest_facts(guest: Guest) -> dict[str, Any]:
+    """Return what a guest says about itself."""
+    cpuidle = "/sys/devices/system/cpu/cpuidle"
+    return {
+        "kernel": guest.run(["uname", "-r"]).stdout.strip(),
+        "cmdline": guest.read_text("/proc/cmdline").strip(),
+        "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")),
+        "cpuidle_driver": guest.read_text(f"{cpuidle}/current_driver").strip(),
+        "governor": guest.read_text(f"{cpuidle}/current_governor").strip(),
+        "modules": sorted(x.split()[0] for x in guest.read_text("/proc/modules").splitlines()),
+    }
+
+
+def host_facts(arch: str) -> dict[str, Any]:
+    """Return what matters about the machine that runs the guests."""
+    return {
+        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "qemu": qemu_version(ARCHES[arch]),
+    }
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """Return the CPU's name from /proc/cpuinfo, whose key for it depends on the architecture."""
+    rows = (row.split(":", 1) for row in cpuinfo.splitlines() if ":" in row)
+    keys = {key.strip(): value.strip() for key, value in rows}
+    return keys.get("model name") or keys.get("cpu") or keys.get("CPU part") or "unknown"
