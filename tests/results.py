@@ -26,7 +26,7 @@ METRICS: list[tuple[str, str, Better, str, tuple[float, ...], float]] = [
 
 
 def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareResult:
-    """Return a result with ``n`` samples per arm of the first ``metrics``; the control truly equals the baseline."""
+    """Return ``n`` samples per arm of the first ``metrics``; the control equals the baseline."""
     rng = random.Random(seed)
 
     def samples(centre: float, reach: float, unit: str) -> list[float]:

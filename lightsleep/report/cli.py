@@ -32,8 +32,9 @@ from lightsleep.result import CompareResult, load_result
 def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """One self-contained HTML page from one or several result files, side by side."""
     if as_json:
-        documents = [to_json(load_result(path)) | {"file": str(path)} for path in results]
-        click.echo(json.dumps(documents, indent=1))
+        documents = [{"file": str(path), **to_json(load_result(path))} for path in results]
+        summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
+        click.echo(json.dumps(summary, indent=1))
         return
     _check_output(output, results)
     page = render(_labelled(results))
