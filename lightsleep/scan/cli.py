@@ -29,10 +29,15 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
     try:
-        return None if text is None else cpulist.parse(text)
+        cpus = cpulist.parse(text)
     except LightsleepError as error:
         raise click.BadParameter(error.message) from error
+    if not cpus:
+        raise click.BadParameter("names no CPU")
+    return cpus
 
 
 @click.command()

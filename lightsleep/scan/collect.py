@@ -147,7 +147,7 @@ def _cpuidle(tree: Tree) -> Cpuidle:
 
     return Cpuidle(
         driver=read("current_driver"),
-        # Before 5.9 there was only current_governor_ro, unless asked for at boot.
+        # Older kernels show only current_governor_ro, unless asked for more at boot.
         governor=read("current_governor") or read("current_governor_ro"),
         available_governors=(read("available_governors") or "").split(),
     )

@@ -18,6 +18,7 @@ from lightsleep.scan.collect import HYPERVISORS, OS_RELEASE, idle_options
 from lightsleep.scan.tree import Tree
 
 CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|machine|flags)[ \t]*:.*\n"
+CPU_FLAGS = {"hypervisor", "monitor"}
 
 
 def _cmdline(text: str) -> str:
@@ -32,11 +33,14 @@ def _release(text: str) -> str:
 
 
 def _cpuinfo(text: str) -> str:
-    """Return the first CPU and, from wherever it is, the machine line of ppc64."""
+    """Return what a scan uses of the first CPU, and the machine line that ppc64 has at the end."""
     seen: dict[str, str] = {}
     for line in re.findall(CPUINFO_KEYS, text):
-        seen.setdefault(line.partition(":")[0].strip(), line)
-    return "".join(seen.values())
+        key, _, value = (part.strip() for part in line.partition(":"))
+        seen.setdefault(key, value)
+    if "flags" in seen:
+        seen["flags"] = " ".join(flag for flag in seen["flags"].split() if flag in CPU_FLAGS)
+    return "".join(f"{key}\t: {value}\n" for key, value in seen.items())
 
 
 def _only_hypervisor(path: str) -> Callable[[str], str]:

@@ -29,7 +29,7 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
     if verbose and scan.problems:
         parts.append(Group(Text("not usable", style="bold"), _facts(scan.problems.items())))
     elif scan.problems:
-        parts.append(Text(f"{len(scan.problems)} files could not be used; -v names them"))
+        parts.append(Text(f"files that could not be used: {len(scan.problems)} (-v names them)"))
     parts += [_finding(finding) for finding in findings]
     for number, part in enumerate(parts):
         if number:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Machines for the scan tests: one text file each, a line ``path: content`` per file of /sys.
+
+``{0-3}`` in a path stands for each of these CPUs; several lines of one path are lines of one
+file; ``#`` starts a comment. /dev/cpu_dma_latency, which is binary, is written as a number.
+"""
+
+import re
+import struct
+from pathlib import Path
+
+from lightsleep import cpulist
+
+MACHINES = Path(__file__).parent / "fixtures" / "scan"
+NAMES = sorted(path.stem for path in MACHINES.glob("*.txt"))
+
+
+def unfold(name: str, root: Path) -> Path:
+    """Create the tree of a recorded or made-up machine below ``root``; return ``root``."""
+    return plant(root, (MACHINES / f"{name}.txt").read_text())
+
+
+def plant(root: Path, text: str) -> Path:
+    """Create, or replace, the files that ``text`` describes below ``root``; return ``root``."""
+    files: dict[Path, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        pattern, _, content = line.strip().partition(": ")
+        for path in _expand(pattern.rstrip(":")):
+            files[root / path] = files.get(root / path, "") + content + "\n"
+    for file, content in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.name == "cpu_dma_latency":
+            file.write_bytes(struct.pack("=i", int(content)))
+        else:
+            file.write_text(content)
+    return root
+
+
+def _expand(pattern: str) -> list[str]:
+    braces = re.search(r"\{([^}]*)\}", pattern)
+    if not braces:
+        return [pattern]
+    return [pattern.replace(braces[0], str(cpu)) for cpu in cpulist.parse(braces[1])]

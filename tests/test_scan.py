@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What scan shows, that its recordings are faithful and anonymous, and that nothing trips it."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scan_trees import NAMES, plant, unfold
+
+from lightsleep.scan import explain
+from lightsleep.scan.cli import document, scan
+from lightsleep.scan.collect import collect, idle_options
+from lightsleep.scan.lint import lint
+from lightsleep.scan.model import Scan
+from lightsleep.scan.tree import Tree
+
+CPU = "sys/devices/system/cpu"
+SCHEMA = json.loads(resources.files("lightsleep.scan").joinpath("scan.schema.json").read_text())
+
+
+def run(*arguments: str | Path, width: int = 100) -> Result:
+    return CliRunner().invoke(scan, [str(a) for a in arguments], env={"COLUMNS": str(width)})
+
+
+def show(root: Path, *arguments: str) -> str:
+    result = run("--root", root, *arguments)
+    assert result.exception is None, result.output
+    return result.stdout
+
+
+def check_everything(root: Path) -> dict[str, Any]:
+    """Run both outputs on a tree; return the JSON document, which the schema accepts."""
+    show(root, "-v")
+    printed: dict[str, Any] = json.loads(show(root, "--json"))
+    jsonschema.validate(printed, SCHEMA)
+    return printed
+
+
+# What it shows.
+
+
+@pytest.mark.parametrize("machine", NAMES)
+def test_json_follows_the_schema(machine: str, tmp_path: Path) -> None:
+    printed = check_everything(unfold(machine, tmp_path))
+    assert list(printed)[:2] == ["schema", "version"]
+    assert printed["problems"] == {}
+
+
+def test_this_machine() -> None:
+    check_everything(Path("/"))
+
+
+def test_states_of_power9(tmp_path: Path) -> None:
+    result, _ = collect(unfold("powernv-power9", tmp_path))
+    states = [(s.name, s.latency_us, s.residency_us) for s in result.cpus[7].states]
+    assert states == [("snooze", 0, 0), ("stop0_lite", 1, 10), ("stop0", 2, 20), ("stop1", 5, 50)]
+    assert result.cpuidle.driver == "powernv_idle"
+    assert result.hypervisor is None
+    assert result.cpus[7].siblings == [4, 5, 6, 7]
+
+
+def test_alike_cpus_share_a_table(tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    assert show(tmp_path).count("C10") == 1
+    plant(tmp_path, f"{CPU}/cpu{{2,5}}/cpuidle/state5/disable: 1")
+    text = show(tmp_path)
+    assert "cpu 0-1,3-4,6-7" in text
+    assert "cpu 2,5" in text
+    assert text.count("C10 (disabled)") == 1
+
+
+def test_documentation_shows_a_real_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "scan.md").read_text()
+    example = show(unfold("kvm-haltpoll-zero", tmp_path))
+    for line in example.splitlines():
+        assert f"    {line}".rstrip() in page.splitlines()
+
+
+def test_share_of_time_since_boot(tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    # C10: 9000 of the 36,000 s since boot, on every CPU.
+    (c10,) = (line for line in show(tmp_path).splitlines() if line.startswith("C10"))
+    assert "25.0%" in c10
+
+
+def test_usual_machine_fits_one_screen(tmp_path: Path) -> None:
+    for machine in ("intel-laptop", "powernv-power9", "kvm-haltpoll", "arm64-psci"):
+        assert len(show(unfold(machine, tmp_path / machine)).splitlines()) <= 24
+
+
+def test_cpus_option_limits_the_scan(tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    printed = json.loads(show(tmp_path, "--json", "-c", "5,1-2"))
+    assert [cpu["number"] for cpu in printed["cpus"]] == [1, 2, 5]
+
+
+def test_offline_cpus(tmp_path: Path) -> None:
+    unfold("powernv-power9", tmp_path)
+    plant(tmp_path, f"{CPU}/online: 0-5\n{CPU}/offline: 6-63\n{CPU}/present: 0-7")
+    assert "0-5 online, 6-7 offline" in show(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machine", "change", "hypervisor"),
+    [
+        ("intel-laptop", "", None),
+        ("kvm-haltpoll", "", "KVM"),
+        ("no-cpuidle", "", "QEMU"),
+        ("no-cpuidle", "sys/class/dmi/id/sys_vendor: Acme", "unknown"),
+        ("no-cpuidle", "sys/hypervisor/type: xen", "Xen"),
+        ("powernv-power9", "proc/cpuinfo: machine : PowerNV (emulated by qemu)", "QEMU"),
+    ],
+)
+def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path: Path) -> None:
+    unfold(machine, tmp_path)
+    plant(tmp_path, change)
+    assert collect(tmp_path)[0].hypervisor == hypervisor
+
+
+@pytest.mark.parametrize(
+    ("change", "idle", "why"),
+    [
+        ("", "HLT", "plain guest (hypervisor: QEMU)"),
+        ("proc/cpuinfo: flags : monitor", "MWAIT C1", "plain guest"),
+        ("proc/cmdline: idle=poll", "spin", "idle=poll"),
+        ("proc/cmdline: cpuidle.off=1", "HLT", "cpuidle.off"),
+        (f"{CPU}/cpuidle/available_governors: menu haltpoll", "HLT", "force=1"),
+        ("proc/sys/kernel/arch: aarch64", "WFI", "plain guest"),
+        ("proc/sys/kernel/arch: ppc64le", "power_save", "plain guest"),
+        ("proc/sys/kernel/arch: ppc64le\nproc/cmdline: powersave=off", "spin", "powersave=off"),
+    ],
+)
+def test_what_happens_without_a_driver(change: str, idle: str, why: str, tmp_path: Path) -> None:
+    unfold("no-cpuidle", tmp_path)
+    plant(tmp_path, change)
+    result, _ = collect(tmp_path)
+    assert result.cpuidle.driver is None
+    assert idle in explain.default_idle(result)
+    assert why in (explain.why_no_driver(result) or "")
+
+
+def test_arm64_says_that_polling_does_not_save_the_ipi(tmp_path: Path) -> None:
+    assert "an IPI even to a polling CPU" in show(unfold("arm64-psci", tmp_path))
+
+
+def test_lightsleep_statistics(tmp_path: Path) -> None:
+    text = show(unfold("lightsleep-guest", tmp_path))
+    assert "mode adaptive, poll_limit_us 200, a halt costs 52,000 ns" in text
+    assert "400,000 polls, 70.0% saw a wakeup" in text
+    # 1 s wasted in 900 s of idle on each CPU.
+    assert "1.111 ms polled in vain per second of idle" in text
+    assert "50,000 ns on cpu 0-2; 0 ns on cpu 3" in text
+    for cpu in range(4):
+        shutil.rmtree(tmp_path / f"{CPU}/cpu{cpu}/lightsleep")
+    assert "polls," not in show(tmp_path)
+
+
+def test_idle_options() -> None:
+    line = 'root=UUID=1 idle=halt nohz_full=1-3 cpuidle-haltpoll.force=1 x="a b" idle=poll nohlt'
+    assert idle_options(line) == {
+        "idle": "poll",
+        "nohz_full": "1-3",
+        "cpuidle_haltpoll.force": "1",
+        "nohlt": None,
+    }
+    assert idle_options("quiet -- idle=poll") == {}
+    assert idle_options('note="see idle=poll"') == {}
+
+
+# Recordings.
+
+
+def comparable(result: Scan) -> Scan:
+    return replace(result, problems={}, kernel=replace(result.kernel, release=None))
+
+
+@pytest.mark.parametrize("machine", NAMES)
+def test_recording_scans_as_the_machine_did(machine: str, tmp_path: Path) -> None:
+    root = unfold(machine, tmp_path / "machine")
+    archive = tmp_path / "machine.tar.gz"
+    assert run("--root", root, "--record", archive).exit_code == 0
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path / "copy", filter="data")
+    assert comparable(collect(tmp_path / "copy")[0]) == comparable(collect(root)[0])
+
+
+def test_recording_gives_nobody_away(tmp_path: Path) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    plant(
+        root,
+        """
+        proc/cmdline: root=UUID=secret1 ip=secret2 idle=halt -- secret3
+        proc/sys/kernel/osrelease: 6.12.0-secret4
+        proc/sys/kernel/hostname: secret5
+        proc/cpuinfo: model name : Common CPU
+        proc/cpuinfo: flags : fpu secret6 monitor
+        proc/cpuinfo: Serial : secret7
+        sys/class/dmi/id/sys_vendor: QEMU secret8
+        sys/class/dmi/id/product_name: secret9
+        sys/class/dmi/id/product_serial: secret10
+        sys/class/block/md_secret11/queue/io_poll: 0
+        sys/class/net/eth0/address: secret12
+        etc/machine-id: secret13
+        """,
+    )
+    archive = tmp_path / "secret14.tar.gz"
+    assert run("--root", root, "--record", archive).exit_code == 0
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            assert (member.uid, member.mtime, member.uname) == (0, 0, "")
+            file = tar.extractfile(member)
+            assert file
+            assert b"secret" not in member.name.encode() + file.read()
+        cmdline = tar.extractfile("proc/cmdline")
+        assert cmdline
+        assert cmdline.read() == b'idle="halt"\n'
+    # gzip must not keep the name either.
+    assert b"secret" not in archive.read_bytes()
+
+
+def test_recording_of_this_machine_names_no_host(tmp_path: Path) -> None:
+    archive = tmp_path / "this.tar.gz"
+    assert run("--record", archive).exit_code == 0
+    host = os.uname().nodename
+    with tarfile.open(archive) as tar:
+        contents = [file.read() for member in tar if (file := tar.extractfile(member))]
+    assert contents
+    assert len(host) < 4 or not any(host.encode() in content for content in contents)
+
+
+# Damage.
+
+
+def make_unreadable(path: Path) -> None:
+    path.unlink()
+    # A link to itself cannot be opened, not even by root.
+    path.symlink_to(path.name)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 64),
+    "empty": lambda path: path.write_bytes(b""),
+    "huge number": lambda path: path.write_text("9" * 5000),
+    "number over 64 bits": lambda path: path.write_text(str(2**64)),
+    "negative": lambda path: path.write_text("-1\n"),
+    "escape": lambda path: path.write_text("\x1b]0;owned\x07[bold]x[/nope]\n"),
+    "unreadable": make_unreadable,
+    "missing": lambda path: path.unlink(),
+    "folder": make_folder,
+    "fifo": make_fifo,
+}
+
+
+@pytest.mark.parametrize("machine", ["intel-laptop", "lightsleep-guest", "kvm-haltpoll-zero"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
+    unfold(machine, tmp_path)
+    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        DAMAGE[damage](path)
+    check_everything(tmp_path)
+    assert "\x1b" not in show(tmp_path, "-v")
+
+
+@pytest.mark.parametrize("content", ["-5", "5 us", "", str(2**64)])
+def test_damage_is_named(content: str, tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    path = f"{CPU}/cpu3/cpuidle/state1/latency"
+    plant(tmp_path, f"{path}: {content}")
+    printed = check_everything(tmp_path)
+    assert printed["problems"] == {path: f"not a number: {content!r}"}
+    assert printed["cpus"][3]["states"][1]["latency_us"] is None
+    assert "(-v names them)" in show(tmp_path)
+    assert path in show(tmp_path, "-v")
+
+
+@pytest.mark.parametrize("moment", range(0, 120, 7))
+def test_cpu_that_goes_offline_while_it_is_read(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfold("intel-laptop", tmp_path)
+    plant(tmp_path, f"{CPU}/online: 3")
+    read, reads = Tree._read, 0
+
+    def read_and_unplug(tree: Tree, path: str) -> bytes | None:
+        nonlocal reads
+        if reads == moment:
+            shutil.rmtree(tmp_path / CPU / "cpu3")
+        reads += 1
+        return read(tree, path)
+
+    monkeypatch.setattr(Tree, "_read", read_and_unplug)
+    result, _ = collect(tmp_path)
+    jsonschema.validate(document(result, lint(result)), SCHEMA)
+
+
+def test_masked_proc_falls_back_on_uname(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tree, "_read", lambda tree, path: None)
+    result, _ = collect()
+    assert (result.kernel.release, result.kernel.arch) == (os.uname().release, os.uname().machine)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), machine=st.sampled_from(NAMES))
+def test_random_bytes_in_random_files(data: st.DataObject, machine: str, tmp_path: Path) -> None:
+    root = tmp_path / "fuzz"
+    shutil.rmtree(root, ignore_errors=True)
+    unfold(machine, root)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    content = st.one_of(
+        st.binary(max_size=64),
+        st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.integers(-(2**70), 2**70).map(lambda number: str(number).encode()),
+        st.sampled_from([b"0-3,", b"n/a", b"(null)", b"Y", b'idle="', b"POLL", b"haltpoll"]),
+    )
+    for file in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=12)):
+        file.write_bytes(data.draw(content))
+    check_everything(root)
+    assert run("--root", root, "--record", tmp_path / "fuzz.tar.gz").exception is None
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["--root", "nowhere"], 1, "nowhere is not a folder"),
+        (["-c", "3-x"], 2, "'3-x' is not a CPU"),
+        (["-c", ""], 2, "names no CPU"),
+        (["-c", "60000"], 1, "CPU 60000 is not online"),
+        (["--record", "no/such/folder/x.tar.gz"], 1, "cannot write no/such/folder/x.tar.gz"),
+    ],
+)
+def test_user_errors(
+    arguments: list[str],
+    status: int,
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments, width=200)
+    assert result.exit_code == status
+    assert complaint in result.output
+    assert "Traceback" not in result.output
+
+
+def test_empty_root(tmp_path: Path) -> None:
+    printed = check_everything(tmp_path)
+    assert printed["cpus"] == []
+    assert printed["findings"] == []
+
+
+def setpriv(*command: str) -> subprocess.CompletedProcess[str]:
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    package = Path(__file__).parents[1]
+    return subprocess.run([*nobody, *command], capture_output=True, text=True, cwd=package)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_without_privileges() -> None:
+    if not shutil.which("setpriv") or setpriv(sys.executable, "-c", "import click").returncode:
+        pytest.skip("nobody cannot run this Python")
+    result = setpriv(sys.executable, "-m", "lightsleep", "scan", "--json")
+    assert result.returncode == 0, result.stderr
+    printed = json.loads(result.stdout)
+    jsonschema.validate(printed, SCHEMA)
+    latency_device = Path("/dev/cpu_dma_latency")
+    if latency_device.exists() and not latency_device.stat().st_mode & stat.S_IROTH:
+        assert printed["problems"] == {"dev/cpu_dma_latency": "Permission denied"}
+
+
+def test_needs_only_click_and_rich() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import lightsleep.scan.cli as cli\n"
+        "cli.scan(['-v'], standalone_mode=False)\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*(new - sys.stdlib_module_names), file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    # rich itself brings pygments and, for Markdown, markdown_it and mdurl.
+    allowed = {"lightsleep", "click", "rich", "pygments", "markdown_it", "mdurl"}
+    assert set(result.stderr.split()) <= allowed
