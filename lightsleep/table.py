@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,24 +25,32 @@ STYLES = {
 def print_table(result: CompareResult, console: Console) -> None:
     """Print medians, their intervals and every arm compared to the baseline (and the limit)."""
     metrics, limit = analyse(result), limit_of(result)
-    table = Table(title=Text(result.title), title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    for heading in ("median", "95 % CI", "n"):
-        table.add_column(heading, justify="right", no_wrap=heading != "95 % CI")
-    for other in filter(None, (result.baseline, limit)):
-        table.add_column(Text(f"against {other}"))
-    for metric in metrics:
-        table.add_row(Text(f"\n{metric.metric.title}", style="bold"))
-        for arm in metric.arms:
-            table.add_row(*_cells(arm, metric.metric.unit)[: len(table.columns)])
-    console.print(table)
+    headings = [Text(x) for x in ("", "median", "95 % CI", "n", f"against {result.baseline}")]
+    if limit:
+        headings.append(Text(f"against {limit}"))
+    blocks = [[_cells(arm, m.metric.unit)[: len(headings)] for arm in m.arms] for m in metrics]
+    lines = [headings, *itertools.chain.from_iterable(blocks)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if sum(widths) + 2 * len(widths) > console.width:
+        widths = [0] * len(widths)  # no room to align the blocks with each other
+    console.print(Text(result.title, style="bold"))
+    for metric, rows in zip(metrics, blocks, strict=True):
+        title = Text(f"\n{metric.metric.title}", style="bold")
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.show_header = rows is blocks[0]
+        for index, (heading, width) in enumerate(zip(headings, widths, strict=True)):
+            right = index in (1, 2, 3)
+            table.add_column(heading, justify="right" if right else "left", min_width=width)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
     _print_notes(metrics, result.baseline, console)
 
 
 def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
     name = Text(f"  {arm.name}")
     if arm.summary is None:
-        return [name, Text("no samples"), Text(""), Text("0")]
+        return [name, Text("no samples"), Text(""), Text("0"), Text(""), Text("")]
     ends = wording.span(arm.summary.ci_low, arm.summary.ci_high, unit)
     if wording.falls_short(arm.summary):
         ends += " *"

@@ -19,8 +19,8 @@ METRICS: list[tuple[str, str, Better, str, tuple[float, ...], float]] = [
     ("sched_pipe_s", "s", "lower", "sched pipe", (2.2, 2.2, 0.32, 0.368), 0.01),
     ("sched_messaging_s", "s", "lower", "messaging", (1.1, 1.1, 1.1, 1.1), 0.05),
     ("sched_seccomp_notify_s", "s", "lower", "seccomp notify", (1.4, 1.4, 0.25, 0.27), 0.01),
-    ("ipis", "", "lower", "IPIs", (39_700, 39_700, 60, 200), 9),
-    ("wakes_without_ipi", "", "none", "wakes without IPI", (0, 0, 39_800, 39_700), 0),
+    ("ipis", "", "lower", "Interrupts between CPUs", (39_700, 39_700, 60, 200), 9),
+    ("wakes_without_ipi", "", "none", "Wakes without interrupt", (0, 0, 39_800, 39_700), 0),
     ("idle_residency_pct", "%", "higher", "idle residency", (99.93, 99.93, 0.1, 99.92), 0.002),
 ]
 
@@ -49,7 +49,8 @@ def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareRe
             "runs": n,
             "warmup": 1,
             "seed": seed,
-            "order": [rng.sample(list(ROLES), len(ROLES)) for _ in range(n)],
+            "order": [rng.sample(list(ROLES), len(ROLES)) for _ in range(n + 1)],
+            "rest_s": 20,
         },
         arms=list(ROLES),
         roles=dict(ROLES),

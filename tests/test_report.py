@@ -136,6 +136,9 @@ def test_environment_and_protocol_are_on_the_page(html: str) -> None:
     for said in ("Example CPU 9000", "a probe boot under KVM hung", "7.2.22", "what stock is"):
         assert said in text
     assert "6 rounds after 1 of warm-up" in text
+    assert "rest s: 20" in text
+    order = text[text.index("Order of the arms") : text.index("Raw samples")].split()
+    assert [word for word in order if word in ("warm-up", *"1234567")] == ["warm-up", *"123456"]
 
 
 def test_every_plot_has_a_text_alternative_and_readable_text(html: str) -> None:

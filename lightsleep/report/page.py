@@ -8,7 +8,7 @@ what and how it was measured, and every raw sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class ResultSection:
     treatments: list[str]
     control: list[tuple[bool, str]]
     environment: Rows
+    protocol: Rows
     guests: list[tuple[str, list[str]]]
 
 
@@ -82,7 +83,8 @@ def _section(number: int, label: str, result: CompareResult) -> ResultSection:
         ],
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=wording.control_sentences(metrics, result.baseline),
-        environment=list(_flat(result.environment, "")),
+        environment=_flat(result.environment, said_elsewhere={"guests"}),
+        protocol=_flat(result.protocol, said_elsewhere={"runs", "warmup", "seed", "order"}),
         guests=_guests(result),
     )
 
@@ -109,17 +111,14 @@ def _metric_titles(sections: Sequence[ResultSection]) -> dict[str, str]:
     return titles
 
 
-def _flat(value: dict[str, Any], prefix: str) -> Rows:
-    """Return the environment as rows, all but the guests, nested keys joined."""
+def _flat(value: dict[str, Any], prefix: str = "", said_elsewhere: Set[str] = frozenset()) -> Rows:
+    """Return what is known as rows, nested keys joined."""
     rows: Rows = []
     for key, item in value.items():
         name = f"{prefix} {key.replace('_', ' ')}".lstrip()
-        if name == "guests":
+        if key in said_elsewhere:
             continue
-        if isinstance(item, dict):
-            rows += _flat(item, name)
-        else:
-            rows.append((name, _text(item)))
+        rows += _flat(item, name) if isinstance(item, dict) else [(name, _text(item))]
     return rows
 
 
