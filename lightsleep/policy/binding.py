@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""poll_limit.c, the kernel's own file, as a Python object.
+
+The file is compiled by the host's C compiler against the few kernel headers in shim/, and its
+structures are read from its own header, so nothing here repeats what it says.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cffi
+import numpy as np
+import numpy.typing as npt
+
+from lightsleep.errors import LightsleepError
+
+HERE = Path(__file__).parent
+KERNEL = HERE.parents[1] / "kernel" / "drivers" / "cpuidle"
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
+
+Ns = npt.NDArray[np.int64]
+
+
+def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
+    """Compile ``source`` together with poll_limit.c into ``target``.
+
+    Uses ``$CC``, or cc. Raises LightsleepError without a compiler, without the kernel sources, or
+    with what the compiler had to say.
+    """
+    policy = KERNEL / "poll_limit.c"
+    if not policy.exists():
+        raise LightsleepError(f"{policy} is missing: run this in a checkout of lightsleep")
+    compiler = os.environ.get("CC", "cc")
+    command = [compiler, "-std=gnu11", *WARNINGS, f"-I{HERE / 'shim'}", f"-I{KERNEL}", *flags]
+    try:
+        subprocess.run(
+            [*command, "-o", target, source, policy], check=True, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise LightsleepError(f"no C compiler named {compiler}: install one or set CC") from error
+    except subprocess.CalledProcessError as error:
+        raise LightsleepError(f"cannot compile {policy.name}:\n{error.stderr}") from error
+
+
+@functools.cache
+def _library() -> tuple[cffi.FFI, Any]:
+    header = (KERNEL / "poll_limit.h").read_text(encoding="utf-8").splitlines()
+    ffi = cffi.FFI()
+    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
+    ffi.cdef(
+        "\n".join(line for line in header if not line.startswith("#") or "BUCKETS\t" in line)
+        + """
+        void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
+                               const u64 *idle_ns, u64 *limit_ns, size_t periods);
+        """
+    )
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
+        target = Path(folder) / "poll_limit.so"
+        compile_policy(HERE / "replay.c", target, ("-O2", "-shared", "-fPIC"))
+        return ffi, ffi.dlopen(str(target))
+
+
+class PollLimit:
+    """What one CPU has learned: struct poll_limit, with its functions as methods."""
+
+    def __init__(self, halt_cost_ns: int, ceiling_ns: int) -> None:
+        """Start with nothing learned. Raises LightsleepError where there is no compiler."""
+        self._ffi, self._lib = _library()
+        self.state = self._ffi.new("struct poll_limit *")
+        self.params = self._ffi.new("struct poll_limit_params *", [halt_cost_ns, ceiling_ns])
+        self._lib.poll_limit_init(self.state, self.params)
+
+    @property
+    def limit_ns(self) -> int:
+        """How long to poll in the next idle period."""
+        return int(self.state.limit_ns)
+
+    def update(self, idle_ns: int) -> int:
+        """Learn from one idle period; return the limit of the next one, in ns."""
+        return int(self._lib.poll_limit_update(self.state, self.params, idle_ns))
+
+    def replay(self, idle_ns: Ns) -> Ns:
+        """Learn from a trace of n periods; return the n limits that they were given, in ns."""
+        idle = np.ascontiguousarray(idle_ns, np.uint64)
+        limits = np.empty_like(idle)
+        self._lib.poll_limit_replay(
+            self.state,
+            self.params,
+            self._ffi.from_buffer("u64[]", idle),
+            self._ffi.from_buffer("u64[]", limits, require_writable=True),
+            len(idle),
+        )
+        return limits.astype(np.int64)
