@@ -2,6 +2,7 @@
 """Every lint rule: a machine on which it fires, and a near miss on which it does not."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,12 @@ def findings(machine: str, change: str, root: Path) -> list[Finding]:
     unfold(machine, root)
     plant(root, change)
     return lint(collect(root)[0])
+
+
+def test_nothing_is_said_of_what_is_masked(tmp_path: Path) -> None:
+    unfold("kvm-haltpoll-zero", tmp_path)
+    shutil.rmtree(tmp_path / CPU)
+    assert lint(collect(tmp_path)[0]) == []
 
 
 def test_every_rule_has_both_tests() -> None:

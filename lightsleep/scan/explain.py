@@ -28,8 +28,9 @@ def default_idle(scan: Scan) -> str:
     if lint.idle_override(scan) == "poll":
         return "spin (idle=poll)"
     if scan.kernel.arch == "x86_64":
-        mwait = scan.can_mwait and lint.idle_override(scan) is None
-        return "MWAIT C1, or HLT where that has a fault" if mwait else "HLT"
+        if lint.idle_override(scan) or scan.can_mwait is False:
+            return "HLT"
+        return "MWAIT C1, or HLT where that has a fault" if scan.can_mwait else "HLT or MWAIT C1"
     if scan.kernel.arch == "ppc64le" and scan.kernel.options.get("powersave") == "off":
         return "spin at low thread priority (powersave=off)"
     return DEFAULT_IDLE.get(scan.kernel.arch or "", "the architecture's default")

@@ -207,7 +207,7 @@ def _haltpoll_zero(scan: Scan) -> str | None:
 
 
 def _haltpoll_unused(scan: Scan) -> str | None:
-    if _governor_is_haltpoll(scan) or not scan.haltpoll:
+    if _governor_is_haltpoll(scan) or not scan.haltpoll or not scan.cpus:
         return None
     changed = [
         f"{name} {value}"
@@ -222,7 +222,9 @@ def _haltpoll_unused(scan: Scan) -> str | None:
 
 
 def _haltpoll_not_bound(scan: Scan) -> str | None:
-    if not scan.haltpoll or not scan.haltpoll.force or scan.cpuidle.driver == "haltpoll":
+    if not scan.haltpoll or not scan.haltpoll.force or not scan.cpus:
+        return None
+    if scan.cpuidle.driver == "haltpoll":
         return None
     return f"cpuidle_haltpoll.force is set, but the driver is {scan.cpuidle.driver or 'none'}"
 

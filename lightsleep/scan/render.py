@@ -79,7 +79,9 @@ def _cpus(scan: Scan) -> str:
 
 def _cpuidle(scan: Scan) -> Iterator[tuple[str, str]]:
     cpuidle = scan.cpuidle
-    if cpuidle.driver:
+    if not scan.cpus:
+        yield "driver", "unknown: /sys/devices/system/cpu shows no CPU"
+    elif cpuidle.driver:
         yield "driver", cpuidle.driver
     else:
         why = explain.why_no_driver(scan)
