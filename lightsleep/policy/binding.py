@@ -50,7 +50,8 @@ def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
 
 
 @functools.cache
-def _library() -> tuple[cffi.FFI, Any]:
+def library() -> tuple[Any, Any]:
+    """Return cffi's view of poll_limit.h and the loaded library. Raises LightsleepError."""
     header = (KERNEL / "poll_limit.h").read_text(encoding="utf-8").splitlines()
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
@@ -72,7 +73,7 @@ class PollLimit:
 
     def __init__(self, halt_cost_ns: int, ceiling_ns: int) -> None:
         """Start with nothing learned. Raises LightsleepError where there is no compiler."""
-        self._ffi, self._lib = _library()
+        self._ffi, self._lib = library()
         self.state = self._ffi.new("struct poll_limit *")
         self.params = self._ffi.new("struct poll_limit_params *", [halt_cost_ns, ceiling_ns])
         self._lib.poll_limit_init(self.state, self.params)

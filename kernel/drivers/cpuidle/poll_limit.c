@@ -32,13 +32,17 @@
  *
  * 2. Promise. Whatever the pattern, made by an adversary even, the total cost
  *    is at most twice what the clairvoyant pays, plus a warm-up of
- *    POLL_LIMIT_WARMUP halt costs. An account enforces it: each period adds
- *    twice the clairvoyant's price and takes off our own. No single period
- *    can take more than C off the account when 0 <= L <= 2C, and none can
- *    take anything off when L = C. So with less than C in the account the
- *    limit is C, and the account never runs dry. Holding at most the warm-up,
- *    it cannot be saved up for a later spree, either. The promise needs a
- *    ceiling of at least C; under a lower one the ceiling is the limit then.
+ *    POLL_LIMIT_WARMUP halt costs, in any stretch of time. An account enforces
+ *    it: each period adds twice the clairvoyant's price and takes off our own.
+ *    As long as 0 <= L <= 2C, no period can take off more than the distance of
+ *    L from C. That is the stake, and it is never more than half of the
+ *    account: where little is left, L is close to C. So the account never runs
+ *    dry, and what is left is enough to recover with: C alone would win
+ *    nothing from long waits, and be the limit ever after. (For the same
+ *    reason each period adds 1 ns: an account must not round down to nothing
+ *    to stake.) Holding at most the warm-up, the account cannot be saved up
+ *    for a later spree, either. The promise needs a ceiling of at least C;
+ *    under a lower one the ceiling is the limit then.
  *
  * 3. Try. Two CPUs that wait for each other and both halt see each other's
  *    halt cost: each finds that the wake took C plus the work of the other,
@@ -47,9 +51,9 @@
  *    although most periods end within 4C, a CPU polls for up to 2C for
  *    POLL_LIMIT_TRIAL periods and looks at what becomes of the durations. One
  *    side is enough: the other sees its waits shorten by C and follows. A
- *    trial without success doubles the wait until the next one, from
- *    POLL_LIMIT_WAIT_MIN to POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU
- *    never tries.
+ *    trial ends early when half of the warm-up is spent. Without success it
+ *    doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
+ *    POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU never tries.
  *
  * Everything here is integer arithmetic without division and without side
  * effects outside of struct poll_limit, so the same file runs in the kernel,
@@ -156,6 +160,8 @@ static bool mostly_within(const struct poll_limit *pl, u64 reach_ns)
 /* Counts one period; true while a trial runs. */
 static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 {
+	bool affordable = pl->credit_ns >= POLL_LIMIT_WARMUP / 2 * cost_ns;
+
 	if (pays) {
 		pl->trial_left = 0;
 		pl->trial_wait = POLL_LIMIT_WAIT_MIN;
@@ -163,8 +169,9 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 		return false;
 	}
 	if (pl->trial_left) {
-		if (--pl->trial_left)
+		if (--pl->trial_left && affordable)
 			return true;
+		pl->trial_left = 0;
 		pl->trial_wait = pl->trial_backoff;
 		pl->trial_backoff = min(pl->trial_backoff * 2, POLL_LIMIT_WAIT_MAX);
 		return false;
@@ -173,7 +180,7 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 		pl->trial_wait--;
 		return false;
 	}
-	if (!mostly_within(pl, 4 * cost_ns))
+	if (!affordable || !mostly_within(pl, 4 * cost_ns))
 		return false;
 
 	pl->trial_left = POLL_LIMIT_TRIAL;
@@ -184,7 +191,7 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 static void book(struct poll_limit *pl, u64 idle_ns, u64 limit_ns, u64 cost_ns)
 {
 	u64 paid_ns = idle_ns <= limit_ns ? idle_ns : limit_ns + cost_ns;
-	u64 credit_ns = pl->credit_ns + 2 * min(idle_ns, cost_ns);
+	u64 credit_ns = pl->credit_ns + 2 * min(idle_ns, cost_ns) + 1;
 
 	credit_ns = credit_ns > paid_ns ? credit_ns - paid_ns : 0;
 	pl->credit_ns = min(credit_ns, POLL_LIMIT_WARMUP * cost_ns);
@@ -219,6 +226,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 {
 	u64 cost_ns = min(params->halt_cost_ns, POLL_LIMIT_COST_MAX);
 	u64 cap_ns = min(2 * cost_ns, params->ceiling_ns);
+	u64 stake_ns;
 
 	if (pl->halt_cost_ns != cost_ns) {
 		pl->halt_cost_ns = cost_ns;
@@ -231,7 +239,9 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	pl->limit_ns = cheapest_limit(pl, cost_ns, cap_ns);
 	if (on_trial(pl, cost_ns, pl->limit_ns))
 		pl->limit_ns = cap_ns;
-	if (pl->credit_ns < cost_ns)
-		pl->limit_ns = min(cost_ns, params->ceiling_ns);
+
+	stake_ns = min(pl->credit_ns / 2, cost_ns);
+	pl->limit_ns = clamp(pl->limit_ns, cost_ns - stake_ns, cost_ns + stake_ns);
+	pl->limit_ns = min(pl->limit_ns, params->ceiling_ns);
 	return pl->limit_ns;
 }

@@ -8,4 +8,10 @@
 	__auto_type _y = (y);		\
 	_x < _y ? _x : _y; })
 
+#define clamp(val, lo, hi) ({		\
+	__auto_type _lo = (lo);		\
+	__auto_type _hi = (hi);		\
+	__auto_type _val = (val);	\
+	_val < _lo ? _lo : _val > _hi ? _hi : _val; })
+
 #endif
