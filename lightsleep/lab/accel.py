@@ -38,7 +38,8 @@ class Accelerator:
     @property
     def option(self) -> str:
         """The value of QEMU's ``-accel``."""
-        return "kvm" if self.name == "kvm" else "tcg,thread=multi"
+        # A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest.
+        return "kvm" if self.name == "kvm" else "tcg,thread=multi,tb-size=256"
 
     def cpu(self, arch: Arch) -> str:
         """Return the value of QEMU's ``-cpu``."""

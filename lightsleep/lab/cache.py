@@ -14,10 +14,14 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
+
+KEEP_S = 30 * 24 * 3600
+"""Entries unused for longer make way for new ones."""
 
 
 def folder() -> Path:
@@ -37,12 +41,6 @@ def digest(*parts: str | bytes) -> str:
     return total.hexdigest()[:16]
 
 
-def tree_digest(root: Path, pattern: str = "**/*") -> str:
-    """Return the digest of the names and contents of the files under ``root``."""
-    files = sorted(path for path in root.glob(pattern) if path.is_file())
-    return digest(*(x for path in files for x in (str(path.relative_to(root)), path.read_bytes())))
-
-
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``; waits for whoever holds it."""
@@ -60,6 +58,8 @@ def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
     base = folder()
     final = base / name
     if final.is_dir():
+        with contextlib.suppress(OSError):  # a cache shared read-only is fine
+            os.utime(final)
         return final
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
                 _build(base, final, build, needs_mb)
     except OSError as error:
         raise LightsleepError(
-            f"cannot write the cache folder {base}: {error.strerror}; "
+            f"cannot write the cache folder {base}: {error}; "
             "set LIGHTSLEEP_CACHE to a folder that can be written"
         ) from error
     return final
@@ -87,13 +87,17 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
     scratch.mkdir()
     try:
         build(scratch)
+        os.utime(scratch)  # unpacking gave it the date of an archive
         scratch.rename(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def sweep(base: Path) -> None:
-    """Remove the scratch folders whose builders died."""
+    """Remove the scratch folders whose builders died, and entries nobody used for long."""
+    for old in base.glob("[!.]*"):
+        if old.stat().st_mtime < time.time() - KEEP_S:
+            shutil.rmtree(old, ignore_errors=True)
     for scratch in base.glob(".*.scratch"):
         lock = base / f"{scratch.name.removesuffix('.scratch')}.lock"
         with lock.open("w") as file, contextlib.suppress(BlockingIOError):

@@ -66,12 +66,11 @@ def run(argv: Sequence[str | Path], what: str, timeout_s: float = 900) -> str:
     return output
 
 
-def contained(argv: Sequence[str | Path], *binds: str | Path) -> list[str | Path]:
-    """Wrap ``argv`` in a mount and a process namespace that end, with all in it, when we end.
+def contained(argv: Sequence[str], *binds: str) -> list[str]:
+    """Wrap ``argv`` in a mount and a process namespace that end, with all in them, when we end.
 
-    ``binds`` are further arguments for bwrap. The host's own files are there unless ``binds``
-    says otherwise.
+    ``binds`` are arguments of bwrap that say which files are there.
     """
     need("bwrap")
-    head = ["bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    return [*head, *binds, "--dev", "/dev", "--proc", "/proc", *argv]
+    namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+    return ["bwrap", *namespaces, *binds, "--dev", "/dev", "--proc", "/proc", *argv]

@@ -89,7 +89,7 @@ def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Pat
 
     package = [part for x in package_files() for part in (str(x), x.read_bytes())]
     built = [part for x in modules for part in (x.name, x.read_bytes())]
-    key = cache.digest(tree.path.name, root.squashfs.parent.name, *package, *built)
+    key = cache.digest(tree.path.parent.name, root.squashfs.parent.name, *package, *built)
     return cache.entry(f"initramfs-{key}", build, needs_mb=20) / "initramfs"
 
 

@@ -83,16 +83,19 @@ def sources(suite: str, target: str) -> list[str]:
 
 
 def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
-    """Unpack ``packages`` and all they depend on into the folder ``into``."""
+    """Unpack ``packages`` and all they depend on into the new folder ``into``."""
     # chrootless needs no privilege, and nothing of it is left to matter: no script ever runs.
     mode = "root" if os.geteuid() == 0 else "chrootless"
     host.need("mmdebstrap")
     host.run(
-        [
-            *("mmdebstrap", f"--mode={mode}", "--variant=extract"),
-            *(f"--architectures={arch.debian}", f"--include={','.join(packages)}"),
-            *(suite, str(into), *sources(suite, target)),
-        ],
+        host.contained(
+            [
+                *("env", f"TMPDIR={into.parent}", "mmdebstrap", f"--mode={mode}"),
+                *("--variant=extract", f"--architectures={arch.debian}"),
+                *(f"--include={','.join(packages)}", suite, str(into), *sources(suite, target)),
+            ],
+            *("--bind", "/", "/"),
+        ),
         f"unpacking {packages[0]} of {target}",
     )
 
@@ -107,14 +110,14 @@ def kernel_tree(arch: Arch, kernel: Kernel) -> KernelTree:
         host.need("depmod")
         suffix = "" if kernel.target == kernel.suite else f"/{kernel.target}"
         names = [f"{x.format(debian=arch.debian)}{suffix}" for x in (kernel.image, kernel.headers)]
-        unpack(arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS], scratch)
-        # Debian's maintainer scripts would make this link.
-        if not (scratch / "usr/bin/awk").exists():
-            (scratch / "usr/bin/awk").symlink_to("mawk")
-        host.run(["depmod", "-b", scratch, _release(scratch)], "listing module dependencies")
+        tree = scratch / "tree"
+        unpack(arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS], tree)
+        # The packages' own scripts, which do not run here, would do these two.
+        (tree / "usr/bin/awk").symlink_to("mawk")
+        host.run(["depmod", "-b", tree, _release(tree)], "listing module dependencies")
 
     key = cache.digest(repr(kernel), repr(BUILD_TOOLS))
-    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200)
+    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200) / "tree"
     return KernelTree(kernel, path, _release(path))
 
 

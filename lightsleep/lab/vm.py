@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -148,9 +147,12 @@ class VM:
 
     def close(self) -> None:
         """End QEMU, whatever state it is in, and release what it held. May be called twice."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.terminate()  # gives a terminal its settings back
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         with contextlib.suppress(Exception):
             self._loop.run(self._qmp.disconnect())
         self._loop.close()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The cache holds complete entries only, whatever happens while one is built."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def build_file(scratch: Path) -> None:
+    (scratch / "file").write_text("content")
+
+
+def no_build(_: Path) -> None:
+    raise AssertionError("built twice")
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(x.name for x in folder.iterdir() if not x.name.endswith(".lock"))
+
+
+def test_an_entry_is_built_once() -> None:
+    first = cache.entry("a", build_file, 1)
+    assert (first / "file").read_text() == "content"
+    assert cache.entry("a", no_build, 1) == first
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, LightsleepError("no"), ValueError])
+def test_an_interrupted_build_leaves_nothing(own_cache: Path, interruption: BaseException) -> None:
+    def build(scratch: Path) -> None:
+        build_file(scratch)
+        raise interruption
+
+    with pytest.raises((KeyboardInterrupt, LightsleepError, ValueError)):
+        cache.entry("a", build, 1)
+    assert visible(own_cache) == []
+    cache.entry("a", build_file, 1)
+
+
+def test_what_a_killed_builder_left_is_swept(own_cache: Path) -> None:
+    program = (
+        "import os, signal; from lightsleep.lab import cache\n"
+        "def build(scratch):\n"
+        "    (scratch / 'half').write_text('')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cache.entry('killed', build, 1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert visible(own_cache) == [".killed.scratch"]
+    cache.entry("other", build_file, 1)
+    assert visible(own_cache) == ["other"]
+
+
+def test_a_builder_at_work_is_not_swept(own_cache: Path) -> None:
+    building, go_on = threading.Event(), threading.Event()
+
+    def slow(scratch: Path) -> None:
+        building.set()
+        assert go_on.wait(60)
+        build_file(scratch)
+
+    thread = threading.Thread(target=cache.entry, args=("slow", slow, 1))
+    thread.start()
+    assert building.wait(60)
+    cache.entry("other", build_file, 1)
+    go_on.set()
+    thread.join()
+    assert visible(own_cache) == ["other", "slow"]
+
+
+def test_concurrent_builders_build_once() -> None:
+    built: list[Path] = []
+
+    def build(scratch: Path) -> None:
+        built.append(scratch)
+        time.sleep(0.1)
+        build_file(scratch)
+
+    threads = [threading.Thread(target=cache.entry, args=("a", build, 1)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+
+
+def test_too_little_space_is_said_before_anything_is_done(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 7 * 10**8, 300 * 2**20))
+    with pytest.raises(LightsleepError) as raised:
+        cache.entry("a", no_build, 1200)
+    for word in ("1200 MB", "300 MB", str(own_cache), "LIGHTSLEEP_CACHE"):
+        assert word in raised.value.message
+    assert visible(own_cache) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(LightsleepError, match="LIGHTSLEEP_CACHE"):
+        cache.entry("a", build_file, 1)
+
+
+def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:
+    for name in ("old", "used"):
+        entry = cache.entry(name, build_file, 1)
+        os.utime(entry, (1, 1))
+    cache.entry("used", no_build, 1)
+    cache.entry("new", build_file, 1)
+    assert visible(own_cache) == ["new", "used"]
+
+
+def test_an_entry_counts_as_new_however_old_its_content(own_cache: Path) -> None:
+    cache.entry("unpacked", lambda scratch: os.utime(scratch, (1, 1)), 1)
+    cache.entry("other", build_file, 1)
+    assert visible(own_cache) == ["other", "unpacked"]
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache.folder() == Path(os.environ["LIGHTSLEEP_CACHE"])
+    monkeypatch.delenv("LIGHTSLEEP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache.folder() == Path("/x/lightsleep")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/h")
+    assert cache.folder() == Path("/h/.cache/lightsleep")
+
+
+def test_digests_tell_content_apart() -> None:
+    assert cache.digest("ab", "c") != cache.digest("a", "bc")
+    assert cache.digest("a", b"b") == cache.digest("a", "b")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What in a console log is a splat, and what only looks like one."""
+
+import pytest
+
+from lightsleep.lab import splat
+
+SPLATS = [
+    "[    5.000001] BUG: kernel NULL pointer dereference, address: 0000000000000000",
+    "[    5.000001][  T123] BUG: KASAN: slab-use-after-free in promote_arm+0x1f/0x30",
+    "[    5.000001] BUG: KCSAN: data-race in poll_idle / ttwu_queue_wakelist",
+    "[    5.000001] BUG: sleeping function called from invalid context at mm/slab.h:320",
+    "[    5.000001] BUG: scheduling while atomic: swapper/0/0/0x00000002",
+    "[   28.000001] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [swapper/0:0]",
+    "[    5.000001] NMI watchdog: Watchdog detected hard LOCKUP on cpu 1",
+    "[    5.000001] watchdog: Watchdog detected hard LOCKUP on cpu 1",
+    "[    5.000001] WARNING: CPU: 1 PID: 0 at kernel/sched/idle.c:233 do_idle+0x1a0/0x2b0",
+    "[    5.000001] WARNING: kernel/sched/idle.c:233 at do_idle+0x1a0/0x2b0, CPU#1: swapper/1/0",
+    "[    5.000001] WARNING: possible circular locking dependency detected",
+    "[    5.000001] WARNING: suspicious RCU usage",
+    "[    5.000001] INFO: trying to register non-static key.",
+    "[    5.000001] ------------[ cut here ]------------",
+    "[    5.000001] kernel BUG at lib/list_debug.c:56!",
+    "[    5.000001] list_add corruption. prev->next should be next (ffff888), but was 0.",
+    "[    5.000001] Oops: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    5.000001] Oops: general protection fault, maybe for address 0xdead: 0000",
+    "[    5.000001] general protection fault, probably for non-canonical address 0xdead: 0000 [#1]",
+    "[    5.000001] general protection fault: 0000 [#1] SMP PTI",
+    "[    5.000001] divide error: 0000 [#1] SMP PTI",
+    "[    5.000001] Internal error: Oops: 0000000096000004 [#1] PREEMPT SMP",
+    "[    5.000001] Unable to handle kernel NULL pointer dereference at virtual address 00000000",
+    "[    5.000001] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
+    "[    5.000001] Call Trace:",
+    "[    5.000001] Call trace:",
+    "[   26.000001] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+    "[   26.000001] rcu: INFO: rcu_sched self-detected stall on CPU",
+    "[  242.000001] INFO: task insmod:312 blocked for more than 120 seconds.",
+    "[    5.000001] UBSAN: array-index-out-of-bounds in drivers/cpuidle/cpuidle.c:99:3",
+    "[    5.000001] refcount_t: underflow; use-after-free.",
+    '[    5.000001] irq 24: nobody cared (try booting with the "irqpoll" option)',
+    "BUG: unable to handle page fault for address: ffffffffc0001000",
+    "<4>[    5.000001] WARNING: CPU: 1 PID: 0 at kernel/smp.c:780 smp_call_function+0x2a/0x30",
+]
+
+LOOK_ALIKES = [
+    "[    0.000000] Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on",
+    "[    0.000000] RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed",
+    "[    0.000000] rcu: Preemptible hierarchical RCU implementation.",
+    "[    0.000000] rcu: \tRCU calculated value of scheduler-enlistment delay is 25 jiffies.",
+    "[    0.000000] debug: ignoring loglevel setting.",
+    "[    0.000000] Kernel command line: console=ttyS0 panic=-1 oops=panic softlockup_panic=1",
+    "[    0.000000] Warning: unable to open an initial console.",
+    "[    1.000000] EDAC MC: Ver: 3.0.0 DEBUG: off",
+    "[    1.000000] cpuidle_lightsleep: module verification failed: signature and/or required key",
+    "[    1.000000] acpi PNP0A08:00: fail to add MMCONFIG information, can't access DEBUG: segment",
+    "[    1.000000] PM: hibernation: no WARNING: just words",
+    "[    1.000000] random: crng init done, no BUG: here",
+    "[    1.000000] clocksource: tsc: mask: 0xffffffffffffffff max_cycles: 0x256be2450d9",
+    "sched_wake_idle_without_ipi BUG",
+    "",
+]
+
+
+@pytest.mark.parametrize("line", SPLATS)
+def test_a_splat_is_found(line: str) -> None:
+    assert [x.text for x in splat.find(f"[    0.1] Linux version\n{line}\n")] == [line]
+
+
+@pytest.mark.parametrize("line", LOOK_ALIKES)
+def test_a_look_alike_is_not(line: str) -> None:
+    assert splat.find(line) == []
+
+
+def test_lines_are_counted_from_one_whatever_ends_them() -> None:
+    log = "one\r\n[ 1.0] Call Trace:\r\nthree\r\n[ 2.0] Call Trace:\n"
+    assert [x.line for x in splat.find(log)] == [2, 4]
+    assert str(splat.find(log)[0]) == "console line 2: [ 1.0] Call Trace:"
