@@ -171,6 +171,12 @@ def test_lightsleep_statistics(tmp_path: Path) -> None:
     assert "polls," not in show(tmp_path)
 
 
+def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
+    # The parameters are there on every x86 kernel; the governor only in a KVM guest.
+    assert "guest_halt_poll_ns" not in show(unfold("lightsleep-tcg", tmp_path / "tcg"))
+    assert "guest_halt_poll_ns" in show(unfold("kvm-haltpoll", tmp_path / "kvm"))
+
+
 def test_idle_options() -> None:
     line = 'root=UUID=1 idle=halt nohz_full=1-3 cpuidle-haltpoll.force=1 x="a b" idle=poll nohlt'
     assert idle_options(line) == {
