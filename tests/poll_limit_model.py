@@ -86,6 +86,5 @@ class Model:
             self.wait -= 1
         else:
             within = self.weight[: min(bucket(4 * self.cost_ns) + 1, BUCKETS - 1)]
-            if not too_dear and 2 * sum(within) >= sum(self.weight):
-                self.trial = TRIAL
+            self.trial = TRIAL if 2 * sum(within) >= sum(self.weight) else 0
         return self.trial > 0

@@ -180,7 +180,7 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 		pl->trial_wait--;
 		return false;
 	}
-	if (!affordable || !mostly_within(pl, 4 * cost_ns))
+	if (!mostly_within(pl, 4 * cost_ns))
 		return false;
 
 	pl->trial_left = POLL_LIMIT_TRIAL;
