@@ -157,17 +157,19 @@ def test_a_mostly_idle_cpu_never_tries(halt_cost_ns):
     assert not limits[1:].any()
 
 
-def test_trials_that_fail_become_rare():
-    """All periods are 3C: short enough to try, too long to catch; L = 2C costs 3C, not C.
+@pytest.mark.parametrize(("factor", "length"), [(1.5, 32), (3, 9)])
+def test_trials_that_fail_become_rare(factor, length):
+    """All periods are long enough not to pay and short enough to try.
 
-    Eight of them spend half of the warm-up, and end the trial.
+    1.5C is caught by a trial, 3C is not: L = 2C costs 3C then, and eight such periods spend half
+    of the warm-up, which ends the trial.
     """
     cost = 50 * US
-    idle = np.full(200_000, 3 * cost)
+    idle = np.full(200_000, int(factor * cost))
     limits = PollLimit(cost, SECOND).replay(idle)
     starts = np.flatnonzero((limits[1:] > 0) & (limits[:-1] == 0))
     ends = np.flatnonzero((limits[1:] == 0) & (limits[:-1] > 0))
-    assert (ends - np.concatenate([[0], starts]) == 9).all()
+    assert (ends - np.concatenate([[0], starts]) == length).all()
     waits = starts - ends[:-1] - 1
     assert waits.tolist()[:7] == [64, 128, 256, 512, 1024, 2048, 4096]
     assert set(waits.tolist()[7:]) == {4096}
@@ -246,8 +248,6 @@ def test_two_cpus_with_much_work_do_not_poll(work):
 
 # Bounds, whatever comes.
 
-PERIOD = np.dtype([("halt_cost_ns", "u8"), ("ceiling_ns", "u8"), ("idle_ns", "u8")])
-
 
 def state_type() -> np.dtype[np.void]:
     """struct poll_limit, as numpy sees it."""
@@ -265,9 +265,8 @@ def state_type() -> np.dtype[np.void]:
 def sanitised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that dies of an overflow, a bad shift or a bad access in the policy."""
     program = tmp_path_factory.mktemp("policy") / "poll_limit_trace"
-    source = Path(__file__).with_name("poll_limit_trace.c")
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    binding.compile_policy(source, program, flags)
+    binding.compile_policy(binding.TRACE, program, flags)
     return program
 
 
@@ -293,7 +292,7 @@ def wild(rng: np.random.Generator, n: int) -> npt.NDArray[np.uint64]:
 def test_bounds_hold_whatever_comes(sanitised, held):
     """Parameters change every ``held`` periods."""
     rng = np.random.default_rng(held)
-    periods = np.zeros(20_000, PERIOD)
+    periods = np.zeros(20_000, binding.PERIOD)
     for name in ("halt_cost_ns", "ceiling_ns"):
         periods[name] = np.repeat(wild(rng, 20_000 // held), held)
     periods["idle_ns"] = wild(rng, 20_000)

@@ -25,6 +25,10 @@ HERE = Path(__file__).parent
 KERNEL = HERE.parents[1] / "kernel" / "drivers" / "cpuidle"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
 
+# A program that reads PERIODs and writes the struct poll_limit after each.
+TRACE = HERE / "trace.c"
+PERIOD = np.dtype([("halt_cost_ns", "u8"), ("ceiling_ns", "u8"), ("idle_ns", "u8")])
+
 Ns = npt.NDArray[np.int64]
 
 

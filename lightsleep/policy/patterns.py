@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Idle periods as workloads make them: named, seeded, and the same on every machine.
+"""Idle periods as workloads make them: named, and seeded so that every run gets the same.
 
 A pattern gives n durations in ns, as an array of integers. The first ones are easy for a policy
 that learns from the recent past, the last ones are hard.
