@@ -474,7 +474,15 @@ static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 	return sysfs_emit(text, "%llu\n", READ_ONCE(halt_cost_ns));
 }
 
+/* insmod calls this whatever the file mode says, and does not look for NULL. */
+static int halt_cost_ns_set(const char *text, const struct kernel_param *kp)
+{
+	pr_err("halt_cost_ns is measured, it cannot be set\n");
+	return -EPERM;
+}
+
 static const struct kernel_param_ops halt_cost_ns_ops = {
+	.set = halt_cost_ns_set,
 	.get = halt_cost_ns_get,
 };
 module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);

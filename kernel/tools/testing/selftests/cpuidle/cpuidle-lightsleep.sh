@@ -1,0 +1,374 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# cpuidle-lightsleep in a running kernel: both states, their accounting, the
+# parameters, governors, latency QoS, CPU hotplug, unloading, and what it refuses.
+#
+# Usage: cpuidle-lightsleep.sh MODULE-FOLDER [TEST...]
+# Needs root, and perf for the load.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+
+LOAD=$(mktemp) # the process that makes the load, while there is one
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+MODULE=cpuidle_lightsleep
+PARAMETERS=/sys/module/$MODULE/parameters
+CPUS=/sys/devices/system/cpu
+
+load() { # [PARAMETER=VALUE...]
+	insmod "$MODULES/$MODULE.ko" "$@" || fail "insmod $MODULE $* failed"
+}
+
+unload() {
+	[ ! -e /sys/module/$MODULE ] || rmmod $MODULE
+}
+
+loaded() { # the tests below start with the module loaded anew
+	unload
+	load "$@"
+}
+
+parameter() {
+	cat "$PARAMETERS/$1"
+}
+
+set_parameter() {
+	echo "$2" > "$PARAMETERS/$1"
+}
+
+sum() { # FILE...: each holds one number
+	total=0
+	for file in "$@"; do
+		total=$((total + $(cat "$file")))
+	done
+	echo $total
+}
+
+usage() { # STATE: times entered, all CPUs
+	sum $CPUS/cpu*/cpuidle/state"$1"/usage
+}
+
+statistic() { # NAME, all CPUs
+	sum $CPUS/cpu*/lightsleep/"$1"
+}
+
+pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
+	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
+}
+
+start_load() { # until the test ends
+	sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' > /dev/null 2>&1 &
+	echo $! > "$LOAD"
+}
+
+after_each() {
+	[ -s "$LOAD" ] && kill "$(cat "$LOAD")" && pkill perf
+	: > "$LOAD"
+}
+
+last_message() { # PATTERN in what the kernel said since mark_log
+	dmesg | sed "1,/$MARK/d" | grep -q -- "$1"
+}
+
+mark_log() {
+	MARK="lightsleep-test-$$-$(cat /proc/uptime)"
+	MARK=$(echo "$MARK" | tr -c 'a-z0-9-\n' '-')
+	echo "$MARK" > /dev/kmsg
+}
+
+binds_and_names_its_states() {
+	loaded
+	[ "$(cat $CPUS/cpuidle/current_driver)" = lightsleep ] || fail "not the current driver"
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		[ "$(cat "$cpu"/cpuidle/state*/name | tr '\n' ' ')" = "POLL HALT " ] ||
+			fail "$cpu: states are $(cat "$cpu"/cpuidle/state*/name)"
+		[ -d "$cpu/lightsleep" ] || fail "$cpu: no statistics"
+	done
+}
+
+measures_the_halt_cost() {
+	loaded
+	cost=$(parameter halt_cost_ns)
+	[ "$cost" -gt 0 ] || fail "halt_cost_ns is $cost"
+	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
+	[ "$latency" -eq $((cost / 1000 > 0 ? cost / 1000 : 1)) ] ||
+		fail "HALT advertises $latency us, measured are $cost ns"
+	set_parameter calibrate 1 || fail "cannot measure again"
+	[ "$(parameter halt_cost_ns)" -gt 0 ] || fail "lost the halt cost"
+	# The measurement's own threads are gone.
+	! grep -q '^halt_cost/' /proc/[0-9]*/comm 2> /dev/null || fail "threads left behind"
+}
+
+enters_both_states() {
+	loaded
+	polls=$(usage 0)
+	halts=$(usage 1)
+	pipe_load 5000
+	sleep 1
+	[ "$(usage 0)" -gt "$polls" ] || fail "never polled"
+	[ "$(usage 1)" -gt "$halts" ] || fail "never halted"
+	[ "$(statistic hits)" -gt 0 ] || fail "no poll ever saw a wake"
+}
+
+accounts_for_its_time() {
+	loaded
+	pipe_load 5000
+	sleep 2
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		# Statistics lag behind by one idle period, so read them first.
+		polled_us=$(($(cat "$cpu/lightsleep/polled_ns") / 1000))
+		polls=$(cat "$cpu/lightsleep/polls")
+		hits=$(cat "$cpu/lightsleep/hits")
+		wasted=$(cat "$cpu/lightsleep/wasted_ns")
+		polled=$(cat "$cpu/lightsleep/polled_ns")
+		poll_us=$(cat "$cpu/cpuidle/state0/time")
+		halt_us=$(cat "$cpu/cpuidle/state1/time")
+		uptime_us=$((($(cut -d. -f1 /proc/uptime) + 1) * 1000000))
+		[ "$hits" -le "$polls" ] || fail "$cpu: $hits hits in $polls polls"
+		[ "$wasted" -le "$polled" ] || fail "$cpu: $wasted ns wasted of $polled"
+		[ "$polled_us" -le "$((poll_us + 1))" ] ||
+			fail "$cpu: polled $polled_us us, but POLL lasted $poll_us us"
+		[ $((poll_us + halt_us)) -le "$uptime_us" ] ||
+			fail "$cpu: idle for $poll_us + $halt_us us of $uptime_us us"
+		[ "$halt_us" -gt 0 ] || fail "$cpu: no time in HALT"
+	done
+}
+
+takes_parameters_at_run_time() {
+	loaded mode=fixed poll_limit_us=77
+	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 77" ] || fail "lost at load"
+	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 77000 ] || fail "the limit does not follow"
+	set_parameter poll_limit_us 10000 || fail "10000 refused"
+	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 10000000 ] || fail "the limit does not follow"
+	set_parameter mode off || fail "off refused"
+	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 0 ] || fail "off, and a limit"
+	pipe_load 100
+	polls=$(statistic polls)
+	pipe_load
+	[ "$(statistic polls)" -eq "$polls" ] || fail "off, but polls"
+	set_parameter poll_limit_us 1 || fail "1 refused"
+	set_parameter mode adaptive || fail "adaptive refused"
+	pipe_load
+	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" -le 1000 ] || fail "limit above the ceiling"
+}
+
+refuses_bad_parameters() {
+	loaded mode=fixed poll_limit_us=50
+	for value in 0 10001 -1 '' ' ' abc 1e3 0x 4294967297 99999999999999999999 '50 50'; do
+		! set_parameter poll_limit_us "$value" 2> /dev/null || fail "poll_limit_us takes '$value'"
+	done
+	for value in '' ADAPTIVE fixe fixedd 1 'off off' "$(head -c 5000 /dev/zero | tr '\0' x)"; do
+		! set_parameter mode "$value" 2> /dev/null || fail "mode takes '$value'"
+	done
+	for value in 0 2 '' x; do
+		! set_parameter calibrate "$value" 2> /dev/null || fail "calibrate takes '$value'"
+	done
+	! set_parameter halt_cost_ns 1 2> /dev/null || fail "halt_cost_ns can be written"
+	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 50" ] || fail "a refused value stuck"
+
+	unload
+	for bad in mode=never poll_limit_us=0 poll_limit_us= calibrate=0 halt_cost_ns=1 mode; do
+		! insmod "$MODULES/$MODULE.ko" $bad 2> /dev/null || fail "loads with $bad"
+		[ ! -e /sys/module/$MODULE ] || fail "half loaded after $bad"
+	done
+}
+
+survives_random_writes() {
+	loaded
+	for file in mode poll_limit_us calibrate; do
+		for n in $(seq 200); do
+			head -c $((n % 97)) /dev/urandom > "$PARAMETERS/$file" 2> /dev/null
+		done
+	done
+	case $(parameter mode) in
+	adaptive | fixed | off) ;;
+	*) fail "mode is $(parameter mode)" ;;
+	esac
+	limit=$(parameter poll_limit_us)
+	[ "$limit" -ge 1 ] || fail "poll_limit_us is $limit"
+	[ "$limit" -le 10000 ] || fail "poll_limit_us is $limit"
+	pipe_load 500
+}
+
+works_under_every_governor() {
+	loaded
+	before=$(cat $CPUS/cpuidle/current_governor)
+	# shellcheck disable=SC2013 # the file has one line of words
+	for governor in $(cat $CPUS/cpuidle/available_governors); do
+		echo "$governor" > $CPUS/cpuidle/current_governor || fail "cannot switch to $governor"
+		pipe_load 1000
+		polls=$(usage 0)
+		halts=$(usage 1)
+		pipe_load 5000
+		sleep 1
+		echo "$governor: $(($(usage 0) - polls)) times POLL, $(($(usage 1) - halts)) HALT"
+		[ "$(usage 0)" -gt "$polls" ] || fail "$governor: never polled"
+		[ "$(usage 1)" -gt "$halts" ] || fail "$governor: never halted"
+	done
+	echo "$before" > $CPUS/cpuidle/current_governor
+}
+
+does_not_poll_an_idle_machine() {
+	loaded
+	sleep 2
+	polled=$(statistic polled_ns)
+	sleep 5
+	share=$((($(statistic polled_ns) - polled) / 50000 / $(nproc)))
+	echo "$share ppm of 5 s polled"
+	[ "$share" -lt 20000 ] || fail "polls on an idle machine"
+}
+
+obeys_latency_qos() {
+	loaded
+	sleep 1
+	halts=$(usage 1)
+	exec 3> /dev/cpu_dma_latency
+	printf '\0\0\0\0' >&3
+	sleep 1
+	before=$(usage 1)
+	pipe_load 1000
+	sleep 1
+	after=$(usage 1)
+	exec 3>&-
+	[ "$after" -eq "$before" ] || fail "halted $((after - before)) times at a latency limit of 0"
+	sleep 1
+	[ "$(usage 1)" -gt "$halts" ] || fail "does not halt again"
+}
+
+disable() { # STATE 0|1, all CPUs
+	for file in "$CPUS"/cpu*/cpuidle/state"$1"/disable; do
+		echo "$2" > "$file"
+	done
+}
+
+obeys_disabled_states() {
+	loaded
+	for state in 0 1; do
+		disable $state 1
+		sleep 1
+		before=$(usage 1)
+		pipe_load 1000
+		sleep 1
+		after=$(usage 1)
+		disable $state 0
+		if [ $state = 1 ]; then
+			[ "$after" -eq "$before" ] || fail "HALT is disabled, but entered"
+		else
+			[ "$after" -gt "$before" ] || fail "POLL is disabled, and HALT never entered"
+		fi
+	done
+}
+
+survives_hotplug_under_load() {
+	loaded
+	start_load
+	for round in $(seq 10); do
+		for online in "$CPUS"/cpu*/online; do
+			cpu=${online%/online}
+			echo 0 > "$online" || fail "$cpu stays online"
+			[ ! -e "$cpu/lightsleep" ] || fail "$cpu is offline, its statistics are not"
+			echo 1 > "$online" || fail "$cpu stays offline"
+			[ -e "$cpu/lightsleep/polls" ] || fail "$cpu came back without us"
+		done
+		# Parameters and measurements meet CPUs that come and go.
+		set_parameter poll_limit_us $((round * 10)) || fail "round $round: poll_limit_us"
+	done
+	after_each
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		[ "$(sum "$cpu"/cpuidle/state*/usage)" -gt 0 ] || fail "$cpu is not idled by us"
+	done
+}
+
+measures_during_hotplug() {
+	loaded
+	online=$CPUS/cpu1/online
+	[ -e "$online" ] || skip "CPU 1 cannot go offline"
+	(for _ in $(seq 20); do
+		echo 0 > "$online"
+		echo 1 > "$online"
+	done) > /dev/null 2>&1 &
+	for _ in $(seq 10); do
+		# Only "too busy" and "did not come to rest" are acceptable failures.
+		set_parameter calibrate 1 2> /tmp/calibrate ||
+			grep -qE 'timed out|unavailable' /tmp/calibrate || fail "$(cat /tmp/calibrate)"
+	done
+	wait
+	[ "$(cat "$online")" = 1 ] || fail "the CPU did not come back"
+}
+
+loads_and_unloads_under_load() {
+	unload
+	start_load
+	for round in $(seq 100); do
+		load
+		rmmod $MODULE || fail "round $round: rmmod failed"
+	done
+	after_each
+	[ "$(cat $CPUS/cpuidle/current_driver)" = none ] || fail "a driver was left behind"
+	[ ! -e $CPUS/cpu0/lightsleep ] || fail "statistics were left behind"
+	pipe_load 500
+}
+
+suspends_to_idle() {
+	grep -qw freeze /sys/power/state || skip "no suspend-to-idle here"
+	[ -w /sys/class/rtc/rtc0/wakealarm ] || skip "no clock to wake up by"
+	loaded
+	halts=$(usage 1)
+	echo 0 > /sys/class/rtc/rtc0/wakealarm
+	echo +3 > /sys/class/rtc/rtc0/wakealarm
+	echo freeze > /sys/power/state || fail "suspend failed"
+	pipe_load 500
+	[ "$(usage 1)" -gt "$halts" ] || fail "never halted"
+}
+
+refuses_beside_another_driver() {
+	unload
+	[ -e "$MODULES/other_driver.ko" ] || skip "no other_driver.ko"
+	insmod "$MODULES/other_driver.ko"
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads beside another driver"
+	last_message 'idled by other already: unload' || fail "does not say who has the CPUs"
+	rmmod other_driver
+	load
+}
+
+refuses_to_load_twice() {
+	loaded
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loaded twice"
+	[ "$(cat $CPUS/cpuidle/current_driver)" = lightsleep ] || fail "the first one is gone"
+}
+
+# Only for kernels booted with the option in question.
+
+refuses_idle_override() {
+	option=$(grep -o 'idle=[a-z]*' /proc/cmdline) || skip "no idle= on the command line"
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads with $option"
+	last_message "says $option" || fail "does not name $option"
+}
+
+refuses_without_cpuidle() {
+	grep -q cpuidle.off=1 /proc/cmdline || skip "cpuidle is not off"
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads without cpuidle"
+	last_message 'cpuidle is disabled: boot without cpuidle.off=1' || fail "does not say why"
+}
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+
+if [ $# = 0 ]; then
+	set -- binds_and_names_its_states measures_the_halt_cost enters_both_states \
+		accounts_for_its_time takes_parameters_at_run_time refuses_bad_parameters \
+		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
+		obeys_latency_qos obeys_disabled_states survives_hotplug_under_load \
+		measures_during_hotplug loads_and_unloads_under_load suspends_to_idle \
+		refuses_beside_another_driver refuses_to_load_twice
+fi
+trap 'after_each; rm -f "$LOAD"; unload' EXIT
+run_tests "$@"

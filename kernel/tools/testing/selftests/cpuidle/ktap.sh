@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=sh
+#
+# KTAP for shell selftests. A test is a function that returns 0 (ok), 4 (skip)
+# or anything else (not ok); what it prints becomes diagnostics. run_tests ends
+# the script with the status that kselftest expects.
+
+KSFT_SKIP=4
+
+# after_each: redefine it to undo what a test that failed may have left.
+after_each() {
+	:
+}
+
+# run_tests TEST...: runs every test, in order, each in a shell of its own.
+run_tests() {
+	echo "KTAP version 1"
+	echo "1..$#"
+	number=0
+	failed=0
+	for name in "$@"; do
+		number=$((number + 1))
+		output=$("$name" 2>&1)
+		status=$?
+		after_each
+		[ -z "$output" ] || echo "$output" | sed 's/^/# /'
+		case $status in
+		0) echo "ok $number $name" ;;
+		"$KSFT_SKIP") echo "ok $number $name # SKIP" ;;
+		*)
+			echo "not ok $number $name"
+			failed=1
+			;;
+		esac
+	done
+	exit $failed
+}
+
+# fail WORD...: ends the test with a reason.
+fail() {
+	echo "$*"
+	exit 1
+}
+
+# skip WORD...: ends the test, as one that does not apply here.
+skip() {
+	echo "$*"
+	exit "$KSFT_SKIP"
+}
