@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,7 +103,7 @@ def probe(arch: Arch, tree: KernelTree) -> Accelerator:
             output = process.communicate(timeout=PROBE_S)[0]
             outcome = f"QEMU ended with status {process.returncode}"
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             output = process.communicate()[0]
             outcome = f"a stock kernel hung for {PROBE_S:.0f} s"
         finally:

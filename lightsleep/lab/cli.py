@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+import tempfile
 from pathlib import Path
 from typing import get_args
 
@@ -69,12 +69,12 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
         return None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as error:
-        raise click.BadParameter(f"cannot make {path.parent}: {error.strerror}") from error
+        raise click.BadParameter(f"cannot write in {path.parent}: {error.strerror}") from error
     if path.is_dir():
         raise click.BadParameter(f"{path} is a folder; name a file")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise click.BadParameter(f"cannot write in {path.parent}")
     return path
 
 

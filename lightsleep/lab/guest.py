@@ -2,7 +2,7 @@
 """A booted guest, as an experiment or a test sees it.
 
 Every call is bounded. A guest that panics, hangs or talks nonsense is an error at once, which
-shows the end of the console, says where the whole of it was kept, and how to see it happen.
+shows where on the console it began, says where the whole of it was kept, and how to see it happen.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from lightsleep.lab.vm import VM, Hardware
 BOOT_S = 120.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
+
+SHOWN = 25
+"""Lines of a console that an error message shows."""
 
 
 class GuestFailed(LightsleepError):
@@ -154,15 +157,17 @@ class Guest:
         if self.vm.ended() is not None:
             raise self.failure("the guest has ended")
         if found := splat.find(self.vm.console()):
-            shown = "\n".join(str(x) for x in found[:10])
-            raise self.failure(f"its kernel complained:\n{shown}")
+            raise self.failure(f"its kernel complained, first on {found[0]}")
 
     def failure(self, why: str) -> GuestFailed:
         """Return an error with all a developer needs, keeping the console's log."""
         log = self.vm.console()
-        tail = "\n".join(f"  | {line}" for line in log.splitlines()[-25:])
+        # What started it, where the kernel said so, else how far it got.
+        lines = log.splitlines()
+        start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
+        shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
         return GuestFailed(
-            f"{self.name}: {why}\n{tail or '  | (nothing on the console)'}\n"
+            f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n"
             f"console: {keep(log, self.name)}\n"
             f"see it happen: {self.machine.command()}"
         )

@@ -24,10 +24,17 @@ PACKAGES = {
 """Program -> the Debian package that has it."""
 
 
+SYSTEM_PATH = "/usr/sbin:/sbin"
+"""Where some of them are, which is not on every user's PATH."""
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+
+
 def need(*programs: str, packages: dict[str, str] = PACKAGES) -> None:
     """Raise LightsleepError naming the packages to install, where a program is missing."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    missing = [program for program in programs if shutil.which(program, path=path) is None]
+    missing = [program for program in programs if shutil.which(program, path=_path()) is None]
     if missing:
         names = " ".join(sorted({packages[program] for program in missing}))
         raise LightsleepError(
@@ -51,7 +58,7 @@ def run(argv: Sequence[str | Path], what: str, timeout_s: float = 900) -> str:
         text=True,
         errors="replace",
         process_group=0,
-        env=os.environ | {"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin", "LC_ALL": "C"},
+        env=os.environ | {"PATH": _path(), "LC_ALL": "C"},
     ) as process:
         try:
             output, _ = process.communicate(timeout=timeout_s)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab with real kernels in a real QEMU, and with guests that go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache, guest, roots
+from lightsleep.lab.agent import CommandTimeout
+from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.guest import Guest, GuestFailed, Machine, boot
+from lightsleep.lab.modules import build_modules
+
+pytestmark = pytest.mark.boot
+
+TCG = Machine(accel="tcg")
+ENOUGH_S = 300.0  # a loaded machine is slow; that fails no test
+
+
+@pytest.fixture(autouse=True)
+def own_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(guest, "LOGS", tmp_path / "logs")
+    return tmp_path / "logs"
+
+
+def test_a_guest_runs_commands(booted_guest: Guest) -> None:
+    assert booted_guest.run(["uname", "-m"]).stdout == "x86_64\n"
+    assert booted_guest.run(["perf", "--version"]).stdout.startswith("perf version")
+    assert booted_guest.run(["cat"], stdin="back").stdout == "back"
+    assert booted_guest.run(["nproc"]).stdout == "2\n"
+
+
+def test_a_guest_can_import_the_probing_half(booted_guest: Guest) -> None:
+    done = booted_guest.run(["python3", "-m", "lightsleep", "scan", "--json"])
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_a_command_that_fails_quotes_what_it_said(booted_guest: Guest) -> None:
+    with pytest.raises(LightsleepError, match=r"ls /nowhere: exit status 2.*No such file"):
+        booted_guest.run(["ls", "/nowhere"])
+    assert booted_guest.run(["ls", "/nowhere"], check=False).rc == 2
+
+
+def test_a_command_over_its_time_is_killed_and_the_guest_lives(booted_guest: Guest) -> None:
+    with pytest.raises(CommandTimeout):
+        booted_guest.run(["sleep", "1000"], timeout_s=1)
+    assert booted_guest.run(["pgrep", "sleep"], check=False).stdout == ""
+
+
+def test_files_of_a_guest(booted_guest: Guest) -> None:
+    booted_guest.write_text("/tmp/x", "ü")
+    assert booted_guest.read_text("/tmp/x") == "ü"
+    with pytest.raises(LightsleepError, match="Invalid argument"):
+        booted_guest.write_text("/proc/sys/kernel/panic", "garbage")
+
+
+def test_a_module_that_is_not_there_lists_what_is(booted_guest: Guest) -> None:
+    with pytest.raises(
+        LightsleepError, match=r"(?s)cannot load 'no-such-module x=1'.*modules there"
+    ):
+        booted_guest.insmod("no-such-module x=1")
+
+
+def test_time_stands_still_in_a_paused_guest(booted_guest: Guest) -> None:
+    def uptime() -> float:
+        return float(booted_guest.read_text("/proc/uptime").split()[0])
+
+    start, before = time.monotonic(), uptime()
+    booted_guest.vm.pause()
+    time.sleep(5)
+    booted_guest.vm.resume()
+    assert uptime() - before < time.monotonic() - start - 4
+    assert len(booted_guest.vm.vcpu_threads()) == 2
+
+
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != TCG.kernel])
+def test_every_kernel_boots(kernel: str) -> None:
+    with boot(Machine(kernel=kernel, accel="tcg"), timeout_s=ENOUGH_S) as other:
+        assert other.run(["uname", "-r"]).stdout.startswith(kernel)
+
+
+def test_a_panic_is_reported_at_once_with_its_log(own_logs: Path) -> None:
+    with pytest.raises(GuestFailed) as raised, boot(TCG, "crash", ENOUGH_S) as crashing:
+        crashing.run(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=ENOUGH_S)
+    assert "the guest went away" in raised.value.message  # and not: no answer in time
+    assert "sysrq triggered crash" in raised.value.message
+    assert "lightsleep lab shell --arch x86_64 --kernel 6.12" in raised.value.message
+    assert "sysrq triggered crash" in (own_logs / "crash-1.console.log").read_text()
+
+
+def test_a_boot_that_fails_is_reported_at_once() -> None:
+    machine = Machine(accel="tcg", append="rdinit=/nonexistent")
+    with pytest.raises(GuestFailed, match="the guest went away"), boot(machine, "x", ENOUGH_S):
+        pass
+
+
+def test_a_boot_that_hangs_meets_its_deadline(own_logs: Path) -> None:
+    with pytest.raises(GuestFailed, match=r"not booted within 0\.5 s"), boot(TCG, "hang", 0.5):
+        pass
+    assert (own_logs / "hang-1.console.log").exists()
+
+
+def test_a_splat_fails_the_run() -> None:
+    with pytest.raises(GuestFailed, match="WARNING: made up"), boot(TCG, "x", ENOUGH_S) as ill:
+        ill.run(["sh", "-c", "echo 'WARNING: made up' > /dev/kmsg"])
+
+
+SOURCE = """\
+#include <linux/module.h>
+static int answer;
+module_param(answer, int, 0444);
+static int __init trivial_init(void) { return answer == 42 ? 0 : -EINVAL; }
+module_init(trivial_init);
+MODULE_LICENSE("GPL");
+"""
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_modules_build_for_every_kernel(kernel: str, tmp_path: Path) -> None:
+    arch = ARCHES["x86_64"]
+    tree = roots.kernel_tree(arch, KERNELS[kernel])
+    (tmp_path / "Kbuild").write_text("obj-m := trivial.o\n")
+    (tmp_path / "trivial.c").write_text(SOURCE)
+    (module,) = build_modules(arch, tree, tmp_path, {"W": "1"})
+    assert module.name == "trivial.ko"
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["Kbuild", "trivial.c"]
+
+    (tmp_path / "trivial.c").write_text("int broken(void) { return missing; }\n")
+    with pytest.raises(LightsleepError, match=r"(?s)building modules.*'missing' undeclared"):
+        build_modules(arch, tree, tmp_path)
+
+
+def qemu_of(pid: int) -> list[int]:
+    """Return the QEMU processes among the children of a process."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [x for x in map(int, children) if "qemu" in Path(f"/proc/{x}/comm").read_text()]
+
+
+@pytest.mark.parametrize("command", [["shell"], ["compare", "idle"]], ids=lambda x: x[0])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_an_interrupted_lab(
+    command: list[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    guest.prepare(TCG)  # what it leaves in the cache is meant to stay
+    cached = sorted(cache.folder().iterdir())
+    mounts = Path("/proc/self/mountinfo").read_text()
+    with subprocess.Popen(
+        [sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as process:
+        deadline = time.monotonic() + ENOUGH_S
+        while not (qemus := qemu_of(process.pid)):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(number)
+        assert process.wait(60) != 0
+    while any(Path(f"/proc/{pid}").exists() for pid in qemus):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(cache.folder().iterdir()) == cached
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+
+
+def test_a_killed_unpacking_leaves_only_what_the_next_one_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "lightsleep", "lab", "shell"], stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + ENOUGH_S
+        while not list(tmp_path.glob("cache/.kernel*.scratch/tree/var")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    time.sleep(1)
+    cache.sweep(tmp_path / "cache")
+    assert all(x.name.endswith(".lock") for x in (tmp_path / "cache").iterdir())
+    time.sleep(2)  # a builder that survived would write on
+    assert all(x.name.endswith(".lock") for x in (tmp_path / "cache").iterdir())

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep lab`` and what a user can get wrong."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lightsleep.cli import main
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here may get as far as building something."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "file" / "no-cache"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["compare", "nap"], 2, "no experiment 'nap'; there are: idle"),
+        (["compare", "idle", "--runs", "4"], 2, "at least 5"),
+        (["compare", "idle", "--runs", "many"], 2, "many"),
+        (["compare", "idle", "--kernel", "5.4"], 2, "6.12"),
+        (["compare", "idle", "--arch", "vax"], 2, "x86_64"),
+        (["compare", "idle", "--accel", "xen"], 2, "tcg"),
+        (["compare", "idle", "--json", "."], 2, "is a folder"),
+        (["compare", "idle", "--json", "/proc/no/result.json"], 2, "cannot write in /proc/no"),
+        (["compare", "idle", "--json", "/proc/result.json"], 2, "cannot write in /proc"),
+        (["compare"], 2, "NAME"),
+        (["shell", "--kernel", "5.4"], 2, "6.12"),
+        (["compare", "idle"], 1, "LIGHTSLEEP_CACHE"),
+        (["shell"], 1, "LIGHTSLEEP_CACHE"),
+    ],
+)
+def test_bad_input_is_explained(arguments: list[str], status: int, said: str) -> None:
+    result = CliRunner().invoke(main, ["lab", *arguments])
+    assert result.exit_code == status
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_list_names_everything() -> None:
+    result = CliRunner().invoke(main, ["lab", "list"])
+    assert result.exit_code == 0
+    for word in ("idle", "6.12", "6.1", "7.2", "x86_64"):
+        assert word in result.output

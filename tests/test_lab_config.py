@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab's tables, its packages and its mirrors."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import accel, config, experiment, host, modules, roots
+from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.guest import Machine, prepare
+
+X86 = ARCHES["x86_64"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES.keys())
+def test_package_names_are_complete(arch: config.Arch, kernel: config.Kernel) -> None:
+    for package in (kernel.image, kernel.headers):
+        name = package.format(debian=arch.debian)
+        assert name.startswith("linux-")
+        assert name.endswith(arch.debian)
+
+
+def test_rows_are_found_by_their_own_names() -> None:
+    assert all(name == row.name for name, row in ARCHES.items())
+    assert all(name == row.name for name, row in KERNELS.items())
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(LightsleepError, match=r"no kernel '5\.4'; there are: 6\.12"):
+        prepare(Machine(kernel="5.4"))
+    with pytest.raises(LightsleepError, match="no architecture 'vax'; there are: x86_64"):
+        prepare(Machine(arch="vax"))
+    with pytest.raises(LightsleepError, match=r"no experiment 'nap'; there are: .*idle"):
+        experiment.load("nap")
+
+
+def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SYSTEM_PATH", "")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LightsleepError, match="apt-get install bubblewrap mmdebstrap"):
+        host.need("mmdebstrap", "bwrap")
+    with pytest.raises(LightsleepError, match="apt-get install qemu-system-x86"):
+        prepare(Machine())
+
+
+def test_every_needed_program_has_a_package() -> None:
+    used = {
+        word
+        for file in Path(host.__file__).parent.glob("*.py")
+        for word in ("bwrap", "cpio", "depmod", "mksquashfs", "mmdebstrap", "setpriv", "xz", "zstd")
+        if f'need("{word}"' in file.read_text()
+    }
+    assert used
+    assert used <= host.PACKAGES.keys()
+
+
+def apt_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    done = subprocess.CompletedProcess([], 0, stdout=text)
+    monkeypatch.setattr(roots.subprocess, "run", lambda *_, **__: done)
+
+
+def test_mirrors_are_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_says(
+        monkeypatch,
+        "Docker|Docker CE|https://other.example/\n"
+        "Debian|Debian-Security|https://sec.example/\n"
+        "Debian|Debian|https://deb.example/debian/\n"
+        "Debian|Debian Backports|https://back.example/\n"
+        "Debian|Debian|https://second.example/\n",
+    )
+    assert roots.sources("trixie", "trixie-backports") == [
+        "deb https://deb.example/debian/ trixie main",
+        "deb https://deb.example/debian/ trixie-updates main",
+        "deb https://deb.example/debian/ trixie-backports main",
+        "deb https://sec.example/ trixie-security main",
+    ]
+
+
+def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_says(monkeypatch, "Ubuntu|Ubuntu|https://ubuntu.example/\n")
+    assert roots.sources("bookworm", "bookworm") == []
+    with pytest.raises(LightsleepError, match="trixie-backports"):
+        roots.sources("trixie", "trixie-backports")
+
+
+def test_a_machine_says_how_to_boot_it() -> None:
+    machine = Machine(append="idle=poll quiet", modules=("cpuidle_lightsleep x=1",))
+    assert machine.command() == (
+        "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
+        "--module 'cpuidle_lightsleep x=1'"
+    )
+
+
+def test_what_is_built_does_not_determine_what_to_build() -> None:
+    names = ["a.c", "a.h", "Kbuild", "a.mod.c", "a.o", "a.ko", "notes.txt"]
+    assert [x for x in names if modules.is_source(Path(x))] == ["a.c", "a.h", "Kbuild"]
+
+
+def test_another_architecture_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    tree = roots.KernelTree(KERNELS["6.12"], Path("/nowhere"), "6.12")
+    chosen = accel.choose("auto", X86, tree)
+    assert (chosen.name, chosen.reason) == ("tcg", "a x86_64 guest on a riscv64 host")
+    with pytest.raises(LightsleepError, match="use --accel tcg"):
+        accel.choose("kvm", X86, tree)
+
+
+def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tree = roots.KernelTree(KERNELS["6.12"], Path("/nowhere"), "6.12")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(accel, "KVM", tmp_path / "kvm")
+    assert accel.choose("auto", X86, tree).reason == "no /dev/kvm"
+    (tmp_path / "kvm").write_text("")
+    monkeypatch.setattr(accel.os, "access", lambda *_: False)
+    assert "group kvm" in accel.choose("auto", X86, tree).reason
+
+
+@pytest.mark.parametrize(
+    ("prints", "name", "reason"),
+    [
+        ("echo VFS: Unable to mount root fs", "kvm", "a stock kernel boots under it"),
+        ("echo Booting from ROM; sleep 99", "tcg", "hung for 1 s (last line: 'Booting from ROM')"),
+        ("sleep 99", "tcg", "hung for 1 s (before its first line of output)"),
+        ("echo assertion failed; exit 6", "tcg", "ended with status 6"),
+    ],
+)
+def test_kvm_is_judged_by_a_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prints: str, name: str, reason: str
+) -> None:
+    qemu = tmp_path / X86.qemu
+    qemu.write_text(f"#!/bin/sh\n{prints}\n")
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(accel, "PROBE_S", 1.0)
+    verdict = accel.probe(X86, roots.KernelTree(KERNELS["6.12"], tmp_path, "6.12"))
+    assert verdict.name == name
+    assert reason in verdict.reason

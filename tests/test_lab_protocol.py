@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The protocol, with guests that only pretend."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import hosttime, protocol
+from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.experiments.idle import EXPERIMENT, interrupts
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.hosttime import ThreadTime
+
+WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
+
+
+class FakeGuest:
+    """A guest that notes which guests run; its vCPU is the main thread of a process."""
+
+    def __init__(self, name: str, world: list[str], pid: int = 0) -> None:
+        self.name, self.world, self.pid = name, world, pid
+        self.vm = self
+        self.process = self
+        self.checked = 0
+
+    def resume(self) -> None:
+        self.world.append(f"+{self.name}")
+
+    def pause(self) -> None:
+        self.world.append(f"-{self.name}")
+
+    def vcpu_threads(self) -> list[int]:
+        return [self.pid]
+
+    def check(self) -> None:
+        self.checked += 1
+
+
+def fakes(*names: str) -> tuple[dict[str, Guest], list[str]]:
+    world: list[str] = []
+    return {name: cast(Guest, FakeGuest(name, world)) for name in names}, world
+
+
+def experiment(measure: Callable[[Guest], dict[str, float]], **changes: Any) -> Experiment:
+    arms = (Arm("a", "baseline", ""), Arm("b", "treatment", ""), Arm("c", "control", ""))
+    base = Experiment("t", "h", arms, (WAIT,), measure, vcpus=1)
+    return dataclasses.replace(base, **changes)
+
+
+def quiet() -> protocol.Progress:
+    return protocol.Progress(lambda *_: None)
+
+
+def test_equal_seed_equal_order_and_every_arm_once_per_round() -> None:
+    order = protocol.draw_order("abcd", 50, 7)
+    assert order == protocol.draw_order("abcd", 50, 7)
+    assert order != protocol.draw_order("abcd", 50, 8)
+    assert all(sorted(arms) == list("abcd") for arms in order)
+
+
+def test_no_arm_prefers_a_place() -> None:
+    firsts = Counter(arms[0] for arms in protocol.draw_order("abcd", 4000, 1))
+    assert all(800 < firsts[arm] < 1200 for arm in "abcd")
+
+
+def test_exactly_one_guest_runs_while_it_is_measured() -> None:
+    guests, world = fakes("a", "b", "c")
+    order = protocol.draw_order("abc", 4, 3)
+    protocol.run_rounds(experiment(lambda _: {"wait_s": 1.0}), guests, order, quiet())
+    assert world == [f"{sign}{arm}" for arms in order for arm in arms for sign in "+-"]
+
+
+def test_the_warm_up_is_dropped_and_nothing_else() -> None:
+    guests, _ = fakes("a", "b", "c")
+    count: Counter[str] = Counter()
+
+    def measure(guest: Guest) -> dict[str, float]:
+        count[guest.name] += 1
+        return {"wait_s": count[guest.name]}
+
+    order = protocol.draw_order("abc", 7, 3)
+    samples = protocol.run_rounds(experiment(measure, warmup=2), guests, order, quiet())
+    assert samples == {"wait_s": {arm: [3, 4, 5, 6, 7] for arm in "abc"}}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}, {"wait_s": float("nan")}]
+)
+def test_what_is_measured_must_be_what_was_promised(values: dict[str, float]) -> None:
+    guests, _ = fakes("a", "b", "c")
+    with pytest.raises(LightsleepError, match="promised"):
+        protocol.run_rounds(experiment(lambda _: values, warmup=0), guests, [list("abc")], quiet())
+
+
+def test_a_guest_that_fails_fails_the_comparison() -> None:
+    guests, _ = fakes("a", "b", "c")
+
+    def measure(guest: Guest) -> dict[str, float]:
+        if guest.name == "b":
+            raise LightsleepError("b panicked")
+        return {"wait_s": 1.0}
+
+    with pytest.raises(LightsleepError, match="b panicked"):
+        protocol.run_rounds(experiment(measure), guests, protocol.draw_order("abc", 3, 1), quiet())
+
+
+def test_time_left_is_what_steps_took_so_far_and_the_rests_to_come() -> None:
+    said: list[float | None] = []
+    progress = protocol.Progress(lambda _, left_s: said.append(left_s), 4, 2, 22.0)
+    assert progress.left_s() is None
+    progress.taken_s = [1.0, 3.0]
+    assert progress.left_s() == 4 * 2.0 + 2 * 22.0
+    with progress.rest(""):
+        pass
+    assert progress.left_s() == 4 * 2.0 + 22.0
+    assert said == [52.0]
+
+
+@pytest.fixture
+def processes() -> Iterator[tuple[int, int]]:
+    """A process that sleeps and one that spins."""
+    with (
+        subprocess.Popen(["sleep", "1000"]) as sleeper,
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinner,
+    ):
+        yield sleeper.pid, spinner.pid
+        sleeper.kill()
+        spinner.kill()
+
+
+def test_at_rest_sleepers_are_told_from_spinners(
+    processes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "SETTLE_S", 0.3)
+    world: list[str] = []
+    pids = dict(zip(("still", "spins"), processes, strict=True))
+    fake = {name: FakeGuest(name, world, pid) for name, pid in pids.items()}
+    arms = (Arm("still", "baseline", ""), Arm("spins", "limit", "", spins=True))
+    with_rest = experiment(
+        lambda _: {"wait_s": 1.0}, arms=arms, metrics=(WAIT, IDLE_RESIDENCY), rest_s=0.5, warmup=0
+    )
+    guests = cast(dict[str, Guest], fake)
+    samples = protocol.run_rounds(with_rest, guests, [["still", "spins"]], quiet())
+    asleep = samples[IDLE_RESIDENCY.name]
+    assert asleep["still"][0] > 99
+    assert asleep["spins"][0] < 50  # also where others keep it from running
+    assert world[-4:] == ["+still", "+spins", "-spins", "-still"]
+    assert all(guest.checked == 1 for guest in fake.values())
+
+
+def test_waiting_for_a_core_counts_as_awake() -> None:
+    before, after = ThreadTime(100, 50), ThreadTime(400, 650)
+    assert after.awake_since(before) == 900
+
+
+def test_a_thread_is_idle_class_only_while_asked(processes: tuple[int, int]) -> None:
+    import os
+
+    hosttime.be_idle_class([processes[0]], True)
+    assert os.sched_getscheduler(processes[0]) == os.SCHED_IDLE
+    hosttime.be_idle_class([processes[0]], False)
+    assert os.sched_getscheduler(processes[0]) == os.SCHED_OTHER
+
+
+def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:
+    import time
+
+    ours, all_others = protocol.Load([processes[1]]), protocol.Load([])
+    time.sleep(1)
+    assert all_others.percent() > ours.percent()
+
+
+INTERRUPTS = """\
+            CPU0       CPU1
+  24:         10         20  PCI-MSI 4096-edge      virtio0-config
+ LOC:       3824       4226   Local timer interrupts
+ RES:         16         30   Rescheduling interrupts
+ CAL:       2806       2645   Function call interrupts
+ TLB:          1          2   TLB shootdowns
+ ERR:          0
+"""
+
+
+def test_interrupts_are_summed_over_cpus_and_rows() -> None:
+    assert interrupts(INTERRUPTS, "RES", "CAL") == 16 + 30 + 2806 + 2645
+    assert interrupts(INTERRUPTS, "24") == 30
+
+
+def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:
+    assert sorted(arm.role for arm in EXPERIMENT.arms) == [
+        "baseline",
+        "control",
+        "limit",
+        "treatment",
+    ]
+    by_role = {arm.role: arm for arm in EXPERIMENT.arms}
+    assert by_role["control"].modules == by_role["baseline"].modules
+    assert by_role["control"].append == by_role["baseline"].append
+    assert all(metric.description for metric in EXPERIMENT.metrics)
+
+
+def test_the_cpu_model_is_found_whatever_it_is_called() -> None:
+    assert protocol.cpu_model("processor\t: 0\nmodel name\t: QEMU TCG\n") == "QEMU TCG"
+    assert protocol.cpu_model("processor\t: 0\ncpu\t\t: POWER9\n") == "POWER9"
+    assert protocol.cpu_model("") == "unknown"
+    assert protocol.cpu_model(Path("/proc/cpuinfo").read_text())
