@@ -95,7 +95,7 @@ KERNELS = {
 
 BUILD_TOOLS = (
     *("make", "binutils", "dash", "bash", "coreutils", "sed", "grep", "mawk"),
-    *("findutils", "diffutils", "perl"),
+    *("findutils", "diffutils", "perl", "sparse"),
 )
 """What a kernel's own build of an external module runs, beyond what its headers depend on."""
 

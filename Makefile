@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# What a person does with this project. Each verb installs what it needs (Debian packages and
+# a Python environment), says so, and keeps what was slow to get in one cache folder:
+# $LIGHTSLEEP_CACHE, else $XDG_CACHE_HOME/lightsleep, else ~/.cache/lightsleep.
+
+SHELL := bash
+CACHE := $(or $(LIGHTSLEEP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lightsleep)
+export LIGHTSLEEP_CACHE := $(CACHE)
+
+# One environment per clone and list of requirements: an older one is never in the way.
+VENV := $(CACHE)/venv-$(shell { pwd; cat pyproject.toml; } | sha256sum | cut -c1-16)
+PYTHON := $(VENV)/bin/python
+LIGHTSLEEP := $(VENV)/bin/lightsleep
+SUDO := $(shell test $$(id -u) = 0 || echo sudo)
+
+# What the lab needs, and what the tests need on top.
+LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
+	kmod xz-utils zstd
+CHECK_PACKAGES := gcc libc6-dev perl shellcheck
+BENCH_PACKAGES := gcc libc6-dev valgrind
+
+OUT := out
+comma := ,
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check check-quick lint bench-policy clean clean-cache
+
+help: ## list these verbs
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+
+# $(call packages,NAMES): installs those that are missing, and nothing otherwise.
+define packages
+	@missing=$$(for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2> /dev/null | \
+		grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+		echo "==> installing Debian packages:" $$missing; \
+		$(SUDO) apt-get -qq update && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive \
+			apt-get -qq install -y --no-install-recommends $$missing > /dev/null; \
+	fi
+endef
+
+# $(call environment,EXTRAS): the Python environment, finished or not there.
+define environment
+	@if [ ! -e $(VENV)/ready-$(1) ]; then \
+		echo "==> Python environment with extras: $(1)"; \
+		python3 -m venv $(VENV) && \
+		$(PYTHON) -m pip --quiet install --disable-pip-version-check -e '.[$(1)]' && \
+		touch $(VENV)/ready-$(1); \
+	fi
+	@touch $(VENV) # the lab removes from the cache what nobody used for long
+endef
+
+demo: ## boot a stock kernel without and with lightsleep, show what changed
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab)
+	$(LIGHTSLEEP) lab compare idle --json $(OUT)/demo/result.json
+	$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html
+
+lint:
+	$(call packages,python3 python3-venv $(CHECK_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	@echo "==> linters"
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy lightsleep benchmarks
+	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
+
+check-quick: lint ## tests that boot and build no kernel
+	$(PYTHON) -m pytest -q -m 'not boot and not build'
+
+check: ## every test: boots and builds kernels, too
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(MAKE) --no-print-directory lint
+	$(PYTHON) -m pytest -v
+
+bench-policy: ## the polling policy beside other rules, and what an update of it costs
+	$(call packages,python3 python3-venv $(BENCH_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json
+	$(PYTHON) benchmarks/poll_limit_instructions.py
+
+clean: ## remove what was built here; the cache stays
+	rm -rf $(OUT) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-cache: ## remove the cache folder
+	rm -rf $(CACHE)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Runs the kernel selftests of this project in a guest and reads what they say, in KTAP."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.initramfs import GUEST_MODULES
+
+SELFTESTS = Path(__file__).parent.parent / "kernel/tools/testing/selftests/cpuidle"
+
+LINE = re.compile(r"(?P<not>not )?ok (?P<number>\d+) (?P<name>\w+)(?P<skip> # SKIP)?")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results of one script: test names, and the output of those that failed."""
+
+    passed: list[str]
+    skipped: list[str]
+    failed: dict[str, str]
+
+
+def parse(text: str) -> Result:
+    """Read KTAP. Raises ValueError where it is not whole: a plan that was not carried out."""
+    passed: list[str] = []
+    skipped: list[str] = []
+    failed: dict[str, str] = {}
+    notes: list[str] = []
+    planned = 0
+    for line in text.splitlines():
+        if line.startswith("1.."):
+            planned = int(line[3:].split()[0])
+        elif line.startswith("#"):
+            notes.append(line)
+        elif match := LINE.fullmatch(line):
+            if match["not"]:
+                failed[match["name"]] = "\n".join(notes)
+            elif match["skip"]:
+                skipped.append(match["name"])
+            else:
+                passed.append(match["name"])
+            notes = []
+    if not planned or len(passed) + len(skipped) + len(failed) != planned:
+        raise ValueError(f"planned {planned} tests, but the output is:\n{text}")
+    return Result(passed, skipped, failed)
+
+
+def run_selftest(guest: Guest, script: str, *tests: str, timeout_s: float = 900) -> Result:
+    """Run a selftest script, all of it or only ``tests``, and return its results."""
+    for file in SELFTESTS.glob("*.sh"):
+        guest.write_text(f"/tmp/{file.name}", file.read_text())
+    done = guest.run(
+        ["sh", f"/tmp/{script}", GUEST_MODULES, *tests], timeout_s=timeout_s, check=False
+    )
+    guest.check()
+    result = parse(done.stdout)
+    assert (done.rc == 0) == (not result.failed), f"exit status {done.rc}: {done.stdout}"
+    return result
