@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -101,6 +102,35 @@ def test_a_boot_that_fails_is_reported_at_once() -> None:
     machine = Machine(accel="tcg", append="rdinit=/nonexistent")
     with pytest.raises(GuestFailed, match="the guest went away"), boot(machine, "x", ENOUGH_S):
         pass
+
+
+def test_what_qemu_complains_of_is_quoted() -> None:
+    hardware = dataclasses.replace(guest.prepare(TCG), image=Path("/nonexistent"))
+    broken = Guest(TCG, hardware)
+    try:
+        with pytest.raises(GuestFailed, match="could not open kernel file"):
+            broken.wait(ENOUGH_S)
+    finally:
+        broken.close()
+
+
+def test_a_shell_takes_commands_and_ends() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "lightsleep", "lab", "shell", "--accel", "tcg"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        seen = b""
+        while b"guest:~# " not in seen:
+            data = process.stdout.read(4096)
+            assert data
+            seen += data
+        process.stdin.write(b"echo answer $((6 * 7))\rexit\r")
+        assert b"answer 42" in b"".join(iter(lambda: process.stdout.read(4096), b""))
+        assert process.wait(ENOUGH_S) == 0
 
 
 def test_a_boot_that_hangs_meets_its_deadline(own_logs: Path) -> None:

@@ -169,7 +169,7 @@ def shell(arch: str, kernel: str, accel: Wanted, append: str, modules: tuple[str
     guest = Guest(machine, hardware)
     try:
         guest.wait()
-        guest.vm.process.wait()
+        guest.shell()
     finally:
         guest.close()
 

@@ -24,6 +24,7 @@ from lightsleep.lab.roots import guest_root, kernel_tree
 from lightsleep.lab.vm import VM, Hardware
 
 BOOT_S = 120.0
+SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
 
@@ -151,6 +152,13 @@ class Guest:
                 f"modules there: {', '.join(there) or 'none'}; last kernel messages:\n"
                 + "\n".join(last)
             )
+
+    def shell(self) -> None:
+        """Give the console to a shell; return when it, or the guest, has ended."""
+        tty = f"/dev/{self.vm.hardware.arch.console}"
+        command = ["sh", "-c", f"cd; exec bash --norc -i <{tty} >{tty} 2>&1"]
+        with contextlib.suppress(AgentGone):
+            self._agent.run(command, SHELL_S, env={"PS1": "guest:\\w# ", "TERM": "linux"})
 
     def check(self) -> None:
         """Raise GuestFailed where the guest has ended or its console holds a splat."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -47,7 +48,6 @@ class Hardware:
         """Return the guest's kernel command line; a panic ends the VM at once."""
         parts = [f"console={self.arch.console}", "panic=-1", "oops=panic"]
         parts += [self.accelerator.append(self.arch), self.append]
-        parts += ["lightsleep=shell"] if self.interactive else []
         return " ".join(part for part in parts if part)
 
     def argv(self) -> list[str]:
@@ -58,7 +58,10 @@ class Hardware:
             *("-m", f"{self.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
-            *("-drive", f"file={self.root},if=none,id=root,format=raw,readonly=on"),
+            *(
+                "-drive",
+                f"file={str(self.root).replace(',', ',,')},if=none,id=root,format=raw,readonly=on",
+            ),
             *("-device", "virtio-blk-pci,drive=root", "-device", "virtio-serial-pci"),
         ]
 
@@ -72,14 +75,20 @@ class VM:
         self.hardware = hardware
         self.agent, agent = socket.socketpair()
         ours, theirs = socket.socketpair()
+        # QEMU opens it anew for the console, and its own messages go there too: both append.
         self._console = os.memfd_create("console")
-        console = "mon:stdio" if hardware.interactive else f"file:/dev/fd/{self._console}"
+        fcntl.fcntl(self._console, fcntl.F_SETFL, os.O_APPEND)
+        console = f"file,path=/dev/fd/{self._console},append=on"
         argv = [
             *("setpriv", "--pdeathsig", "KILL", *hardware.argv()),
             *("-chardev", f"socket,id=agent,fd={agent.fileno()}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
             *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "qmp,mode=control"),
-            *("-serial", console),
+            *(
+                "-chardev",
+                f"{'stdio,mux=on,signal=off' if hardware.interactive else console},id=console",
+            ),
+            *("-serial", "chardev:console"),
         ]
         stdio = None if hardware.interactive else subprocess.DEVNULL
         self.process = subprocess.Popen(
