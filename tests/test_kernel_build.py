@@ -18,28 +18,43 @@ ARCH = ARCHES["x86_64"]
 SOURCES = sorted(str(x) for x in SOURCE.rglob("*.[ch]") if not x.name.endswith(".mod.c"))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_compiler_and_sparse_have_nothing_to_say(kernel: str) -> None:
+# 7.2 refuses the sparse that distributions have: "not available or not up to date".
+SPARSE = ("6.1", "6.12")
+
+
+def complaints(kernel: str, **variables: str) -> tuple[str, list[str]]:
+    """Build for a kernel; return the log, and its warnings about our files."""
     tree = kernel_tree(ARCH, KERNELS[kernel])
-    variables = {"LIGHTSLEEP_TESTS": "1", "W": "1", "C": "2"}
-    modules = build_modules(ARCH, tree, SOURCE, variables)
+    modules = build_modules(ARCH, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1", **variables})
     log = (modules[0].parent / "build.log").read_text()
-    assert "CHECK" in log, "sparse did not run"
-    ours = [x for x in log.splitlines() if "warning:" in x and "linux-headers" not in x]
-    assert not ours
+    warnings = [x for x in log.splitlines() if "warning:" in x and "linux-headers" not in x]
+    return log, warnings
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_compiler_has_nothing_to_say(kernel: str) -> None:
+    log, warnings = complaints(kernel, W="1")
+    assert "cpuidle-lightsleep.o" in log
+    assert not warnings
+
+
+@pytest.mark.parametrize("kernel", SPARSE)
+def test_sparse_has_nothing_to_say(kernel: str) -> None:
+    log, warnings = complaints(kernel, C="2")
+    for source in (SOURCE / "drivers/cpuidle").glob("*.c"):
+        assert f"CHECK   /mnt/drivers/cpuidle/{source.name}" in log, "sparse did not run"
+    assert not warnings
 
 
 def test_checkpatch_has_nothing_to_say() -> None:
+    checker = style_tools() / "checkpatch.pl"
     done = subprocess.run(
-        ["perl", str(style_tools() / "checkpatch.pl"), "--no-tree", "--strict", "--terse", "--show-types", "-f"]
-        + SOURCES,
+        ["perl", checker, "--no-tree", "--strict", "--show-types", "-f", *SOURCES],
         capture_output=True,
         text=True,
         check=False,
     )
-    complaints = [x for x in done.stdout.splitlines() if not x.startswith("total:")]
-    assert not complaints, "\n".join(complaints)
-    assert done.stdout.count("total:") == len(SOURCES), done.stderr
+    assert done.stdout.count("has no obvious style problems") == len(SOURCES), done.stdout
 
 
 def test_dkms_names_what_is_built() -> None:
