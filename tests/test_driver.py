@@ -2,8 +2,8 @@
 """cpuidle-lightsleep in guests: its selftest on every kernel, and what it refuses."""
 
 import pytest
-
 from ktap import run_selftest
+
 from lightsleep.lab.config import KERNELS
 from lightsleep.lab.guest import Machine, boot
 

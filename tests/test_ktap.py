@@ -2,7 +2,6 @@
 """What is read from a selftest's output: a test that went missing must not look like success."""
 
 import pytest
-
 from ktap import parse
 
 WHOLE = "KTAP version 1\n1..3\nok 1 one\n# why\n# not\nnot ok 2 two\nok 3 three # SKIP\n"
