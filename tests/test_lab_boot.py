@@ -180,16 +180,21 @@ def qemu_of(pid: int) -> list[int]:
 def test_nothing_is_left_of_an_interrupted_lab(
     command: list[str], number: signal.Signals, tmp_path: Path
 ) -> None:
-    guest.prepare(TCG)  # what it leaves in the cache is meant to stay
-    cached = sorted(cache.folder().iterdir())
+    guest.prepare(TCG)
+    own_cache, cwd = tmp_path / "cache", tmp_path / "cwd"
+    own_cache.mkdir()
+    cwd.mkdir()
+    for entry in cache.folder().glob("[!.]*"):  # others may use that one meanwhile
+        (own_cache / entry.name).symlink_to(entry)
+    cached = sorted(own_cache.iterdir())
     mounts = Path("/proc/self/mountinfo").read_text()
     with subprocess.Popen(
         [sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        cwd=cwd,
+        env=os.environ | {"TMPDIR": str(cwd), "LIGHTSLEEP_CACHE": str(own_cache)},
     ) as process:
         deadline = time.monotonic() + ENOUGH_S
         while not (qemus := qemu_of(process.pid)):
@@ -202,8 +207,8 @@ def test_nothing_is_left_of_an_interrupted_lab(
     while any(Path(f"/proc/{pid}").exists() for pid in qemus):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert list(tmp_path.iterdir()) == []
-    assert sorted(cache.folder().iterdir()) == cached
+    assert list(cwd.iterdir()) == []
+    assert sorted(own_cache.iterdir()) == cached
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
