@@ -318,7 +318,7 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 
 	ls->ordered = false;
 	dev->poll_time_limit = false;
-	if (for_ns > 0 && (!goes_on || for_ns == FORCED_POLL_NS)) {
+	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->forced) == WAIT_POLL)) {
 		ls->outcome = lightsleep_poll(ls, for_ns);
 		dev->poll_time_limit = ls->outcome == IDLE_EXPIRED;
 		return POLL_INDEX;
