@@ -158,6 +158,10 @@ static u64 lightsleep_limit_ns(const struct lightsleep *ls)
 		break;
 	}
 
+	/* Who disables POLL does not want HALT to poll, either. */
+	if (ls->dev.states_usage[POLL_INDEX].disable)
+		return 0;
+
 	switch (READ_ONCE(mode)) {
 	case MODE_ADAPTIVE:
 		return min(READ_ONCE(ls->policy.limit_ns), lightsleep_params().ceiling_ns);
