@@ -155,6 +155,13 @@ takes_parameters_at_run_time() {
 	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" -le 1000 ] || fail "limit above the ceiling"
 }
 
+halts_after_the_longest_poll() {
+	loaded mode=fixed poll_limit_us=10000
+	halts=$(usage 1)
+	sleep 1
+	[ "$(usage 1)" -gt "$halts" ] || fail "polls for ever"
+}
+
 refuses_bad_parameters() {
 	loaded mode=fixed poll_limit_us=50
 	for value in 0 10001 -1 '' ' ' abc 1e3 0x 4294967297 99999999999999999999 '50 50'; do
@@ -245,19 +252,24 @@ disable() { # STATE 0|1, all CPUs
 }
 
 obeys_disabled_states() {
-	loaded
+	# In this mode HALT always polls first.
+	loaded mode=fixed
 	for state in 0 1; do
 		disable $state 1
 		sleep 1
-		before=$(usage 1)
+		halts=$(usage 1)
+		polls=$(statistic polls)
 		pipe_load 1000
 		sleep 1
-		after=$(usage 1)
+		halts=$(($(usage 1) - halts))
+		polls=$(($(statistic polls) - polls))
 		disable $state 0
-		if [ $state = 1 ]; then
-			[ "$after" -eq "$before" ] || fail "HALT is disabled, but entered"
+		if [ $state = 0 ]; then
+			[ $polls -eq 0 ] || fail "POLL is disabled, but HALT polled $polls times"
+			[ $halts -gt 0 ] || fail "POLL is disabled, and HALT never entered"
 		else
-			[ "$after" -gt "$before" ] || fail "POLL is disabled, and HALT never entered"
+			[ $halts -eq 0 ] || fail "HALT is disabled, but entered $halts times"
+			[ $polls -gt 0 ] || fail "HALT is disabled, and POLL never entered"
 		fi
 	done
 }
@@ -364,7 +376,8 @@ fi
 
 if [ $# = 0 ]; then
 	set -- binds_and_names_its_states measures_the_halt_cost enters_both_states \
-		accounts_for_its_time takes_parameters_at_run_time refuses_bad_parameters \
+		accounts_for_its_time takes_parameters_at_run_time halts_after_the_longest_poll \
+		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
 		obeys_latency_qos obeys_disabled_states survives_hotplug_under_load \
 		measures_during_hotplug loads_and_unloads_under_load suspends_to_idle \
