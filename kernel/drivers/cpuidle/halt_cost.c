@@ -24,6 +24,7 @@
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
+#include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/hrtimer.h>
@@ -32,6 +33,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
+#include <linux/topology.h>
 #include <linux/workqueue.h>
 
 #include "halt_cost.h"
@@ -238,17 +240,19 @@ out_free:
 	return ret;
 }
 
-/* The online CPU half the machine away: on most machines not an SMT sibling. */
+/* The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. */
 static unsigned int waker_of(unsigned int cpu)
 {
-	unsigned int steps = num_online_cpus() / 2;
+	unsigned int waker = cpu, other;
 
-	while (steps--) {
-		cpu = cpumask_next(cpu, cpu_online_mask);
-		if (cpu >= nr_cpu_ids)
-			cpu = cpumask_first(cpu_online_mask);
+	for_each_cpu_wrap(other, cpu_online_mask, cpu + 1) {
+		if (other == cpu)
+			break;
+		waker = other;
+		if (!cpumask_test_cpu(other, topology_sibling_cpumask(cpu)))
+			break;
 	}
-	return cpu;
+	return waker;
 }
 
 /**
