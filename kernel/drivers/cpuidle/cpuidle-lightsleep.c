@@ -40,7 +40,6 @@
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/idle.h>
-#include <linux/stop_machine.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 #include <linux/workqueue.h>
@@ -574,23 +573,15 @@ static int lightsleep_cpu_offline(unsigned int cpu)
 	return 0;
 }
 
-static int nothing(void *unused)
-{
-	return 0;
-}
-
-/* Whatever was set up, in reverse. */
+/*
+ * Whatever was set up, in reverse. No CPU is left in our code: each has taken
+ * back its own device, in a thread, so it had switched away from its idle task.
+ */
 static void lightsleep_tear_down(void)
 {
 	if (hotplug_state > 0)
 		cpuhp_remove_state(hotplug_state);
 	cpuidle_unregister_driver(&driver);
-	/*
-	 * No CPU enters our states any more, but one that an interrupt woke may
-	 * still be on its way out of them, beyond the reach of RCU. Only when
-	 * it has switched away from its idle task has it left our code.
-	 */
-	stop_machine(nothing, NULL, cpu_online_mask);
 	free_percpu(lightsleep);
 }
 
