@@ -414,6 +414,14 @@ static int lightsleep_calibrate(void)
 	return ret;
 }
 
+/* Parameters can be written before init has begun, and until the module is gone. */
+static void allow_calibration(bool yes)
+{
+	mutex_lock(&calibrate_mutex);
+	running = yes;
+	mutex_unlock(&calibrate_mutex);
+}
+
 static void calibrate_later(struct work_struct *work);
 static DECLARE_DELAYED_WORK(calibrate_work, calibrate_later);
 
@@ -625,7 +633,7 @@ static int __init lightsleep_init(void)
 		return ret;
 	}
 	hotplug_state = ret;
-	running = true;
+	allow_calibration(true);
 
 	/* Nothing is polled before the cost is known. */
 	ret = lightsleep_calibrate();
@@ -638,10 +646,7 @@ static int __init lightsleep_init(void)
 
 static void __exit lightsleep_exit(void)
 {
-	/* Parameters can be written until the module is gone. */
-	mutex_lock(&calibrate_mutex);
-	running = false;
-	mutex_unlock(&calibrate_mutex);
+	allow_calibration(false);
 	cancel_delayed_work_sync(&calibrate_work);
 	lightsleep_tear_down();
 }
