@@ -438,7 +438,7 @@ static int mode_set(const char *text, const struct kernel_param *kp)
 	int found = sysfs_match_string(mode_names, text);
 
 	if (found < 0) {
-		pr_err("mode: '%s' is none of adaptive, fixed, off\n", text);
+		pr_err("mode: must be adaptive, fixed or off\n");
 		return found;
 	}
 	WRITE_ONCE(mode, found);
@@ -465,8 +465,7 @@ static int poll_limit_us_set(const char *text, const struct kernel_param *kp)
 	if (!ret && (us < 1 || us > POLL_LIMIT_US_MAX))
 		ret = -ERANGE;
 	if (ret) {
-		pr_err("poll_limit_us: '%s' is not a number from 1 to %u\n", text,
-		       POLL_LIMIT_US_MAX);
+		pr_err("poll_limit_us: must be a number from 1 to %u\n", POLL_LIMIT_US_MAX);
 		return ret;
 	}
 	WRITE_ONCE(poll_limit_us, us);

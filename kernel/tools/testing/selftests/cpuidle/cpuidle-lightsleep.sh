@@ -175,6 +175,11 @@ refuses_bad_parameters() {
 	done
 	! set_parameter halt_cost_ns 1 2> /dev/null || fail "halt_cost_ns can be written"
 	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 50" ] || fail "a refused value stuck"
+	mark_log
+	! set_parameter mode never 2> /dev/null || fail "mode takes never"
+	! set_parameter poll_limit_us 0 2> /dev/null || fail "poll_limit_us takes 0"
+	last_message 'mode: must be adaptive, fixed or off$' || fail "does not say which modes"
+	last_message 'poll_limit_us: must be a number from 1 to 10000$' || fail "does not say which limits"
 
 	unload
 	for bad in mode=never poll_limit_us=0 poll_limit_us= calibrate=0 halt_cost_ns=1 mode; do
