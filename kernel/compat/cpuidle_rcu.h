@@ -4,7 +4,8 @@
  *
  * ct_cpuidle_enter() and _exit() came with "cpuidle: Annotate poll_idle()" and
  * its series (v6.3). Before, a state with CPUIDLE_FLAG_RCU_IDLE called
- * ct_idle_enter() itself, and lockdep was told by the idle loop.
+ * ct_idle_enter() itself, and lockdep was not told that the halt enables
+ * interrupts.
  */
 #ifndef _LIGHTSLEEP_COMPAT_CPUIDLE_RCU_H
 #define _LIGHTSLEEP_COMPAT_CPUIDLE_RCU_H

@@ -6,16 +6,18 @@
  * two states, POLL and HALT. HALT polls first, for the limit that poll_limit.c
  * has learned for this CPU, and halts when nothing came: the decision between
  * the two is made here, from what a wake costs on this machine, so it is the
- * same under every governor. What is left to the governor is the tick, and to
- * choose POLL where a latency QoS request forbids to halt at all; POLL polls
- * for up to the ceiling then.
+ * same under every governor but haltpoll, which chooses POLL by a rule of its
+ * own. What is left to the others is the tick, and to choose POLL where a
+ * latency QoS request forbids to halt at all; POLL polls for up to the ceiling
+ * then, in every mode.
  *
  * A poll takes interrupts, and one of them may arm a timer that only the idle
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
- * several calls; it ends with a wake. A poll is booked to the POLL state,
- * whichever state it was entered from, so residencies in sysfs are true.
+ * several calls; it ends with a wake, or with the interrupt that ends the halt.
+ * A poll is booked to the POLL state, whichever state it was entered from, so
+ * residencies in sysfs are true.
  *
  * Nothing on the way out of a poll reads a clock or takes a decision. The
  * period is settled when the CPU enters idle the next time, when nobody waits
@@ -343,6 +345,8 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
  * HALT decides by itself how long to poll first, so no idle period is too short
  * for it: its target residency is the least there is. Its exit latency is the
  * measured halt cost, set by lightsleep_calibrate(), for latency QoS to compare with.
+ * (The price: beside a polling state, teo of v6.12 never stops the tick for a state
+ * with a residency below 15 us. menu does.)
  *
  * .owner stays unset: every registered device would hold a reference, and the
  * module could never be unloaded.
@@ -365,7 +369,6 @@ static struct cpuidle_driver driver = {
 			.desc = "polls while it pays, then halts",
 		},
 	},
-	.safe_state_index = POLL_INDEX,
 	.state_count = 2,
 };
 
