@@ -90,14 +90,18 @@ binds_and_names_its_states() {
 }
 
 measures_the_halt_cost() {
+	mark_log
 	loaded
+	# 0 is a valid result, where the host wakes a halted CPU as fast as a busy one.
 	cost=$(parameter halt_cost_ns)
-	[ "$cost" -gt 0 ] || fail "halt_cost_ns is $cost"
+	last_message "halt costs $cost ns more" || fail "halt_cost_ns is $cost, and not measured"
 	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
 	[ "$latency" -eq $((cost / 1000 > 0 ? cost / 1000 : 1)) ] ||
 		fail "HALT advertises $latency us, measured are $cost ns"
+	mark_log
 	set_parameter calibrate 1 || fail "cannot measure again"
-	[ "$(parameter halt_cost_ns)" -gt 0 ] || fail "lost the halt cost"
+	cost=$(parameter halt_cost_ns)
+	last_message "halt costs $cost ns more" || fail "halt_cost_ns is $cost, and not measured again"
 	# The measurement's own threads are gone.
 	! grep -q '^halt_cost/' /proc/[0-9]*/comm 2> /dev/null || fail "threads left behind"
 }
