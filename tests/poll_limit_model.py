@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BUCKETS = 16
-WARMUP, TRIAL, WAIT_MIN, WAIT_MAX = 16, 32, 64, 4096
-ONE, MEMORY = 16, 32 * 16
+PAUSE, WARMUP, TRIAL, WAIT_MIN, WAIT_MAX = 64, 16, 128, 64, 4096
+ONE, MEMORY = 16, 128 * 16
 SECOND_NS = 10**9
 
 
@@ -51,14 +51,14 @@ class Model:
         return self.limit_ns
 
     def _remember(self, idle_ns: int) -> None:
-        b = bucket(idle_ns)
-        self.weight[b] += ONE
-        self.sum_ns[b] += ONE * idle_ns if b < BUCKETS - 1 else 0
-        if sum(self.weight) >= MEMORY:
+        if idle_ns > PAUSE * self.cost_ns or sum(self.weight) >= MEMORY:
             self.weight = [w // 2 for w in self.weight]
             self.sum_ns = [
                 s // 2 if w else 0 for s, w in zip(self.sum_ns, self.weight, strict=True)
             ]
+        b = bucket(idle_ns)
+        self.weight[b] += ONE
+        self.sum_ns[b] += ONE * idle_ns if b < BUCKETS - 1 else 0
 
     def _learned(self, cap_ns: int) -> int:
         ends = [512 << b for b in range(BUCKETS - 1)]

@@ -107,7 +107,23 @@ def test_who_was_robbed_stops_polling_when_it_does_not_pay(name, halt_cost_ns):
     policy = PollLimit(halt_cost_ns, SECOND)
     play(policy, 3_000, ADVERSARIES[name])
     limits = policy.replay(np.full(1_000, 20 * halt_cost_ns))
-    assert not limits[150:].any()
+    assert limits[150:].max() <= 512  # waits of 0 are in memory still
+    assert not limits[800:].any()
+
+
+@pytest.mark.parametrize("halt_cost_ns", COSTS)
+def test_a_few_pauses_empty_the_memory(halt_cost_ns):
+    policy = PollLimit(halt_cost_ns, SECOND)
+    policy.replay(np.full(5_000, halt_cost_ns // 8))
+    assert policy.limit_ns > 0
+    assert not policy.replay(np.full(100, 65 * halt_cost_ns))[12:].any()
+
+
+def with_rare_longer_waits(rng, n):
+    """What a pipe ping-pong between two CPUs of an emulated guest looks like."""
+    usual, longer = rng.uniform(4 * US, 8 * US, n), rng.uniform(16 * US, 32 * US, n)
+    draw = rng.random(n)
+    return np.select([draw < 0.92, draw < 0.99], [usual, longer], 200 * US).astype(np.int64)
 
 
 MOVES = [
@@ -157,7 +173,7 @@ def test_a_mostly_idle_cpu_never_tries(halt_cost_ns):
     assert not limits[1:].any()
 
 
-@pytest.mark.parametrize(("factor", "length"), [(1.5, 32), (3, 9)])
+@pytest.mark.parametrize(("factor", "length"), [(1.5, 128), (3, 9)])
 def test_trials_that_fail_become_rare(factor, length):
     """All periods are long enough not to pay and short enough to try.
 
@@ -194,6 +210,7 @@ def test_a_rhythm_is_caught_within_64_periods(before, share, halt_cost_ns):
 @pytest.mark.parametrize(
     ("pattern", "slack"),
     [
+        (with_rare_longer_waits, 1.02),
         (mixture(10 * US, 2 * MS, 0.1), 1.10),
         (mixture(10 * US, 2 * MS, 0.5), 1.15),
         (mixture(10 * US, 40 * US, 0.5), 1.10),
@@ -243,7 +260,7 @@ def test_two_cpus_find_out_of_halting_for_each_other(late, work, halt_cost_ns):
 def test_two_cpus_with_much_work_do_not_poll(work):
     cost = 50 * US
     for limits in ping_pong(int(work * cost), cost, 20_000, 60):
-        assert np.count_nonzero(limits[10_000:]) <= 3 * 32  # trials, one in 4096 periods
+        assert np.count_nonzero(limits[10_000:]) <= 3 * 128  # trials, one in 4096 periods
 
 
 # Bounds, whatever comes.
@@ -306,8 +323,8 @@ def test_bounds_hold_whatever_comes(sanitised, held):
     assert (state["limit_ns"][cost == 0] == 0).all()
     assert (state["credit_ns"] <= WARMUP * cost).all()
     assert (state["total"] == state["weight"].sum(axis=1)).all()
-    assert (state["total"] < 32 * 16).all()
-    assert (state["trial_left"] <= 32).all()
+    assert (state["total"] <= 128 * 16).all()
+    assert (state["trial_left"] <= 128).all()
     assert (state["trial_backoff"] >= 64).all()
     assert (state["trial_backoff"] <= 4096).all()
 

@@ -20,12 +20,18 @@
  * 1. Learn. The durations of recent idle periods are kept in a histogram with
  *    a bucket per power of two, each with a weight and the sum of what fell
  *    into it, so the cost that each bucket boundary would have had as a limit
- *    is known exactly, not estimated from bucket middles. All weights halve
- *    whenever they add up to 32 periods, so 16 to 32 periods are remembered.
- *    The limit is the boundary that would have cost least. Among equals it is
- *    the highest: where nothing in memory lasted longer, a higher limit would
- *    have cost nothing, and covers the rare longer wait that such a short
- *    memory has forgotten. Limits above 2C are not considered.
+ *    is known exactly, not estimated from bucket middles. The limit is the
+ *    boundary that would have cost least. Among equals it is the highest:
+ *    where nothing in memory lasted longer, a higher limit would have cost
+ *    nothing, and covers the rare longer wait that the memory has forgotten.
+ *    Limits above 2C are not considered.
+ *
+ *    All weights halve whenever they add up to 128 periods, so 64 to 128 are
+ *    remembered: enough to tell a wait that one period in a hundred exceeds
+ *    from one that one in ten does, which is what the limit of a steady
+ *    workload hangs on. They also halve at every pause, a period beyond
+ *    POLL_LIMIT_PAUSE halt costs, because a pause ends whatever went before:
+ *    a few of them empty the memory, and the next workload fills it anew.
  *
  *    A mostly idle CPU sees durations far above C. Every limit above 0 then
  *    only adds to the price, and the limit is 0.
@@ -74,10 +80,11 @@
 
 /* The weight of one idle period: what is left of it after 4 halvings is 1. */
 #define POLL_LIMIT_ONE		16
-#define POLL_LIMIT_MEMORY	(32 * POLL_LIMIT_ONE)
+#define POLL_LIMIT_MEMORY	(128 * POLL_LIMIT_ONE)
 
+#define POLL_LIMIT_PAUSE	64	/* halt costs */
 #define POLL_LIMIT_WARMUP	16	/* halt costs */
-#define POLL_LIMIT_TRIAL	32	/* periods */
+#define POLL_LIMIT_TRIAL	128	/* periods */
 #define POLL_LIMIT_WAIT_MIN	64	/* periods */
 #define POLL_LIMIT_WAIT_MAX	4096	/* periods */
 
@@ -96,17 +103,9 @@ static u64 bucket_end_ns(unsigned int bucket)
 	return 1ULL << (bucket + POLL_LIMIT_SHIFT);
 }
 
-static void remember(struct poll_limit *pl, u64 idle_ns)
+static void halve(struct poll_limit *pl)
 {
-	unsigned int b = bucket_of(idle_ns);
-
-	/* The last bucket is open-ended, is never polled out, needs no sum. */
-	if (b < POLL_LIMIT_BUCKETS - 1)
-		pl->sum_ns[b] += idle_ns * POLL_LIMIT_ONE;
-	pl->weight[b] += POLL_LIMIT_ONE;
-	pl->total += POLL_LIMIT_ONE;
-	if (pl->total < POLL_LIMIT_MEMORY)
-		return;
+	unsigned int b;
 
 	pl->total = 0;
 	for (b = 0; b < POLL_LIMIT_BUCKETS; b++) {
@@ -115,6 +114,20 @@ static void remember(struct poll_limit *pl, u64 idle_ns)
 		/* An odd weight loses a half; the sum must not outlive it. */
 		pl->sum_ns[b] = pl->weight[b] ? pl->sum_ns[b] / 2 : 0;
 	}
+}
+
+static void remember(struct poll_limit *pl, u64 idle_ns, u64 cost_ns)
+{
+	unsigned int b = bucket_of(idle_ns);
+
+	if (idle_ns > POLL_LIMIT_PAUSE * cost_ns || pl->total >= POLL_LIMIT_MEMORY)
+		halve(pl);
+
+	/* The last bucket is open-ended, is never polled out, needs no sum. */
+	if (b < POLL_LIMIT_BUCKETS - 1)
+		pl->sum_ns[b] += idle_ns * POLL_LIMIT_ONE;
+	pl->weight[b] += POLL_LIMIT_ONE;
+	pl->total += POLL_LIMIT_ONE;
 }
 
 /* The limit that would have cost least; @cost_ns and @cap_ns are bounded. */
@@ -235,7 +248,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 		book(pl, idle_ns, pl->limit_ns, cost_ns);
 	}
 
-	remember(pl, idle_ns);
+	remember(pl, idle_ns, cost_ns);
 	pl->limit_ns = cheapest_limit(pl, cost_ns, cap_ns);
 	if (on_trial(pl, cost_ns, pl->limit_ns))
 		pl->limit_ns = cap_ns;

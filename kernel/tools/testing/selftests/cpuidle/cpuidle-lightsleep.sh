@@ -338,18 +338,6 @@ loads_and_unloads_under_load() {
 	pipe_load 500
 }
 
-suspends_to_idle() {
-	grep -qw freeze /sys/power/state || skip "no suspend-to-idle here"
-	[ -w /sys/class/rtc/rtc0/wakealarm ] || skip "no clock to wake up by"
-	loaded
-	halts=$(usage 1)
-	echo 0 > /sys/class/rtc/rtc0/wakealarm
-	echo +3 > /sys/class/rtc/rtc0/wakealarm
-	echo freeze > /sys/power/state || fail "suspend failed"
-	pipe_load 500
-	[ "$(usage 1)" -gt "$halts" ] || fail "never halted"
-}
-
 refuses_beside_another_driver() {
 	unload
 	[ -e "$MODULES/other_driver.ko" ] || skip "no other_driver.ko"
@@ -394,7 +382,7 @@ if [ $# = 0 ]; then
 		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
 		obeys_latency_qos obeys_disabled_states survives_hotplug_under_load \
-		measures_during_hotplug loads_and_unloads_under_load suspends_to_idle \
+		measures_during_hotplug loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
