@@ -65,6 +65,7 @@
 #define POLL_LIMIT_US_MAX	10000
 
 #define CALIBRATE_RETRY		(10 * HZ)
+#define CALIBRATE_AGAIN		(60 * HZ)
 
 enum mode {
 	MODE_ADAPTIVE,
@@ -395,8 +396,8 @@ static const struct halt_cost_ops halt_cost_ops = {
 	.waits = lightsleep_waits,
 };
 
-/* Measures the halt cost and puts it to use. */
-static int lightsleep_calibrate(void)
+/* Measures the halt cost and puts it to use, only if it is lower if @lower. */
+static int lightsleep_calibrate(bool lower)
 {
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
 	u64 cost_ns;
@@ -404,7 +405,7 @@ static int lightsleep_calibrate(void)
 
 	mutex_lock(&calibrate_mutex);
 	ret = running ? halt_cost_measure(&halt_cost_ops, &cost_ns) : -ENODEV;
-	if (!ret) {
+	if (!ret && !(lower && halt_cost_ns && cost_ns >= halt_cost_ns)) {
 		WRITE_ONCE(halt_cost_ns, cost_ns);
 		/* Governors read the latency while they select: stop them. */
 		cpuidle_pause_and_lock();
@@ -428,9 +429,14 @@ static void allow_calibration(bool yes)
 static void calibrate_later(struct work_struct *work);
 static DECLARE_DELAYED_WORK(calibrate_work, calibrate_later);
 
+/*
+ * A machine on which a module is being loaded is often busy, with its boot for
+ * example, and other work only ever adds to what is measured. So it is measured
+ * once more when that is over, and the lower result stays.
+ */
 static void calibrate_later(struct work_struct *work)
 {
-	if (lightsleep_calibrate())
+	if (lightsleep_calibrate(true))
 		schedule_delayed_work(&calibrate_work, CALIBRATE_RETRY);
 }
 
@@ -510,7 +516,7 @@ static int calibrate_set(const char *text, const struct kernel_param *kp)
 		pr_err("calibrate: write 1 to measure the halt cost again\n");
 		return -EINVAL;
 	}
-	return lightsleep_calibrate();
+	return lightsleep_calibrate(false);
 }
 
 static const struct kernel_param_ops calibrate_ops = {
@@ -638,11 +644,10 @@ static int __init lightsleep_init(void)
 	allow_calibration(true);
 
 	/* Nothing is polled before the cost is known. */
-	ret = lightsleep_calibrate();
-	if (ret) {
+	ret = lightsleep_calibrate(false);
+	if (ret)
 		pr_warn("cannot measure the halt cost now (error %d), will try again\n", ret);
-		schedule_delayed_work(&calibrate_work, CALIBRATE_RETRY);
-	}
+	schedule_delayed_work(&calibrate_work, ret ? CALIBRATE_RETRY : CALIBRATE_AGAIN);
 	return 0;
 }
 
