@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BUCKETS = 16
-PAUSE, WARMUP, TRIAL, WAIT_MIN, WAIT_MAX = 64, 16, 128, 64, 4096
+SLACK, PAUSE, WARMUP, TRIAL, WAIT_MIN, WAIT_MAX = 8, 64, 16, 128, 64, 4096
 ONE, MEMORY = 16, 128 * 16
 SECOND_NS = 10**9
 
@@ -67,7 +67,10 @@ class Model:
         b = len(limits) - 1
         if b < len(ends) and self.sum_ns[b] <= self.weight[b] * cap_ns:
             limits.append(cap_ns)
-        return min(limits, key=lambda limit: (self._price(limit), -limit))
+        best = min(map(self._price, limits))
+        if best == self._price(0):
+            return 0
+        return max(limit for limit in limits if self._price(limit) <= best + best // SLACK)
 
     def _price(self, limit_ns: int) -> int:
         # The bucket that ends at the limit is caught, so is the one that a cap is in.

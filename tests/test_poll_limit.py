@@ -107,7 +107,6 @@ def test_who_was_robbed_stops_polling_when_it_does_not_pay(name, halt_cost_ns):
     policy = PollLimit(halt_cost_ns, SECOND)
     play(policy, 3_000, ADVERSARIES[name])
     limits = policy.replay(np.full(1_000, 20 * halt_cost_ns))
-    assert limits[150:].max() <= 512  # waits of 0 are in memory still
     assert not limits[800:].any()
 
 
@@ -210,7 +209,7 @@ def test_a_rhythm_is_caught_within_64_periods(before, share, halt_cost_ns):
 @pytest.mark.parametrize(
     ("pattern", "slack"),
     [
-        (with_rare_longer_waits, 1.02),
+        (with_rare_longer_waits, 1.10),
         (mixture(10 * US, 2 * MS, 0.1), 1.10),
         (mixture(10 * US, 2 * MS, 0.5), 1.15),
         (mixture(10 * US, 40 * US, 0.5), 1.10),
@@ -224,6 +223,13 @@ def test_a_mixture_costs_little_more_than_its_best_boundary(pattern, slack):
     boundaries = [0, *(512 << b for b in range(15) if 512 << b <= 2 * cost), 2 * cost]
     best = min(total(idle, boundary, cost) for boundary in boundaries)
     assert total(idle[64:], limits[64:], cost) <= slack * best
+
+
+def test_a_rare_long_wait_does_not_cost_the_longer_ones():
+    """One wait in a hundred is far too long; the seven in a hundred up to 32 us are caught."""
+    idle = with_rare_longer_waits(np.random.default_rng(5), 30_000)
+    limits = PollLimit(50 * US, SECOND).replay(idle)
+    assert np.mean(limits[64:] >= 32 * US) > 0.95
 
 
 # Two CPUs that wait for each other.

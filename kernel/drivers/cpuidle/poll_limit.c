@@ -20,11 +20,13 @@
  * 1. Learn. The durations of recent idle periods are kept in a histogram with
  *    a bucket per power of two, each with a weight and the sum of what fell
  *    into it, so the cost that each bucket boundary would have had as a limit
- *    is known exactly, not estimated from bucket middles. The limit is the
- *    boundary that would have cost least. Among equals it is the highest:
- *    where nothing in memory lasted longer, a higher limit would have cost
- *    nothing, and covers the rare longer wait that the memory has forgotten.
- *    Limits above 2C are not considered.
+ *    is known exactly, not estimated from bucket middles. Where none of them
+ *    beats halting at once, nothing is polled. Otherwise the limit is the
+ *    highest boundary that costs at most 1/8 more than the cheapest: a missed
+ *    wake costs this CPU C, but whoever waits for this CPU loses C as well,
+ *    and if that is a CPU that polls, it may then miss in turn. Where nothing
+ *    lasted longer, a higher limit costs nothing at all, and covers what the
+ *    memory has forgotten. Limits above 2C are not considered.
  *
  *    All weights halve whenever they add up to 128 periods, so 64 to 128 are
  *    remembered: enough to tell a wait that one period in a hundred exceeds
@@ -61,9 +63,10 @@
  *    doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
  *    POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU never tries.
  *
- * Everything here is integer arithmetic without division and without side
- * effects outside of struct poll_limit, so the same file runs in the kernel,
- * in unit tests and in simulations. An update walks the buckets at most twice.
+ * Everything here is integer arithmetic, divides by powers of two only, and has no
+ * effect outside of struct poll_limit, so the same file runs in the kernel, in
+ * unit tests and in simulations. An update walks the buckets four times at
+ * most.
  *
  * Context: poll_limit_update() is called by the owning CPU only, from its idle
  * task with interrupts off and RCU watching; there is nothing to lock.
@@ -82,6 +85,7 @@
 #define POLL_LIMIT_ONE		16
 #define POLL_LIMIT_MEMORY	(128 * POLL_LIMIT_ONE)
 
+#define POLL_LIMIT_SLACK	8	/* of the price */
 #define POLL_LIMIT_PAUSE	64	/* halt costs */
 #define POLL_LIMIT_WARMUP	16	/* halt costs */
 #define POLL_LIMIT_TRIAL	128	/* periods */
@@ -130,17 +134,20 @@ static void remember(struct poll_limit *pl, u64 idle_ns, u64 cost_ns)
 	pl->total += POLL_LIMIT_ONE;
 }
 
-/* The limit that would have cost least; @cost_ns and @cap_ns are bounded. */
-static u64 cheapest_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
+/*
+ * What the periods in memory would have cost with each limit: @price[0] without
+ * polling, @price[b + 1] with a limit at the end of bucket b, or at @cap_ns where
+ * that comes first. Returns the number of prices.
+ */
+static unsigned int price_limits(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns,
+				 u64 price[POLL_LIMIT_BUCKETS])
 {
-	u64 best = (u64)pl->total * cost_ns;
-	u64 limit_ns = 0, caught_ns = 0;
-	u32 missed = pl->total;
+	u64 caught_ns = 0, missed = pl->total;
 	unsigned int b;
 
+	price[0] = missed * cost_ns;
 	for (b = 0; b < POLL_LIMIT_BUCKETS - 1; b++) {
 		u64 end_ns = bucket_end_ns(b);
-		u64 price;
 
 		/* A cap inside of a bucket catches it if it is above its mean. */
 		if (end_ns > cap_ns && pl->sum_ns[b] > pl->weight[b] * cap_ns)
@@ -148,15 +155,30 @@ static u64 cheapest_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
 
 		caught_ns += pl->sum_ns[b];
 		missed -= pl->weight[b];
-		price = caught_ns + missed * (min(end_ns, cap_ns) + cost_ns);
-		if (price <= best) {
-			best = price;
-			limit_ns = min(end_ns, cap_ns);
-		}
+		price[b + 1] = caught_ns + missed * (min(end_ns, cap_ns) + cost_ns);
 		if (end_ns >= cap_ns)
-			break;
+			return b + 2;
 	}
-	return limit_ns;
+	return b + 1;
+}
+
+/* The highest limit that would have cost little more than the cheapest. */
+static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
+{
+	u64 price[POLL_LIMIT_BUCKETS], best;
+	unsigned int i, n;
+
+	n = price_limits(pl, cost_ns, cap_ns, price);
+	best = price[0];
+	for (i = 1; i < n; i++)
+		best = min(best, price[i]);
+	if (best == price[0])
+		return 0;
+
+	best += best / POLL_LIMIT_SLACK;
+	for (i = n - 1; price[i] > best; i--)
+		;
+	return min(bucket_end_ns(i - 1), cap_ns);
 }
 
 /* Do at least half of the periods in memory end within @reach_ns? */
@@ -249,7 +271,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	}
 
 	remember(pl, idle_ns, cost_ns);
-	pl->limit_ns = cheapest_limit(pl, cost_ns, cap_ns);
+	pl->limit_ns = learned_limit(pl, cost_ns, cap_ns);
 	if (on_trial(pl, cost_ns, pl->limit_ns))
 		pl->limit_ns = cap_ns;
 
