@@ -110,5 +110,5 @@ EXPERIMENT = Experiment(
         IDLE_RESIDENCY,
     ),
     measure=measure,
-    rest_s=15,
+    rest_s=20,
 )
