@@ -169,6 +169,7 @@ def shell(arch: str, kernel: str, accel: Wanted, append: str, modules: tuple[str
     guest = Guest(machine, hardware)
     try:
         guest.wait()
+        guest.load()
         guest.shell()
     finally:
         guest.close()

@@ -98,12 +98,15 @@ class Guest:
         self._agent = Agent(self.vm.agent)
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
-        """Wait until the guest has booted and load its modules."""
+        """Wait until the guest has booted; ``load`` comes next."""
         with self._watched():
             try:
                 self._agent.hello(timeout_s)
             except TimeoutError:
                 raise AgentGone(f"not booted within {timeout_s:g} s") from None
+
+    def load(self) -> None:
+        """Load the modules that belong to this machine."""
         for module in self.machine.modules:
             self.insmod(module)
 
@@ -212,6 +215,7 @@ def boot(machine: Machine, name: str = "guest", timeout_s: float = BOOT_S) -> It
     guest = Guest(machine, prepare(machine), name)
     try:
         guest.wait(timeout_s)
+        guest.load()
         yield guest
         guest.check()
     finally:

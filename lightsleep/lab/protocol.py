@@ -33,6 +33,7 @@ from lightsleep.lab.accel import qemu_version
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
 from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.lab.vm import Hardware
 from lightsleep.result import CompareResult, MetricResult
 
 SETTLE_S = 2.0
@@ -220,14 +221,12 @@ def compare(
     )
     facts: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
-        guests: dict[str, Guest] = {}
+        guests = boot_all(machines, hardware, stack, show)
         for arm in experiment.arms:
-            guest = guests[arm.name] = Guest(machines[arm.name], hardware, arm.name)
-            stack.callback(guest.close)
-            show(f"booting {arm.name}", None)
-            guest.wait()
-            facts[arm.name] = {"description": arm.description} | guest_facts(guest)
-            guest.vm.pause()
+            # Alone: what a module measures as it is loaded is not disturbed by the other guests.
+            with running(guests[arm.name]):
+                guests[arm.name].load()
+                facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
         load = Load([guest.vm.process.pid for guest in guests.values()])
         samples = run_rounds(experiment, guests, order, progress)
         other_pct = load.percent()
@@ -259,6 +258,30 @@ def compare(
             for m in experiment.metrics
         },
     )
+
+
+def boot_all(
+    machines: Mapping[str, Machine],
+    hardware: Hardware,
+    stack: contextlib.ExitStack,
+    show: Callable[[str, float | None], None],
+) -> dict[str, Guest]:
+    """Boot a guest per machine, two at a time, and leave them paused; ``stack`` ends them."""
+    guests: dict[str, Guest] = {}
+
+    def wait_for(name: str) -> None:
+        guests[name].wait()
+        guests[name].vm.pause()
+
+    names = list(machines)
+    for name, ahead in zip(names, [None, *names], strict=False):
+        show(f"booting {name}", None)
+        guests[name] = Guest(machines[name], hardware, name)
+        stack.callback(guests[name].close)
+        if ahead is not None:
+            wait_for(ahead)
+    wait_for(names[-1])
+    return guests
 
 
 def guest_facts(guest: Guest) -> dict[str, Any]:
