@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightsleep
-from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.config import ARCHES, CHECK_TOOLS, KERNELS
 from lightsleep.lab.modules import SOURCE, build_modules
 from lightsleep.lab.roots import kernel_tree
 from lightsleep.lab.source import style_tools
@@ -24,7 +24,7 @@ SPARSE = ("6.1", "6.12")
 
 def complaints(kernel: str, **variables: str) -> tuple[str, list[str]]:
     """Build for a kernel; return the log, and its warnings about our files."""
-    tree = kernel_tree(ARCH, KERNELS[kernel])
+    tree = kernel_tree(ARCH, KERNELS[kernel], CHECK_TOOLS)
     modules = build_modules(ARCH, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1", **variables})
     log = (modules[0].parent / "build.log").read_text()
     warnings = [x for x in log.splitlines() if "warning:" in x and "linux-headers" not in x]

@@ -17,7 +17,7 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, guest, roots
 from lightsleep.lab.agent import CommandTimeout
-from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.config import ARCHES, CHECK_TOOLS, KERNELS
 from lightsleep.lab.guest import Guest, GuestFailed, Machine, boot
 from lightsleep.lab.modules import build_modules
 
@@ -157,7 +157,7 @@ MODULE_LICENSE("GPL");
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_modules_build_for_every_kernel(kernel: str, tmp_path: Path) -> None:
     arch = ARCHES["x86_64"]
-    tree = roots.kernel_tree(arch, KERNELS[kernel])
+    tree = roots.kernel_tree(arch, KERNELS[kernel], CHECK_TOOLS)
     (tmp_path / "Kbuild").write_text("obj-m := trivial.o\n")
     (tmp_path / "trivial.c").write_text(SOURCE)
     (module,) = build_modules(arch, tree, tmp_path, {"W": "1"})

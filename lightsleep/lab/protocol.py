@@ -36,7 +36,7 @@ from lightsleep.lab.guest import Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
 from lightsleep.result import CompareResult, MetricResult
 
-SETTLE_S = 2.0
+SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
 
 QUIET_PCT = 5.0

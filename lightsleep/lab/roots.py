@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +101,10 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
     )
 
 
-def kernel_tree(arch: Arch, kernel: Kernel) -> KernelTree:
-    """Return the tree of ``kernel``; takes some 10 s and 500 MB the first time.
+def kernel_tree(arch: Arch, kernel: Kernel, tools: Sequence[str] = ()) -> KernelTree:
+    """Return the tree of ``kernel``, with more ``tools`` to build with if asked for.
+
+    Takes some 10 s and 500 MB the first time.
 
     Raises LightsleepError where packages cannot be fetched or the disk is full.
     """
@@ -111,12 +114,14 @@ def kernel_tree(arch: Arch, kernel: Kernel) -> KernelTree:
         suffix = "" if kernel.target == kernel.suite else f"/{kernel.target}"
         names = [f"{x.format(debian=arch.debian)}{suffix}" for x in (kernel.image, kernel.headers)]
         tree = scratch / "tree"
-        unpack(arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS], tree)
+        unpack(
+            arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS, *tools], tree
+        )
         # The packages' own scripts, which do not run here, would do these two.
         (tree / "usr/bin/awk").symlink_to("mawk")
         host.run(["depmod", "-b", tree, _release(tree)], "listing module dependencies")
 
-    key = cache.digest(repr(kernel), repr(BUILD_TOOLS))
+    key = cache.digest(repr(kernel), repr((*BUILD_TOOLS, *tools)))
     path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200) / "tree"
     return KernelTree(kernel, path, _release(path))
 

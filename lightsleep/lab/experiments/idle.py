@@ -13,9 +13,9 @@ from __future__ import annotations
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
 
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "10000")
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "8000")
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "25")
-SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "5000")
+SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "4000")
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 
 
