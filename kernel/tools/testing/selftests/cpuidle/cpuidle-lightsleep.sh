@@ -59,13 +59,14 @@ pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
 	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
 }
 
-start_load() { # until the test ends
-	sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' > /dev/null 2>&1 &
+start_load() { # until the test ends; a session of its own, to be ended as a whole
+	setsid sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' \
+		> /dev/null 2>&1 &
 	echo $! > "$LOAD"
 }
 
 after_each() {
-	[ -s "$LOAD" ] && kill "$(cat "$LOAD")" && pkill perf
+	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
 	: > "$LOAD"
 }
 
