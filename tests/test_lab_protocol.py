@@ -16,7 +16,7 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import hosttime, protocol
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
-from lightsleep.lab.experiments.idle import EXPERIMENT, interrupts
+from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.hosttime import ThreadTime
 

@@ -12,35 +12,21 @@ from __future__ import annotations
 
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
 
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "8000")
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "25")
 SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "4000")
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 
 
-def interrupts(table: str, *labels: str) -> int:
-    """Return the sum over all CPUs of the rows ``labels`` of /proc/interrupts."""
-    return sum(
-        int(word)
-        for row in table.splitlines()
-        if row.split(":")[0].strip() in labels
-        for word in row.split()[1:]
-        if word.isdigit()
-    )
-
-
 def measure(guest: Guest) -> dict[str, float]:
     """Run each benchmark once."""
-    before = guest.read_text("/proc/interrupts")
-    pipe_s = float(guest.run(PIPE).stdout)
-    after = guest.read_text("/proc/interrupts")
+    pipe = measure_pipe(guest)
     counted = guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *PIPE])
     return {
-        "sched_pipe_s": pipe_s,
+        **pipe,
         "sched_messaging_s": float(guest.run(MESSAGING).stdout),
         "sched_seccomp_notify_s": float(guest.run(SECCOMP).stdout),
-        "ipis": interrupts(after, "RES", "CAL") - interrupts(before, "RES", "CAL"),
         "wakes_without_ipi": int(counted.stderr.split(",")[0]),
     }
 
@@ -72,13 +58,7 @@ EXPERIMENT = Experiment(
         Arm("stock-again", "control", "a second guest booted exactly as stock"),
     ),
     metrics=(
-        Metric(
-            "sched_pipe_s",
-            "s",
-            "lower",
-            "Pipe ping-pong",
-            f"Two tasks pass a byte back and forth: {' '.join(PIPE)}",
-        ),
+        SCHED_PIPE_S,
         Metric(
             "sched_messaging_s",
             "s",
@@ -93,13 +73,7 @@ EXPERIMENT = Experiment(
             "Seccomp notify",
             f"A supervisor answers another task's system calls: {' '.join(SECCOMP)}",
         ),
-        Metric(
-            "ipis",
-            "",
-            "lower",
-            "Interrupts between CPUs",
-            "Rescheduling and function call interrupts (RES, CAL) during the pipe run",
-        ),
+        IPIS,
         Metric(
             "wakes_without_ipi",
             "",
