@@ -23,7 +23,7 @@ OUT := out
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-quick lint bench-policy clean clean-cache
+.PHONY: help demo check check-quick lint bench-policy man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -63,7 +63,7 @@ lint:
 	@echo "==> linters"
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/mypy lightsleep benchmarks
+	$(VENV)/bin/mypy lightsleep benchmarks scripts
 	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
 
 check-quick: lint ## tests that boot and build no kernel
@@ -79,6 +79,11 @@ bench-policy: ## the polling policy beside other rules, and what an update of it
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json
 	$(PYTHON) benchmarks/poll_limit_instructions.py
+
+man: ## man pages of the command-line tool, in out/man
+	$(call packages,python3 python3-venv)
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) scripts/man_pages.py $(OUT)/man
 
 clean: ## remove what was built here; the cache stays
 	rm -rf $(OUT) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

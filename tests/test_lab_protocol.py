@@ -19,6 +19,7 @@ from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.hosttime import ThreadTime
+from lightsleep.lab.pipe import interrupts
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 
