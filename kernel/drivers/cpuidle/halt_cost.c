@@ -18,7 +18,7 @@
  * timer there, and is late by more when its CPU halted.
  *
  * Some CPUs, spread over the machine, stand for all; the result is the median
- * of theirs.
+ * of theirs. Isolated CPUs are left alone.
  *
  * Context: process context, may sleep; takes about 0.1 s. Callers serialise.
  */
@@ -31,6 +31,7 @@
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/sched.h>
+#include <linux/sched/isolation.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include <linux/topology.h>
@@ -240,6 +241,12 @@ out_free:
 	return ret;
 }
 
+/* Somebody wanted to be left alone on the others: no probe, no waker there. */
+static bool may_use(unsigned int cpu)
+{
+	return cpumask_test_cpu(cpu, housekeeping_cpumask(HK_TYPE_DOMAIN));
+}
+
 /* The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. */
 static unsigned int waker_of(unsigned int cpu)
 {
@@ -248,6 +255,8 @@ static unsigned int waker_of(unsigned int cpu)
 	for_each_cpu_wrap(other, cpu_online_mask, cpu + 1) {
 		if (other == cpu)
 			break;
+		if (!may_use(other))
+			continue;
 		waker = other;
 		if (!cpumask_test_cpu(other, topology_sibling_cpumask(cpu)))
 			break;
@@ -272,7 +281,7 @@ int halt_cost_measure(const struct halt_cost_ops *ops, u64 *cost_ns)
 	cpus_read_lock();
 	stride = DIV_ROUND_UP(num_online_cpus(), HALT_COST_CPUS);
 	for_each_online_cpu(cpu) {
-		if (position++ % stride)
+		if (!may_use(cpu) || position++ % stride)
 			continue;
 		ret = measure_cpu(ops, waker_of(cpu), cpu, &costs[measured]);
 		if (!ret)
