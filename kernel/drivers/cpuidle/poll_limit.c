@@ -56,16 +56,19 @@
  *    halt cost: each finds that the wake took C plus the work of the other,
  *    and that polling does not pay. If both polled, each would find the work
  *    alone. Neither can learn this from what it sees, so, when the limit is 0
- *    although most periods end within 4C, a CPU polls for up to 2C for
- *    POLL_LIMIT_TRIAL periods and looks at what becomes of the durations. One
- *    side is enough: the other sees its waits shorten by C and follows. A
- *    trial ends early when half of the warm-up is spent. Without success it
+ *    although most periods end within 4C or in the bucket that 4C is in, a CPU
+ *    polls for up to 2C for POLL_LIMIT_TRIAL periods and looks at what becomes
+ *    of the durations. With up to C/2 of work one side is enough: the other
+ *    sees its waits shorten by C and follows. With more, the trials of both
+ *    have to overlap, as they come to do. Beyond 3C/4, both may stay in halt:
+ *    what is left of it in memory after a trial, a quarter, outweighs the gain.
+ *    A trial ends early when half of the warm-up is spent. Without success it
  *    doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
  *    POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU never tries.
  *
- * Everything here is integer arithmetic, divides by powers of two only, and has no
- * effect outside of struct poll_limit, so the same file runs in the kernel, in
- * unit tests and in simulations. An update walks the buckets four times at
+ * Everything here is integer arithmetic, divides by powers of two only, and has
+ * no effect outside of struct poll_limit, so the same file runs in the kernel,
+ * in unit tests and in simulations. An update walks the buckets four times at
  * most.
  *
  * Context: poll_limit_update() is called by the owning CPU only, from its idle
@@ -136,8 +139,8 @@ static void remember(struct poll_limit *pl, u64 idle_ns, u64 cost_ns)
 
 /*
  * What the periods in memory would have cost with each limit: @price[0] without
- * polling, @price[b + 1] with a limit at the end of bucket b, or at @cap_ns where
- * that comes first. Returns the number of prices.
+ * polling, @price[b + 1] with a limit at the end of bucket b, or at @cap_ns
+ * where that comes first. Returns the number of prices.
  */
 static unsigned int price_limits(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns,
 				 u64 price[POLL_LIMIT_BUCKETS])
@@ -181,7 +184,7 @@ static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
 	return min(bucket_end_ns(i - 1), cap_ns);
 }
 
-/* Do at least half of the periods in memory end within @reach_ns? */
+/* Do at least half of the periods end in the bucket of @reach_ns or below? */
 static bool mostly_within(const struct poll_limit *pl, u64 reach_ns)
 {
 	unsigned int b, last = bucket_of(reach_ns);
