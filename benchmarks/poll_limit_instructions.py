@@ -69,7 +69,7 @@ def main() -> None:
         compile_policy(TRACE, program, ["-O2"])
         for name, (halt_cost_ns, idle_ns) in TRACES.items():
             counts = count(program, halt_cost_ns, idle_ns)
-            table.add_row(name, f"{np.median(counts):.0f}", str(counts.max()))
+            table.add_row(name, f"{np.median(counts):.0f}", str(int(np.max(counts))))
     Console().print(table)
 
 

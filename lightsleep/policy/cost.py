@@ -25,7 +25,8 @@ def optimum_ns(idle_ns: Ns, halt_cost_ns: int) -> Ns:
 
 def polled_share(idle_ns: Ns, limit_ns: Ns | int) -> float:
     """Return the share of all idle time that was polled, from 0 to 1."""
-    return float(np.minimum(idle_ns, limit_ns).sum() / max(1, idle_ns.sum()))
+    polled_ns = int(np.minimum(idle_ns, limit_ns).sum())
+    return polled_ns / max(1, int(idle_ns.sum()))
 
 
 def best_fixed_ns(idle_ns: Ns, halt_cost_ns: int) -> int:
