@@ -66,7 +66,9 @@ lint:
 	$(VENV)/bin/mypy lightsleep benchmarks scripts
 	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
 
-check-quick: lint ## tests that boot and build no kernel
+check-quick: ## tests that boot and build no kernel
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(MAKE) --no-print-directory lint
 	$(PYTHON) -m pytest -q -m 'not boot and not build'
 
 check: ## every test: boots and builds kernels, too
