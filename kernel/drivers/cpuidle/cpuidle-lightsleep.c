@@ -25,9 +25,10 @@
  *
  * Context of both enter functions: idle task of the CPU that owns @dev, called
  * and left with interrupts off and preemption disabled. RCU is watching
- * (CPUIDLE_FLAG_RCU_IDLE) except within lightsleep_halt(). While a poll runs, interrupts
- * are on. Everything in struct lightsleep is written by its own CPU alone, but
- * for @forced; others only read single words, so there is nothing to lock.
+ * (CPUIDLE_FLAG_RCU_IDLE) except within idle_driver_halt(). While a poll runs,
+ * interrupts are on. Everything in struct lightsleep is written by its own CPU
+ * alone, but for @forced; others only read single words, so there is nothing to
+ * lock.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -46,10 +47,8 @@
 #include <linux/sysfs.h>
 #include <linux/workqueue.h>
 
-#include "cpuidle_rcu.h"
 #include "halt_cost.h"
-#include "idle_halt.h"
-#include "idle_override.h"
+#include "idle_driver.h"
 #include "poll_limit.h"
 
 #define POLL_INDEX		0
@@ -280,28 +279,6 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 	return outcome;
 }
 
-/*
- * Interrupts stay off from the last look of the idle loop to the instruction
- * that halts. RCU does not watch in between the two ct_ calls.
- */
-static __cpuidle void lightsleep_halt(void)
-{
-	instrumentation_begin();
-	ct_cpuidle_enter();
-	idle_halt();
-	ct_cpuidle_exit();
-	instrumentation_end();
-}
-
-/* A CPU that only ever polls must let RCU look away now and then. */
-static __cpuidle void pass_quiescent_state(void)
-{
-	instrumentation_begin();
-	ct_cpuidle_enter();
-	ct_cpuidle_exit();
-	instrumentation_end();
-}
-
 /* By order of the governor: the CPU must not halt. */
 static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
@@ -312,7 +289,7 @@ static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driv
 	ls->outcome = lightsleep_poll(ls, lightsleep_params().ceiling_ns);
 	dev->poll_time_limit = ls->outcome == IDLE_EXPIRED;
 	if (dev->poll_time_limit)
-		pass_quiescent_state();
+		idle_driver_pass_quiescent_state();
 	return POLL_INDEX;
 }
 
@@ -336,7 +313,7 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 
 	ls->halts++;
 	begin_wait(ls, WAIT_HALT);
-	lightsleep_halt();
+	idle_driver_halt();
 	end_wait(ls);
 	ls->outcome = IDLE_HALTED;
 	return HALT_INDEX;
@@ -601,32 +578,13 @@ static void lightsleep_tear_down(void)
 	free_percpu(lightsleep);
 }
 
-/* Says why the CPUs cannot be ours: -EBUSY or -ENODEV. */
-static int lightsleep_refuse(void)
-{
-	const struct cpuidle_driver *bound = cpuidle_get_driver();
-	const char *option = idle_override();
-
-	if (option) {
-		pr_err("the command line says %s, which rules out every idle driver: boot without it\n",
-		       option);
-		return -EBUSY;
-	}
-	if (bound) {
-		pr_err("the CPUs are idled by %s already: unload or disable that driver first\n",
-		       bound->name);
-		return -EBUSY;
-	}
-	pr_err("cpuidle is disabled: boot without cpuidle.off=1\n");
-	return -ENODEV;
-}
-
 static int __init lightsleep_init(void)
 {
 	int ret;
 
-	if (idle_override() || cpuidle_register_driver(&driver))
-		return lightsleep_refuse();
+	ret = idle_driver_register(&driver);
+	if (ret)
+		return ret;
 
 	lightsleep = alloc_percpu(struct lightsleep);
 	if (!lightsleep) {

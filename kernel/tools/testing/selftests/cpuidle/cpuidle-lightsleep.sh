@@ -9,14 +9,14 @@
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
 
-LOAD=$(mktemp) # the process that makes the load, while there is one
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
 
 MODULE=cpuidle_lightsleep
 PARAMETERS=/sys/module/$MODULE/parameters
-CPUS=/sys/devices/system/cpu
 
 load() { # [PARAMETER=VALUE...]
 	insmod "$MODULES/$MODULE.ko" "$@" || fail "insmod $MODULE $* failed"
@@ -39,45 +39,8 @@ set_parameter() {
 	echo "$2" > "$PARAMETERS/$1"
 }
 
-sum() { # FILE...: each holds one number
-	total=0
-	for file in "$@"; do
-		total=$((total + $(cat "$file")))
-	done
-	echo $total
-}
-
-usage() { # STATE: times entered, all CPUs
-	sum $CPUS/cpu*/cpuidle/state"$1"/usage
-}
-
 statistic() { # NAME, all CPUs
 	sum $CPUS/cpu*/lightsleep/"$1"
-}
-
-pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
-	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
-}
-
-start_load() { # until the test ends; a session of its own, to be ended as a whole
-	setsid sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' \
-		> /dev/null 2>&1 &
-	echo $! > "$LOAD"
-}
-
-after_each() {
-	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
-	: > "$LOAD"
-}
-
-last_message() { # PATTERN in what the kernel said since mark_log
-	dmesg | sed "1,/$MARK/d" | grep -q -- "$1"
-}
-
-mark_log() {
-	MARK="lightsleep-test-$$-$(cat /proc/uptime)"
-	MARK=$(echo "$MARK" | tr -c 'a-z0-9-\n' '-')
-	echo "$MARK" > /dev/kmsg
 }
 
 binds_and_names_its_states() {
@@ -258,12 +221,6 @@ obeys_latency_qos() {
 	[ "$after" -eq "$before" ] || fail "halted $((after - before)) times at a latency limit of 0"
 	sleep 1
 	[ "$(usage 1)" -gt "$halts" ] || fail "does not halt again"
-}
-
-disable() { # STATE 0|1, all CPUs
-	for file in "$CPUS"/cpu*/cpuidle/state"$1"/disable; do
-		echo "$2" > "$file"
-	done
 }
 
 obeys_disabled_states() {

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the idle drivers of this project have in common: how they halt, and how
+ * they get hold of the CPUs, or say why they cannot.
+ *
+ * A header, so that messages carry the name of the module that says them.
+ */
+#ifndef _DRIVERS_CPUIDLE_IDLE_DRIVER_H
+#define _DRIVERS_CPUIDLE_IDLE_DRIVER_H
+
+#include <linux/cpuidle.h>
+#include <linux/printk.h>
+
+#include "cpuidle_rcu.h"
+#include "idle_halt.h"
+#include "idle_override.h"
+
+/*
+ * Interrupts stay off from the last look of the idle loop to the instruction
+ * that halts. RCU does not watch in between the two ct_ calls.
+ */
+static __cpuidle void idle_driver_halt(void)
+{
+	instrumentation_begin();
+	ct_cpuidle_enter();
+	idle_halt();
+	ct_cpuidle_exit();
+	instrumentation_end();
+}
+
+/* A CPU that never halts must let RCU look away now and then. */
+static __cpuidle void idle_driver_pass_quiescent_state(void)
+{
+	instrumentation_begin();
+	ct_cpuidle_enter();
+	ct_cpuidle_exit();
+	instrumentation_end();
+}
+
+/* Says why the CPUs cannot be ours: -EBUSY or -ENODEV. */
+static inline int idle_driver_refuse(void)
+{
+	const struct cpuidle_driver *bound = cpuidle_get_driver();
+	const char *option = idle_override();
+
+	if (option) {
+		pr_err("the command line says %s, which rules out every idle driver: boot without it\n",
+		       option);
+		return -EBUSY;
+	}
+	if (bound) {
+		pr_err("the CPUs are idled by %s already: unload or disable that driver first\n",
+		       bound->name);
+		return -EBUSY;
+	}
+	pr_err("cpuidle is disabled: boot without cpuidle.off=1\n");
+	return -ENODEV;
+}
+
+static inline int idle_driver_register(struct cpuidle_driver *driver)
+{
+	if (idle_override() || cpuidle_register_driver(driver))
+		return idle_driver_refuse();
+	return 0;
+}
+
+#endif /* _DRIVERS_CPUIDLE_IDLE_DRIVER_H */

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=sh
+#
+# What the selftests of idle drivers share: sysfs, the kernel log, and a load.
+
+CPUS=/sys/devices/system/cpu
+LOAD=$(mktemp) # the process that makes the load, while there is one
+
+sum() { # FILE...: each holds one number
+	total=0
+	for file in "$@"; do
+		total=$((total + $(cat "$file")))
+	done
+	echo $total
+}
+
+usage() { # STATE: times entered, all CPUs
+	sum $CPUS/cpu*/cpuidle/state"$1"/usage
+}
+
+disable() { # STATE 0|1, all CPUs
+	for file in "$CPUS"/cpu*/cpuidle/state"$1"/disable; do
+		echo "$2" > "$file"
+	done
+}
+
+pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
+	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
+}
+
+start_load() { # until the test ends; a session of its own, to be ended as a whole
+	setsid sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' \
+		> /dev/null 2>&1 &
+	echo $! > "$LOAD"
+}
+
+after_each() {
+	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
+	: > "$LOAD"
+}
+
+last_message() { # PATTERN in what the kernel said since mark_log
+	dmesg | sed "1,/$MARK/d" | grep -q -- "$1"
+}
+
+mark_log() {
+	MARK="lightsleep-test-$$-$(cat /proc/uptime)"
+	MARK=$(echo "$MARK" | tr -c 'a-z0-9-\n' '-')
+	echo "$MARK" > /dev/kmsg
+}
