@@ -94,11 +94,26 @@ class Guest:
         """Start QEMU with ``hardware``, made for a machine that may differ in its parameters."""
         self.machine = machine
         self.name = name
-        self.vm = VM(replace(hardware, append=machine.append, vcpus=machine.vcpus))
+        self._hardware = replace(hardware, append=machine.append, vcpus=machine.vcpus)
+        self._start()
+
+    def _start(self) -> None:
+        self.vm = VM(self._hardware)
         self._agent = Agent(self.vm.agent)
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
         """Wait until the guest has booted; ``load`` comes next."""
+        try:
+            self._hello(timeout_s)
+        except GuestFailed:
+            if not splat.emulator_raced(self.vm.console()):
+                raise
+            # Not the kernel's fault, and gone the next time; the log is kept all the same.
+            self.vm.close()
+            self._start()
+            self._hello(timeout_s)
+
+    def _hello(self, timeout_s: float) -> None:
         with self._watched():
             try:
                 self._agent.hello(timeout_s)

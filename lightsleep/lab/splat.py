@@ -55,3 +55,13 @@ def find(log: str) -> list[Splat]:
         for number, line in enumerate(log.splitlines(), 1)
         if _ALARM.match(line)
     ]
+
+
+def emulator_raced(log: str) -> bool:
+    """Whether a boot died of QEMU, not of the kernel.
+
+    The kernel patches its code through a breakpoint, which its handler steps over. Emulating
+    several CPUs on an overcommitted host, QEMU can deliver a breakpoint that the kernel has just
+    taken out again, and then there is nothing for the handler to step over.
+    """
+    return "Oops: int3:" in log
