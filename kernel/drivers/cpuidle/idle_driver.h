@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the idle drivers of this project have in common: how they halt, and how
- * they get hold of the CPUs, or say why they cannot.
+ * What an idle driver needs whatever its states are: how to halt, and how to
+ * get hold of the CPUs, or say why it cannot.
  *
  * A header, so that messages carry the name of the module that says them.
  */
