@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep measure``: what waking costs; needs only click and rich."""
