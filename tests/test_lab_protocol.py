@@ -76,7 +76,7 @@ def test_no_arm_prefers_a_place() -> None:
 def test_exactly_one_guest_runs_while_it_is_measured() -> None:
     guests, world = fakes("a", "b", "c")
     order = protocol.draw_order("abc", 4, 3)
-    protocol.run_rounds(experiment(lambda _: {"wait_s": 1.0}), guests, order, quiet())
+    protocol.run_rounds(experiment(lambda _: {"wait_s": 1.0}), (WAIT,), guests, order, quiet())
     assert world == [f"{sign}{arm}" for arms in order for arm in arms for sign in "+-"]
 
 
@@ -89,7 +89,7 @@ def test_the_warm_up_is_dropped_and_nothing_else() -> None:
         return {"wait_s": count[guest.name]}
 
     order = protocol.draw_order("abc", 7, 3)
-    samples = protocol.run_rounds(experiment(measure, warmup=2), guests, order, quiet())
+    samples = protocol.run_rounds(experiment(measure, warmup=2), (WAIT,), guests, order, quiet())
     assert samples == {"wait_s": {arm: [3, 4, 5, 6, 7] for arm in "abc"}}
 
 
@@ -99,7 +99,22 @@ def test_the_warm_up_is_dropped_and_nothing_else() -> None:
 def test_what_is_measured_must_be_what_was_promised(values: dict[str, float]) -> None:
     guests, _ = fakes("a", "b", "c")
     with pytest.raises(LightsleepError, match="promised"):
-        protocol.run_rounds(experiment(lambda _: values, warmup=0), guests, [list("abc")], quiet())
+        protocol.run_rounds(
+            experiment(lambda _: values, warmup=0), (WAIT,), guests, [list("abc")], quiet()
+        )
+
+
+def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
+    guests, world = fakes("a", "b", "c")
+    asked: list[str] = []
+
+    def metrics(guest: Guest) -> tuple[Metric, ...]:
+        asked.append(guest.name)
+        return (WAIT,)
+
+    assert protocol.promised(experiment(lambda _: {}, metrics=metrics), guests) == (WAIT,)
+    assert asked == ["a"]
+    assert world == ["+a", "-a"]
 
 
 def test_a_guest_that_fails_fails_the_comparison() -> None:
@@ -111,7 +126,9 @@ def test_a_guest_that_fails_fails_the_comparison() -> None:
         return {"wait_s": 1.0}
 
     with pytest.raises(LightsleepError, match="b panicked"):
-        protocol.run_rounds(experiment(measure), guests, protocol.draw_order("abc", 3, 1), quiet())
+        protocol.run_rounds(
+            experiment(measure), (WAIT,), guests, protocol.draw_order("abc", 3, 1), quiet()
+        )
 
 
 def test_time_left_is_what_steps_took_so_far_and_the_rests_to_come() -> None:
@@ -146,11 +163,11 @@ def test_at_rest_sleepers_are_told_from_spinners(
     pids = dict(zip(("still", "spins"), processes, strict=True))
     fake = {name: FakeGuest(name, world, pid) for name, pid in pids.items()}
     arms = (Arm("still", "baseline", ""), Arm("spins", "limit", "", spins=True))
-    with_rest = experiment(
-        lambda _: {"wait_s": 1.0}, arms=arms, metrics=(WAIT, IDLE_RESIDENCY), rest_s=0.5, warmup=0
-    )
+    with_rest = experiment(lambda _: {"wait_s": 1.0}, arms=arms, rest_s=0.5, warmup=0)
     guests = cast(dict[str, Guest], fake)
-    samples = protocol.run_rounds(with_rest, guests, [["still", "spins"]], quiet())
+    samples = protocol.run_rounds(
+        with_rest, (WAIT, IDLE_RESIDENCY), guests, [["still", "spins"]], quiet()
+    )
     asleep = samples[IDLE_RESIDENCY.name]
     assert asleep["still"][0] > 99
     assert asleep["spins"][0] < 50  # also where others keep it from running

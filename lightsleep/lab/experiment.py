@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What an experiment is: arms that differ in one thing, and what is measured in each.
 
-One file in ``experiments/`` is one experiment: it defines ``EXPERIMENT``, and its file name is
-the experiment's name. How the arms are run is the protocol's business (``protocol.py``).
+One file in ``experiments/`` is one experiment: it defines ``EXPERIMENT``, and its file name, with
+hyphens, is the experiment's name. How the arms are run is the protocol's business
+(``protocol.py``).
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class Experiment:
     hypothesis: str
     """What is expected, and what would falsify it."""
     arms: tuple[Arm, ...]
-    metrics: tuple[Metric, ...]
-    """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0."""
+    metrics: tuple[Metric, ...] | Callable[[Guest], tuple[Metric, ...]]
+    """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0. Where they depend
+    on the machine (its idle states), a function of the baseline's guest, which returns them."""
     measure: Callable[[Guest], dict[str, float]]
     rest_s: float = 0
     """How long all guests are left alone, once per round, to see whether they sleep."""
@@ -74,13 +76,14 @@ IDLE_RESIDENCY = Metric(
 
 def names() -> list[str]:
     """Return the names of all experiments."""
-    return sorted(module.name for module in pkgutil.iter_modules(experiments.__path__))
+    modules = pkgutil.iter_modules(experiments.__path__)
+    return sorted(module.name.replace("_", "-") for module in modules)
 
 
 def load(name: str) -> Experiment:
     """Return the experiment ``name``. Raises LightsleepError that lists what there is."""
     lookup("experiment", dict.fromkeys(names()), name)
-    module = importlib.import_module(f"{experiments.__name__}.{name}")
+    module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
     experiment = module.EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment

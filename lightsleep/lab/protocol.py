@@ -31,7 +31,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import hosttime
 from lightsleep.lab.accel import qemu_version
 from lightsleep.lab.config import ARCHES
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
+from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
 from lightsleep.result import CompareResult, MetricResult
@@ -88,6 +88,7 @@ def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
 
 def run_rounds(
     experiment: Experiment,
+    metrics: Sequence[Metric],
     guests: Mapping[str, Guest],
     order: Sequence[Sequence[str]],
     progress: Progress,
@@ -96,7 +97,7 @@ def run_rounds(
 
     Raises LightsleepError where ``measure`` does not return what the experiment promises.
     """
-    samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in experiment.metrics}
+    samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
     for number, arms in enumerate(order, 1 - experiment.warmup):
         label = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
         values: dict[str, dict[str, float]] = {}
@@ -227,8 +228,9 @@ def compare(
             with running(guests[arm.name]):
                 guests[arm.name].load()
                 facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
+        metrics = promised(experiment, guests)
         load = Load([guest.vm.process.pid for guest in guests.values()])
-        samples = run_rounds(experiment, guests, order, progress)
+        samples = run_rounds(experiment, metrics, guests, order, progress)
         other_pct = load.percent()
         for guest in guests.values():
             guest.check()
@@ -255,9 +257,18 @@ def compare(
         roles={arm.name: arm.role for arm in experiment.arms},
         metrics={
             m.name: MetricResult(m.unit, m.better, m.title, m.description, samples[m.name])
-            for m in experiment.metrics
+            for m in metrics
         },
     )
+
+
+def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metric, ...]:
+    """Return the metrics, asking the baseline's guest where they depend on the machine."""
+    if isinstance(experiment.metrics, tuple):
+        return experiment.metrics
+    baseline = next(arm.name for arm in experiment.arms if arm.role == "baseline")
+    with running(guests[baseline]):
+        return experiment.metrics(guests[baseline])
 
 
 def boot_all(
