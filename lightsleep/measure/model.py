@@ -1,16 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What was measured: the raw sample, the same from the kernel module and from user space.
+"""What is measured, and what came of it: the same for the kernel module and for user space.
 
-The fields are the columns of the module's debugfs file ``latency_test/run``, in their order.
+A Batch is what the module's debugfs file ``latency_test/run`` is asked, a Sample one line of its
+answer, field by field in the order of the columns.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Source = Literal["timer", "ipi", "store", "device"]
 WakePath = Literal["timer", "ipi", "none", "irq"]
 
 NOT_IDLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Wakes to take in one go. CPU ``src`` wakes CPU ``dest``; a timer's ``src`` is ``dest``.
+
+    ``requested`` is the index of an idle state as text, ``any`` or ``busy``. The distance from
+    arming to launch is random in [min_ns, max_ns]; ``dest`` must have been in the state for
+    ``settle_ns`` by then.
+    """
+
+    source: Source
+    src: int
+    dest: int
+    requested: str
+    samples: int
+    min_ns: int
+    max_ns: int
+    settle_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +59,15 @@ class Sample:
     def valid(self) -> bool:
         """Whether the sample counts."""
         return self.verdict == "ok"
+
+
+class Backend(Protocol):
+    """Something that takes samples."""
+
+    mode: Literal["module", "userspace"]
+
+    def sources(self) -> dict[Source, str | None]:
+        """Return the sources it knows, each with the reason why it cannot be used here or None."""
+
+    def run(self, batch: Batch) -> list[Sample]:
+        """Take a batch; at most ``batch.samples`` samples. Raises LightsleepError."""
