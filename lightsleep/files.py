@@ -2,8 +2,10 @@
 """Writing a file so that a reader sees the old one or the whole new one."""
 
 import contextlib
+import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from lightsleep.errors import LightsleepError
 
@@ -23,6 +25,18 @@ def write_text(path: Path, text: str) -> None:
             _replace(target, text)
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write ``document`` to ``path`` so that a reader sees the old file or the whole new one.
+
+    Raises LightsleepError where the file cannot be written or a number is not finite.
+    """
+    try:
+        text = json.dumps(document, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise LightsleepError(f"cannot write {path}: {error}") from error
+    write_text(path, text + "\n")
 
 
 def _replace(target: Path, text: str) -> None:

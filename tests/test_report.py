@@ -16,11 +16,10 @@ from results import ROLES, made_up
 from lightsleep import wording
 from lightsleep.analysis import analyse
 from lightsleep.errors import LightsleepError
-from lightsleep.files import write_text
+from lightsleep.files import write_json, write_text
 from lightsleep.report.cli import report
 from lightsleep.report.page import render
 from lightsleep.report.plots import ecdf_plot
-from lightsleep.result import write_json
 from lightsleep.stats import compare, summarise
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

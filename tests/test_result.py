@@ -14,9 +14,10 @@ import jsonschema
 import pytest
 from results import made_up
 
-from lightsleep import result as result_module
+from lightsleep import document as document_module
 from lightsleep.errors import LightsleepError
-from lightsleep.result import load_result, write_json
+from lightsleep.files import write_json
+from lightsleep.result import load_result
 
 Document = dict[str, Any]
 
@@ -109,7 +110,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 def test_oversize_files_are_refused_before_they_are_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_module, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(document_module, "MAX_BYTES", 1 << 20)
     assert "more than 1 MiB" in refusal(tmp_path / "huge", b" " * ((1 << 20) + 1))
 
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from lightsleep.errors import LightsleepError
+from lightsleep.files import write_json
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES, KERNELS
 from lightsleep.lab.guest import Guest, Machine, prepare
-from lightsleep.result import write_json
 
 LEAST_RUNS = 5
 
