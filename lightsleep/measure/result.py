@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The result file of a measurement: its data.
+
+One JSON document, ``schema`` "lightsleep.measure", ``version`` 1, described key by key in
+``measure.schema.json``. Like every result it holds the raw samples, so that anybody can recompute
+its figures and judge its verdicts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = "lightsleep.measure"
+VERSION = 1
+
+Mode = Literal["module", "userspace"]
+RowKind = Literal["state", "busy"]
+RowPath = Literal["timer", "ipi", "irq", "none", "mixed"]
+VerdictKind = Literal[
+    "baseline",
+    "agrees",
+    "optimistic",
+    "pessimistic",
+    "not-entered",
+    "too-few",
+    "too-noisy",
+    "nothing-advertised",
+]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Percentiles of ``count`` latencies.
+
+    ``ci_ns`` encloses the true median with a probability of 95 %; None where there are too few
+    samples to say so.
+    """
+
+    count: int
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: float
+    ci_ns: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the samples say about the advertised exit latency.
+
+    ``ratio`` is observed / advertised, ``more_samples`` how many more samples it takes to tell.
+    """
+
+    kind: VerdictKind
+    ratio: float | None
+    more_samples: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Wakes of one CPU by one source from one state, or from none: the busy baseline.
+
+    ``raw`` summarises ``latencies_ns``; ``subtracted`` is that without what the wake of a busy
+    CPU costs. ``usage`` is how often the kernel counted the state as entered meanwhile.
+    """
+
+    cpu: int
+    source_cpu: int | None
+    source: str
+    kind: RowKind
+    state: int | None
+    name: str
+    advertised_us: float | None
+    residency_us: float | None
+    path: RowPath | None
+    latencies_ns: list[int]
+    invalid: dict[str, int]
+    usage: int | None
+    raw: Figures | None
+    subtracted: Figures | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class MeasureResult:
+    """Everything one measurement produced; the in-memory form of a result file."""
+
+    created: str
+    mode: Mode
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    notes: list[str]
+    rows: list[Row]
+    schema: str = field(default=SCHEMA)
+    version: int = field(default=VERSION)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON document, ``schema`` and ``version`` first."""
+        document = dataclasses.asdict(self)
+        head = {key: document.pop(key) for key in ("schema", "version")}
+        return head | document
