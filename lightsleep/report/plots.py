@@ -1,35 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The plots of one metric, as SVG to be put into a page.
-
-Text stays text, and what is neither light nor dark is left to the style sheet of the page: ink
-and grid are drawn in stand-in colours that become CSS variables.
-"""
+"""The plots of one metric of a comparison, as SVG to be put into a page."""
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from io import StringIO
-from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from lightsleep import wording
 from lightsleep.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep.report.svg import INK, blank, style, to_svg
 from lightsleep.result import Role
 
 WIDE = 10.0  # arms whose medians differ by more than this factor need a logarithmic axis
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
-
-INK, GRID = "#010203", "#040506"
-VARIABLES = {INK: "var(--ink)", GRID: "var(--rule)"}
 
 # Mid tones, readable on white and on near-black, told apart by the colour-blind too.
 COLOURS: dict[Role, str] = {
@@ -37,24 +24,6 @@ COLOURS: dict[Role, str] = {
     "control": "#b08d57",
     "limit": "#d0679d",
     "treatment": "#2f8fd8",
-}
-
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
 }
 
 
@@ -72,8 +41,8 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
     ``salt`` keeps its ids apart from those of other plots of the page.
     """
     arms = metric.arms
-    with _style(salt):
-        figure, axes = _figure(0.62 * len(arms) + 0.75)
+    with style(salt):
+        figure, axes = blank(0.62 * len(arms) + 0.75)
         _value_axis(axes, metric)
         rng = np.random.default_rng(0)
         for row, arm in enumerate(arms):
@@ -83,7 +52,7 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x")
-        return _svg(figure)
+        return to_svg(figure)
 
 
 def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
@@ -91,8 +60,8 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
     arms = [arm for arm in metric.arms if len(arm.samples) >= MIN_ECDF]
     if not arms:
         return None
-    with _style(salt):
-        figure, axes = _figure(3.2)
+    with style(salt):
+        figure, axes = blank(3.2)
         _value_axis(axes, metric)
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
             colour = COLOURS[arm.role]
@@ -105,7 +74,7 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
         axes.legend(
             loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, borderaxespad=0
         )
-        return _svg(figure)
+        return to_svg(figure)
 
 
 def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) -> None:
@@ -164,39 +133,3 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
     note = "" if scale == "linear" else " (logarithmic axis)"
     axes.set_xlabel(f"{_short(metric.metric.title, 50)}{unit}{note}")
-
-
-@contextmanager
-def _style(salt: str) -> Iterator[None]:
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": salt}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser has it
-        yield
-
-
-def _figure(height: float) -> tuple[Figure, Axes]:
-    """Return a figure as wide as a column of the page and ``height`` inches high."""
-    figure = Figure(figsize=(6.0, height), layout="constrained")
-    axes = figure.add_subplot()
-    for background in (figure.patch, axes.patch):
-        background.set_visible(False)
-    return figure, axes
-
-
-def _svg(figure: Figure) -> str:
-    buffer = StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", metadata=nothing)
-    return _inlined(buffer.getvalue())
-
-
-def _inlined(svg: str) -> str:
-    """Make a stand-alone SVG document a part of a page."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', svg)
-    svg = re.sub(r"<defs>\s*<style.*?</defs>", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
-    used = set(re.findall(r"#([\w.-]+)", svg))
-    svg = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", svg)
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, variable)
-    return svg
