@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+from results import made_up
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import hosttime, protocol
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.experiments.idle import EXPERIMENT
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.hosttime import ThreadTime
 from lightsleep.lab.pipe import interrupts
+from lightsleep.result import CompareResult, load_result
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 
@@ -129,6 +133,44 @@ def test_a_guest_that_fails_fails_the_comparison() -> None:
         protocol.run_rounds(
             experiment(measure), (WAIT,), guests, protocol.draw_order("abc", 3, 1), quiet()
         )
+
+
+RACED = EmulatorRaced("b: the guest went away; that was QEMU's emulation\n  | its console")
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CompareResult, list[str]]]:
+    """A comparison whose attempts end as given; returns its result, and what it showed."""
+
+    def compare(*ends: CompareResult | Exception) -> tuple[CompareResult, list[str]]:
+        shown: list[str] = []
+        monkeypatch.setattr(protocol, "attempt", Mock(side_effect=ends))
+        result = protocol.compare(
+            "idle", EXPERIMENT, Machine(), 4, 1, lambda what, _: shown.append(what)
+        )
+        return result, shown
+
+    return compare
+
+
+def test_what_the_emulator_ended_starts_over_and_says_so(
+    compared: Callable[..., tuple[CompareResult, list[str]]], tmp_path: Path
+) -> None:
+    result, shown = compared(RACED, made_up())
+    assert shown == ["starting over: b: the guest went away; that was QEMU's emulation"]
+    assert result.protocol["started_over"] in shown[0]
+    (tmp_path / "x.json").write_text(json.dumps(result.to_json()))
+    assert load_result(tmp_path / "x.json") == result
+    assert "started_over" not in compared(made_up())[0].protocol
+
+
+@pytest.mark.parametrize("ends", [(RACED, RACED), (GuestFailed("b: panic"),)])
+def test_but_once_and_for_nothing_else(
+    compared: Callable[..., object], ends: tuple[GuestFailed, ...]
+) -> None:
+    with pytest.raises(GuestFailed) as raised:
+        compared(*ends, made_up())
+    assert raised.value is ends[-1]
 
 
 def test_time_left_is_what_steps_took_so_far_and_the_rests_to_come() -> None:

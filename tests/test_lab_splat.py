@@ -26,6 +26,7 @@ SPLATS = [
     "[    5.000001] Oops: general protection fault, maybe for address 0xdead: 0000",
     "[    5.000001] general protection fault, probably for non-canonical address 0xdead: 0000 [#1]",
     "[    5.000001] general protection fault: 0000 [#1] SMP PTI",
+    "[    5.000001] int3: 0000 [#1] PREEMPT SMP NOPTI",
     "[    5.000001] divide error: 0000 [#1] SMP PTI",
     "[    5.000001] Internal error: Oops: 0000000096000004 [#1] PREEMPT SMP",
     "[    5.000001] Unable to handle kernel NULL pointer dereference at virtual address 00000000",
@@ -75,3 +76,29 @@ def test_lines_are_counted_from_one_whatever_ends_them() -> None:
     log = "one\r\n[ 1.0] Call Trace:\r\nthree\r\n[ 2.0] Call Trace:\n"
     assert [x.line for x in splat.find(log)] == [2, 4]
     assert str(splat.find(log)[0]) == "console line 2: [ 1.0] Call Trace:"
+
+
+RACES = [
+    "[    1.6] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n[    1.7] Code: fa 41 53 66 <90> e8 c1 ed",
+    "[    1.6] int3: 0000 [#1] PREEMPT SMP NOPTI\n[    1.7] Code: fa 41 53 0f <1f> 44 00 00",
+]
+
+REAL = [
+    "[    1.6] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n[    1.7] Code: cc cc cc cc <cc> cc cc cc",
+    "[    1.6] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n[    1.7] Code: fa 41 53 cc <90> e8 c1 ed",
+    "[    1.6] Oops: int3: 0000 [#1] SMP\n[    1.7] Code: Unable to access opcode bytes at 0xf8.",
+    "[    1.6] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI",
+    "[    1.6] Oops: 0000 [#1] PREEMPT SMP NOPTI\n[    1.7] Code: fa 41 53 66 <90> e8 c1 ed",
+    *("[    1.6] BUG: bad page state\n" + race for race in RACES),
+    "",
+]
+
+
+@pytest.mark.parametrize("log", RACES)
+def test_a_breakpoint_that_is_not_in_the_code_is_the_emulators(log: str) -> None:
+    assert splat.emulator_raced(f"[    0.0] Linux version\n{log}\n[    1.8] Call Trace:\n")
+
+
+@pytest.mark.parametrize("log", REAL)
+def test_any_other_is_the_kernels(log: str) -> None:
+    assert not splat.emulator_raced(f"[    0.0] Linux version\n{log}\n[    1.8] Call Trace:\n")

@@ -26,21 +26,30 @@ KVM = Path("/dev/kvm")
 PROBE_S = 10.0
 PROOF = "Unable to mount root fs"
 
-Wanted = Literal["auto", "kvm", "tcg"]
+Wanted = Literal["auto", "kvm", "tcg", "tcg-single"]
+
+# A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest.
+OPTIONS = {
+    "kvm": "kvm",
+    "tcg": "tcg,thread=multi,tb-size=256",
+    # All CPUs of a guest take turns in one thread. Nothing runs beside them, so the code that a
+    # kernel patches is never translated while it changes. See splat.emulator_raced().
+    "tcg-single": "tcg,thread=single,tb-size=256",
+}
+"""By name, the value of QEMU's ``-accel``."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
     """What runs the guests, and why."""
 
-    name: Literal["kvm", "tcg"]
+    name: Literal["kvm", "tcg", "tcg-single"]
     reason: str
 
     @property
     def option(self) -> str:
         """The value of QEMU's ``-accel``."""
-        # A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest.
-        return "kvm" if self.name == "kvm" else "tcg,thread=multi,tb-size=256"
+        return OPTIONS[self.name]
 
     def cpu(self, arch: Arch) -> str:
         """Return the value of QEMU's ``-cpu``."""
@@ -56,8 +65,8 @@ def choose(wanted: Wanted, arch: Arch, tree: KernelTree) -> Accelerator:
 
     Raises LightsleepError where KVM was asked for and does not work.
     """
-    if wanted == "tcg":
-        return Accelerator("tcg", "asked for")
+    if wanted in ("tcg", "tcg-single"):
+        return Accelerator(wanted, "asked for")
     found = _usable(arch, tree)
     if wanted == "kvm" and found.name != "kvm":
         raise LightsleepError(f"KVM cannot be used: {found.reason}; use --accel tcg")

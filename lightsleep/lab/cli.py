@@ -133,6 +133,8 @@ def compare(
     if json_path:
         write_json(json_path, result.to_json())
     print_table(result, Console())
+    if why := result.protocol.get("started_over"):
+        console.print(f"All of it was measured anew, because of the first attempt: {why}")
     load_pct = result.environment["host"]["other_load_pct"]
     if load_pct > protocol.QUIET_PCT:
         console.print(

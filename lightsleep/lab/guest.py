@@ -36,6 +36,10 @@ class GuestFailed(LightsleepError):
     """The guest panicked, hung, or its kernel complained."""
 
 
+class EmulatorRaced(GuestFailed):
+    """The guest died of QEMU's emulation: it says nothing about the kernel, and may be repeated."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """What to boot, in the words of the command line."""
@@ -105,10 +109,7 @@ class Guest:
         """Wait until the guest has booted; ``load`` comes next."""
         try:
             self._hello(timeout_s)
-        except GuestFailed:
-            if not splat.emulator_raced(self.vm.console()):
-                raise
-            # Not the kernel's fault, and gone the next time; the log is kept all the same.
+        except EmulatorRaced:
             self.vm.close()
             self._start()
             self._hello(timeout_s)
@@ -192,7 +193,10 @@ class Guest:
         lines = log.splitlines()
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
-        return GuestFailed(
+        raced = splat.emulator_raced(log)
+        kind = EmulatorRaced if raced else GuestFailed
+        why += "; that was QEMU's emulation, not the kernel" if raced else ""
+        return kind(
             f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n"
             f"console: {keep(log, self.name)}\n"
             f"see it happen: {self.machine.command()}"

@@ -10,7 +10,8 @@ what the others leave over, and counts as awake also while it waits for a core.
 
 A control arm, booted as the baseline is, shows how large a difference chance alone makes. No
 sample is ever dropped: a guest that fails fails the comparison, and so does a kernel that
-complains on its console.
+complains on its console. Where it was QEMU's emulation that ended a guest, not its kernel, the
+whole comparison starts over once, with new guests, and keeps nothing of the first.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lightsleep.lab import hosttime
 from lightsleep.lab.accel import qemu_version
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
 from lightsleep.result import CompareResult, MetricResult
 
@@ -199,8 +200,28 @@ def compare(
 ) -> CompareResult:
     """Boot all arms, run the protocol and return the result.
 
-    Raises LightsleepError for whatever went wrong; logs of failed guests are kept.
+    Where QEMU's emulation ended a guest, all of it starts over, once; the result says so.
+    Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
+    try:
+        return attempt(name, experiment, machine, runs, seed, show)
+    except EmulatorRaced as error:
+        why = error.message.splitlines()[0]
+    show(f"starting over: {why}", None)
+    result = attempt(name, experiment, machine, runs, seed, show)
+    result.protocol["started_over"] = why
+    return result
+
+
+def attempt(
+    name: str,
+    experiment: Experiment,
+    machine: Machine,
+    runs: int,
+    seed: int,
+    show: Callable[[str, float | None], None],
+) -> CompareResult:
+    """Do what ``compare`` does, but never start over."""
     machines = {
         arm.name: replace(
             machine,

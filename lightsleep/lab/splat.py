@@ -21,7 +21,7 @@ ALARMS = (
     r"-+\[ cut here \]-+",
     r"Call [Tt]race:",
     r"Oops: |Internal error: |traps: PANIC: ",
-    r"(?:stack segment|divide error|invalid opcode): |general protection fault[:,]",
+    r"(?:int3|stack segment|divide error|invalid opcode): |general protection fault[:,]",
     r"Unable to handle kernel ",
     r"Kernel panic - not syncing",
     r"(?:NMI )?watchdog: (?:BUG: |Watchdog detected hard LOCKUP)",
@@ -34,6 +34,10 @@ ALARMS = (
 )
 
 _ALARM = re.compile(STAMP + f"(?:{'|'.join(ALARMS)})")
+
+_BREAKPOINT = re.compile(STAMP + r"(?:Oops: )?int3: ")
+_CODE = re.compile(r"Code: (?:[0-9a-f]{2} )*(?P<before>[0-9a-f]{2}) <|Code: ")
+"""Code that an oops shows, up to the next instruction in angle brackets, or cannot show."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,15 @@ def find(log: str) -> list[Splat]:
 
 
 def emulator_raced(log: str) -> bool:
-    """Whether a boot died of QEMU, not of the kernel.
+    """Whether a guest died of QEMU, not of its kernel.
 
-    The kernel patches its code through a breakpoint, which its handler steps over. Emulating
-    several CPUs on an overcommitted host, QEMU can deliver a breakpoint that the kernel has just
-    taken out again, and then there is nothing for the handler to step over.
+    The kernel patches its code through a breakpoint (0xcc), which its handler steps over. Emulating
+    several CPUs at a time, QEMU can translate code while it is patched, and deliver a breakpoint
+    that is out again. Then the handler dies of it, and the code it prints has none where it was
+    hit. A breakpoint that is there is real: code that was freed is full of them.
     """
-    return "Oops: int3:" in log
+    alarms = find(log)
+    if not alarms or not _BREAKPOINT.match(alarms[0].text):
+        return False
+    code = _CODE.search("\n".join(log.splitlines()[alarms[0].line :]))
+    return code is not None and code["before"] not in (None, "cc")
