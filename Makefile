@@ -16,7 +16,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 # What the lab needs, and what the tests need on top.
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
 	kmod xz-utils zstd
-CHECK_PACKAGES := gcc libc6-dev perl shellcheck
+CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc
 BENCH_PACKAGES := gcc libc6-dev valgrind
 
 OUT := out

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lab's tables, its packages and its mirrors."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,22 +15,24 @@ from lightsleep.lab.guest import Machine, prepare
 X86 = ARCHES["x86_64"]
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 @pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES.keys())
-def test_package_names_are_complete(arch: config.Arch, kernel: config.Kernel) -> None:
-    for package in (kernel.image, kernel.headers):
-        name = package.format(debian=arch.debian)
-        assert name.startswith("linux-")
-        assert name.endswith(arch.debian)
+def test_package_names_are_complete(arch: config.Arch) -> None:
+    for kernel in arch.kernels.values():
+        for package in (kernel.image, kernel.headers):
+            assert re.fullmatch(r"linux-(image|headers)-[a-z0-9.-]+", package.format(debian="x"))
 
 
 def test_rows_are_found_by_their_own_names() -> None:
     assert all(name == row.name for name, row in ARCHES.items())
-    assert all(name == row.name for name, row in KERNELS.items())
+    assert all(name == row.name for arch in ARCHES.values() for name, row in arch.kernels.items())
+
+
+def test_every_architecture_has_the_kernel_that_is_booted_by_default() -> None:
+    assert all(Machine().kernel in arch.kernels for arch in ARCHES.values())
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(LightsleepError, match=r"no kernel '5\.4'; there are: 6\.12"):
+    with pytest.raises(LightsleepError, match=r"no x86_64 kernel '5\.4'; there are: 6\.12"):
         prepare(Machine(kernel="5.4"))
     with pytest.raises(LightsleepError, match="no architecture 'vax'; there are: x86_64"):
         prepare(Machine(arch="vax"))

@@ -3,14 +3,22 @@
  * The architecture's way to halt, as far as a module can reach it.
  *
  * arch_cpu_idle() knows every special case (Xen, TDX, errata), but is exported
- * to modules only since "cpuidle-haltpoll: Replace default_idle() with
- * arch_cpu_idle()" (v6.3). Before, a module halts by itself.
+ * to modules only on x86, and there since "cpuidle-haltpoll: Replace
+ * default_idle() with arch_cpu_idle()" (v6.3). Else, a module halts by itself,
+ * where an architecture lets it: Kbuild leaves the idle drivers out elsewhere.
  */
 #ifndef _LIGHTSLEEP_COMPAT_IDLE_HALT_H
 #define _LIGHTSLEEP_COMPAT_IDLE_HALT_H
 
 #include <linux/cpu.h>
 #include <linux/irqflags.h>
+#ifdef CONFIG_ARM64
+#include <asm/barrier.h>
+#include <asm/cpuidle.h>
+#endif
+#ifdef CONFIG_PPC64
+#include <asm/machdep.h>
+#endif
 
 /**
  * idle_halt - halt until the next interrupt
@@ -24,6 +32,20 @@ static __always_inline void idle_halt(void)
 #elif defined(CONFIG_X86)
 	raw_safe_halt();
 	raw_local_irq_disable();
+#elif defined(CONFIG_ARM64)
+	/* As cpu_do_idle() does; WFI ends with a pending interrupt though they are masked. */
+	struct arm_cpuidle_irq_context context;
+
+	arm_cpuidle_save_irq_context(&context);
+	dsb(sy);
+	wfi();
+	arm_cpuidle_restore_irq_context(&context);
+#elif defined(CONFIG_PPC64)
+	/* As arch_cpu_idle() does; some platforms return with interrupts on. */
+	if (ppc_md.power_save)
+		ppc_md.power_save();
+	if (!irqs_disabled())
+		raw_local_irq_disable();
 #else
 #error "this kernel exports no way to halt"
 #endif

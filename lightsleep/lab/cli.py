@@ -16,23 +16,35 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.guest import Guest, Machine, prepare
 
 LEAST_RUNS = 5
 
+
+def available(context: click.Context, _: click.Parameter, kernel: str) -> str:
+    """Refuse a kernel that the architecture does not have."""
+    arch = ARCHES[context.params["arch"]]
+    try:
+        return lookup(f"{arch.name} kernel", arch.kernels, kernel).name
+    except LightsleepError as error:
+        raise click.BadParameter(error.message) from error
+
+
 arch_option = click.option(
     "--arch",
     type=click.Choice(list(ARCHES)),
+    is_eager=True,
     default="x86_64",
     show_default=True,
     help="Architecture of the guests.",
 )
 kernel_option = click.option(
     "--kernel",
-    type=click.Choice(list(KERNELS)),
+    type=click.Choice(sorted({name for arch in ARCHES.values() for name in arch.kernels})),
     default="6.12",
     show_default=True,
+    callback=available,
     help="Kernel of the guests: the distribution's newest of this series.",
 )
 accel_option = click.option(
@@ -179,14 +191,13 @@ def shell(arch: str, kernel: str, accel: Wanted, append: str, modules: tuple[str
 
 @lab.command("list")
 def list_() -> None:
-    """Show the experiments, the kernels and the architectures there are."""
+    """Show the experiments, the architectures and their kernels."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name in experiment.names():
         table.add_row("experiment", name, experiment.load(name).title)
-    for kernel in KERNELS.values():
-        table.add_row(
-            "kernel", kernel.name, f"{kernel.image.format(debian='*')} of {kernel.target}"
-        )
     for arch in ARCHES.values():
         table.add_row("architecture", arch.name, f"{arch.qemu} -machine {arch.machine}")
+        for kernel in arch.kernels.values():
+            package = kernel.image.format(debian=arch.debian)
+            table.add_row("  kernel", kernel.name, f"{package} of {kernel.target}")
     Console().print(table)

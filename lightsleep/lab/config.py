@@ -16,23 +16,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Arch:
-    """A guest architecture: its names, and how QEMU is told to emulate it."""
-
-    name: str
-    """As ``uname -m`` prints it."""
-    debian: str
-    qemu: str
-    qemu_package: str
-    machine: str
-    cpu_tcg: str
-    cpu_kvm: str
-    console: str
-    append_tcg: str
-    """Kernel parameters that emulation needs, in every arm alike."""
-
-
-@dataclass(frozen=True)
 class Kernel:
     """A distribution kernel, named by meta-packages so that it is the newest point release."""
 
@@ -45,12 +28,69 @@ class Kernel:
     headers: str
 
 
+def _by_name(*kernels: Kernel) -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in kernels}
+
+
+KERNELS = _by_name(
+    Kernel(
+        name="6.12",
+        suite="bookworm",
+        target="bookworm",
+        image="linux-image-6.12-cloud-{debian}",
+        headers="linux-headers-6.12-cloud-{debian}",
+    ),
+    Kernel(
+        name="6.1",
+        suite="bookworm",
+        target="bookworm",
+        image="linux-image-cloud-{debian}",
+        headers="linux-headers-cloud-{debian}",
+    ),
+    Kernel(
+        name="7.2",
+        suite="trixie",
+        target="trixie-backports",
+        image="linux-image-cloud-{debian}",
+        headers="linux-headers-cloud-{debian}",
+    ),
+)
+"""Those for clouds, which have few drivers; not every architecture has them."""
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A guest architecture: its names, its kernels, and how QEMU is told to emulate it."""
+
+    name: str
+    """As ``uname -m`` prints it."""
+    debian: str
+    triplet: str
+    """As its compiler is named."""
+    kernels: Mapping[str, Kernel]
+    qemu: str
+    qemu_package: str
+    machine: str
+    cpu_tcg: str
+    cpu_kvm: str
+    console: str
+    append_tcg: str
+    """Kernel parameters that emulation needs, in every arm alike."""
+
+    @property
+    def compiler_package(self) -> str:
+        """The package of the compiler that builds for it on another architecture."""
+        return f"gcc-{self.triplet.replace('_', '-')}"
+
+
 ARCHES = {
     arch.name: arch
     for arch in (
         Arch(
             name="x86_64",
             debian="amd64",
+            triplet="x86_64-linux-gnu",
+            kernels=KERNELS,
             qemu="qemu-system-x86_64",
             qemu_package="qemu-system-x86",
             machine="q35",
@@ -63,32 +103,19 @@ ARCHES = {
             # it falls back to the HPET, whose every read leaves the guest.
             append_tcg="tsc=reliable",
         ),
-    )
-}
-
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel(
-            name="6.12",
-            suite="bookworm",
-            target="bookworm",
-            image="linux-image-6.12-cloud-{debian}",
-            headers="linux-headers-6.12-cloud-{debian}",
-        ),
-        Kernel(
-            name="6.1",
-            suite="bookworm",
-            target="bookworm",
-            image="linux-image-cloud-{debian}",
-            headers="linux-headers-cloud-{debian}",
-        ),
-        Kernel(
-            name="7.2",
-            suite="trixie",
-            target="trixie-backports",
-            image="linux-image-cloud-{debian}",
-            headers="linux-headers-cloud-{debian}",
+        Arch(
+            name="aarch64",
+            debian="arm64",
+            triplet="aarch64-linux-gnu",
+            kernels=KERNELS,
+            qemu="qemu-system-aarch64",
+            qemu_package="qemu-system-arm",
+            machine="virt,gic-version=3",
+            # Pointer authentication by the architecture's own cipher is slow to emulate.
+            cpu_tcg="max,pauth-impdef=on",
+            cpu_kvm="host",
+            console="ttyAMA0",
+            append_tcg="",
         ),
     )
 }

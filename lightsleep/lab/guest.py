@@ -17,7 +17,7 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import accel, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
-from lightsleep.lab.config import ARCHES, KERNELS, lookup
+from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.modules import project_modules
 from lightsleep.lab.roots import guest_root, kernel_tree
@@ -69,7 +69,7 @@ def prepare(
     ``note`` hears what is being done. Raises LightsleepError for whatever stands in the way.
     """
     arch = lookup("architecture", ARCHES, machine.arch)
-    kernel = lookup("kernel", KERNELS, machine.kernel)
+    kernel = lookup(f"{arch.name} kernel", arch.kernels, machine.kernel)
     accel.qemu_version(arch)
     note(f"kernel {kernel.name}")
     tree = kernel_tree(arch, kernel)

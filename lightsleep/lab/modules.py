@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel modules, built by the very compiler and headers of the kernel they are for.
+"""Kernel modules, built by the compiler release and the headers of the kernel they are for.
 
 The build runs inside the kernel's tree, so the host needs neither a compiler nor headers.
 """
@@ -47,6 +47,7 @@ def build_modules(
             host.contained(
                 [
                     *("env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C", "make", "-j2", *given),
+                    f"CROSS_COMPILE={arch.triplet}-",  # also right where it is this machine's own
                     *("-C", f"/lib/modules/{tree.release}/build", "M=/mnt", "modules"),
                 ],
                 *("--bind", str(tree.path), "/", "--bind", str(work), "/mnt"),

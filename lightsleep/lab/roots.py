@@ -8,6 +8,7 @@ Nothing is installed on the host and no package script runs.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -16,7 +17,15 @@ from pathlib import Path
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, host
-from lightsleep.lab.config import BUILD_TOOLS, GUEST_PACKAGES, GUEST_SUITE, Arch, Kernel
+from lightsleep.lab.config import (
+    ARCHES,
+    BUILD_TOOLS,
+    GUEST_PACKAGES,
+    GUEST_SUITE,
+    Arch,
+    Kernel,
+    lookup,
+)
 
 
 @dataclass(frozen=True)
@@ -114,9 +123,11 @@ def kernel_tree(arch: Arch, kernel: Kernel, tools: Sequence[str] = ()) -> Kernel
         suffix = "" if kernel.target == kernel.suite else f"/{kernel.target}"
         names = [f"{x.format(debian=arch.debian)}{suffix}" for x in (kernel.image, kernel.headers)]
         tree = scratch / "tree"
-        unpack(
-            arch, kernel.suite, kernel.target, ["base-files", *names, *BUILD_TOOLS, *tools], tree
-        )
+        common = ["base-files", *BUILD_TOOLS, *tools]
+        if arch.name == platform.machine():
+            unpack(arch, kernel.suite, kernel.target, [*names, *common], tree)
+        else:
+            _cross_tree(arch, kernel, names, common, tree)
         # The packages' own scripts, which do not run here, would do these two.
         (tree / "usr/bin/awk").symlink_to("mawk")
         host.run(["depmod", "-b", tree, _release(tree)], "listing module dependencies")
@@ -124,6 +135,24 @@ def kernel_tree(arch: Arch, kernel: Kernel, tools: Sequence[str] = ()) -> Kernel
     key = cache.digest(repr(kernel), repr((*BUILD_TOOLS, *tools)))
     path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200) / "tree"
     return KernelTree(kernel, path, _release(path))
+
+
+def _cross_tree(
+    arch: Arch, kernel: Kernel, names: list[str], common: list[str], tree: Path
+) -> None:
+    """Unpack a foreign kernel (packages ``names``) among programs that run on this machine."""
+    own = lookup("compiler for a host", ARCHES, platform.machine())
+    foreign = tree.with_name("foreign")
+    unpack(arch, kernel.suite, kernel.target, [*names, "base-files"], foreign)
+    # Programs of a kernel's build, made to run here; they handle the files of any architecture.
+    kbuild = next(foreign.glob("usr/lib/linux-kbuild-*")).name
+    unpack(own, kernel.suite, kernel.target, [kbuild, arch.compiler_package, *common], tree)
+    shutil.rmtree(tree / "usr/src")
+    for part in ("boot", "lib/modules", "usr/src"):
+        if (tree / part).is_dir():
+            (tree / part).rmdir()
+        (foreign / part).rename(tree / part)
+    shutil.rmtree(foreign)
 
 
 def _release(tree: Path) -> str:
