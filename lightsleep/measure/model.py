@@ -5,6 +5,7 @@ A Batch is what the module's debugfs file ``latency_test/run`` is asked, a Sampl
 answer, field by field in the order of the columns.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -64,10 +65,15 @@ class Sample:
 class Backend(Protocol):
     """Something that takes samples."""
 
-    mode: Literal["module", "userspace"]
+    @property
+    def mode(self) -> Literal["module", "userspace"]:
+        """What takes them."""
 
     def sources(self) -> dict[Source, str | None]:
         """Return the sources it knows, each with the reason why it cannot be used here or None."""
 
     def run(self, batch: Batch) -> list[Sample]:
         """Take a batch; at most ``batch.samples`` samples. Raises LightsleepError."""
+
+    def notes(self, samples: Iterable[Sample]) -> list[str]:
+        """Return what a reader of these samples must know of how they were taken."""

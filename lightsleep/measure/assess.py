@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Turns samples into the rows of a result: figures, subtraction and verdict per cell. Pure."""
+
+from collections import Counter
+
+from lightsleep.measure.machine import Machine
+from lightsleep.measure.result import Figures, Row, RowPath, Verdict
+from lightsleep.measure.run import Tally
+from lightsleep.measure.summary import subtract, summarise
+from lightsleep.measure.verdict import Evidence, judge
+
+BASELINE = Verdict("baseline", None, None, "what the wake of a busy CPU costs")
+
+
+def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:
+    """Return one row for each tally, in their order."""
+    baselines = {
+        (tally.cell.dest, tally.cell.source): _figures(tally)
+        for tally in tallies
+        if tally.cell.state is None
+    }
+    return [
+        _row(machine, tally, baselines.get((tally.cell.dest, tally.cell.source)))
+        for tally in tallies
+    ]
+
+
+def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
+    cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
+    subtracted = subtract(raw, baseline) if state and raw and baseline else None
+    invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
+    verdict = BASELINE
+    if state:
+        names = {other.index: other.name for other in machine.cpus[cell.dest].states}
+        verdict = judge(
+            Evidence(
+                advertised_us=state.latency_us,
+                raw=raw,
+                baseline=baseline,
+                subtracted=subtracted,
+                invalid=invalid,
+                instead={names.get(i, f"state {i}"): n for i, n in tally.instead.items()},
+                usage=tally.usage,
+                disturbed=tally.disturbed,
+            )
+        )
+    return Row(
+        cpu=cell.dest,
+        source_cpu=None if cell.source == "timer" else cell.src,
+        source=cell.source,
+        kind="state" if state else "busy",
+        state=state.index if state else None,
+        name=state.name if state else "busy",
+        advertised_us=state.latency_us if state else None,
+        residency_us=state.residency_us if state else None,
+        path=_path(tally),
+        latencies_ns=[sample.latency_ns for sample in tally.valid],
+        invalid=invalid,
+        usage=tally.usage,
+        raw=raw,
+        subtracted=subtracted,
+        verdict=verdict,
+    )
+
+
+def _figures(tally: Tally) -> Figures | None:
+    return summarise([sample.latency_ns for sample in tally.valid])
+
+
+def _path(tally: Tally) -> RowPath | None:
+    paths = {sample.path for sample in tally.valid}
+    return paths.pop() if len(paths) == 1 else "mixed" if paths else None

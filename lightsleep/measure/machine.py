@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The machine as a plan needs it: CPUs, how they are related, and the states they idle in."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.scan import lint
+from lightsleep.scan.collect import CPU_DIR, collect
+from lightsleep.scan.model import Scan, State
+from lightsleep.scan.tree import Tree
+
+# Idle states in which a CPU watches memory, so that a store wakes it: by name or description.
+POLLS = re.compile(r"POLL|snooze", re.IGNORECASE)
+MONITORS = re.compile(r"\bMWAIT\b")
+
+
+@dataclass(frozen=True)
+class IdleState:
+    """An idle state of one CPU; ``index`` as in sysfs and in the cpu_idle tracepoint.
+
+    ``polls`` says that a CPU in it sees a store, ``knob`` is its folder in sysfs: None for the
+    idling of a CPU without a cpuidle driver, of which nothing is advertised either.
+    """
+
+    index: int
+    name: str
+    latency_us: int | None
+    residency_us: int | None
+    polls: bool
+    disabled: bool
+    knob: Path | None
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """An online CPU. ``reserved`` says what it is kept free for, None where it is not."""
+
+    number: int
+    states: tuple[IdleState, ...]
+    siblings: frozenset[int]
+    package: int | None
+    node: int | None
+    reserved: str | None
+    latency_limit_us: int | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All online CPUs by number, and what a result file says of the machine."""
+
+    cpus: dict[int, Cpu]
+    environment: dict[str, str | int | None]
+
+
+def read(root: Path) -> Machine:
+    """Return the machine whose sysfs and procfs are below ``root``."""
+    scan, tree = collect(root)
+    reserved = dict.fromkeys(tree.cpus(f"{CPU_DIR}/nohz_full") or [], "nohz_full")
+    reserved |= dict.fromkeys(scan.isolated, "isolated")
+    limits = {
+        cpu.number: min(
+            (x for x in (scan.latency_limit_us, cpu.resume_latency_us) if x is not None),
+            default=None,
+        )
+        for cpu in scan.cpus
+    }
+    return Machine(
+        cpus={
+            cpu.number: Cpu(
+                number=cpu.number,
+                states=tuple(_state(root, cpu.number, state) for state in cpu.states)
+                or (_default_idle(scan),),
+                siblings=frozenset(cpu.siblings) - {cpu.number},
+                package=tree.number(f"{CPU_DIR}/cpu{cpu.number}/topology/physical_package_id"),
+                node=_node(tree, cpu.number),
+                reserved=reserved.get(cpu.number),
+                latency_limit_us=limits[cpu.number],
+            )
+            for cpu in scan.cpus
+        },
+        environment=_environment(scan, tree),
+    )
+
+
+def _state(root: Path, cpu: int, state: State) -> IdleState:
+    return IdleState(
+        index=state.index,
+        name=state.name,
+        latency_us=state.latency_us,
+        residency_us=state.residency_us,
+        polls=bool(POLLS.fullmatch(state.name) or MONITORS.search(state.desc or "")),
+        disabled=bool(state.disabled),
+        knob=root / CPU_DIR / f"cpu{cpu}/cpuidle/state{state.index}",
+    )
+
+
+def _default_idle(scan: Scan) -> IdleState:
+    """Return the idling of a CPU without a driver: the kernel traces it as state 1, or 0."""
+    spins = lint.idle_override(scan) == "poll"
+    name = "spin" if spins else "default"
+    return IdleState(0 if spins else 1, name, None, None, spins, False, None)
+
+
+def _node(tree: Tree, cpu: int) -> int | None:
+    names = tree.names(f"{CPU_DIR}/cpu{cpu}")
+    return next((int(m[1]) for name in names if (m := re.fullmatch(r"node(\d+)", name))), None)
+
+
+def _environment(scan: Scan, tree: Tree) -> dict[str, str | int | None]:
+    return {
+        "kernel": scan.kernel.release,
+        "arch": scan.kernel.arch,
+        "cmdline": tree.text("proc/cmdline"),
+        "cpu_model": scan.cpu_model,
+        "hypervisor": scan.hypervisor,
+        "cpuidle_driver": scan.cpuidle.driver,
+        "governor": scan.cpuidle.governor,
+        "clocksource": scan.clocksource.current,
+        "cpus": len(scan.cpus),
+    }

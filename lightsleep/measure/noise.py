@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What else went on while a CPU was measured, from /proc/stat before and after."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.measure.machine import Machine
+
+# Beyond these shares of the time, latencies say as much about the rest of the machine as about
+# its idle states.
+STOLEN = 0.02
+LOADED = 0.05
+
+# Clock sources that are read through a bus: slower than what they are to measure.
+SLOW_CLOCKS = {"acpi_pm", "hpet", "jiffies", "refined-jiffies"}
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """Time of one CPU since boot, in clock ticks: all of it, stolen, and run in user space."""
+
+    total: int
+    stolen: int
+    user: int
+
+    def __sub__(self, earlier: "Ticks") -> "Ticks":
+        """Return the time between two readings; a counter that ran backwards counts as still."""
+        return Ticks(
+            max(0, self.total - earlier.total),
+            max(0, self.stolen - earlier.stolen),
+            max(0, self.user - earlier.user),
+        )
+
+
+def read(root: Path) -> dict[int, Ticks]:
+    """Return the time of every CPU; an empty dict where /proc/stat cannot be read."""
+    try:
+        return parse((root / "proc/stat").read_text())
+    except OSError:
+        return {}
+
+
+def parse(text: str) -> dict[int, Ticks]:
+    """Return what /proc/stat says, CPU by CPU."""
+    ticks = {}
+    for line in text.splitlines():
+        if match := re.fullmatch(r"cpu(\d+)((?: \d+){8,})", line.strip(), re.ASCII):
+            # user nice system idle iowait irq softirq steal; guest time is in user already
+            times = [int(time) for time in match[2].split()][:8]
+            ticks[int(match[1])] = Ticks(sum(times), times[7], times[0] + times[1])
+    return ticks
+
+
+def disturbed(cpu: int, passed: Ticks, ours_in_user: bool) -> str | None:
+    """Return what disturbed a CPU, in words, or None.
+
+    ``ours_in_user`` says that the measurement itself runs on that CPU in user space.
+    """
+    if not passed.total:
+        return None
+    if passed.stolen > STOLEN * passed.total:
+        share = passed.stolen / passed.total
+        return f"the host stole {share:.0%} of the time of CPU {cpu}"
+    if not ours_in_user and passed.user > LOADED * passed.total:
+        return f"other programs ran on CPU {cpu} for {passed.user / passed.total:.0%} of the time"
+    return None
+
+
+def standing(machine: Machine) -> list[str]:
+    """Return what makes measurements on this machine uncertain whenever they are taken."""
+    notes = []
+    clock = machine.environment["clocksource"]
+    if clock in SLOW_CLOCKS:
+        notes.append(f"time is read from {clock}, which itself takes a microsecond or more")
+    for cpu in machine.cpus.values():
+        kept = [x.name for x in cpu.states if _above(x.latency_us, cpu.latency_limit_us)]
+        if kept:
+            notes.append(
+                f"CPU {cpu.number}: a latency limit of {cpu.latency_limit_us} us (PM QoS) keeps it "
+                f"out of {', '.join(kept)}"
+            )
+    threads = {frozenset({cpu.number}) | cpu.siblings for cpu in machine.cpus.values()}
+    if any(len(core) > 1 for core in threads):
+        notes.append("CPUs share cores: a core sleeps deeply only while all its CPUs do")
+    return notes
+
+
+def _above(latency_us: int | None, limit_us: int | None) -> bool:
+    return latency_us is not None and limit_us is not None and latency_us > limit_us

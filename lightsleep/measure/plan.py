@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What to measure, in which order, and when it is enough. No side effects.
+
+A *cell* is one question: what does it cost to wake CPU ``dest`` out of this state by this
+source? Beside every (dest, source) stands one cell of its own, the baseline, in which a kernel
+thread keeps the CPU busy: what the interrupt, the timer and the stamps themselves cost. Only the
+difference is the price of idling, and it is taken on the same CPU, by the same source, in the
+same minute, because the baseline of another CPU is another number.
+
+Order. Machines drift: clocks change, caches warm, neighbours come and go. So a cell is not
+measured in one go but in batches, and the batches come in rounds: every round holds each
+unfinished cell of a CPU once, in random order, so that drift meets all cells alike (a randomised
+block design).
+
+Batches. A batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the
+progress bar wait for at most. The first one of a cell is small: a state that is never entered, or
+a source that is dead, shows in a few samples, and a second batch without a valid one closes the
+cell. A cell that yields some valid samples is topped up until it has what was asked for, or until
+it took TRIES times as many.
+
+Launch distance. Between arming and launch the CPU must run to the idle loop (FLOOR_NS), enter the
+state and stay there. A state is only ever a fair choice for sleeps of its target residency, and it
+may take its exit latency to enter, which the advertised numbers do not tell apart. So the distance
+is at least FLOOR_NS + residency + latency, and a sample counts only where the CPU has been in the
+state for its exit latency by then. Above that minimum the distance is random, by SPREAD_NS or
+half of the minimum, whichever is more: an even distance would lock to the tick, or to a governor
+that learns it. For states of up to 50 us this keeps the mean under half a millisecond.
+
+Who wakes. The source CPU spins until the launch, so it must not be the destination, nor share its
+core (a busy sibling keeps the core awake, and the deepest states are those of the core), nor be a
+CPU that somebody set apart. Near ones come first: a wake across sockets measures the
+interconnect. A store wakes only who watches memory: polling and MWAIT states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError, Skipped
+from lightsleep.measure.machine import Cpu, IdleState, Machine
+from lightsleep.measure.model import Batch, Source
+
+FLOOR_NS = 50_000
+SPREAD_NS = 100_000
+MAX_DISTANCE_NS = 1_000_000_000  # the kernel module's own limit
+BATCH_NS = 500_000_000
+ROUNDS = 4
+FIRST = 8
+TRIES = 4
+
+# What a sample takes beside its distance and the latency, for estimates only.
+OVERHEAD_NS = 50_000
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for. ``cpus`` empty: all that nobody set apart; ``states``: all."""
+
+    cpus: tuple[int, ...]
+    states: tuple[str, ...]
+    sources: tuple[Source, ...]
+    samples: int
+    source_cpu: int | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A question: wakes of ``dest`` by ``source`` from CPU ``src``; no state: kept busy.
+
+    A timer is its own source: ``src`` is ``dest``.
+    """
+
+    source: Source
+    src: int
+    dest: int
+    state: IdleState | None
+
+    @property
+    def requested(self) -> str:
+        """The state in the words of a Batch."""
+        return str(self.state.index) if self.state else "busy"
+
+    def distances(self) -> tuple[int, int, int]:
+        """Return shortest and longest launch distance, and the time to settle, in ns."""
+        latency_ns = 1000 * ((self.state and self.state.latency_us) or 0)
+        residency_ns = 1000 * ((self.state and self.state.residency_us) or 0)
+        longest = MAX_DISTANCE_NS * 2 // 3
+        shortest = min(FLOOR_NS + residency_ns + latency_ns, longest)
+        return shortest, shortest + max(SPREAD_NS, shortest // 2), min(latency_ns, shortest)
+
+    def cost_ns(self) -> int:
+        """Return about how long a sample takes."""
+        shortest, longest, settle = self.distances()
+        return (shortest + longest) // 2 + settle + OVERHEAD_NS
+
+    def batch(self, samples: int) -> Batch:
+        """Return the request for so many samples."""
+        shortest, longest, settle = self.distances()
+        return Batch(
+            self.source, self.src, self.dest, self.requested, samples, shortest, longest, settle
+        )
+
+
+def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) -> int:
+    """Return how many samples to take next for a cell, 0 where it is finished.
+
+    ``tried`` and ``valid`` count the samples so far, ``batches`` what they came in.
+    """
+    hopeless = batches >= 2 and not valid
+    left = min(wanted - valid, wanted * TRIES - tried)
+    if hopeless or left <= 0:
+        return 0
+    size = FIRST if not batches else -(-wanted // ROUNDS)
+    fits = max(1, BATCH_NS // (cell.distances()[1] + cell.cost_ns() - cell.distances()[0]))
+    return min(size, fits, left)
+
+
+def cells(
+    machine: Machine, wish: Wish, usable: dict[Source, str | None]
+) -> tuple[list[Cell], list[str]]:
+    """Return what to measure, CPU by CPU, and notes on what is left out and why.
+
+    ``usable`` gives the reason for every source that cannot be used. Raises LightsleepError for
+    a CPU or state that is not there, Skipped where nothing is left to measure.
+    """
+    notes = [
+        f"{source}: {why}" for source in wish.sources if (why := usable.get(source, "unknown"))
+    ]
+    sources = [source for source in wish.sources if usable.get(source, "unknown") is None]
+    found: list[Cell] = []
+    for cpu in _destinations(machine, wish, notes):
+        states = _states(cpu, wish, notes)
+        src = source_cpu(machine, cpu, wish.source_cpu)
+        others = [source for source in sources if source != "timer"]
+        if src is None and others:
+            notes.append(f"CPU {cpu.number}: no other CPU to wake it by {', '.join(others)}")
+        elif src in cpu.siblings and others:
+            notes.append(
+                f"CPU {cpu.number} is woken by CPU {src} of the same core, which so never sleeps"
+            )
+        for source in sources:
+            waker = cpu.number if source == "timer" else src
+            if waker is not None:
+                found += _block(source, waker, cpu.number, states)
+    if not found:
+        raise Skipped("nothing to measure: " + ("; ".join(notes) or "no idle state is enabled"))
+    return found, notes
+
+
+def _block(source: Source, src: int, dest: int, states: Sequence[IdleState]) -> list[Cell]:
+    """Return the cells of one source, its baseline first."""
+    fitting = [state for state in states if source != "store" or state.polls]
+    return [Cell(source, src, dest, state) for state in (None, *fitting)] if fitting else []
+
+
+def _destinations(machine: Machine, wish: Wish, notes: list[str]) -> list[Cpu]:
+    asked = {*wish.cpus} if wish.source_cpu is None else {*wish.cpus, wish.source_cpu}
+    if missing := asked - machine.cpus.keys():
+        raise LightsleepError(
+            f"CPU {cpulist.format(missing)} is not online; "
+            f"online are {cpulist.format(machine.cpus)}"
+        )
+    if wish.cpus:
+        return [machine.cpus[number] for number in wish.cpus]
+    spared = [cpu.number for cpu in machine.cpus.values() if cpu.reserved]
+    if spared:
+        notes.append(
+            f"CPU {cpulist.format(spared)} is set apart (isolated, nohz_full): only with -c"
+        )
+    return [cpu for cpu in machine.cpus.values() if not cpu.reserved]
+
+
+def _states(cpu: Cpu, wish: Wish, notes: list[str]) -> list[IdleState]:
+    if wish.states:
+        return [state for state in cpu.states if names(state) & set(wish.states)]
+    for state in cpu.states:
+        if state.disabled:
+            notes.append(f"CPU {cpu.number}: {state.name} is disabled: only with --state")
+    return [state for state in cpu.states if not state.disabled]
+
+
+def names(state: IdleState) -> set[str]:
+    """Return what a user may call a state."""
+    return {state.name, str(state.index)}
+
+
+def source_cpu(machine: Machine, dest: Cpu, asked: int | None) -> int | None:
+    """Return the CPU that wakes ``dest``, None where there is none."""
+    if asked is not None:
+        return asked if asked != dest.number else None
+    free = [x for x in machine.cpus.values() if x.number != dest.number and not x.reserved]
+    best = min(
+        free,
+        key=lambda cpu: (
+            cpu.number in dest.siblings,
+            cpu.node != dest.node,
+            cpu.package != dest.package,
+            abs(cpu.number - dest.number),
+            cpu.number,
+        ),
+        default=None,
+    )
+    return best.number if best else None

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is measured, in which portions, and who wakes whom."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measure_fakes import ALL, FakeBackend, cpu, machine, state
+from scan_trees import plant, unfold
+
+from lightsleep.errors import LightsleepError, Skipped
+from lightsleep.measure import machine as machines
+from lightsleep.measure import plan
+from lightsleep.measure.plan import Cell, Wish
+from lightsleep.measure.run import measure
+
+WISH = Wish((), (), ("timer", "ipi", "store"), 50, None)
+POLL, C1, C2 = state(0, 0, 0, polls=True), state(1, 2, 10), state(2, 200, 600)
+
+
+class NoKnobs:
+    def set(self, knob: Path, value: str) -> None:
+        raise AssertionError(f"{knob} does not exist")
+
+
+def advertised() -> st.SearchStrategy[int | None]:
+    return st.one_of(st.none(), st.integers(0, 2**31))
+
+
+# Distances and portions.
+
+
+@given(latency=advertised(), residency=advertised(), samples=st.integers(1, 10_000))
+def test_a_batch_keeps_to_the_limits_of_the_module(
+    latency: int | None, residency: int | None, samples: int
+) -> None:
+    cell = Cell("ipi", 0, 1, state(3, latency, residency))
+    size = plan.next_batch(cell, samples, tried=1, valid=0, batches=1)
+    batch = cell.batch(size)
+    assert 1000 <= batch.min_ns < batch.max_ns <= 10**9
+    assert 0 <= batch.settle_ns <= batch.min_ns
+    assert batch.samples * batch.max_ns <= 60 * 10**9
+    assert 1 <= batch.samples <= samples
+    # The shortest sleep is one the state is meant for, where the module's limits allow that.
+    wished_ns = 1000 * ((latency or 0) + (residency or 0))
+    assert batch.min_ns > wished_ns or batch.max_ns * 1.01 > 10**9
+    # It is no multiple of anything: it spreads over a third of its length.
+    assert batch.max_ns - batch.min_ns >= batch.max_ns // 3 - 1
+
+
+@given(latency=st.integers(0, 50), residency=st.integers(0, 100))
+def test_states_up_to_50_us_take_1000_samples_per_second(latency: int, residency: int) -> None:
+    cell = Cell("timer", 1, 1, state(1, latency, residency))
+    assert cell.cost_ns() + 1000 * latency < 10**6 / 2
+
+
+@given(
+    wanted=st.integers(1, 10_000),
+    chance=st.sampled_from([0, 0.01, 0.3, 0.9, 1]),
+    latency=advertised(),
+    seed=st.integers(0, 2**32),
+)
+def test_portions_end_with_enough_or_with_a_reason(
+    wanted: int, chance: float, latency: int | None, seed: int
+) -> None:
+    rng = random.Random(seed)
+    cell = Cell("ipi", 0, 1, state(3, latency))
+    tried = valid = batches = 0
+    while size := plan.next_batch(cell, wanted, tried, valid, batches):
+        tried, batches = tried + size, batches + 1
+        valid += sum(rng.random() < chance for _ in range(size))
+        assert size == 1 or size * cell.distances()[1] < 10**9
+    assert valid <= wanted
+    assert tried <= wanted * plan.TRIES
+    assert valid == wanted or tried == wanted * plan.TRIES or not valid
+    if not chance:
+        assert batches <= 2
+
+
+def test_every_round_holds_every_cell_in_random_order() -> None:
+    here = machine(cpu(0, POLL, C1, C2), cpu(1, POLL, C1, C2))
+    cells, _ = plan.cells(here, WISH, ALL)
+    backend = FakeBackend({0: 0, 1: 2000, 2: 200_000})
+    measure(here, cells, 50, backend, NoKnobs(), random.Random(5), Path("/"), lambda *_: None)
+    orders = []
+    for dest in (0, 1):
+        keys = [(x.source, x.requested) for x in backend.batches if x.dest == dest]
+        here_cells = len([x for x in cells if x.dest == dest])
+        for start in range(0, 3 * here_cells, here_cells):
+            assert len(set(keys[start : start + here_cells])) == here_cells
+            orders.append(tuple(keys[start : start + here_cells]))
+    assert len(set(orders)) == len(orders)
+    # One CPU after the other: the others keep their states meanwhile.
+    assert (
+        sum(a.dest != b.dest for a, b in zip(backend.batches, backend.batches[1:], strict=False))
+        == 1
+    )
+
+
+def test_a_seed_repeats_the_order() -> None:
+    here = machine(cpu(0, POLL, C1, C2), cpu(1, POLL, C1, C2))
+    cells, _ = plan.cells(here, WISH, ALL)
+
+    def order(seed: int) -> list[object]:
+        backend = FakeBackend({0: 0, 1: 2000, 2: 200_000})
+        rng = random.Random(seed)
+        measure(here, cells, 50, backend, NoKnobs(), rng, Path("/"), lambda *_: None)
+        return [*backend.batches]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_progress_never_runs_backwards_and_ends_at_its_end() -> None:
+    here = machine(cpu(0, C1, C2), cpu(1, C1, C2))
+    cells, _ = plan.cells(here, WISH, ALL)
+    seen: list[tuple[int, int]] = []
+    rng = random.Random(1)
+    backend = FakeBackend({1: 2000, 2: 200_000})
+    measure(here, cells, 50, backend, NoKnobs(), rng, Path("/"), lambda _, *now: seen.append(now))
+    done = [done for done, _ in seen]
+    assert done == sorted(done)
+    assert done[0] == 0
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert all(done <= total for done, total in seen)
+
+
+# Cells.
+
+
+def test_a_baseline_beside_every_source_of_every_cpu() -> None:
+    cells, notes = plan.cells(machine(cpu(0, POLL, C1, C2), cpu(1, POLL, C1, C2)), WISH, ALL)
+    kinds = Counter((x.dest, x.source, x.requested) for x in cells)
+    assert set(kinds.values()) == {1}
+    for dest in (0, 1):
+        for source, states in {"timer": "012", "ipi": "012", "store": "0"}.items():
+            there = {key[2] for key in kinds if key[:2] == (dest, source)}
+            assert there == {"busy", *states}
+    assert notes == []
+
+
+def test_store_is_left_out_where_nothing_polls() -> None:
+    cells, _ = plan.cells(machine(cpu(0, C1), cpu(1, C1)), WISH, ALL)
+    assert {x.source for x in cells} == {"timer", "ipi"}
+
+
+def test_a_source_that_cannot_be_used_is_noted() -> None:
+    wish = Wish((), (), ("timer", "device"), 50, None)
+    cells, notes = plan.cells(machine(cpu(0, C1), cpu(1, C1)), wish, ALL)
+    assert {x.source for x in cells} == {"timer"}
+    assert notes == ["device: no device"]
+
+
+def test_a_single_cpu_wakes_itself() -> None:
+    cells, notes = plan.cells(machine(cpu(0, C1)), WISH, ALL)
+    assert {x.source for x in cells} == {"timer"}
+    assert "no other CPU to wake it" in notes[0]
+
+
+def test_nothing_to_measure_is_skipped_with_the_reason() -> None:
+    wish = Wish((), (), ("ipi",), 50, None)
+    with pytest.raises(Skipped, match="no other CPU"):
+        plan.cells(machine(cpu(0, C1)), wish, ALL)
+
+
+def test_states_of_the_wish() -> None:
+    here = machine(cpu(0, POLL, C1, C2), cpu(1, POLL, C1, C2))
+    for name in ("C2", "2"):
+        cells, _ = plan.cells(here, Wish((), (name,), ("timer",), 50, None), ALL)
+        assert {x.requested for x in cells} == {"busy", "2"}
+
+
+def test_disabled_states_are_measured_only_by_name(tmp_path: Path) -> None:
+    unfold("kvm-haltpoll", tmp_path)
+    plant(tmp_path, "sys/devices/system/cpu/cpu0/cpuidle/state1/disable: 1")
+    here = machines.read(tmp_path)
+    cells, notes = plan.cells(here, WISH, ALL)
+    assert {x.requested for x in cells if x.dest == 0} == {"busy", "0"}
+    assert {x.requested for x in cells if x.dest == 1} == {"busy", "0", "1"}
+    assert notes == ["CPU 0: haltpoll idle is disabled: only with --state"]
+    named, _ = plan.cells(here, Wish((0,), ("1",), ("timer",), 50, None), ALL)
+    assert {x.requested for x in named} == {"busy", "1"}
+
+
+# Who wakes whom.
+
+
+@given(data=st.data(), count=st.integers(2, 12))
+def test_the_source_cpu(data: st.DataObject, count: int) -> None:
+    numbers = data.draw(st.permutations(range(16)))[:count]
+    cpus = []
+    for number in numbers:
+        core = [x for x in numbers if x // 2 == number // 2]
+        reserved = data.draw(st.sampled_from([None, None, "isolated", "nohz_full"]))
+        facts = {"node": number // 8, "package": number // 8, "reserved": reserved}
+        cpus.append(cpu(number, C1, siblings=tuple({*core} - {number}), **facts))
+    here = machine(*cpus)
+    for dest in cpus:
+        src = plan.source_cpu(here, dest, None)
+        free = [x for x in cpus if x != dest and not x.reserved]
+        if src is None:
+            assert not free
+            continue
+        chosen = here.cpus[src]
+        assert chosen in free
+        if any(x.number not in dest.siblings for x in free):
+            assert src not in dest.siblings
+            if any(x.node == dest.node and x.number not in dest.siblings for x in free):
+                assert chosen.node == dest.node
+
+
+def test_a_source_cpu_that_was_asked_for() -> None:
+    here = machine(cpu(0, C1), cpu(1, C1, reserved="isolated"), cpu(2, C1))
+    wish = Wish((0, 1, 2), (), ("ipi",), 50, 1)
+    cells, notes = plan.cells(here, wish, ALL)
+    assert {(x.src, x.dest) for x in cells} == {(1, 0), (1, 2)}
+    assert notes == ["CPU 1: no other CPU to wake it by ipi"]
+
+
+def test_cpus_set_apart_are_measured_only_on_request() -> None:
+    here = machine(cpu(0, C1), cpu(1, C1, reserved="isolated"), cpu(2, C1, reserved="nohz_full"))
+    cells, notes = plan.cells(here, WISH, ALL)
+    assert {x.dest for x in cells} == {0}
+    assert "CPU 1-2 is set apart" in notes[0]
+    cells, _ = plan.cells(here, Wish((1,), (), ("timer", "ipi"), 50, None), ALL)
+    assert {x.dest for x in cells} == {1}
+
+
+def test_a_sibling_as_the_only_waker_is_noted() -> None:
+    here = machine(cpu(0, C1, siblings=(1,)), cpu(1, C1, siblings=(0,)))
+    _, notes = plan.cells(here, Wish((0,), (), ("ipi",), 50, None), ALL)
+    assert notes == ["CPU 0 is woken by CPU 1 of the same core, which so never sleeps"]
+
+
+@pytest.mark.parametrize(
+    "wish", [Wish((7,), (), ("timer",), 1, None), Wish((), (), ("ipi",), 1, 7)]
+)
+def test_a_cpu_that_is_not_online(wish: Wish) -> None:
+    with pytest.raises(LightsleepError, match="CPU 7 is not online; online are 0-1"):
+        plan.cells(machine(cpu(0, C1), cpu(1, C1)), wish, ALL)
+
+
+# The machine, from sysfs.
+
+
+def test_states_and_topology_are_read(tmp_path: Path) -> None:
+    unfold("powernv-power9", tmp_path)
+    plant(
+        tmp_path,
+        """
+        sys/devices/system/cpu/cpu{0-3}/topology/physical_package_id: 0
+        sys/devices/system/cpu/cpu{4-7}/topology/physical_package_id: 8
+        sys/devices/system/cpu/cpu{4-7}/node8/distance: 10
+        sys/devices/system/cpu/isolated: 6
+        sys/devices/system/cpu/nohz_full: 7
+        """,
+    )
+    here = machines.read(tmp_path)
+    five = here.cpus[5]
+    assert [(x.name, x.polls) for x in five.states][:2] == [("snooze", True), ("stop0_lite", False)]
+    assert (five.package, five.node, sorted(five.siblings)) == (8, 8, [4, 6, 7])
+    assert [here.cpus[x].reserved for x in (5, 6, 7)] == [None, "isolated", "nohz_full"]
+    assert plan.source_cpu(here, five, None) == 3
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "index", "polls"), [("quiet", 1, False), ("quiet idle=poll", 0, True)]
+)
+def test_a_machine_without_a_driver_has_one_state(
+    cmdline: str, index: int, polls: bool, tmp_path: Path
+) -> None:
+    unfold("no-cpuidle", tmp_path)
+    plant(tmp_path, f"proc/cmdline: {cmdline}")
+    states = machines.read(tmp_path).cpus[0].states
+    assert [(x.index, x.polls, x.latency_us, x.knob) for x in states] == [
+        (index, polls, None, None)
+    ]
+
+
+def test_mwait_states_see_a_store(tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    states = machines.read(tmp_path).cpus[0].states
+    assert all(state.polls for state in states)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Verdicts: where advertised and observed latency meet, and where nothing can be told."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lightsleep.measure.result import Figures, Verdict
+from lightsleep.measure.summary import subtract, summarise
+from lightsleep.measure.verdict import MAX_SAMPLES, SLACK_NS, Evidence, accepted_ns, judge
+
+BUSY_NS = 3000
+
+
+def figures(median_ns: int, spread_ns: int = 100, count: int = 200) -> Figures:
+    ci = (median_ns - spread_ns // 2, median_ns + spread_ns // 2) if count >= 6 else None
+    return Figures(count, median_ns, median_ns + spread_ns, median_ns + spread_ns, 10**9, ci)
+
+
+def evidence(
+    advertised_us: int | None, own_ns: int, spread_ns: int = 100, count: int = 200
+) -> Evidence:
+    raw, baseline = figures(own_ns + BUSY_NS, spread_ns, count), figures(BUSY_NS, 100)
+    return Evidence(
+        advertised_us=advertised_us,
+        raw=raw,
+        baseline=baseline,
+        subtracted=subtract(raw, baseline),
+        invalid={},
+        instead={},
+        usage=count,
+        disturbed=None,
+    )
+
+
+NOTHING = replace(evidence(20, 0), raw=None, subtracted=None, usage=0)
+
+
+@pytest.mark.parametrize("advertised_us", [0, 1, 2, 20, 200, 2000])
+def test_the_truth_agrees(advertised_us: int) -> None:
+    assert judge(evidence(advertised_us, 1000 * advertised_us)).kind == "agrees"
+
+
+@pytest.mark.parametrize("advertised_us", [10, 20, 200, 2000, 10**6])
+def test_a_lie_by_two_is_found_in_both_directions(advertised_us: int) -> None:
+    slow = judge(evidence(advertised_us, 2000 * advertised_us))
+    assert (slow.kind, slow.ratio, slow.text) == ("optimistic", 2.0, "optimistic by 2x")
+    fast = judge(evidence(advertised_us, 500 * advertised_us))
+    assert (fast.kind, fast.ratio, fast.text) == ("pessimistic", 0.5, "pessimistic by 2x")
+
+
+def test_a_polling_state_that_does_not_poll() -> None:
+    verdict = judge(evidence(0, 30_000))
+    assert verdict == Verdict("optimistic", None, None, "optimistic by 30 us")
+
+
+def test_faster_than_a_busy_cpu() -> None:
+    verdict = judge(evidence(100, -500))
+    assert verdict.kind == "pessimistic"
+    assert verdict.text == "pessimistic by 100 us"
+
+
+@given(advertised_us=st.integers(0, 10**6), own_ns=st.integers(-BUSY_NS, 10**10))
+def test_precise_samples_always_get_one_of_three_verdicts(advertised_us: int, own_ns: int) -> None:
+    verdict = judge(evidence(advertised_us, own_ns))
+    low, high = accepted_ns(advertised_us)
+    assert verdict.kind in ("agrees", "optimistic", "pessimistic")
+    if verdict.kind == "optimistic":
+        assert own_ns > high
+    if verdict.kind == "pessimistic":
+        assert own_ns < low
+    if low + 200 < own_ns < high - 200:
+        assert verdict.kind == "agrees"
+    if not low - 200 < own_ns < high + 200:
+        assert verdict.kind != "agrees"
+
+
+@given(
+    advertised_us=st.integers(0, 10**5),
+    own_ns=st.integers(-BUSY_NS, 10**9),
+    spread_ns=st.integers(0, 10**9),
+    count=st.integers(6, 10_000),
+)
+def test_more_samples_are_asked_for_only_where_they_help(
+    advertised_us: int, own_ns: int, spread_ns: int, count: int
+) -> None:
+    verdict = judge(evidence(advertised_us, own_ns, spread_ns, count))
+    low, high = accepted_ns(advertised_us)
+    if verdict.kind == "too-few":
+        assert verdict.more_samples
+        assert count + verdict.more_samples <= MAX_SAMPLES
+        shrunk = (spread_ns + 100) * (count / (count + verdict.more_samples)) ** 0.5
+        assert shrunk <= (high - low) * 1.01
+    else:
+        assert verdict.more_samples is None
+    if verdict.kind == "too-noisy":
+        assert spread_ns + 100 > high - low
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_too_few_for_an_interval(count: int) -> None:
+    verdict = judge(evidence(20, 20_000, count=count))
+    assert verdict == Verdict("too-few", None, 6 - count, f"{6 - count} more samples needed")
+
+
+def test_no_baseline() -> None:
+    verdict = judge(replace(evidence(20, 20_000), baseline=None, subtracted=None))
+    assert verdict.kind == "too-few"
+    assert "baseline" in verdict.text
+
+
+def test_the_wider_interval_is_blamed() -> None:
+    noisy = evidence(20, 20_000, spread_ns=10**7)
+    assert "the latency varies" in judge(noisy).text
+    base = figures(BUSY_NS, 10**7)
+    raw = figures(20_000 + BUSY_NS)
+    blamed = judge(replace(noisy, raw=raw, baseline=base, subtracted=subtract(raw, base)))
+    assert blamed.kind == "too-noisy"
+    assert "the busy baseline varies" in blamed.text
+
+
+def test_a_wide_interval_still_tells_what_is_far_away() -> None:
+    assert judge(evidence(20, 10**8, spread_ns=10**6)).kind == "optimistic"
+
+
+def test_disturbed_cpus_neither_accuse_nor_are_acquitted() -> None:
+    why = "the host stole 12% of the time of CPU 1"
+    accused = judge(replace(evidence(20, 90_000), disturbed=why))
+    assert accused.kind == "too-noisy"
+    assert accused.text == f"looks optimistic by 4.5x, but {why}"
+    assert judge(replace(evidence(20, 20_000), disturbed=why)).kind == "agrees"
+
+
+@pytest.mark.parametrize(
+    ("invalid", "instead", "kind", "text"),
+    [
+        ({"wrong-state": 16}, {"C1": 15, "POLL": 1}, "not-entered", "the CPU was in C1 instead"),
+        ({"not-polling": 16}, {}, "not-entered", "never entered (16 x not-polling)"),
+        ({"not-idle": 16}, {}, "too-noisy", "no valid sample: 16 x not-idle"),
+        ({"timeout": 9, "wrong-state": 7}, {"C1": 7}, "too-noisy", "9 x timeout, 7 x wrong-state"),
+        ({}, {}, "too-few", "no sample was taken"),
+    ],
+)
+def test_without_a_valid_sample(
+    invalid: dict[str, int], instead: dict[str, int], kind: str, text: str
+) -> None:
+    verdict = judge(replace(NOTHING, invalid=invalid, instead=instead))
+    assert verdict.kind == kind
+    assert text in verdict.text
+    assert verdict.ratio is None
+
+
+def test_a_driver_that_enters_another_state_than_it_was_asked_for() -> None:
+    verdict = judge(replace(evidence(20, 20_000), usage=3))
+    assert verdict.kind == "not-entered"
+    assert verdict.text == "chosen 200 times, but the driver counted 3 entries"
+    assert judge(replace(evidence(20, 20_000), usage=None)).kind == "agrees"
+
+
+def test_nothing_advertised() -> None:
+    verdict = judge(evidence(None, 20_000))
+    assert (verdict.kind, verdict.ratio) == ("nothing-advertised", None)
+
+
+@given(st.integers(0, 10**5), st.sampled_from([1, 2, 5]), st.integers(0, 2**32))
+def test_honest_drivers_are_not_accused_by_chance(
+    advertised_us: int, shape: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+
+    def latency(true_ns: int) -> int:
+        return true_ns + int(min(rng.gammavariate(shape, 300), SLACK_NS))
+
+    raw = summarise([latency(1000 * advertised_us + BUSY_NS) for _ in range(200)])
+    baseline = summarise([latency(BUSY_NS) for _ in range(200)])
+    assert raw
+    assert baseline
+    assume(raw.ci_ns and baseline.ci_ns)
+    honest = Evidence(advertised_us, raw, baseline, subtract(raw, baseline), {}, {}, 200, None)
+    assert judge(honest).kind == "agrees"
