@@ -14,6 +14,11 @@ from lightsleep import __version__
 # verb -> (module, name of its click command, one-line help)
 VERBS = {
     "scan": ("lightsleep.scan.cli", "scan", "What idles on this machine, and how."),
+    "measure": (
+        "lightsleep.measure.cli",
+        "measure",
+        "What waking costs here; are the advertised latencies true?",
+    ),
     "report": ("lightsleep.report.cli", "report", "One self-contained HTML page from results."),
     "lab": ("lightsleep.lab.cli", "lab", "The QEMU lab: compare, shell, list."),
 }

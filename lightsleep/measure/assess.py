@@ -4,6 +4,7 @@
 from collections import Counter
 
 from lightsleep.measure.machine import Machine
+from lightsleep.measure.model import NOT_IDLE
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
@@ -31,7 +32,6 @@ def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
     verdict = BASELINE
     if state:
-        names = {other.index: other.name for other in machine.cpus[cell.dest].states}
         verdict = judge(
             Evidence(
                 advertised_us=state.latency_us,
@@ -39,7 +39,7 @@ def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
                 baseline=baseline,
                 subtracted=subtracted,
                 invalid=invalid,
-                instead={names.get(i, f"state {i}"): n for i, n in tally.instead.items()},
+                instead=_instead(machine, tally),
                 usage=tally.usage,
                 disturbed=tally.disturbed,
             )
@@ -61,6 +61,13 @@ def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
         subtracted=subtracted,
         verdict=verdict,
     )
+
+
+def _instead(machine: Machine, tally: Tally) -> Counter[str]:
+    """Count the idle states that the CPU was in instead, by name."""
+    names = {state.index: state.name for state in machine.cpus[tally.cell.dest].states}
+    others = (x.entered for x in tally.samples if x.verdict == "wrong-state")
+    return Counter(names.get(x, f"state {x}") for x in others if x is not None and x != NOT_IDLE)
 
 
 def _figures(tally: Tally) -> Figures | None:

@@ -8,7 +8,6 @@ enabled. The knobs are borrowed: they go back to what they were on every end of 
 import contextlib
 import os
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Protocol
 from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuGone
 from lightsleep.measure.machine import Cpu, Machine
-from lightsleep.measure.model import NOT_IDLE, Backend, Sample
+from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
 
 Progress = Callable[[str, int, int], None]
@@ -33,31 +32,35 @@ class Knobs(Protocol):
 
 @dataclass
 class Tally:
-    """What came of one cell so far."""
+    """What came of one cell so far: all samples, and those of them that count."""
 
     cell: Cell
     samples: list[Sample] = field(default_factory=list)
+    valid: list[Sample] = field(default_factory=list)
     batches: int = 0
     usage: int | None = None
     closed: bool = False
     disturbed: str | None = None
 
-    @property
-    def valid(self) -> list[Sample]:
-        """The samples that count."""
-        return [sample for sample in self.samples if sample.valid]
-
-    @property
-    def instead(self) -> Counter[int]:
-        """Indexes of idle states that the CPU was in instead, each with how often."""
-        others = (x.entered for x in self.samples if x.verdict == "wrong-state")
-        return Counter(index for index in others if index is not None and index != NOT_IDLE)
+    def add(self, samples: list[Sample]) -> None:
+        """Add a batch."""
+        self.samples += samples
+        self.valid += (sample for sample in samples if sample.valid)
+        self.batches += 1
 
     def next_batch(self, wanted: int) -> int:
         """Return how many samples to take next, 0 where there is nothing more to do."""
         if self.closed:
             return 0
         return next_batch(self.cell, wanted, len(self.samples), len(self.valid), self.batches)
+
+    def left_ns(self, wanted: int) -> int:
+        """Return about how long the rest takes."""
+        return self.cell.cost_ns() * min(1, self.next_batch(wanted)) * (wanted - len(self.valid))
+
+    def done_ns(self) -> int:
+        """Return about how long what was done should have taken."""
+        return self.cell.cost_ns() * len(self.samples)
 
 
 def measure(
@@ -79,35 +82,36 @@ def measure(
     notes: list[str] = []
     numbers = sorted({cell.dest for cell in cells})
     rng.shuffle(numbers)
-
-    def report(what: str) -> None:
-        done = sum(t.cell.cost_ns() * len(t.samples) for t in tallies)
-        left = sum(
-            t.cell.cost_ns() * (wanted - len(t.valid)) for t in tallies if t.next_batch(wanted)
-        )
-        progress(what, done, done + left)
-
+    done_ns, ahead_ns = 0, sum(tally.left_ns(wanted) for tally in tallies)
     for number in numbers:
-        cpu = machine.cpus[number]
         mine = [tally for tally in tallies if tally.cell.dest == number]
+        ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
         before = noise.read(root)
-        with _out_of_the_way(cpu), _states_of(cpu, knobs):
+        with _out_of_the_way(machine.cpus[number]), _states_of(machine.cpus[number], knobs):
             for tally in _rounds(mine, wanted, rng):
-                report(f"CPU {number}")
+                now_ns = done_ns + sum(x.done_ns() for x in mine)
+                left_ns = ahead_ns + sum(x.left_ns(wanted) for x in mine)
+                progress(f"CPU {number}", now_ns, now_ns + left_ns)
                 try:
-                    _take(tally, wanted, backend, knobs, cpu)
+                    _take(tally, wanted, backend, knobs, machine.cpus[number])
                 except CpuGone as error:
                     tally.closed = True
                     notes.append(error.message)
-        after = noise.read(root)
-        if number in before and number in after:
-            passed = after[number] - before[number]
-            reason = noise.disturbed(number, passed, backend.mode == "userspace")
-            notes += [reason] if reason else []
+        done_ns += sum(tally.done_ns() for tally in mine)
+        if reason := _disturbed(number, before, noise.read(root), backend):
+            notes.append(reason)
             for tally in mine:
                 tally.disturbed = reason
-    report("done")
+    progress("done", done_ns, done_ns)
     return tallies, notes
+
+
+def _disturbed(
+    number: int, before: dict[int, noise.Ticks], after: dict[int, noise.Ticks], backend: Backend
+) -> str | None:
+    if number not in before or number not in after:
+        return None
+    return noise.disturbed(number, after[number] - before[number], backend.mode == "userspace")
 
 
 def _rounds(tallies: list[Tally], wanted: int, rng: random.Random) -> Iterator[Tally]:
@@ -124,8 +128,7 @@ def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -
             if other.knob:
                 knobs.set(other.knob / "disable", "0" if other == state else "1")
     before = _usage(tally.cell)
-    tally.samples += backend.run(tally.cell.batch(tally.next_batch(wanted)))
-    tally.batches += 1
+    tally.add(backend.run(tally.cell.batch(tally.next_batch(wanted))))
     after = _usage(tally.cell)
     if before is not None and after is not None:
         tally.usage = (tally.usage or 0) + after - before

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep measure``: the command."""
+
+import contextlib
+import csv
+import dataclasses
+import errno
+import io
+import json
+import os
+import random
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+from lightsleep.files import write_text
+from lightsleep.measure import assess, knobs, machine, module, noise, plan, userspace
+from lightsleep.measure.model import Backend, Sample, Source
+from lightsleep.measure.render import render
+from lightsleep.measure.result import MeasureResult
+from lightsleep.measure.run import Tally
+from lightsleep.measure.run import measure as take
+from lightsleep.scan.collect import CPU_DIR
+
+ROOT = Path("/")
+DEFAULT_SOURCES: tuple[Source, ...] = ("timer", "ipi", "store")
+
+Mode = Literal["auto", "module", "userspace"]
+
+
+def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        cpus = cpulist.parse(text or "")
+    except LightsleepError as error:
+        raise click.BadParameter(error.message) from error
+    if text is not None and not cpus:
+        raise click.BadParameter("names no CPU")
+    return tuple(cpus)
+
+
+@click.command()
+@click.option("-c", "--cpus", callback=_cpus, metavar="LIST", help="Only these CPUs, as in 0-3,8.")
+@click.option(
+    "-s", "--state", "states", multiple=True, metavar="NAME|INDEX", help="Only this idle state."
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    type=click.Choice(["timer", "ipi", "store", "device"]),
+    help="What wakes; default: timer, ipi, and store where a state polls.",
+)
+@click.option(
+    "-n",
+    "--samples",
+    type=click.IntRange(1, 10_000),
+    default=200,
+    show_default=True,
+    help="Valid samples per state and source.",
+)
+@click.option("--source-cpu", type=int, metavar="CPU", help="The CPU that wakes the others.")
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "module", "userspace"]),
+    default="auto",
+    show_default=True,
+    help="Who takes the samples; auto: the module where it is loaded.",
+)
+@click.option("--load", is_flag=True, help="Load the kernel module, building it where needed.")
+@click.option("--seed", type=click.IntRange(min=0), help="Repeat an order of measurements.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save the result, for lightsleep report.",
+)
+@click.option(
+    "--csv",
+    "table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save every sample, valid or not.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show every CPU, and what did not count.")
+def measure(
+    cpus: tuple[int, ...],
+    states: tuple[str, ...],
+    sources: tuple[Source, ...],
+    samples: int,
+    source_cpu: int | None,
+    mode: Mode,
+    load: bool,
+    seed: int | None,
+    as_json: bool,
+    output: Path | None,
+    table: Path | None,
+    verbose: bool,
+) -> None:
+    """What waking costs here, and whether the advertised latencies are true.
+
+    Wakes every CPU out of every idle state, by its timer and by other CPUs, and compares the
+    median with what the state advertises. While a CPU is measured its other states are disabled;
+    whatever ends the command, they are set back. Needs root.
+    """
+    here = machine.read(ROOT)
+    wish = plan.Wish(cpus, states, sources or DEFAULT_SOURCES, samples, source_cpu)
+    _check_states(here, wish)
+    if os.geteuid() != 0:
+        raise LightsleepError("measuring switches idle states on and off: run it as root (sudo)")
+    for path in (output, table):
+        if path:
+            _check_writable(path)
+    seed = random.getrandbits(32) if seed is None else seed
+
+    with contextlib.ExitStack() as stack:
+        backend, remarks = _backend(stack, mode, load)
+        cells, left_out = plan.cells(here, wish, backend.sources())
+        tallies, trouble = _measure(here, cells, wish, backend, seed)
+
+    result = MeasureResult(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        mode=backend.mode,
+        environment=here.environment,
+        settings={
+            **dataclasses.asdict(wish),
+            "cpus": sorted({x.dest for x in cells}),
+            "seed": seed,
+        },
+        notes=[*remarks, *left_out, *noise.standing(here), *trouble],
+        rows=assess.rows(here, tallies),
+    )
+    _show(result, as_json, verbose)
+    if output:
+        write_text(output, json.dumps(result.to_json()) + "\n")
+    if table:
+        write_text(table, _csv(tallies))
+
+
+def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
+    cpus = [cpu for cpu in here.cpus.values() if not wish.cpus or cpu.number in wish.cpus]
+    known = {name: None for cpu in cpus for state in cpu.states for name in plan.names(state)}
+    if cpus and (unknown := [name for name in wish.states if name not in known]):
+        there = ", ".join(
+            dict.fromkeys(f"{state.index} {state.name}" for cpu in cpus for state in cpu.states)
+        )
+        raise click.BadParameter(f"no idle state {unknown[0]!r}; there are: {there}")
+
+
+def _check_writable(path: Path) -> None:
+    """Find out before the measurement what would lose its result after it."""
+    folder = path.resolve().parent
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backend, list[str]]:
+    """Return what takes the samples until ``stack`` ends, and remarks on the choice."""
+    remarks = []
+    if mode != "userspace":
+        try:
+            return stack.enter_context(module.attached(ROOT, load)), []
+        except module.NoModule as error:
+            if mode == "module" or load:
+                raise
+            remarks = [error.message]
+    return stack.enter_context(userspace.attached(ROOT)), remarks
+
+
+def _measure(
+    here: machine.Machine, cells: list[plan.Cell], wish: plan.Wish, backend: Backend, seed: int
+) -> tuple[list[Tally], list[str]]:
+    # No thread of ours may wake up meanwhile: the bar is drawn between batches.
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        speed_estimate_period=3600,
+    )
+    with bar, knobs.borrow(ROOT / "run/lightsleep", ROOT / CPU_DIR) as borrowed:
+        task = bar.add_task("", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+        tallies, notes = take(
+            here, cells, wish.samples, backend, borrowed, random.Random(seed), ROOT, progress
+        )
+    samples = (sample for tally in tallies for sample in tally.samples)
+    return tallies, [*backend.notes(samples), *notes, *borrowed.notes]
+
+
+def _show(result: MeasureResult, as_json: bool, verbose: bool) -> None:
+    try:
+        if as_json:
+            click.echo(json.dumps(result.to_json()))
+        else:
+            render(Console(highlight=False), result, verbose)
+    except OSError as error:
+        # click ends quietly when the reader of a pipe is gone.
+        if error.errno == errno.EPIPE:
+            raise
+        raise LightsleepError(f"cannot write the result: {error.strerror}") from error
+
+
+def _csv(tallies: list[Tally]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(column.name for column in dataclasses.fields(Sample))
+    rows.writerows(dataclasses.astuple(x) for tally in tallies for x in tally.samples)
+    return text.getvalue()

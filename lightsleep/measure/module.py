@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel module test_cpuidle_latency: finding it, loading it, building it, and why not."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.measure.kernel_backend import FILES, KernelBackend
+
+NAME = "test_cpuidle_latency"
+SOURCES = Path(__file__).parents[2] / "kernel"
+HEADERS = Path("/lib/modules")
+LOCKDOWN = Path("sys/kernel/security/lockdown")
+
+USERSPACE = "or measure with --mode userspace, which is less certain"
+
+
+class NoModule(LightsleepError):
+    """The module is not loaded, or cannot be used; the message says what to do."""
+
+
+@contextlib.contextmanager
+def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
+    """Hand out the module's backend; with ``load``, load the module where it is not loaded.
+
+    What was loaded here is unloaded at the end. Raises NoModule where it cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        if not (root / "sys/module" / NAME).is_dir():
+            if not load:
+                raise NoModule(
+                    f"the kernel module {NAME} is not loaded: let --load load or build it, "
+                    f"{USERSPACE}"
+                )
+            _load()
+            stack.callback(_unload)
+        _check_debugfs(root)
+        yield KernelBackend(root / FILES)
+
+
+def _check_debugfs(root: Path) -> None:
+    if (root / FILES / "run").exists():
+        return
+    locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
+    if locked:
+        raise NoModule(
+            f"the kernel is locked down ({locked[1]}), which closes debugfs: boot without Secure "
+            f"Boot or lockdown=, {USERSPACE}"
+        )
+    if not _mounted(root):
+        raise NoModule("debugfs is not mounted: mount -t debugfs debugfs /sys/kernel/debug")
+    raise NoModule(
+        f"{NAME} is loaded, but /{FILES} is not there: the module of another version? "
+        f"Unload it (rmmod {NAME}) and use --load, {USERSPACE}"
+    )
+
+
+def _mounted(root: Path) -> bool:
+    mounts = (line.split() for line in _text(root / "proc/self/mounts").splitlines())
+    return any(len(words) > 2 and words[2] == "debugfs" for words in mounts)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _load() -> None:
+    """Load the module as installed (DKMS), else build it on the spot."""
+    if shutil.which("modprobe") and _run(["modprobe", NAME]) is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
+        module = _build(Path(scratch) / "kernel")
+        if refusal := _run(["insmod", str(module)]):
+            raise NoModule(f"the kernel refuses {NAME}: {_hint(refusal)}, {USERSPACE}")
+
+
+def _build(folder: Path) -> Path:
+    release = os.uname().release
+    headers = HEADERS / release / "build"
+    if not SOURCES.is_dir():
+        raise NoModule(
+            f"{NAME} is not installed, and its sources are not beside this program: in "
+            "lightsleep's sources, make -C kernel dkms-install"
+        )
+    if not (headers / "Makefile").exists():
+        raise NoModule(
+            f"{NAME} is not installed, and no headers of kernel {release} to build it with: apt "
+            f"install linux-headers-{release} (or what your distribution calls them), {USERSPACE}"
+        )
+    if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
+        raise NoModule(f"building {NAME} takes {' and '.join(missing)}: install it, {USERSPACE}")
+    shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
+    if refusal := _run(["make", "-C", str(folder), "modules"]):
+        raise NoModule(f"cannot build {NAME} for kernel {release}:\n{refusal}")
+    return folder / f"{NAME}.ko"
+
+
+def _hint(refusal: str) -> str:
+    if re.search(r"key|permitted", refusal, re.IGNORECASE):
+        return f"{refusal} (Secure Boot wants signed modules: sign it, or switch it off)"
+    return refusal
+
+
+def _unload() -> None:
+    """Unload the module; that it stays is no reason to lose a measurement."""
+    _run(["rmmod", NAME])
+
+
+def _run(argv: list[str]) -> str | None:
+    """Run a command; return the last lines it said where it failed, else None."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except OSError as error:
+        return f"{argv[0]}: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return "\n".join(said[-8:]) or f"{argv[0]}: exit status {done.returncode}"

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A measurement on the terminal: a table for each CPU, or one for all where there are many."""
+
+from collections import defaultdict
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lightsleep import cpulist
+from lightsleep.measure.result import MeasureResult, Row
+
+# So many CPUs are shown one by one; more are folded unless asked for.
+SHOWN = 4
+
+STYLE = {
+    "agrees": "green",
+    "optimistic": "bold red",
+    "pessimistic": "yellow",
+    "not-entered": "bold yellow",
+    "too-few": "bold yellow",
+    "too-noisy": "bold yellow",
+}
+
+
+def render(console: Console, result: MeasureResult, verbose: bool) -> None:
+    """Print a result; ``verbose`` shows every CPU, and what came of invalid samples."""
+    by_cpu: dict[int, list[Row]] = defaultdict(list)
+    for row in result.rows:
+        by_cpu[row.cpu].append(row)
+    if len(by_cpu) > SHOWN and not verbose:
+        console.print(_folded(result.rows))
+        console.print(f"\n{len(by_cpu)} CPUs, folded; -v shows each")
+    else:
+        for number, (cpu, rows) in enumerate(by_cpu.items()):
+            if number:
+                console.print()
+            console.print(_of_cpu(cpu, rows))
+    console.print(
+        "\nAll in us. own: median minus that of the busy CPU, with its 95 % interval; "
+        "p50, p90, p99, max: as measured."
+    )
+    invalid = [row for row in result.rows if row.invalid]
+    if verbose and invalid:
+        console.print()
+        for row in invalid:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in row.invalid.items())
+            console.print(Text(f"CPU {row.cpu} {row.name} by {row.source}, not counted: {reasons}"))
+    for note in result.notes:
+        console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def _table(title: str, first: str) -> Table:
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False)
+    table.add_column(first)
+    table.add_column("by")
+    for column in ("adv", "n", "p50", "p90", "p99", "max", "own"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    return table
+
+
+def _of_cpu(cpu: int, rows: list[Row]) -> Table:
+    wakers = {row.source_cpu for row in rows} - {None}
+    by = f", woken by CPU {cpulist.format(x for x in wakers if x is not None)}" if wakers else ""
+    table = _table(f"CPU {cpu}{by}", "state")
+    for row in rows:
+        raw = row.raw
+        figures = (raw.p50_ns, raw.p90_ns, raw.p99_ns, raw.max_ns) if raw else (None,) * 4
+        table.add_row(
+            Text(row.name),
+            _by(row),
+            _advertised(row),
+            str(raw.count if raw else 0),
+            *map(us, figures),
+            _own(row),
+            Text(row.verdict.text, STYLE.get(row.verdict.kind, "")),
+        )
+    return table
+
+
+def _folded(rows: list[Row]) -> Table:
+    """Return a table in which CPUs that tell the same share a line: medians over the CPUs."""
+    groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.source, row.state, row.name, row.advertised_us, row.verdict.kind].append(row)
+    table = _table("", "state")
+    table.add_column("cpus")
+    for same in groups.values():
+        first = same[0]
+        raws = [row.raw for row in same if row.raw]
+        owns = [row.subtracted.p50_ns for row in same if row.subtracted]
+        table.add_row(
+            Text(first.name),
+            _by(first),
+            _advertised(first),
+            str(sum(raw.count for raw in raws)),
+            us(median(raw.p50_ns for raw in raws) if raws else None),
+            us(median(raw.p90_ns for raw in raws) if raws else None),
+            us(median(raw.p99_ns for raw in raws) if raws else None),
+            us(max((raw.max_ns for raw in raws), default=None)),
+            f"{us(min(owns))} to {us(max(owns))}" if owns else "-",
+            Text(first.verdict.kind, STYLE.get(first.verdict.kind, "")),
+            cpulist.format(row.cpu for row in same),
+        )
+    return table
+
+
+def _by(row: Row) -> str:
+    """Return the source, with the path where that tells something."""
+    return f"{row.source} (no IPI)" if row.source == "ipi" and row.path == "none" else row.source
+
+
+def _advertised(row: Row) -> str:
+    return "-" if row.advertised_us is None else f"{row.advertised_us:g}"
+
+
+def _own(row: Row) -> str:
+    own = row.subtracted
+    if not own:
+        return "-"
+    interval = f" [{us(own.ci_ns[0])}, {us(own.ci_ns[1])}]" if own.ci_ns else ""
+    return us(own.p50_ns) + interval
+
+
+def us(value_ns: float | None) -> str:
+    """Return nanoseconds as microseconds, three digits or more."""
+    if value_ns is None:
+        return "-"
+    value_us = value_ns / 1000
+    for limit, digits in ((10, 2), (100, 1)):
+        if abs(value_us) < limit:
+            return f"{value_us:.{digits}f}"
+    return f"{value_us:.0f}"

@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command, on machines in a folder, with samples made up by a backend of known truth."""
+
+import contextlib
+import csv
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from measure_fakes import FakeBackend
+from scan_trees import plant, unfold
+
+from lightsleep.cli import main
+from lightsleep.errors import LightsleepError
+from lightsleep.measure import cli, module, userspace
+from lightsleep.measure.kernel_backend import COLUMNS, FILES, CpuGone
+from lightsleep.measure.load import load_measurement
+from lightsleep.measure.model import Batch, Sample
+
+CPU = "sys/devices/system/cpu"
+SCHEMA = json.loads(
+    resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
+)
+# The states of powernv-power9: 0, 1, 2 and 5 us advertised.
+TRUTH_NS = {0: 100, 1: 1000, 2: 20_000, 3: 5000}
+
+Machine = Callable[..., FakeBackend]
+
+
+@pytest.fixture
+def power9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
+    root = unfold("powernv-power9", tmp_path / "machine")
+    monkeypatch.setattr(cli, "ROOT", root)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # /run, where the journal is, has no disk
+    monkeypatch.chdir(tmp_path)
+    backend = FakeBackend(dict(TRUTH_NS), root)
+
+    @contextlib.contextmanager
+    def attached(*_: object) -> Iterator[FakeBackend]:
+        yield backend
+
+    monkeypatch.setattr(module, "attached", attached)
+    return backend
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["measure", *arguments], env={"COLUMNS": "120"})
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+def knobs(root: Path) -> dict[str, str]:
+    return {str(x): x.read_text() for x in sorted(root.glob(f"{CPU}/cpu*/cpuidle/*/disable"))}
+
+
+def rows(document: dict[str, Any], **wanted: object) -> list[dict[str, Any]]:
+    return [x for x in document["rows"] if all(x[key] == value for key, value in wanted.items())]
+
+
+# What comes out.
+
+
+def test_a_document_with_every_row(power9: FakeBackend) -> None:
+    document = measured("-c", "1,5", "-n", "100")
+    assert {(x["cpu"], x["source"], x["name"]) for x in document["rows"]} == {
+        (cpu, source, name)
+        for cpu in (1, 5)
+        for source, names in {
+            "timer": ["busy", "snooze", "stop0_lite", "stop0", "stop1"],
+            "ipi": ["busy", "snooze", "stop0_lite", "stop0", "stop1"],
+            "store": ["busy", "snooze"],
+        }.items()
+        for name in names
+    }
+    for row in document["rows"]:
+        assert row["raw"]["count"] == len(row["latencies_ns"]) == 100
+        assert row["invalid"] == {}
+        assert row["source_cpu"] == (None if row["source"] == "timer" else row["source_cpu"])
+        assert (row["subtracted"] is None) == (row["kind"] == "busy")
+    (stop0,) = rows(document, cpu=5, source="ipi", name="stop0")
+    assert (stop0["state"], stop0["advertised_us"], stop0["residency_us"]) == (2, 2, 20)
+    assert stop0["path"] == "ipi"
+    assert stop0["usage"] == 100
+    assert abs(stop0["subtracted"]["p50_ns"] - 20_000) < 200
+    assert document["mode"] == "module"
+    assert document["environment"]["cpuidle_driver"] == "powernv_idle"
+    assert document["settings"]["cpus"] == [1, 5]
+
+
+def test_verdicts_follow_the_truth(power9: FakeBackend) -> None:
+    document = measured("-c", "1", "--source", "ipi")
+    kinds = {x["name"]: x["verdict"]["kind"] for x in document["rows"]}
+    assert kinds == {
+        "busy": "baseline",
+        "snooze": "agrees",
+        "stop0_lite": "agrees",
+        "stop0": "optimistic",
+        "stop1": "agrees",
+    }
+
+
+def test_the_table(power9: FakeBackend) -> None:
+    result = run("-c", "1", "--source", "ipi")
+    assert result.exit_code == 0
+    (line,) = (x for x in result.stdout.splitlines() if x.startswith("stop0 "))
+    assert "optimistic by" in line
+    assert "CPU 1, woken by CPU" in result.stdout
+    assert "note: CPUs share cores" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_many_cpus_are_folded(power9: FakeBackend) -> None:
+    result = run("-n", "20", "--source", "ipi")
+    lines = [x for x in result.stdout.splitlines() if x.startswith("stop0 ")]
+    assert len(lines) == 1
+    assert lines[0].rstrip().endswith("0-7")
+    assert len(run("-n", "20", "-v", "--source", "ipi").stdout.splitlines()) > 40
+
+
+def test_files(power9: FakeBackend, tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("old")
+    result = run("-c", "1", "-n", "20", "-o", "old.json", "--csv", "new/raw.csv")
+    assert result.exit_code == 0, result.output
+    assert load_measurement(tmp_path / "old.json").settings["samples"] == 20
+    with (tmp_path / "new/raw.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == COLUMNS
+    assert len(table) == 20 * 12
+    assert {x["verdict"] for x in table} == {"ok"}
+
+
+def test_a_seed_is_recorded_and_repeats(power9: FakeBackend) -> None:
+    assert measured("-c", "1", "-n", "20", "--seed", "7")["settings"]["seed"] == 7
+    first = [*power9.batches]
+    power9.batches.clear()
+    measured("-c", "1", "-n", "20", "--seed", "7")
+    assert power9.batches == first
+
+
+@pytest.mark.parametrize("machine", ["no-cpuidle", "kvm-haltpoll", "intel-laptop", "arm64-psci"])
+def test_other_machines(machine: str, power9: FakeBackend, tmp_path: Path) -> None:
+    assert power9.root
+    shutil.rmtree(power9.root)
+    unfold(machine, power9.root)
+    if machine == "no-cpuidle":
+        power9.root = None
+    power9.truth_ns = dict.fromkeys(range(10), 1000)
+    document = measured("-c", "0-1", "-n", "20")
+    assert document["rows"]
+    if machine == "no-cpuidle":
+        (row, *_) = rows(document, kind="state")
+        assert (row["name"], row["state"], row["advertised_us"]) == ("default", 1, None)
+        assert row["verdict"]["kind"] == "nothing-advertised"
+
+
+# Things that go wrong on the machine.
+
+
+def test_a_state_that_is_never_entered(power9: FakeBackend) -> None:
+    def fate(batch: Batch, sample: Sample) -> Sample:
+        if batch.requested != "3":
+            return sample
+        return dataclasses.replace(sample, entered=1, verdict="wrong-state")
+
+    power9.fate = fate
+    document = measured("-c", "1", "--source", "ipi")
+    (row,) = rows(document, name="stop1")
+    assert (row["raw"], row["subtracted"], row["usage"]) == (None, None, 0)
+    assert row["verdict"]["kind"] == "not-entered"
+    assert "in stop0_lite instead" in row["verdict"]["text"]
+    assert set(row["invalid"]) == {"wrong-state"}
+    assert row["invalid"]["wrong-state"] < 100
+
+
+def test_invalid_samples_are_topped_up(power9: FakeBackend) -> None:
+    def fate(batch: Batch, sample: Sample) -> Sample:
+        spoiled = power9.rng.random() < 0.5
+        return dataclasses.replace(sample, verdict="unsettled") if spoiled else sample
+
+    power9.fate = fate
+    for row in measured("-c", "1", "-n", "60")["rows"]:
+        assert len(row["latencies_ns"]) == 60
+        assert row["invalid"]["unsettled"] > 10
+    assert "not counted: " in run("-c", "1", "-n", "60", "-v").stdout
+
+
+def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) -> None:
+    take = power9.run
+
+    def run_until_offline(batch: Batch) -> list[Sample]:
+        if batch.dest == 5 and len(power9.batches) > 10:
+            raise CpuGone("dest=5: CPU 5 is offline")
+        return take(batch)
+
+    power9.run = run_until_offline  # type: ignore[method-assign]
+    document = measured("-c", "1,5", "-n", "100")
+    assert "dest=5: CPU 5 is offline" in document["notes"]
+    assert all(len(x["latencies_ns"]) == 100 for x in rows(document, cpu=1)) or rows(
+        document, cpu=5
+    )
+    assert any(x["verdict"]["kind"] == "too-few" for x in rows(document, cpu=5))
+
+
+def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> None:
+    assert power9.root
+    take, ticks = power9.run, 0
+
+    def run_stolen(batch: Batch) -> list[Sample]:
+        nonlocal ticks
+        ticks += 100
+        plant(power9.root, f"proc/stat: cpu1 0 0 0 {ticks} 0 0 0 {ticks // 4} 0 0")  # type: ignore[arg-type]
+        return take(batch)
+
+    plant(power9.root, "proc/stat: cpu1 0 0 0 0 0 0 0 0 0 0")
+    power9.run = run_stolen  # type: ignore[method-assign]
+    document = measured("-c", "1", "--source", "ipi")
+    assert "the host stole 20% of the time of CPU 1" in document["notes"]
+    (row,) = rows(document, name="stop0")
+    assert row["verdict"]["kind"] == "too-noisy"
+
+
+def test_a_latency_limit_is_noted(power9: FakeBackend) -> None:
+    assert power9.root
+    plant(power9.root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: 3")
+    notes = measured("-c", "1", "-n", "20")["notes"]
+    assert any("3 us (PM QoS) keeps it out of stop1" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "trouble", [KeyboardInterrupt, LightsleepError("the module is gone"), RuntimeError("a bug")]
+)
+def test_states_are_set_back_and_nothing_partial_is_written(
+    trouble: BaseException | type[BaseException], power9: FakeBackend, tmp_path: Path
+) -> None:
+    assert power9.root
+    plant(power9.root, f"{CPU}/cpu1/cpuidle/state2/disable: 1")
+    before = knobs(power9.root)
+    take = power9.run
+
+    def run_into_trouble(batch: Batch) -> list[Sample]:
+        if len(power9.batches) == 5:
+            assert power9.root
+            assert knobs(power9.root) != before
+            raise trouble
+        return take(batch)
+
+    power9.run = run_into_trouble  # type: ignore[method-assign]
+    result = run("-s", "stop1", "-s", "stop0", "-c", "1", "-o", "out.json", "--csv", "out.csv")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert knobs(power9.root) == before
+    assert not list(tmp_path.glob("out.*"))
+
+
+def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
+    assert power9.root
+    plant(power9.root, f"{CPU}/cpu{{1,3}}/cpuidle/state2/disable: 1")
+    before = knobs(power9.root)
+    measured("-n", "20", "-s", "2", "-s", "snooze")
+    assert knobs(power9.root) == before
+
+
+# Things a user can do wrong.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["-c", "3-x"], 2, "'3-x' is not a CPU"),
+        (["-c", ""], 2, "names no CPU"),
+        (["-c", "60"], 1, "CPU 60 is not online; online are 0-7"),
+        (["--source-cpu", "9"], 1, "CPU 9 is not online"),
+        (["-s", "C6"], 2, "no idle state 'C6'; there are: 0 snooze, 1 stop0_lite, 2 stop0"),
+        (["-n", "0"], 2, "0 is not in the range"),
+        (["-n", "100000"], 2, "is not in the range"),
+        (["--source", "smoke"], 2, "'smoke' is not one of"),
+        (["--source", "device"], 4, "nothing to measure: device: no device"),
+        (["-c", "1", "--source-cpu", "1", "--source", "ipi"], 4, "no other CPU to wake it"),
+        (["-o", "file/x.json"], 1, "cannot write file/x.json: Not a directory"),
+        (["--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
+        (["-o", "."], 2, "is a directory"),
+    ],
+)
+def test_user_errors(
+    arguments: list[str], status: int, complaint: str, power9: FakeBackend, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    result = run("-n", "20", *arguments)
+    assert complaint in " ".join(result.output.split())
+    assert result.exit_code == status
+    assert not power9.batches
+
+
+def test_without_root(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    result = run()
+    assert result.exit_code == 1
+    assert "run it as root (sudo)" in result.output
+
+
+def test_a_full_disk_loses_no_result(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise LightsleepError("cannot write out.json: No space left on device")
+
+    monkeypatch.setattr(cli, "write_text", full)
+    result = run("-c", "1", "-n", "20", "--json", "-o", "out.json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["rows"]
+    assert "No space left on device" in result.stderr
+
+
+# The module, and what stands in its way.
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = unfold("powernv-power9", tmp_path / "machine")
+    monkeypatch.setattr(cli, "ROOT", root)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(module, "_run", lambda argv: f"{argv[0]} refuses")
+    return root
+
+
+LOADED = "sys/module/test_cpuidle_latency/refcnt: 0\n"
+MOUNTED = "proc/self/mounts: debugfs /sys/kernel/debug debugfs rw 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "complaint"),
+    [
+        ("", "is not loaded: let --load load or build it, or measure with --mode userspace"),
+        (LOADED, "debugfs is not mounted: mount -t debugfs"),
+        (LOADED + MOUNTED, "the module of another version?"),
+        (
+            LOADED + MOUNTED + "sys/kernel/security/lockdown: none [integrity] confidentiality\n",
+            "the kernel is locked down (integrity)",
+        ),
+    ],
+)
+def test_no_module(there: str, complaint: str, bare: Path) -> None:
+    plant(bare, there)
+    result = run("--mode", "module")
+    assert result.exit_code == 1
+    assert complaint in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("mode", ["auto", "module"])
+def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = os.uname().release
+    monkeypatch.setattr(module, "HEADERS", bare)
+    result = run("--mode", mode, "--load")
+    assert result.exit_code == 1
+    assert f"apt install linux-headers-{release}" in " ".join(result.output.split())
+
+    plant(bare, f"{release}/build/Makefile: all")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "takes make and gcc: install" in " ".join(run("--load").output.split())
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert "cannot build test_cpuidle_latency" in run("--load").output
+    monkeypatch.setattr(module, "SOURCES", bare / "nowhere")
+    assert "make -C kernel dkms-install" in " ".join(run("--load").output.split())
+
+
+def test_a_module_that_was_loaded_is_unloaded(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def fake(argv: list[str]) -> str | None:
+        commands.append(argv)
+        if argv[0] == "modprobe":
+            plant(bare, f"{LOADED}\n{FILES}/run: x\n{FILES}/sources: future: thing")
+        return None
+
+    monkeypatch.setattr(module, "_run", fake)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    result = run("--load")
+    assert result.exit_code == 4
+    assert [x[0] for x in commands] == ["modprobe", "rmmod"]
+
+
+def test_auto_falls_back_to_user_space_and_says_so(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FakeBackend(dict(TRUTH_NS), bare, mode="userspace")
+
+    @contextlib.contextmanager
+    def attached(root: Path) -> Iterator[FakeBackend]:
+        assert root == bare
+        yield backend
+
+    monkeypatch.setattr(userspace, "attached", attached)
+    document = measured("-c", "1", "-n", "20")
+    assert document["mode"] == "userspace"
+    assert "is not loaded" in document["notes"][0]
+    assert "made up: " in " ".join(document["notes"])
+    plain = measured("-c", "1", "-n", "20", "--mode", "userspace")
+    assert not any("is not loaded" in note for note in plain["notes"])
+
+
+def test_needs_only_click_and_rich() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import lightsleep.measure.cli as cli\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*(new - sys.stdlib_module_names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    allowed = {"lightsleep", "click", "rich", "pygments", "markdown_it", "mdurl"}
+    assert set(done.stdout.split()) <= allowed
+
+
+def test_full_stdout(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(click, "echo", full)
+    result = run("-c", "1", "-n", "20", "--json")
+    assert isinstance(result.exception, LightsleepError | SystemExit)
+    assert result.exit_code == 1
