@@ -10,7 +10,7 @@ from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
 from lightsleep.measure.verdict import Evidence, judge
 
-BASELINE = Verdict("baseline", None, None, "what the wake of a busy CPU costs")
+BASELINE = Verdict("baseline", None, None, "baseline")
 
 
 def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:

@@ -184,11 +184,13 @@ def _measure(
     here: machine.Machine, cells: list[plan.Cell], wish: plan.Wish, backend: Backend, seed: int
 ) -> tuple[list[Tally], list[str]]:
     # No thread of ours may wake up meanwhile: the bar is drawn between batches.
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
+        disable=not console.is_terminal,
         auto_refresh=False,
         transient=True,
         speed_estimate_period=3600,

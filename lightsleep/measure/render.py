@@ -52,12 +52,18 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
 
 
 def _table(title: str, first: str) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column(first)
     table.add_column("by")
     for column in ("adv", "n", "p50", "p90", "p99", "max", "own"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict")
+    table.add_column("verdict", min_width=13)
     return table
 
 
@@ -120,7 +126,7 @@ def _own(row: Row) -> str:
     own = row.subtracted
     if not own:
         return "-"
-    interval = f" [{us(own.ci_ns[0])}, {us(own.ci_ns[1])}]" if own.ci_ns else ""
+    interval = f" [{us(own.ci_ns[0])},{us(own.ci_ns[1])}]" if own.ci_ns else ""
     return us(own.p50_ns) + interval
 
 

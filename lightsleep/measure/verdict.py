@@ -25,10 +25,12 @@ Then, with the 95 % interval of the subtracted median, in this order:
    anything. The width shrinks with the square root of the number of samples, so that many more are
    needed; where that is more than a run can take (MAX_SAMPLES), more samples are no remedy: *too
    noisy*, and the reason is whichever interval is wider, the state's or the baseline's.
-5. Interval wholly above the range: the advertisement is *optimistic*, the state is slower. Wholly
+5. Interval wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no
+   measure here (as where a spinning thread must first be scheduled away): *too noisy*.
+6. Interval wholly above the range: the advertisement is *optimistic*, the state is slower. Wholly
    below: *pessimistic*. In both cases *too noisy* instead where something else disturbed the CPU
    (stolen time, other load), for that adds to latencies and to baselines.
-6. Otherwise it *agrees*: nothing speaks against it.
+7. Otherwise it *agrees*: nothing speaks against it.
 """
 
 import math
@@ -98,11 +100,11 @@ def _undecided(evidence: Evidence) -> Verdict | None:
     assert raw
     if raw.ci_ns is None:
         missing = max(1, MIN_SAMPLES - raw.count)
-        return Verdict("too-few", None, missing, f"{missing} more samples needed")
+        return Verdict("too-few", None, missing, f"{missing} more needed")
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     if evidence.advertised_us is None:
-        return Verdict("nothing-advertised", None, None, "nothing advertised to compare with")
+        return Verdict("nothing-advertised", None, None, "nothing advertised")
 
     assert baseline
     assert baseline.ci_ns
@@ -113,7 +115,7 @@ def _undecided(evidence: Evidence) -> Verdict | None:
     needed = math.ceil(raw.count * (width / (high - low)) ** 2)
     if needed <= MAX_SAMPLES:
         missing = needed - raw.count
-        return Verdict("too-few", None, missing, f"{missing} more samples needed")
+        return Verdict("too-few", None, missing, f"{missing} more needed")
     own = raw.ci_ns[1] - raw.ci_ns[0]
     who = "the busy baseline" if baseline.ci_ns[1] - baseline.ci_ns[0] > own else "the latency"
     why = f"{who} varies too much to tell {(high - low) / 1000:.3g} us apart"
@@ -129,6 +131,8 @@ def _compared(evidence: Evidence) -> Verdict:
     observed_us = subtracted.p50_ns / 1000
     ratio = observed_us / advertised_us if advertised_us else None
     kind: VerdictKind
+    if subtracted.ci_ns[1] < -SLACK_NS:
+        return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
     if subtracted.ci_ns[0] > high:
         kind = "optimistic"
         by = f"{ratio:.3g}x" if ratio else f"{observed_us - advertised_us:.3g} us"
