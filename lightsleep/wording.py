@@ -27,12 +27,12 @@ ADVERBS = {
 
 def value(number: float, unit: str) -> str:
     """Return a number with its unit, in digits that mean something: 0.402 s, 39,700, 99.93 %."""
-    return f"{_digits(number, unit)} {unit}".rstrip()
+    return f"{digits(number, unit)} {unit}".rstrip()
 
 
 def span(low: float, high: float, unit: str) -> str:
     """Return an interval with its unit: 0.39 to 0.41 s."""
-    return f"{_digits(low, unit)} to {value(high, unit)}"
+    return f"{digits(low, unit)} to {value(high, unit)}"
 
 
 def falls_short(summary: Summary) -> bool:
@@ -51,7 +51,7 @@ def effect(comparison: Comparison, unit: str) -> str:
     if difference is None:
         return ""
     if factor is None or unit == "%":
-        number = _digits(abs(difference.value), unit, points=True)
+        number = digits(abs(difference.value), unit, points=True)
         amount = f"{number} points" if unit == "%" else f"{number} {unit}".rstrip()
     else:
         amount = f"{_factor_digits(factor.value)} ×"
@@ -67,7 +67,7 @@ def effect_interval(comparison: Comparison, unit: str) -> str:
         low, high = difference.low, difference.high
         if difference.value < 0:
             low, high = -high, -low
-        ends, sign = [_digits(end, unit, points=True) for end in (low, high)], unit
+        ends, sign = [digits(end, unit, points=True) for end in (low, high)], unit
     else:
         ends, sign = [_factor_digits(end) for end in (factor.low, factor.high)], "×"
     return f"{ends[0]} to {ends[1]} {sign.replace('%', 'points')}".rstrip()
@@ -144,7 +144,7 @@ def _factor_digits(factor: float) -> str:
     return f"{factor:,.{3 if abs(factor - 1) < 0.1 else _decimals(factor)}f}"
 
 
-def _digits(number: float, unit: str, *, points: bool = False) -> str:
+def digits(number: float, unit: str, *, points: bool = False) -> str:
     """Return a number in at least three significant digits.
 
     ``points`` marks a difference of percentages, which is far smaller than they are.

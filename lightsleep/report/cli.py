@@ -6,14 +6,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 
-from lightsleep.analysis import to_json
+from lightsleep import analysis, result
+from lightsleep.document import Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
-from lightsleep.report.page import render
-from lightsleep.result import CompareResult, load_result
+from lightsleep.measure import load as measure_load
+from lightsleep.measure.result import MeasureResult
+from lightsleep.report import measure_section
+from lightsleep.report.page import Result, render
+
+FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT)
 
 
 @click.command()
@@ -32,7 +38,7 @@ from lightsleep.result import CompareResult, load_result
 def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """One self-contained HTML page from one or several result files, side by side."""
     if as_json:
-        documents = [{"file": str(path), **to_json(load_result(path))} for path in results]
+        documents = [{"file": str(path), **_summary(_load(path))} for path in results]
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
@@ -45,6 +51,16 @@ def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
         click.echo(f"wrote {output}", err=True)
 
 
+def _load(path: Path) -> Result:
+    return load(path, *FORMATS)
+
+
+def _summary(loaded: Result) -> dict[str, Any]:
+    if isinstance(loaded, MeasureResult):
+        return measure_section.to_json(loaded)
+    return {"schema": loaded.schema, **analysis.to_json(loaded)}
+
+
 def _check_output(output: Path, results: tuple[Path, ...]) -> None:
     """Refuse what would lose something, before any work is done."""
     if output.is_dir():
@@ -53,11 +69,11 @@ def _check_output(output: Path, results: tuple[Path, ...]) -> None:
         raise LightsleepError(f"{output} is a result to read: name another file with -o")
 
 
-def _labelled(results: tuple[Path, ...]) -> list[tuple[str, CompareResult]]:
+def _labelled(results: tuple[Path, ...]) -> list[tuple[str, Result]]:
     """Load the results; a file that is named twice is told apart by a number."""
     labelled, seen = [], Counter[Path]()
     for path in results:
         seen[path] += 1
         label = str(path) if seen[path] == 1 else f"{path} ({seen[path]})"
-        labelled.append((label, load_result(path)))
+        labelled.append((label, _load(path)))
     return labelled

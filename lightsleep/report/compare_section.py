@@ -49,6 +49,11 @@ class CompareSection:
     protocol: Rows
     guests: list[tuple[str, list[str]]]
 
+    @property
+    def title(self) -> str:
+        """What was compared."""
+        return self.result.title
+
 
 def section(key: str, label: str, result: CompareResult) -> CompareSection:
     """Return the section of one result; ``key`` and ``label`` as in CompareSection."""

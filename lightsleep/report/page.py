@@ -4,15 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jinja2
 
 from lightsleep import __version__, wording
-from lightsleep.report import compare_section, plots
+from lightsleep.measure.result import MeasureResult
+from lightsleep.report import compare_section, measure_section, measure_words, plots
+from lightsleep.report.compare_section import CompareSection
+from lightsleep.report.measure_section import MeasureSection
 from lightsleep.result import CompareResult
 
+Result = CompareResult | MeasureResult
+Section = CompareSection | MeasureSection
 
-def render(results: Sequence[tuple[str, CompareResult]]) -> str:
+PLURAL = {"compare": "comparisons", "measure": "measurements"}
+
+# What the templates name beside the sections.
+NAMES: dict[str, Any] = {
+    "metric_titles": compare_section.metric_titles,
+    "colours": plots.COLOURS,
+    "marks": wording.MARKS,
+    "words": measure_words,
+    "wording": wording,
+    "version": __version__,
+}
+
+
+def render(results: Sequence[tuple[str, Result]]) -> str:
     """Return the page for results, each labelled (usually with the name of its file)."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lightsleep.report", "."),
@@ -22,14 +41,21 @@ def render(results: Sequence[tuple[str, CompareResult]]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": compare_section.cell}
+    sections = [_section(f"r{number}", *labelled) for number, labelled in enumerate(results, 1)]
     return environment.get_template("page.html.j2").render(
-        sections=[
-            compare_section.section(f"r{number}", *labelled)
-            for number, labelled in enumerate(results, 1)
-        ],
-        metric_titles=compare_section.metric_titles,
-        colours=plots.COLOURS,
-        marks=wording.MARKS,
-        wording=wording,
-        version=__version__,
+        sections=sections, title=_title(sections), **NAMES
     )
+
+
+def _section(key: str, label: str, result: Result) -> Section:
+    if isinstance(result, MeasureResult):
+        return measure_section.section(key, label, result)
+    return compare_section.section(key, label, result)
+
+
+def _title(sections: Sequence[Section]) -> str:
+    if len(sections) == 1:
+        return sections[0].title
+    kinds = {section.kind for section in sections}
+    what = PLURAL[kinds.pop()] if len(kinds) == 1 else "results"
+    return f"{len(sections)} {what} side by side"

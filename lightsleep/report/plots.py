@@ -66,15 +66,20 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
             colour = COLOURS[arm.role]
             axes.ecdf(
-                arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=_short(arm.name)
+                arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=short(arm.name)
             )
-        axes.set_ylabel("share of samples")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f} %"))
-        axes.grid()
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, borderaxespad=0
-        )
+        share_axis(axes)
         return to_svg(figure)
+
+
+def share_axis(axes: Axes, columns: int = 4) -> None:
+    """Finish a plot of shares of samples: the axis in percent, a grid, names above the curves."""
+    axes.set_ylabel("share of samples")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f} %"))
+    axes.grid()
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, borderaxespad=0
+    )
 
 
 def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) -> None:
@@ -105,10 +110,11 @@ def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) 
 
 def _label(arm: ArmAnalysis, unit: str) -> str:
     median = wording.value(arm.summary.median, unit) if arm.summary else "no samples"
-    return f"{_short(arm.name)}\n{median}"
+    return f"{short(arm.name)}\n{median}"
 
 
-def _short(name: str, most: int = 28) -> str:
+def short(name: str, most: int = 28) -> str:
+    """Return a name as it fits into a plot."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -132,4 +138,4 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
     note = "" if scale == "linear" else " (logarithmic axis)"
-    axes.set_xlabel(f"{_short(metric.metric.title, 50)}{unit}{note}")
+    axes.set_xlabel(f"{short(metric.metric.title, 50)}{unit}{note}")

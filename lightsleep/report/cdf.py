@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How latencies are distributed: the share of wakes that took up to so long, a curve per state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from lightsleep.report.plots import share_axis, short
+from lightsleep.report.svg import INK, blank, style, to_svg
+
+Limits = tuple[float, float]
+Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib has them
+
+TAIL = 1  # percent of a curve at either end that may lie outside of a plot
+MARGIN = 1.6
+LEGEND = 52  # characters beside each other
+FEW_DECADES = 2.5  # on a longer axis only powers of ten are labelled
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One state, or the busy baseline: latencies in us, a list per CPU that has any.
+
+    ``expected_us`` is where the median would be if the advertised latency were true.
+    """
+
+    label: str
+    colour: str
+    dashes: Dashes
+    latencies_us: list[list[float]]
+    expected_us: float | None
+
+    @property
+    def pooled_us(self) -> list[float]:
+        """The latencies of all CPUs together."""
+        return [latency for each in self.latencies_us for latency in each]
+
+
+def limits_of(curves: Iterable[Curve]) -> Limits | None:
+    """Return a logarithmic axis in us on which all of these can be read; None where none can."""
+    ends: list[float] = []
+    for curve in curves:
+        positive = [latency for latency in curve.pooled_us if latency > 0]
+        if positive:
+            ends += np.percentile(positive, [TAIL, 100 - TAIL]).tolist()
+            ends += [curve.expected_us] if curve.expected_us and curve.expected_us > 0 else []
+    return (min(ends) / MARGIN, max(ends) * MARGIN) if ends else None
+
+
+def cdf_plot(curves: Sequence[Curve], limits: Limits, salt: str) -> str:
+    """Return an SVG with a curve per state (at least one) and a tick at the latency it should have.
+
+    Where there are several CPUs, each has a faint curve, and all samples together a strong one.
+    ``salt`` keeps its ids apart from those of other plots of the page.
+    """
+    columns = max(1, LEGEND // max(len(short(curve.label)) + 4 for curve in curves))
+    with style(salt):
+        figure, axes = blank(2.9 + 0.25 * -(-len(curves) // columns))
+        _latency_axis(axes, limits)
+        for curve in curves:
+            _draw(axes, curve)
+        share_axis(axes, columns)
+        return to_svg(figure)
+
+
+def _draw(axes: Axes, curve: Curve) -> None:
+    pooled, colour = curve.pooled_us, curve.colour
+    cpus = len(curve.latencies_us)
+    if cpus > 1:
+        for latencies in curve.latencies_us:
+            axes.ecdf(latencies, color=colour, linewidth=0.7, alpha=min(0.35, 8 / cpus))
+    axes.ecdf(pooled, color=colour, linewidth=2, linestyle=curve.dashes, label=short(curve.label))
+    if curve.expected_us is not None:
+        tick = (curve.expected_us, 0.4, 0.6)
+        axes.vlines(*tick, color=INK, linewidth=5)
+        axes.vlines(*tick, color=colour, linewidth=3.6)
+
+
+def _latency_axis(axes: Axes, limits: Limits) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(*limits)
+    decades = np.log10(limits[1] / limits[0])
+    labelled = (1.0, 2.0, 5.0) if decades < FEW_DECADES else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=labelled, numticks=20))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("wakeup latency, µs (logarithmic axis)")
