@@ -125,7 +125,7 @@ def lines_of(html: str) -> list[tuple[str, list[tuple[float, float]]]]:
 
 
 def test_the_tick_is_where_the_median_would_be_if_the_advertised_latency_were_true() -> None:
-    truth = [State("C2", 100, 200, 100, "agrees")]
+    truth = [State("C1", 2, 2, 2, "agrees")]
     html = render([("m.json", made_up((1,), ("ipi",), truth, samples=400))])
     lines = [points for style, points in lines_of(html) if COLOURS[0] in style]
     (curve,) = [points for points in lines if len(points) > 2]
@@ -156,6 +156,9 @@ def test_many_cpus_share_a_plot_and_fold_their_figures() -> None:
     html = render([("m", folded)])
     assert html.count("<svg") == 1
     assert "5 CPUs: a faint curve each" in Page(html).text
+    widths = [re.search(r"stroke-width: ([\d.]+)", style) for style, _ in lines_of(html)]
+    faint = [width for width in widths if width and width[1] == "0.7"]
+    assert len(faint) == len(many) * 5  # the baseline and four states
     assert html.index("<details>") < html.index("without the busy baseline")
 
 
@@ -187,7 +190,7 @@ def test_a_state_that_one_source_does_not_reach_is_not_measured() -> None:
 def test_user_space_is_said_at_the_top(html: str) -> None:
     page = page_of(made_up((1,), ("timer", "ipi"), samples=20, mode="userspace"))
     assert "Measured from user space, without the kernel module" in page.text
-    assert "Wakeup A thread is woken by a thread on another CPU." in page.text
+    assert "Wakeup (ipi) A thread is woken by a thread on another CPU." in page.text
     assert "Measured from user space" not in html
 
 

@@ -55,7 +55,7 @@ SOURCES: dict[Mode, dict[str, tuple[str, str]]] = {
     },
     "userspace": {
         "timer": ("Timer", "A thread sleeps until its timer expires."),
-        "ipi": ("Wakeup", "A thread is woken by a thread on another CPU."),
+        "ipi": ("Wakeup (ipi)", "A thread is woken by a thread on another CPU."),
     },
 }
 
