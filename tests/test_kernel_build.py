@@ -12,33 +12,35 @@ from lightsleep.lab.source import style_tools
 
 pytestmark = pytest.mark.build
 
-ARCH = ARCHES["x86_64"]
 SOURCES = sorted(str(x) for x in SOURCE.rglob("*.[ch]") if not x.name.endswith(".mod.c"))
 
 
+# One kernel of each further architecture: booting builds for the others.
+BUILDS = [("x86_64", kernel) for kernel in KERNELS] + [("aarch64", "6.12"), ("ppc64le", "6.12")]
 # 7.2 refuses the sparse that distributions have: "not available or not up to date".
 SPARSE = ("6.1", "6.12")
 
 
-def complaints(kernel: str, **variables: str) -> tuple[str, list[str]]:
+def complaints(arch: str, kernel: str, **variables: str) -> tuple[str, list[str]]:
     """Build for a kernel; return the log, and its warnings about our files."""
-    tree = kernel_tree(ARCH, KERNELS[kernel], CHECK_TOOLS)
-    modules = build_modules(ARCH, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1", **variables})
+    row = ARCHES[arch]
+    tree = kernel_tree(row, row.kernels[kernel], CHECK_TOOLS)
+    modules = build_modules(row, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1", **variables})
     log = (modules[0].parent / "build.log").read_text()
     warnings = [x for x in log.splitlines() if "warning:" in x and "linux-headers" not in x]
     return log, warnings
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_compiler_has_nothing_to_say(kernel: str) -> None:
-    log, warnings = complaints(kernel, W="1")
+@pytest.mark.parametrize(("arch", "kernel"), BUILDS)
+def test_the_compiler_has_nothing_to_say(arch: str, kernel: str) -> None:
+    log, warnings = complaints(arch, kernel, W="1")
     assert "cpuidle-lightsleep.o" in log
     assert not warnings
 
 
 @pytest.mark.parametrize("kernel", SPARSE)
 def test_sparse_has_nothing_to_say(kernel: str) -> None:
-    log, warnings = complaints(kernel, C="2")
+    log, warnings = complaints("x86_64", kernel, C="2")
     for source in (SOURCE / "drivers/cpuidle").glob("*.c"):
         assert f"CHECK   /mnt/drivers/cpuidle/{source.name}" in log, "sparse did not run"
     assert not warnings

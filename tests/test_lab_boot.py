@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,23 @@ from lightsleep.lab import cache, guest, roots
 from lightsleep.lab.agent import CommandTimeout
 from lightsleep.lab.config import ARCHES, CHECK_TOOLS, KERNELS
 from lightsleep.lab.guest import Guest, GuestFailed, Machine, boot
+from lightsleep.lab.initramfs import GUEST_MODULES
 from lightsleep.lab.modules import build_modules
 
 pytestmark = pytest.mark.boot
 
 TCG = Machine(accel="tcg")
 ENOUGH_S = 300.0  # a loaded machine is slow; that fails no test
+OTHERS = [
+    (arch.name, kernel)
+    for arch in ARCHES.values()
+    for kernel in arch.kernels
+    if (arch.name, kernel) != (TCG.arch, TCG.kernel)
+]
+NAPS = ["taskset", "-c", "1", "sh", "-c", "for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 0.02; done"]
+CPUIDLE = "/sys/devices/system/cpu/cpu{}/cpuidle"
+POWERNV = [("snooze", 0, 0), ("stop0_lite", 1, 10), ("stop0", 2, 20), ("stop1", 5, 50)]
+"""Name, latency and residency (us) that skiboot gives POWER9's states in its device tree."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,10 +95,68 @@ def test_time_stands_still_in_a_paused_guest(booted_guest: Guest) -> None:
     assert len(booted_guest.vm.vcpu_threads()) == 2
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != TCG.kernel])
-def test_every_kernel_boots(kernel: str) -> None:
-    with boot(Machine(kernel=kernel, accel="tcg"), timeout_s=ENOUGH_S) as other:
-        assert other.run(["uname", "-r"]).stdout.startswith(kernel)
+@pytest.mark.parametrize(("arch", "kernel"), OTHERS)
+def test_every_kernel_boots_and_takes_our_modules(arch: str, kernel: str) -> None:
+    with boot(Machine(arch=arch, kernel=kernel, accel="tcg"), timeout_s=ENOUGH_S) as other:
+        assert other.run(["uname", "-m"]).stdout == f"{arch}\n"
+        assert other.run(["uname", "-r"]).stdout.startswith(f"{kernel}.")
+        # On POWER9 the kernel's own driver is there first; being refused by it is being loaded.
+        done = other.run(["insmod", f"{GUEST_MODULES}/other_driver.ko"], check=False)
+        assert done.rc == 0 or "Device or resource busy" in done.stderr
+
+
+def scan(guest: Guest) -> dict[str, Any]:
+    found = json.loads(guest.run(["python3", "-m", "lightsleep", "scan", "--json"]).stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def usage(guest: Guest, cpu: int, state: int) -> int:
+    return int(guest.read_text(f"{CPUIDLE.format(cpu)}/state{state}/usage"))
+
+
+def test_arm64_halts_without_a_driver_and_takes_ours() -> None:
+    with boot(Machine(arch="aarch64", accel="tcg"), timeout_s=ENOUGH_S) as arm64:
+        stock = scan(arm64)
+        assert stock["kernel"]["arch"] == "aarch64"
+        assert stock["cpuidle"]["driver"] is None
+        assert [x["states"] for x in stock["cpus"]] == [[], []]
+
+        arm64.insmod("cpuidle_lightsleep mode=off")
+        ours = scan(arm64)
+        assert ours["cpuidle"]["driver"] == "lightsleep"
+        assert [[x["name"] for x in cpu["states"]] for cpu in ours["cpus"]] == [
+            ["POLL", "HALT"]
+        ] * 2
+        before = usage(arm64, 1, 1)
+        arm64.run(NAPS)
+        assert usage(arm64, 1, 1) >= before + 10
+        arm64.run(["rmmod", "cpuidle_lightsleep"])
+
+
+def test_powernv_enters_every_state_that_its_firmware_advertises() -> None:
+    with boot(Machine(arch="ppc64le", accel="tcg"), timeout_s=ENOUGH_S) as power9:
+        found = scan(power9)
+        assert found["kernel"]["arch"] == "ppc64le"
+        assert found["cpuidle"]["driver"] == "powernv_idle"
+        for cpu in found["cpus"]:
+            states = [(x["name"], x["latency_us"], x["residency_us"]) for x in cpu["states"]]
+            assert states == POWERNV
+
+        numbers = range(len(POWERNV))
+        for only in numbers:
+            for state in numbers:
+                knob = f"{CPUIDLE.format(1)}/state{state}/disable"
+                power9.write_text(knob, str(int(state != only)))
+            before = [usage(power9, 1, state) for state in numbers]
+            power9.run(NAPS)
+            for state in numbers:
+                entered = usage(power9, 1, state) - before[state]
+                # The CPU may have been in another state when that was disabled, and is counted late.
+                assert entered >= 10 if state == only else entered <= 1
+
+        with pytest.raises(LightsleepError, match="idled by powernv_idle already"):
+            power9.insmod("cpuidle_lightsleep")
 
 
 def test_a_panic_is_reported_at_once_with_its_log(own_logs: Path) -> None:

@@ -76,8 +76,8 @@ def test_mirrors_are_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert roots.sources("trixie", "trixie-backports") == [
         "deb https://deb.example/debian/ trixie main",
-        "deb https://deb.example/debian/ trixie-updates main",
         "deb https://deb.example/debian/ trixie-backports main",
+        "deb https://deb.example/debian/ trixie-updates main",
         "deb https://sec.example/ trixie-security main",
     ]
 
@@ -87,6 +87,35 @@ def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch
     assert roots.sources("bookworm", "bookworm") == []
     with pytest.raises(LightsleepError, match="trixie-backports"):
         roots.sources("trixie", "trixie-backports")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "attempts"), [("Mirror sync in progress? [IP: x]", 2), ("No space left", 1)]
+)
+def test_updates_that_are_out_of_step_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, complaint: str, attempts: int
+) -> None:
+    given: list[str] = []
+
+    def run(argv: list[str], what: str) -> str:
+        given.append(" ".join(argv))
+        (tmp_path / "into" / "leftover").mkdir(parents=True)  # fails where it was not removed
+        raise LightsleepError(complaint)
+
+    monkeypatch.setattr(roots, "mirrors", lambda: ("https://deb.example/", "https://sec.example/"))
+    monkeypatch.setattr(host, "run", run)
+    monkeypatch.setattr(host, "need", lambda *_: None)
+    with pytest.raises(LightsleepError, match=complaint.split("?")[0]):
+        roots.unpack(X86, "trixie", "trixie", ["make"], tmp_path / "into")
+    assert len(given) == attempts
+    assert "trixie-updates main" in given[0]
+    assert "trixie-security main" in given[0]
+    assert "trixie-updates" not in "".join(given[1:])
+
+
+def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
+    with pytest.raises(LightsleepError, match=r"no ppc64le kernel '7\.2'; there are: 6\.12, 6\.1"):
+        prepare(Machine(arch="ppc64le", kernel="7.2"))
 
 
 def test_a_machine_says_how_to_boot_it() -> None:

@@ -5,7 +5,7 @@
  * arch_cpu_idle() knows every special case (Xen, TDX, errata), but is exported
  * to modules only on x86, and there since "cpuidle-haltpoll: Replace
  * default_idle() with arch_cpu_idle()" (v6.3). Else, a module halts by itself,
- * where an architecture lets it: Kbuild leaves the idle drivers out elsewhere.
+ * where an architecture lets it.
  */
 #ifndef _LIGHTSLEEP_COMPAT_IDLE_HALT_H
 #define _LIGHTSLEEP_COMPAT_IDLE_HALT_H

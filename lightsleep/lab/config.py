@@ -57,6 +57,25 @@ KERNELS = _by_name(
 )
 """Those for clouds, which have few drivers; not every architecture has them."""
 
+POWERPC_KERNELS = _by_name(
+    Kernel(
+        name="6.12",
+        suite="trixie",
+        target="trixie",
+        image="linux-image-powerpc64le",
+        headers="linux-headers-powerpc64le",
+    ),
+    Kernel(
+        name="6.1",
+        suite="bookworm",
+        target="bookworm",
+        image="linux-image-powerpc64le",
+        headers="linux-headers-powerpc64le",
+    ),
+)
+"""Those for every machine. bookworm's own 6.12 is one of its security updates, which not every
+mirror has in time for this architecture; trixie's is part of the release."""
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -74,8 +93,13 @@ class Arch:
     cpu_tcg: str
     cpu_kvm: str
     console: str
-    append_tcg: str
+    append_tcg: str = ""
     """Kernel parameters that emulation needs, in every arm alike."""
+    bus: str = "pcie.0"
+    """The PCI bus with room for devices."""
+    bridges: tuple[str, ...] = ()
+    """Devices that make this bus, where the machine has none."""
+    memory_mib: int = 512
 
     @property
     def compiler_package(self) -> str:
@@ -115,7 +139,25 @@ ARCHES = {
             cpu_tcg="max,pauth-impdef=on",
             cpu_kvm="host",
             console="ttyAMA0",
-            append_tcg="",
+        ),
+        Arch(
+            name="ppc64le",
+            debian="ppc64el",
+            triplet="powerpc64le-linux-gnu",
+            kernels=POWERPC_KERNELS,
+            qemu="qemu-system-ppc64",
+            qemu_package="qemu-system-ppc",
+            machine="powernv9",
+            cpu_tcg="power9",
+            cpu_kvm="host",
+            console="hvc0",
+            memory_mib=1024,  # the machine refuses less
+            bus="pci",
+            bridges=(
+                "pnv-phb,id=phb",
+                "pnv-phb-root-port,id=root,bus=phb",
+                "pci-bridge,id=pci,bus=root,chassis_nr=1,shpc=off",
+            ),
         ),
     )
 }

@@ -50,7 +50,6 @@ class Machine:
     modules: tuple[str, ...] = ()
     """Modules of ours to load: "name" or "name parameter=value ..."."""
     vcpus: int = 2
-    memory_mib: int = 512
     accel: accel.Wanted = "auto"
 
     def command(self) -> str:
@@ -86,7 +85,6 @@ def prepare(
         root=root.squashfs,
         append=machine.append,
         vcpus=machine.vcpus,
-        memory_mib=machine.memory_mib,
         interactive=interactive,
     )
 

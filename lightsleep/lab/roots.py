@@ -27,6 +27,10 @@ from lightsleep.lab.config import (
     lookup,
 )
 
+OUT_OF_STEP = "Mirror sync in progress?"
+"""What apt says where a mirror's lists of packages are not those that its release file promises.
+Seen with updates for a rarer architecture; a release itself changes every few months only."""
+
 
 @dataclass(frozen=True)
 class KernelTree:
@@ -39,8 +43,8 @@ class KernelTree:
     @property
     def image(self) -> Path:
         """The bootable image; newer packages keep it beside the modules."""
-        old = self.path / "boot" / f"vmlinuz-{self.release}"
-        return old if old.exists() else self.modules / "vmlinuz"
+        old = list((self.path / "boot").glob(f"vmlinu[xz]-{self.release}"))
+        return old[0] if old else self.modules / "vmlinuz"
 
     @property
     def modules(self) -> Path:
@@ -75,10 +79,11 @@ def mirrors() -> tuple[str | None, str | None]:
     return uris.get("Debian"), uris.get("Debian-Security")
 
 
-def sources(suite: str, target: str) -> list[str]:
+def sources(suite: str, target: str, updates: bool = True) -> list[str]:
     """Return the sources to give mmdebstrap for ``suite`` and, where another, ``target``.
 
-    Empty where this machine's apt knows no Debian archive: mmdebstrap then uses its default.
+    ``updates`` are the suite's, security updates among them. Empty where this machine's apt knows
+    no Debian archive: mmdebstrap then uses its default.
     """
     archive, security = mirrors()
     if archive is None:
@@ -87,13 +92,28 @@ def sources(suite: str, target: str) -> list[str]:
                 f"a kernel from {target} needs a Debian archive in this machine's apt sources"
             )
         return []
-    suites = dict.fromkeys((suite, f"{suite}-updates", target))
-    lines = [f"deb {archive} {name} main" for name in suites]
-    return lines + ([f"deb {security} {suite}-security main"] if security else [])
+    lines = [f"deb {archive} {name} main" for name in dict.fromkeys((suite, target))]
+    if updates:
+        lines.append(f"deb {archive} {suite}-updates main")
+        lines += [f"deb {security} {suite}-security main"] if security else []
+    return lines
 
 
 def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
-    """Unpack ``packages`` and all they depend on into the new folder ``into``."""
+    """Unpack ``packages`` and all they depend on into the new folder ``into``.
+
+    Without updates where the mirror has none that can be trusted at the moment.
+    """
+    try:
+        _unpack(arch, packages, into, suite, sources(suite, target))
+    except LightsleepError as error:
+        if OUT_OF_STEP not in error.message:
+            raise
+        shutil.rmtree(into, ignore_errors=True)
+        _unpack(arch, packages, into, suite, sources(suite, target, updates=False))
+
+
+def _unpack(arch: Arch, packages: list[str], into: Path, suite: str, lines: list[str]) -> None:
     # chrootless needs no privilege, and nothing of it is left to matter: no script ever runs.
     mode = "root" if os.geteuid() == 0 else "chrootless"
     host.need("mmdebstrap")
@@ -102,11 +122,11 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
             [
                 *("env", f"TMPDIR={into.parent}", "mmdebstrap", f"--mode={mode}"),
                 *("--variant=extract", f"--architectures={arch.debian}"),
-                *(f"--include={','.join(packages)}", suite, str(into), *sources(suite, target)),
+                *(f"--include={','.join(packages)}", suite, str(into), *lines),
             ],
             *("--bind", "/", "/"),
         ),
-        f"unpacking {packages[0]} of {target}",
+        f"unpacking {packages[0]} of {suite}",
     )
 
 

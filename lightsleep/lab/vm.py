@@ -41,7 +41,6 @@ class Hardware:
     root: Path
     append: str = ""
     vcpus: int = 2
-    memory_mib: int = 512
     interactive: bool = False
 
     def cmdline(self) -> str:
@@ -54,15 +53,19 @@ class Hardware:
         """Return QEMU's command line, without monitor, agent and console."""
         return [
             *(self.arch.qemu, "-machine", self.arch.machine, "-accel", self.accelerator.option),
-            *("-cpu", self.accelerator.cpu(self.arch), "-smp", str(self.vcpus)),
-            *("-m", f"{self.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
+            *("-cpu", self.accelerator.cpu(self.arch)),
+            # The firmware of powernv9 hangs with more threads than one.
+            *("-smp", f"{self.vcpus},cores={self.vcpus},threads=1"),
+            *("-m", f"{self.arch.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
             *(
                 "-drive",
                 f"file={str(self.root).replace(',', ',,')},if=none,id=root,format=raw,readonly=on",
             ),
-            *("-device", "virtio-blk-pci,drive=root", "-device", "virtio-serial-pci"),
+            *(word for device in self.arch.bridges for word in ("-device", device)),
+            *("-device", f"virtio-blk-pci,drive=root,bus={self.arch.bus}"),
+            *("-device", f"virtio-serial-pci,bus={self.arch.bus}"),
         ]
 
 
