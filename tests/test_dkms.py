@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""DKMS builds, installs and removes the module on a machine that was just set up."""
+"""DKMS builds, installs and removes the modules on a machine that was just set up."""
 
 import os
 import shutil
@@ -20,14 +20,17 @@ set -e
 cd /root/kernel
 kernel=$(ls /lib/modules)
 make dkms-install KERNEL=$kernel
-modinfo -k $kernel -F license cpuidle_lightsleep | grep -qx GPL
+for module in cpuidle_lightsleep cpuidle_synthetic; do
+    modinfo -k $kernel -F license $module | grep -qx GPL
+done
 make dkms-remove
 ! modinfo -k $kernel cpuidle_lightsleep
+! modinfo -k $kernel cpuidle_synthetic
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="runs a package manager's scripts in a chroot")
-def test_dkms_installs_and_removes_the_module(tmp_path: Path) -> None:
+def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
     kernel = KERNELS["6.12"]
     headers = kernel.headers.format(debian=ARCHES["x86_64"].debian)
     copy = tmp_path / "kernel"
@@ -50,4 +53,5 @@ def test_dkms_installs_and_removes_the_module(tmp_path: Path) -> None:
 def test_the_versions_agree() -> None:
     text = (SOURCE / "dkms.conf").read_text()
     assert f'PACKAGE_VERSION="{lightsleep.__version__}"' in text
-    assert "obj-m += cpuidle_lightsleep.o" in (SOURCE / "Kbuild").read_text()
+    for module in ("cpuidle_lightsleep", "cpuidle_synthetic"):
+        assert f"obj-m += {module}.o" in (SOURCE / "Kbuild").read_text()

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Did somebody choose the idle loop on the command line? Only x86 lets one.
+ * Did somebody choose the idle loop on the command line? Only x86 and powerpc
+ * let one.
  */
 #ifndef _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
 #define _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
 
 #include <linux/types.h>
-#ifdef CONFIG_X86
+#if defined(CONFIG_X86) || defined(CONFIG_PPC64)
 #include <asm/processor.h>
 #endif
 
 /**
- * idle_override - the idle= option of the command line, if there is one
+ * idle_override - the option of the command line that does, if there is one
  *
  * Return: the option as it was given, or NULL.
  */
@@ -26,6 +27,9 @@ static inline const char *idle_override(void)
 	case IDLE_NOMWAIT:
 		return "idle=nomwait";
 	}
+#elif defined(CONFIG_PPC64)
+	if (cpuidle_disable != IDLE_NO_OVERRIDE)
+		return "powersave=off";
 #endif
 	return NULL;
 }

@@ -1,0 +1,279 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# cpuidle-synthetic in a running kernel: states as they were asked for, that they
+# really take their latency, what is refused, CPU hotplug, and unloading.
+#
+# Usage: cpuidle-synthetic.sh MODULE-FOLDER [TEST...]
+# Needs root; perf for the load, tracefs to see when timers run.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
+
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+MODULE=cpuidle_synthetic
+TRACING=/sys/kernel/tracing
+ITEM='name:latency_us:residency_us\[:real_latency_us|:never\]'
+
+unload() {
+	[ ! -e /sys/module/$MODULE ] || rmmod $MODULE
+}
+
+# Each load makes the kernel patch its code, which some emulators do not like.
+loaded() { # STATES, with all four fields if several tests in a row can share one load
+	[ "$(cat /sys/module/$MODULE/parameters/states 2> /dev/null)" != "$1" ] || return 0
+	unload
+	insmod "$MODULES/$MODULE.ko" states="$1" || fail "insmod $MODULE states=$1 failed"
+}
+
+refuses() { # STATES MESSAGE
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" states="$1" 2> /dev/null || fail "takes '$1'"
+	[ ! -e /sys/module/$MODULE ] || fail "half loaded after '$1'"
+	last_message "$MODULE: states: $2" || fail "'$1' is refused without '$2'"
+	last_message "$MODULE: states: an item is $ITEM" || fail "'$1': does not say what is accepted"
+}
+
+TEN=C1:2:2:2,C2-a:20:40:40,C3.b:200:400:never,C_4:2000:10000:0,c5:2001:10001:5,6:2002:10002:6
+TEN=$TEN,c7:2003:10003:7,c8:2004:10004:8,c9:2005:10005:9,fifteen-letters:100000:10000000:100000
+
+shows_the_states_as_given() {
+	loaded "$TEN"
+	[ "$(cat $CPUS/cpuidle/current_driver)" = synthetic ] || fail "not the current driver"
+	given=$(echo "$TEN" | tr , '\n' | cut -d: -f-3)
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		shown=$(for state in "$cpu"/cpuidle/state?; do
+			echo "$(cat "$state/name"):$(cat "$state/latency"):$(cat "$state/residency")"
+		done)
+		[ "$shown" = "$given" ] || fail "$cpu: $shown"
+	done
+	[ "$(cat $CPUS/cpu0/cpuidle/state1/desc)" = "synthetic, takes 40 us" ] || fail "desc of a lie"
+	[ "$(cat $CPUS/cpu0/cpuidle/state2/desc)" = "synthetic, never entered" ] || fail "desc of never"
+	[ "$(cat /sys/module/$MODULE/parameters/states)" = "$TEN" ] ||
+		fail "the parameter is $(cat /sys/module/$MODULE/parameters/states)"
+	! echo C1:1:1 2> /dev/null > /sys/module/$MODULE/parameters/states || fail "can be changed"
+	sleep 1
+}
+
+refuses_nonsense() {
+	unload
+	refuses "$TEN,b:100000:10000000" 'item 11, .*: is one too many, 10 states at most'
+	refuses '' 'item 1, "": has no name'
+	refuses 'C1:1:1,' 'item 2, "": has no name'
+	refuses ',C1:1:1' 'item 1, "": has no name'
+	refuses ':1:1' 'item 1, ":1:1": has no name'
+	refuses '"C 1:1:1"' "item 1, \"C 1:1:1\": a name has letters"
+	refuses 'C/1:1:1' "item 1, \"C/1:1:1\": a name has letters"
+	refuses 'sixteen-letters-:1:1' 'item 1, .*: a name has 15 characters at most'
+	refuses 'C1:1:1,C2:2:2,C1:3:3' 'item 3, "C1:3:3": this name is taken by an item before'
+	for number in '' -1 x 0x1 1.5 1e3 +1 100001 4294967297 99999999999999999999; do
+		refuses "C1:$number:1" 'item 1, .*: latency_us must be a number from 0 to 100000$'
+		refuses "C1:1:1:$number" \
+			'item 1, .*: real_latency_us must be a number from 0 to 100000, or never$'
+	done
+	refuses 'C1' 'item 1, "C1": latency_us must be a number'
+	refuses 'C1:1' 'item 1, "C1:1": residency_us must be a number'
+	refuses 'C1:1:10000001' 'item 1, .*: residency_us must be a number from 0 to 10000000$'
+	refuses 'C1:1:4294967297' 'item 1, .*: residency_us must be a number'
+	refuses 'C1:1:1:NEVER' 'item 1, .*: real_latency_us must be'
+	refuses 'C1:1:1:1:1' 'item 1, .*: has more than four fields'
+	refuses 'C1:5:3' 'item 1, "C1:5:3": the residency is below the latency'
+	refuses 'C1:5:6,C2:5:9' 'item 2, "C2:5:9": the latency must be above that of the item before'
+	refuses 'C1:5:9,C2:6:9' 'item 2, "C2:6:9": the residency must be above that of the item before'
+	refuses "$(head -c 900 /dev/zero | tr '\0' x)" 'item 1, "x*": a name has 15 characters'
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads without states"
+	last_message "$MODULE: states: is missing: name:latency_us" || fail "does not say what is missing"
+}
+
+survives_random_parameters() {
+	unload
+	taken=0
+	for n in $(seq 60); do
+		# Bytes that mean something here make better garbage than any others.
+		garbage=$(tr -dc 'C12:,. nevr-' < /dev/urandom | head -c $((n % 23 + 1)))
+		[ $((n % 3)) != 0 ] || garbage=C1:1:1,$garbage
+		[ $((n % 4)) != 0 ] || garbage=C:$((n % 7)):$((n % 11)),D:$((n % 13)):$((n % 17))
+		[ $((n % 5)) != 0 ] || garbage=$(head -c "$n" /dev/urandom | tr -d '\0')
+		! insmod "$MODULES/$MODULE.ko" states="$garbage" 2> /dev/null || taken=$((taken + 1))
+		unload
+	done
+	echo "$taken of 60 are states"
+	[ "$(cat $CPUS/cpuidle/current_driver)" = none ] || fail "a driver was left behind"
+}
+
+only() { # STATE: disables all others
+	for state in $CPUS/cpu0/cpuidle/state?; do
+		index=${state#"${state%?}"}
+		disable "$index" $((index != $1))
+	done
+}
+
+enters_each_state() {
+	loaded C1:2:2:2,C2:20:20:20,C3:200:200:200
+	for number in 0 1 2; do
+		only "$number"
+		sleep 1
+		before=$(usage "$number")
+		others=$(($(usage 0) + $(usage 1) + $(usage 2) - before))
+		pipe_load 200
+		sleep 1
+		after=$(usage "$number")
+		[ "$after" -gt "$before" ] || fail "state $number is never entered"
+		# Governors fall back on state 0 whatever is disabled.
+		[ "$number" = 0 ] || [ $(($(usage 1) + $(usage 2) - after)) -le "$others" ] ||
+			fail "a disabled state is entered"
+	done
+	disable 0 0
+	disable 1 0
+}
+
+now_ms() {
+	read -r up _ < /proc/uptime
+	echo "${up%.*}$(echo "${up#*.}0" | cut -c-3)"
+}
+
+round_trips_ms() { # COUNT: between two CPUs; each is idle while the other is awake
+	mkfifo /tmp/there /tmp/back
+	# shellcheck disable=SC2016
+	taskset -c 1 sh -c 'while read -r line; do echo "$line" >&4; done < /tmp/there 4> /tmp/back' &
+	begin=$(now_ms)
+	# shellcheck disable=SC2016
+	taskset -c 0 sh -c 'for n in $(seq "$1"); do echo "$n" >&3; read -r n <&4; done \
+		3> /tmp/there 4< /tmp/back' sh "$1"
+	echo $(($(now_ms) - begin))
+	wait
+	rm /tmp/there /tmp/back
+}
+
+delays_a_woken_thread() {
+	[ -e $CPUS/cpu1 ] || skip "one CPU only"
+	loaded liar:1:1:50000
+	took=$(round_trips_ms 20)
+	# Two wakes in a round trip, but who is on the way out of idle already owes less.
+	[ "$took" -ge 1000 ] || fail "20 round trips took $took ms only"
+}
+
+trace_timers() { # on an idle machine; writes "start|expire TIMER TIME" for each
+	echo 0 > $TRACING/tracing_on
+	echo > $TRACING/trace
+	# Else the scheduler is traced, too, to learn the names of threads.
+	echo 0 > $TRACING/options/record-cmd
+	echo 1 > $TRACING/events/timer/hrtimer_start/enable
+	echo 1 > $TRACING/events/timer/hrtimer_expire_entry/enable
+	echo 1 > $TRACING/tracing_on
+	sleep 3
+	echo 0 > $TRACING/tracing_on
+	echo 0 > $TRACING/events/timer/enable
+	echo 1 > $TRACING/options/record-cmd
+	sed -n 's/.*hrtimer_start: hrtimer=0*\([^ ]*\) .* expires=\([0-9]*\) .*/start \1 \2/p
+		s/.*hrtimer_expire_entry: hrtimer=0*\([^ ]*\) .* now=\([0-9]*\).*/expire \1 \2/p' \
+		$TRACING/trace
+}
+
+delays_timers() {
+	[ -e $TRACING/events/timer ] || mount -t tracefs tracefs $TRACING 2> /dev/null
+	[ -e $TRACING/events/timer ] || skip "no tracefs"
+	loaded liar:1:1:50000
+	trace_timers > /tmp/timers
+	ran=0
+	late=0
+	while read -r event timer time; do
+		due=
+		case $event in
+		start) eval "due_$timer=$time" ;;
+		expire) eval "due=\${due_$timer-}" ;;
+		esac
+		[ -n "$due" ] || continue
+		ran=$((ran + 1))
+		[ $((time - due)) -lt 50000000 ] || late=$((late + 1))
+	done < /tmp/timers
+	echo "$late of $ran timers are late by 50 ms"
+	[ "$ran" -gt 0 ] || fail "no timer ran"
+	# The others met a CPU that was awake, or on its way out of idle.
+	[ $((late * 2)) -gt "$ran" ] || fail "most timers are not"
+}
+
+never_enters_what_refuses() {
+	loaded C1:2:2,C2:20:20:never
+	only 1
+	sleep 1
+	pipe_load 200
+	[ "$(usage 1)" = 0 ] || fail "entered $(usage 1) times"
+	[ "$(sum $CPUS/cpu*/cpuidle/state1/rejected)" -gt 0 ] || fail "never tried"
+	# Not even where there is nothing else.
+	loaded C1:2:2:never
+	sleep 2
+	[ "$(usage 0)" = 0 ] || fail "entered $(usage 0) times"
+	[ "$(sum $CPUS/cpu*/cpuidle/state0/rejected)" -gt 0 ] || fail "never tried"
+}
+
+survives_hotplug_under_load() {
+	loaded C1:2:2:2,C2:20:20:20,C3:200:200:200
+	start_load
+	for _ in $(seq 10); do
+		for online in "$CPUS"/cpu*/online; do
+			echo 0 > "$online" || fail "$online: stays online"
+			echo 1 > "$online" || fail "$online: stays offline"
+		done
+	done
+	after_each
+	sleep 1
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		[ "$(sum "$cpu"/cpuidle/state*/usage)" -gt 0 ] || fail "$cpu is not idled by us"
+	done
+}
+
+loads_and_unloads_under_load() {
+	unload
+	start_load
+	for round in $(seq 10); do
+		loaded C1:2:2,C2:200:200
+		rmmod $MODULE || fail "round $round: rmmod failed"
+	done
+	after_each
+	[ "$(cat $CPUS/cpuidle/current_driver)" = none ] || fail "a driver was left behind"
+	pipe_load 500
+}
+
+excludes_cpuidle_lightsleep() {
+	unload
+	mark_log
+	insmod "$MODULES/cpuidle_lightsleep.ko"
+	! insmod "$MODULES/$MODULE.ko" states=C1:1:1 2> /dev/null || fail "loads beside lightsleep"
+	last_message "$MODULE: the CPUs are idled by lightsleep already: unload" ||
+		fail "does not say who has the CPUs"
+	rmmod cpuidle_lightsleep
+	loaded only:0:0
+	[ "$(cat $CPUS/cpu0/cpuidle/state?/name)" = only ] || fail "more than the one state"
+	! insmod "$MODULES/cpuidle_lightsleep.ko" 2> /dev/null || fail "lightsleep loads beside us"
+	last_message 'cpuidle_lightsleep: the CPUs are idled by synthetic already: unload' ||
+		fail "lightsleep does not say who has the CPUs"
+}
+
+# Only for kernels booted with the option in question.
+
+refuses_idle_override() {
+	option=$(grep -oE 'idle=[a-z]+|powersave=off' /proc/cmdline) ||
+		skip "no such option on the command line"
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" states=C1:1:1 2> /dev/null || fail "loads with $option"
+	last_message "says $option" || fail "does not name $option"
+}
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+
+if [ $# = 0 ]; then
+	set -- shows_the_states_as_given refuses_nonsense survives_random_parameters \
+		enters_each_state survives_hotplug_under_load delays_a_woken_thread delays_timers \
+		never_enters_what_refuses loads_and_unloads_under_load excludes_cpuidle_lightsleep
+fi
+trap 'after_each; rm -f "$LOAD"; unload' EXIT
+run_tests "$@"

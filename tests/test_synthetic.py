@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""cpuidle-synthetic in guests: its selftest on every kernel, and what it refuses."""
+
+import pytest
+from ktap import run_selftest
+
+from lightsleep.lab.accel import Wanted
+from lightsleep.lab.config import KERNELS
+from lightsleep.lab.guest import Machine, boot
+
+pytestmark = pytest.mark.boot
+
+SELFTEST = "cpuidle-synthetic.sh"
+ENOUGH_S = 300.0
+
+# Each load attaches to tracepoints, so the kernel patches its code again and again. Under
+# multi-threaded TCG that may go wrong; see lightsleep.lab.splat.emulator_raced().
+ACCEL: Wanted = "tcg-single"
+
+
+# An x86_64 CPU takes the interrupt that wakes it within the halt, an arm64 CPU after it.
+@pytest.mark.parametrize(
+    ("arch", "kernel"), [*(("x86_64", kernel) for kernel in KERNELS), ("aarch64", "6.12")]
+)
+def test_selftest(arch: str, kernel: str) -> None:
+    machine = Machine(arch=arch, kernel=kernel, accel=ACCEL)
+    with boot(machine, f"synthetic-{arch}-{kernel}", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST)
+    assert not result.failed
+    assert not result.skipped
+
+
+def test_refuses_an_idle_override_by_name() -> None:
+    with boot(Machine(append="idle=poll", accel=ACCEL), "synthetic-idle", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "refuses_idle_override")
+    assert result.passed == ["refuses_idle_override"]
