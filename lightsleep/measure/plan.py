@@ -48,6 +48,8 @@ ROUNDS = 4
 FIRST = 8
 TRIES = 4
 
+UNKNOWN = "the loaded module does not know it"
+
 # What a sample takes beside its distance and the latency, for estimates only.
 OVERHEAD_NS = 50_000
 
@@ -126,7 +128,7 @@ def cells(
     notes = [
         f"{source}: {why}" for source in wish.sources if (why := usable.get(source, "unknown"))
     ]
-    sources = [source for source in wish.sources if usable.get(source, "unknown") is None]
+    sources = [source for source in wish.sources if usable.get(source, UNKNOWN) is None]
     found: list[Cell] = []
     for cpu in _destinations(machine, wish, notes):
         states = _states(cpu, wish, notes)

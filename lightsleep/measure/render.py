@@ -41,6 +41,10 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
         "\nAll in us. own: median minus that of the busy CPU, with its 95 % interval; "
         "p50, p90, p99, max: as measured."
     )
+    if any(_spared(row) for row in result.rows):
+        console.print(
+            "ipi*: the CPU polled and saw the wake, so that no IPI was sent, or few were."
+        )
     invalid = [row for row in result.rows if row.invalid]
     if verbose and invalid:
         console.print()
@@ -57,13 +61,13 @@ def _table(title: str, first: str) -> Table:
         title_justify="left",
         box=None,
         pad_edge=False,
-        padding=(0, 1, 0, 0),
+        collapse_padding=True,
     )
     table.add_column(first)
     table.add_column("by")
     for column in ("adv", "n", "p50", "p90", "p99", "max", "own"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict", min_width=13)
+    table.add_column("verdict")
     return table
 
 
@@ -114,8 +118,12 @@ def _folded(rows: list[Row]) -> Table:
 
 
 def _by(row: Row) -> str:
-    """Return the source, with the path where that tells something."""
-    return f"{row.source} (no IPI)" if row.source == "ipi" and row.path == "none" else row.source
+    return row.source + ("*" if _spared(row) else "")
+
+
+def _spared(row: Row) -> bool:
+    """Whether an IPI was meant to wake, but not needed, at least at times."""
+    return row.source == "ipi" and row.path in ("none", "mixed")
 
 
 def _advertised(row: Row) -> str:
