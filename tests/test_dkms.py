@@ -20,12 +20,13 @@ set -e
 cd /root/kernel
 kernel=$(ls /lib/modules)
 make dkms-install KERNEL=$kernel
-for module in cpuidle_lightsleep cpuidle_synthetic; do
+for module in cpuidle_lightsleep cpuidle_synthetic test_cpuidle_latency; do
     modinfo -k $kernel -F license $module | grep -qx GPL
 done
 make dkms-remove
 ! modinfo -k $kernel cpuidle_lightsleep
 ! modinfo -k $kernel cpuidle_synthetic
+! modinfo -k $kernel test_cpuidle_latency
 """
 
 
@@ -53,5 +54,5 @@ def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
 def test_the_versions_agree() -> None:
     text = (SOURCE / "dkms.conf").read_text()
     assert f'PACKAGE_VERSION="{lightsleep.__version__}"' in text
-    for module in ("cpuidle_lightsleep", "cpuidle_synthetic"):
+    for module in ("cpuidle_lightsleep", "cpuidle_synthetic", "test_cpuidle_latency"):
         assert f"obj-m += {module}.o" in (SOURCE / "Kbuild").read_text()

@@ -159,6 +159,23 @@ struct wake_source {
 
 extern const struct wake_source wake_timer;
 extern const struct wake_source wake_ipi;
+extern const struct wake_source wake_store;
+extern const struct wake_source wake_device;
+
+/* The only source that exists outside batches: it is a driver. */
+#if IS_ENABLED(CONFIG_VIRTIO)
+int wake_device_init(void);
+void wake_device_exit(void);
+#else
+static inline int wake_device_init(void)
+{
+	return 0;
+}
+
+static inline void wake_device_exit(void)
+{
+}
+#endif
 
 /* For wake sources. */
 void latency_batch_launch(struct latency_batch *batch, u64 launch_ns);

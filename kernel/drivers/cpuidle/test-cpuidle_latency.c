@@ -52,6 +52,10 @@
 static const struct wake_source * const sources[] = {
 	&wake_timer,
 	&wake_ipi,
+	&wake_store,
+#if IS_ENABLED(CONFIG_VIRTIO)
+	&wake_device,
+#endif
 };
 
 static const char * const path_names[] = {
@@ -545,17 +549,25 @@ static int __init latency_test_init(void)
 	if (ret)
 		return ret;
 	ret = latency_batch_init();
-	if (ret) {
-		idle_watch_exit();
-		return ret;
-	}
+	if (ret)
+		goto out_watch;
+	ret = wake_device_init();
+	if (ret)
+		goto out_batch;
 	create_files();
 	return 0;
+
+out_batch:
+	latency_batch_exit();
+out_watch:
+	idle_watch_exit();
+	return ret;
 }
 
 static void __exit latency_test_exit(void)
 {
 	debugfs_remove(dir);
+	wake_device_exit();
 	latency_batch_exit();
 	idle_watch_exit();
 }
