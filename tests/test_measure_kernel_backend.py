@@ -56,6 +56,12 @@ def test_invalid_and_negative_samples() -> None:
     assert (sample.entered, sample.latency_ns, sample.requested) == (-1, -50, "busy")
 
 
+def test_a_wake_that_never_came() -> None:
+    (sample,) = parse_answer(HEADER + "ipi 0 1 2 -1 - 0 200 0 -200 timeout\n")
+    assert sample.path is None
+    assert not sample.valid
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -19,7 +19,7 @@ FILES = Path("sys/kernel/debug/latency_test")
 COLUMNS = [column.name for column in fields(Sample)]
 
 _SOURCES: dict[str, Source] = {source: source for source in get_args(Source)}
-_PATHS: dict[str, WakePath] = {path: path for path in get_args(WakePath)}
+_PATHS: dict[str, WakePath | None] = {path: path for path in get_args(WakePath)} | {"-": None}
 
 # What the module's error numbers mean to somebody who reads no kernel sources.
 MEANING = {

@@ -26,7 +26,7 @@ state for its exit latency by then. Above that minimum the distance is random, b
 half of the minimum, whichever is more: an even distance would lock to the tick, or to a governor
 that learns it. For states of up to 50 us this keeps the mean under half a millisecond.
 
-Who wakes. The source CPU spins until the launch, so it must not be the destination, nor share its
+Who wakes. The source CPU runs for every launch, so it must not be the destination, nor share its
 core (a busy sibling keeps the core awake, and the deepest states are those of the core), nor be a
 CPU that somebody set apart. Near ones come first: a wake across sockets measures the
 interconnect. A store wakes only who watches memory: polling and MWAIT states.
