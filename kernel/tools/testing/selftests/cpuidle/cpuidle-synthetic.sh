@@ -194,8 +194,9 @@ delays_timers() {
 	done < /tmp/timers
 	echo "$late of $ran timers are late by 50 ms"
 	[ "$ran" -gt 0 ] || fail "no timer ran"
-	# The others met a CPU that was awake, or on its way out of idle.
-	[ $((late * 2)) -gt "$ran" ] || fail "most timers are not"
+	# The others met a CPU that was awake, or on its way out of idle. Where the latency passes
+	# after the handler, one in thirty is late.
+	[ $((late * 5)) -gt "$ran" ] || fail "they are served before the latency"
 }
 
 never_enters_what_refuses() {
