@@ -242,7 +242,7 @@ def test_a_latency_limit_is_noted(power9: FakeBackend) -> None:
     assert power9.root
     plant(power9.root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: 3")
     notes = measured("-c", "1", "-n", "20")["notes"]
-    assert any("3 us (PM QoS) keeps it out of stop1" in note for note in notes)
+    assert any("CPU 1: a latency limit of 3 us (PM QoS) keeps out stop1" in note for note in notes)
 
 
 @pytest.mark.parametrize(

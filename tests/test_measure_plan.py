@@ -3,6 +3,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,12 @@ def test_a_source_that_cannot_be_used_is_noted() -> None:
     assert notes == ["device: no device"]
 
 
+def test_the_same_note_for_many_cpus_is_one() -> None:
+    cpus = [cpu(x, C1, replace(C2, disabled=True)) for x in range(64)]
+    _, notes = plan.cells(machine(*cpus), WISH, ALL)
+    assert notes == ["CPU 0-63: C2 is disabled, measured only with --state"]
+
+
 def test_a_single_cpu_wakes_itself() -> None:
     cells, notes = plan.cells(machine(cpu(0, C1)), WISH, ALL)
     assert {x.source for x in cells} == {"timer"}
@@ -180,7 +187,7 @@ def test_disabled_states_are_measured_only_by_name(tmp_path: Path) -> None:
     cells, notes = plan.cells(here, WISH, ALL)
     assert {x.requested for x in cells if x.dest == 0} == {"busy", "0"}
     assert {x.requested for x in cells if x.dest == 1} == {"busy", "0", "1"}
-    assert notes == ["CPU 0: haltpoll idle is disabled: only with --state"]
+    assert notes == ["CPU 0: haltpoll idle is disabled, measured only with --state"]
     named, _ = plan.cells(here, Wish((0,), ("1",), ("timer",), 50, None), ALL)
     assert {x.requested for x in named} == {"busy", "1"}
 
@@ -232,7 +239,7 @@ def test_cpus_set_apart_are_measured_only_on_request() -> None:
 def test_a_sibling_as_the_only_waker_is_noted() -> None:
     here = machine(cpu(0, C1, siblings=(1,)), cpu(1, C1, siblings=(0,)))
     _, notes = plan.cells(here, Wish((0,), (), ("ipi",), 50, None), ALL)
-    assert notes == ["CPU 0 is woken by CPU 1 of the same core, which so never sleeps"]
+    assert notes == ["CPU 0: woken from its own core, which so never sleeps"]
 
 
 @pytest.mark.parametrize(

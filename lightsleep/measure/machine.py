@@ -2,9 +2,11 @@
 """The machine as a plan needs it: CPUs, how they are related, and the states they idle in."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import cpulist
 from lightsleep.scan import lint
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.model import Scan, State
@@ -81,6 +83,14 @@ def read(root: Path) -> Machine:
         },
         environment=_environment(scan, tree),
     )
+
+
+def say(of_cpus: Iterable[tuple[int, str]]) -> list[str]:
+    """Return one sentence for all CPUs of which the same is said."""
+    cpus: dict[str, list[int]] = {}
+    for cpu, what in of_cpus:
+        cpus.setdefault(what, []).append(cpu)
+    return [f"CPU {cpulist.format(numbers)}: {what}" for what, numbers in cpus.items()]
 
 
 def _state(root: Path, cpu: int, state: State) -> IdleState:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightsleep.measure.machine import Machine
+from lightsleep.measure.machine import Machine, say
 
 # Beyond these shares of the time, latencies say as much about the rest of the machine as about
 # its idle states.
@@ -73,13 +73,15 @@ def standing(machine: Machine) -> list[str]:
     clock = machine.environment["clocksource"]
     if clock in SLOW_CLOCKS:
         notes.append(f"time is read from {clock}, which itself takes a microsecond or more")
-    for cpu in machine.cpus.values():
-        kept = [x.name for x in cpu.states if _above(x.latency_us, cpu.latency_limit_us)]
-        if kept:
-            notes.append(
-                f"CPU {cpu.number}: a latency limit of {cpu.latency_limit_us} us (PM QoS) keeps it "
-                f"out of {', '.join(kept)}"
-            )
+    notes += say(
+        (
+            cpu.number,
+            f"a latency limit of {cpu.latency_limit_us} us (PM QoS) keeps out {state.name}",
+        )
+        for cpu in machine.cpus.values()
+        for state in cpu.states
+        if _above(state.latency_us, cpu.latency_limit_us)
+    )
     threads = {frozenset({cpu.number}) | cpu.siblings for cpu in machine.cpus.values()}
     if any(len(core) > 1 for core in threads):
         notes.append("CPUs share cores: a core sleeps deeply only while all its CPUs do")

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError, Skipped
-from lightsleep.measure.machine import Cpu, IdleState, Machine
+from lightsleep.measure.machine import Cpu, IdleState, Machine, say
 from lightsleep.measure.model import Batch, Source
 
 FLOOR_NS = 50_000
@@ -130,20 +130,20 @@ def cells(
     ]
     sources = [source for source in wish.sources if usable.get(source, UNKNOWN) is None]
     found: list[Cell] = []
+    said: list[tuple[int, str]] = []
     for cpu in _destinations(machine, wish, notes):
-        states = _states(cpu, wish, notes)
+        states = _states(cpu, wish, said)
         src = source_cpu(machine, cpu, wish.source_cpu)
         others = [source for source in sources if source != "timer"]
         if src is None and others:
-            notes.append(f"CPU {cpu.number}: no other CPU to wake it by {', '.join(others)}")
+            said.append((cpu.number, f"no other CPU to wake it by {', '.join(others)}"))
         elif src in cpu.siblings and others:
-            notes.append(
-                f"CPU {cpu.number} is woken by CPU {src} of the same core, which so never sleeps"
-            )
+            said.append((cpu.number, "woken from its own core, which so never sleeps"))
         for source in sources:
             waker = cpu.number if source == "timer" else src
             if waker is not None:
                 found += _block(source, waker, cpu.number, states)
+    notes += say(said)
     if not found:
         raise Skipped("nothing to measure: " + ("; ".join(notes) or "no idle state is enabled"))
     return found, notes
@@ -172,12 +172,11 @@ def _destinations(machine: Machine, wish: Wish, notes: list[str]) -> list[Cpu]:
     return [cpu for cpu in machine.cpus.values() if not cpu.reserved]
 
 
-def _states(cpu: Cpu, wish: Wish, notes: list[str]) -> list[IdleState]:
+def _states(cpu: Cpu, wish: Wish, said: list[tuple[int, str]]) -> list[IdleState]:
     if wish.states:
         return [state for state in cpu.states if names(state) & set(wish.states)]
-    for state in cpu.states:
-        if state.disabled:
-            notes.append(f"CPU {cpu.number}: {state.name} is disabled: only with --state")
+    disabled = (state.name for state in cpu.states if state.disabled)
+    said += ((cpu.number, f"{name} is disabled, measured only with --state") for name in disabled)
     return [state for state in cpu.states if not state.disabled]
 
 

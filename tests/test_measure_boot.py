@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command in guests: with the kernel module and without, interrupted, killed, and disturbed."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lightsleep.lab.guest import Guest, Machine, boot
+
+pytestmark = pytest.mark.boot
+
+ENOUGH_S = 300.0
+MEASURE = ("python3", "-m", "lightsleep", "measure")
+KNOBS = "cat /sys/devices/system/cpu/cpu*/cpuidle/state*/disable"
+SCHEMA = json.loads(
+    resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
+)
+
+
+@pytest.fixture(scope="module")
+def polling_guest() -> Iterator[Guest]:
+    """A guest whose CPUs have two states, POLL and HALT, and the module to measure them."""
+    machine = Machine(modules=("test_cpuidle_latency", "cpuidle_lightsleep"), accel="tcg")
+    with boot(machine, "measure", ENOUGH_S) as guest:
+        yield guest
+
+
+def knobs(guest: Guest) -> set[str]:
+    return set(guest.run(["sh", "-c", KNOBS]).stdout.split())
+
+
+def measured(guest: Guest, *options: str) -> dict[str, Any]:
+    done = guest.run([*MEASURE, "--json", *options], timeout_s=ENOUGH_S)
+    document: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+def during_a_measurement(guest: Guest, then: str) -> tuple[int, str, str]:
+    """Start a measurement, do ``then`` once it has changed a knob; return how it ended.
+
+    ``then`` is shell, $measure the process. Waits until all knobs are set back.
+    """
+    script = f"""\
+        # Whatever bash starts in the background is deaf to SIGINT otherwise.
+        env --default-signal=INT {" ".join(MEASURE)} -n 10000 -o /tmp/result.json \\
+            >/tmp/stdout 2>/tmp/stderr &
+        measure=$!
+        until {KNOBS} | grep -q 1; do sleep 0.1; kill -0 $measure || exit 99; done
+        {then}
+        wait $measure
+        status=$?
+        while {KNOBS} | grep -q 1; do sleep 0.1; done
+        cat /tmp/stdout
+        cat /tmp/stderr >&2
+        exit $status
+    """
+    guest.run(["rm", "-f", "/tmp/result.json"])
+    argv = ["bash", "-c", textwrap.dedent(script)]
+    done = guest.run(argv, timeout_s=ENOUGH_S, check=False)
+    return done.rc, done.stdout, done.stderr
+
+
+def test_every_state_of_every_cpu(polling_guest: Guest) -> None:
+    document = measured(polling_guest, "-n", "40")
+    assert document["mode"] == "module"
+    assert document["environment"]["cpuidle_driver"] == "lightsleep"
+    rows = {(x["cpu"], x["source"], x["name"]): x for x in document["rows"]}
+    for cpu in (0, 1):
+        for source in ("timer", "ipi"):
+            for name in ("busy", "POLL", "HALT"):
+                assert rows[cpu, source, name]["latencies_ns"], (cpu, source, name)
+        assert rows[cpu, "timer", "HALT"]["path"] == "timer"
+        assert rows[cpu, "ipi", "HALT"]["path"] == "ipi"
+        assert rows[cpu, "ipi", "HALT"]["source_cpu"] == 1 - cpu
+        assert rows[cpu, "ipi", "HALT"]["usage"] >= len(rows[cpu, "ipi", "HALT"]["latencies_ns"])
+        assert rows[cpu, "ipi", "POLL"]["path"] in ("none", "mixed")
+        assert all(latency > 0 for latency in rows[cpu, "ipi", "HALT"]["latencies_ns"])
+    assert knobs(polling_guest) == {"0"}
+
+
+def test_a_store_wakes_who_polls_without_an_interrupt(polling_guest: Guest) -> None:
+    document = measured(polling_guest, "-n", "40", "-c", "1", "--source", "store")
+    rows = {x["name"]: x for x in document["rows"]}
+    assert set(rows) == {"busy", "POLL"}
+    assert rows["POLL"]["path"] == "none"
+    assert rows["POLL"]["latencies_ns"]
+
+
+def test_raw_samples(polling_guest: Guest) -> None:
+    options = ["-n", "20", "-c", "0", "-s", "HALT", "--csv", "/tmp/raw.csv"]
+    polling_guest.run([*MEASURE, *options], timeout_s=ENOUGH_S)
+    header, *lines = polling_guest.read_text("/tmp/raw.csv").splitlines()
+    samples = [dict(zip(header.split(","), line.split(","), strict=True)) for line in lines]
+    halts = [x for x in samples if x["requested"] == "1" and x["verdict"] == "ok"]
+    assert halts
+    for sample in halts:
+        assert sample["entered"] == "1"
+        latency_ns = int(sample["wake_ns"]) - int(sample["launch_ns"])
+        assert int(sample["latency_ns"]) == latency_ns
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "KILL"])
+def test_whatever_ends_it_the_knobs_are_set_back(name: str, polling_guest: Guest) -> None:
+    status, stdout, _ = during_a_measurement(polling_guest, f"kill -{name} $measure")
+    assert status not in (0, 99)
+    assert stdout == ""
+    assert polling_guest.run(["ls", "/tmp/result.json"], check=False).rc != 0
+    assert knobs(polling_guest) == {"0"}
+
+
+def test_two_at_once(polling_guest: Guest) -> None:
+    second = (
+        f"{' '.join(MEASURE)} -n 20 >/tmp/second 2>&1; echo status $? >>/tmp/second; kill $measure"
+    )
+    during_a_measurement(polling_guest, second)
+    said = polling_guest.read_text("/tmp/second")
+    assert "another measurement" in said
+    assert "status 1" in said
+    assert "Traceback" not in said
+
+
+def test_a_cpu_goes_offline(polling_guest: Guest) -> None:
+    online = "/sys/devices/system/cpu/cpu1/online"
+    script = f"""\
+        {" ".join(MEASURE)} -n 2000 --json >/tmp/stdout 2>/tmp/stderr &
+        until {KNOBS} | grep -q 1; do sleep 0.1; kill -0 $! || exit 99; done
+        echo 0 >{online}
+        wait $!
+        status=$?
+        echo 1 >{online}
+        cat /tmp/stdout
+        cat /tmp/stderr >&2
+        exit $status
+    """
+    argv = ["bash", "-c", textwrap.dedent(script)]
+    done = polling_guest.run(argv, timeout_s=ENOUGH_S, check=False)
+    assert done.rc == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert any(re.search(r"CPU 1\b.*offline|not online", note) for note in document["notes"])
+    assert knobs(polling_guest) == {"0"}
+
+
+def test_without_a_module_user_space_measures(booted_guest: Guest) -> None:
+    refused = booted_guest.run([*MEASURE, "--mode", "module"], check=False)
+    assert refused.rc == 1
+    assert "--load" in refused.stderr
+    refused = booted_guest.run([*MEASURE, "--load"], check=False)
+    assert refused.rc == 1
+    assert "apt install linux-headers-" in " ".join(refused.stderr.split())
+    document = measured(booted_guest, "-n", "20", "-c", "1")
+    assert document["mode"] == "userspace"
+    assert "is not loaded" in document["notes"][0]
+    rows = {(x["source"], x["name"]): x for x in document["rows"]}
+    assert set(rows) == {(x, y) for x in ("timer", "ipi") for y in ("busy", "default")}
+    assert rows["timer", "default"]["verdict"]["kind"] in ("nothing-advertised", "too-noisy")
+    assert rows["timer", "default"]["advertised_us"] is None
