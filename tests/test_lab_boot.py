@@ -152,7 +152,7 @@ def test_powernv_enters_every_state_that_its_firmware_advertises() -> None:
             power9.run(NAPS)
             for state in numbers:
                 entered = usage(power9, 1, state) - before[state]
-                # The CPU may have been in another state when that was disabled, and is counted late.
+                # The CPU may have been in another state when that was disabled: counted late.
                 assert entered >= 10 if state == only else entered <= 1
 
         with pytest.raises(LightsleepError, match="idled by powernv_idle already"):
@@ -184,9 +184,10 @@ def test_what_qemu_complains_of_is_quoted() -> None:
         broken.close()
 
 
-def test_a_shell_takes_commands_and_ends() -> None:
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_shell_takes_commands_and_ends(arch: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "lightsleep", "lab", "shell", "--accel", "tcg"],
+        [sys.executable, "-m", "lightsleep", "lab", "shell", "--arch", arch, "--accel", "tcg"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
