@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator
 from importlib import resources
@@ -146,7 +145,7 @@ def test_a_cpu_goes_offline(polling_guest: Guest) -> None:
     assert done.rc == 0, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
-    assert any(re.search(r"CPU 1\b.*offline|not online", note) for note in document["notes"])
+    assert any("CPU 1 went offline" in note for note in document["notes"])
     assert knobs(polling_guest) == {"0"}
 
 
@@ -156,7 +155,7 @@ def test_without_a_module_user_space_measures(booted_guest: Guest) -> None:
     assert "--load" in refused.stderr
     refused = booted_guest.run([*MEASURE, "--load"], check=False)
     assert refused.rc == 1
-    assert "apt install linux-headers-" in " ".join(refused.stderr.split())
+    assert "make -C kernel dkms-install" in " ".join(refused.stderr.split())
     document = measured(booted_guest, "-n", "20", "-c", "1")
     assert document["mode"] == "userspace"
     assert "is not loaded" in document["notes"][0]

@@ -7,7 +7,7 @@ from lightsleep.measure.machine import Machine
 from lightsleep.measure.model import NOT_IDLE
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
-from lightsleep.measure.summary import subtract, summarise
+from lightsleep.measure.summary import percentile, subtract, summarise
 from lightsleep.measure.verdict import Evidence, judge
 
 BASELINE = Verdict("baseline", None, None, "baseline")
@@ -15,19 +15,16 @@ BASELINE = Verdict("baseline", None, None, "baseline")
 
 def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:
     """Return one row for each tally, in their order."""
-    baselines = {
-        (tally.cell.dest, tally.cell.source): _figures(tally)
-        for tally in tallies
-        if tally.cell.state is None
-    }
+    baselines = {(x.cell.dest, x.cell.source): x for x in tallies if x.cell.state is None}
     return [
         _row(machine, tally, baselines.get((tally.cell.dest, tally.cell.source)))
         for tally in tallies
     ]
 
 
-def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
+def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
+    baseline = _figures(busy) if busy else None
     subtracted = subtract(raw, baseline) if state and raw and baseline else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
     verdict = BASELINE
@@ -38,6 +35,7 @@ def _row(machine: Machine, tally: Tally, baseline: Figures | None) -> Row:
                 raw=raw,
                 baseline=baseline,
                 subtracted=subtracted,
+                fastest_ns=(_fastest_ns(tally), _fastest_ns(busy)) if subtracted and busy else None,
                 invalid=invalid,
                 instead=_instead(machine, tally),
                 usage=tally.usage,
@@ -72,6 +70,10 @@ def _instead(machine: Machine, tally: Tally) -> Counter[str]:
 
 def _figures(tally: Tally) -> Figures | None:
     return summarise([sample.latency_ns for sample in tally.valid])
+
+
+def _fastest_ns(tally: Tally) -> int:
+    return percentile(sorted(sample.latency_ns for sample in tally.valid), 10)
 
 
 def _path(tally: Tally) -> RowPath | None:

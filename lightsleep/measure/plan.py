@@ -15,8 +15,8 @@ block design).
 Batches. A batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the
 progress bar wait for at most. The first one of a cell is small: a state that is never entered, or
 a source that is dead, shows in a few samples, and a second batch without a valid one closes the
-cell. A cell that yields some valid samples is topped up until it has what was asked for, or until
-it took TRIES times as many.
+cell. A cell that yields valid samples is topped up until it has what was asked for, or until it
+took TRIES times as many, or ROUNDS batches of which not one sample in YIELD was valid.
 
 Launch distance. Between arming and launch the CPU must run to the idle loop (FLOOR_NS), enter the
 state and stay there. A state is only ever a fair choice for sleeps of its target residency, and it
@@ -47,6 +47,7 @@ BATCH_NS = 500_000_000
 ROUNDS = 4
 FIRST = 8
 TRIES = 4
+YIELD = 8
 
 UNKNOWN = "the loaded module does not know it"
 
@@ -108,7 +109,7 @@ def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) ->
 
     ``tried`` and ``valid`` count the samples so far, ``batches`` what they came in.
     """
-    hopeless = batches >= 2 and not valid
+    hopeless = batches >= (ROUNDS if valid else 2) and valid * YIELD < tried
     left = min(wanted - valid, wanted * TRIES - tried)
     if hopeless or left <= 0:
         return 0

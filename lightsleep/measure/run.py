@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuGone
 from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
+from lightsleep.scan.collect import CPU_DIR
 
 Progress = Callable[[str, int, int], None]
 """Told what is measured, how many of the expected nanoseconds are done, and how many there are."""
@@ -87,16 +90,22 @@ def measure(
         mine = [tally for tally in tallies if tally.cell.dest == number]
         ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
         before = noise.read(root)
-        with _out_of_the_way(machine.cpus[number]), _states_of(machine.cpus[number], knobs):
+        with _out_of_the_way(machine.cpus[number]):
             for tally in _rounds(mine, wanted, rng):
                 now_ns = done_ns + sum(x.done_ns() for x in mine)
                 left_ns = ahead_ns + sum(x.left_ns(wanted) for x in mine)
                 progress(f"CPU {number}", now_ns, now_ns + left_ns)
                 try:
                     _take(tally, wanted, backend, knobs, machine.cpus[number])
-                except CpuGone as error:
+                except LightsleepError as error:
+                    if _online(root, number) and not isinstance(error, CpuGone):
+                        raise
                     tally.closed = True
                     notes.append(error.message)
+        if _online(root, number):
+            _set_back(machine.cpus[number], knobs)
+        else:
+            notes.append(f"CPU {number} went offline: what was measured until then is kept")
         done_ns += sum(tally.done_ns() for tally in mine)
         if reason := _disturbed(number, before, noise.read(root), backend):
             notes.append(reason)
@@ -134,13 +143,19 @@ def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -
         tally.usage = (tally.usage or 0) + after - before
 
 
-@contextlib.contextmanager
-def _states_of(cpu: Cpu, knobs: Knobs) -> Iterator[None]:
-    """Set the states back as soon as this CPU is done; on an error the lender does it."""
-    yield
+def _set_back(cpu: Cpu, knobs: Knobs) -> None:
+    """Set the states back as soon as a CPU is done; on an error the lender of the knobs does."""
     for state in cpu.states:
         if state.knob:
             knobs.set(state.knob / "disable", str(int(state.disabled)))
+
+
+def _online(root: Path, cpu: int) -> bool:
+    """Whether a CPU is online; where nothing tells, it is."""
+    try:
+        return cpu in cpulist.parse((root / CPU_DIR / "online").read_text())
+    except OSError:
+        return True
 
 
 def _usage(cell: Cell) -> int | None:

@@ -14,22 +14,28 @@ quarter changes no decision. SLACK_NS = 2000: resolution of what is advertised p
 it also decides for polling states, which advertise 0. A lie by a factor of 2 is outside from 7 us
 on: below that, nobody can tell it from the test's own error.
 
-Then, with the 95 % interval of the subtracted median, in this order:
+Noise. Whatever else a machine does only ever adds to a latency: to the state's, which makes it
+look slower, and to the baseline's, which makes the state look faster. Where there was noise, the
+fastest tenth of the samples is what it spared. So the difference that counts is the 95 % interval
+of the subtracted median, and where there was noise it reaches down to the fastest tenth of the
+state minus the median of the baseline, and up to the median of the state minus the fastest tenth
+of the baseline. There was noise if time was stolen, if other programs ran, or if a busy CPU, which
+has nothing to wake from, was late by more than what is to be told apart in one wake of ten.
+
+With that interval, in this order:
 
 1. No valid sample, or a driver that counted less than half as many entries as there were samples
    (it was asked for the state but entered another): *not entered*, with what was entered instead.
    Where it is not the state's fault (the wake did not come, the CPU was busy): *too noisy*.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
 3. Nothing advertised: said so.
-4. Interval wider than the accepted range, and not wholly on one side of it: it could mean
-   anything. The width shrinks with the square root of the number of samples, so that many more are
-   needed; where that is more than a run can take (MAX_SAMPLES), more samples are no remedy: *too
-   noisy*, and the reason is whichever interval is wider, the state's or the baseline's.
-5. Interval wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no
-   measure here (as where a spinning thread must first be scheduled away): *too noisy*.
-6. Interval wholly above the range: the advertisement is *optimistic*, the state is slower. Wholly
-   below: *pessimistic*. In both cases *too noisy* instead where something else disturbed the CPU
-   (stolen time, other load), for that adds to latencies and to baselines.
+4. Wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no measure here (as
+   where a spinning thread must first be scheduled away): *too noisy*.
+5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower. Wholly
+   below: *pessimistic*.
+6. Wider than the range: it could mean anything. With noise, *too noisy*, with the reason. Without,
+   the width shrinks with the square root of the number of samples: *too few*, with how many are
+   missing, unless that is more than a run can take (MAX_SAMPLES).
 7. Otherwise it *agrees*: nothing speaks against it.
 """
 
@@ -37,7 +43,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lightsleep.measure.result import Figures, Verdict, VerdictKind
+from lightsleep.measure.result import Figures, Verdict
 from lightsleep.measure.summary import rank
 
 RATIO = 1.25
@@ -53,15 +59,17 @@ NOT_ENTERED = {"wrong-state", "not-polling"}
 class Evidence:
     """What is known about one state, source and CPU.
 
-    ``invalid`` counts samples by reason, ``instead`` by name of the state that the CPU was in,
-    ``usage`` is how often the driver says that the state was entered. ``disturbed`` says what
-    else went on; None: nothing of note.
+    ``fastest_ns`` is what the fastest tenth of the state's samples does not exceed, and of the
+    baseline's. ``invalid`` counts samples by reason, ``instead`` by name of the state that the CPU
+    was in, ``usage`` is how often the driver says that the state was entered. ``disturbed`` says
+    what else went on; None: nothing of note.
     """
 
     advertised_us: int | None
     raw: Figures | None
     baseline: Figures | None
     subtracted: Figures | None
+    fastest_ns: tuple[int, int] | None
     invalid: Mapping[str, int]
     instead: Mapping[str, int]
     usage: int | None
@@ -70,7 +78,7 @@ class Evidence:
 
 def judge(evidence: Evidence) -> Verdict:
     """Return the verdict on a state."""
-    return _unmeasured(evidence) or _undecided(evidence) or _compared(evidence)
+    return _unmeasured(evidence) or _incomplete(evidence) or _compared(evidence)
 
 
 def accepted_ns(advertised_us: int) -> tuple[float, float]:
@@ -86,7 +94,7 @@ def _unmeasured(evidence: Evidence) -> Verdict | None:
         total = sum(evidence.invalid.values())
         if not total:
             return Verdict("too-few", None, None, "no sample was taken")
-        if 2 * missed >= total:
+        if 2 * missed >= total or usage == 0:
             return Verdict("not-entered", None, None, f"never entered{_instead(evidence)}")
         return Verdict("too-noisy", None, None, f"no valid sample: {_reasons(evidence.invalid)}")
     if usage is not None and 2 * usage < raw.count:
@@ -95,8 +103,8 @@ def _unmeasured(evidence: Evidence) -> Verdict | None:
     return None
 
 
-def _undecided(evidence: Evidence) -> Verdict | None:
-    raw, baseline, subtracted = evidence.raw, evidence.baseline, evidence.subtracted
+def _incomplete(evidence: Evidence) -> Verdict | None:
+    raw, subtracted = evidence.raw, evidence.subtracted
     assert raw
     if raw.ci_ns is None:
         missing = max(1, MIN_SAMPLES - raw.count)
@@ -105,45 +113,67 @@ def _undecided(evidence: Evidence) -> Verdict | None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     if evidence.advertised_us is None:
         return Verdict("nothing-advertised", None, None, "nothing advertised")
-
-    assert baseline
-    assert baseline.ci_ns
-    low, high = accepted_ns(evidence.advertised_us)
-    width = subtracted.ci_ns[1] - subtracted.ci_ns[0]
-    if width <= high - low or subtracted.ci_ns[0] > high or subtracted.ci_ns[1] < low:
-        return None
-    needed = math.ceil(raw.count * (width / (high - low)) ** 2)
-    if needed <= MAX_SAMPLES:
-        missing = needed - raw.count
-        return Verdict("too-few", None, missing, f"{missing} more needed")
-    own = raw.ci_ns[1] - raw.ci_ns[0]
-    who = "the busy baseline" if baseline.ci_ns[1] - baseline.ci_ns[0] > own else "the latency"
-    why = f"{who} varies too much to tell {(high - low) / 1000:.3g} us apart"
-    return Verdict("too-noisy", None, None, f"{why}{_because(evidence)}")
+    return None
 
 
 def _compared(evidence: Evidence) -> Verdict:
-    subtracted, advertised_us = evidence.subtracted, evidence.advertised_us
-    assert subtracted
-    assert subtracted.ci_ns
+    raw, own, advertised_us = evidence.raw, evidence.subtracted, evidence.advertised_us
+    assert raw
+    assert own
     assert advertised_us is not None
-    low, high = accepted_ns(advertised_us)
-    observed_us = subtracted.p50_ns / 1000
+    accepted = accepted_ns(advertised_us)
+    noise = _noise(evidence, accepted[1] - accepted[0])
+    low, high = _interval(evidence, noise)
+    observed_us = own.p50_ns / 1000
     ratio = observed_us / advertised_us if advertised_us else None
-    kind: VerdictKind
-    if subtracted.ci_ns[1] < -SLACK_NS:
+    if high < -SLACK_NS:
         return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
-    if subtracted.ci_ns[0] > high:
-        kind = "optimistic"
+    if low > accepted[1]:
         by = f"{ratio:.3g}x" if ratio else f"{observed_us - advertised_us:.3g} us"
-    elif subtracted.ci_ns[1] < low:
-        kind = "pessimistic"
+        return Verdict("optimistic", ratio, None, f"optimistic by {by}")
+    if high < accepted[0]:
         by = f"{1 / ratio:.3g}x" if ratio and ratio > 0 else f"{advertised_us - observed_us:.3g} us"
-    else:
+        return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
+    wider = (high - low) / (accepted[1] - accepted[0])
+    if wider <= 1:
         return Verdict("agrees", ratio, None, "agrees")
+    if noise:
+        text = f"between {low / 1000:.3g} and {high / 1000:.3g} us: {noise}"
+        return Verdict("too-noisy", ratio, None, text)
+    needed = math.ceil(raw.count * wider**2)
+    if needed > MAX_SAMPLES:
+        return Verdict("too-noisy", ratio, None, "varies too much from wake to wake")
+    missing = needed - raw.count
+    return Verdict("too-few", ratio, missing, f"{missing} more needed")
+
+
+def _noise(evidence: Evidence, apart_ns: float) -> str | None:
+    """Return what was noisy, if anything, where ``apart_ns`` are to be told apart."""
+    busy = evidence.baseline
+    assert busy
     if evidence.disturbed:
-        return Verdict("too-noisy", ratio, None, f"looks {kind} by {by}{_because(evidence)}")
-    return Verdict(kind, ratio, None, f"{kind} by {by}")
+        return evidence.disturbed
+    late_ns = busy.p90_ns - busy.p50_ns
+    if late_ns > apart_ns:
+        return f"one wake in ten of the busy CPU is late by {late_ns / 1000:.3g} us"
+    return None
+
+
+def _interval(evidence: Evidence, noise: str | None) -> tuple[float, float]:
+    """Return where the difference to a busy CPU lies."""
+    raw, busy, own = evidence.raw, evidence.baseline, evidence.subtracted
+    assert raw
+    assert raw.ci_ns
+    assert busy
+    assert own
+    assert own.ci_ns
+    if not noise or not evidence.fastest_ns:
+        return own.ci_ns
+    fastest, fastest_busy = evidence.fastest_ns
+    return (
+        min(own.ci_ns[0], fastest - busy.p50_ns),
+        max(own.ci_ns[1], raw.ci_ns[1] - fastest_busy),
+    )
 
 
 def _instead(evidence: Evidence) -> str:
@@ -151,10 +181,6 @@ def _instead(evidence: Evidence) -> str:
         return f" ({_reasons(evidence.invalid)})"
     name = max(evidence.instead, key=lambda name: evidence.instead[name])
     return f": the CPU was in {name} instead"
-
-
-def _because(evidence: Evidence) -> str:
-    return f", but {evidence.disturbed}" if evidence.disturbed else ""
 
 
 def _reasons(invalid: Mapping[str, int]) -> str:
