@@ -24,11 +24,12 @@
  * Attaching makes the kernel patch its code, so it happens once, at load.
  *
  * What the hardware, or the hypervisor, takes for a wake from halt comes on top.
+ * With spin=1 nothing does: the CPU only waits for an interrupt as if it halted.
  *
  * Context of synthetic_enter(): idle task, interrupts off, RCU is watching
  * (CPUIDLE_FLAG_RCU_IDLE) except within the halt. The idle loop has cleared the
  * polling flag, so whatever wakes this CPU sends an interrupt. All that changes
- * after load is @owed_ns, and only its own CPU touches it.
+ * after load is @owed_ns and @asleep, and only its own CPU touches them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -40,11 +41,16 @@
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/percpu.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 #include <linux/timekeeping.h>
 #include <linux/tracepoint.h>
+
+#ifdef CONFIG_ARM64
+#include <asm/sysreg.h>
+#endif
 
 #include "idle_driver.h"
 
@@ -59,6 +65,13 @@ static u32 real_latency_us[CPUIDLE_STATE_MAX];
 
 /* Exit latency that this CPU has not taken yet. */
 static DEFINE_PER_CPU(u64, owed_ns);
+
+/* No interrupt has come since this CPU began to spin. */
+static DEFINE_PER_CPU(bool, asleep);
+
+static bool spin;
+module_param(spin, bool, 0444);
+MODULE_PARM_DESC(spin, "wait for an interrupt without halting, so that a state takes its latency and no more");
 
 static struct cpuidle_device __percpu *devices;
 static enum cpuhp_state hotplug_state;
@@ -77,12 +90,35 @@ static void synthetic_pay(void)
 	u64 ns = __this_cpu_read(owed_ns);
 	u64 start_ns;
 
+	__this_cpu_write(asleep, false);
 	if (!ns)
 		return;
 	start_ns = ktime_get_mono_fast_ns();
 	__this_cpu_write(owed_ns, 0);
 	while (ktime_get_mono_fast_ns() - start_ns < ns)
 		cpu_relax();
+}
+
+/*
+ * A halt but for the instruction. Where a halt takes the interrupt that ends it,
+ * so does this; elsewhere the interrupt stays pending.
+ */
+static __cpuidle void synthetic_spin(void)
+{
+	this_cpu_write(asleep, true);
+	instrumentation_begin();
+	ct_cpuidle_enter();
+#ifdef CONFIG_ARM64
+	while (!read_sysreg(isr_el1))
+		cpu_relax();
+#else
+	raw_local_irq_enable();
+	while (this_cpu_read(asleep) && !need_resched())
+		cpu_relax();
+	raw_local_irq_disable();
+#endif
+	ct_cpuidle_exit();
+	instrumentation_end();
 }
 
 static int synthetic_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
@@ -96,7 +132,10 @@ static int synthetic_enter(struct cpuidle_device *dev, struct cpuidle_driver *dr
 	}
 
 	__this_cpu_write(owed_ns, (u64)latency_us * NSEC_PER_USEC);
-	idle_driver_halt();
+	if (spin)
+		synthetic_spin();
+	else
+		idle_driver_halt();
 	synthetic_pay();
 	return index;
 }

@@ -175,10 +175,9 @@ trace_timers() { # on an idle machine; writes "start|expire TIMER TIME" for each
 		$TRACING/trace
 }
 
-delays_timers() {
+timers_are_late() { # by 50 ms, on an idle machine
 	[ -e $TRACING/events/timer ] || mount -t tracefs tracefs $TRACING 2> /dev/null
 	[ -e $TRACING/events/timer ] || skip "no tracefs"
-	loaded liar:1:1:50000
 	trace_timers > /tmp/timers
 	ran=0
 	late=0
@@ -197,6 +196,20 @@ delays_timers() {
 	# The others met a CPU that was awake, or on its way out of idle. Where the latency passes
 	# after the handler, one in thirty is late.
 	[ $((late * 5)) -gt "$ran" ] || fail "they are served before the latency"
+}
+
+delays_timers() {
+	loaded liar:1:1:50000
+	timers_are_late
+}
+
+delays_timers_without_halting() {
+	unload
+	insmod "$MODULES/$MODULE.ko" spin=1 states=liar:1:1:50000 || fail "does not load with spin=1"
+	before=$(usage 0)
+	timers_are_late
+	[ "$(usage 0)" -gt "$before" ] || fail "the state is never entered"
+	rmmod $MODULE
 }
 
 never_enters_what_refuses() {
@@ -274,6 +287,7 @@ fi
 if [ $# = 0 ]; then
 	set -- shows_the_states_as_given refuses_nonsense survives_random_parameters \
 		enters_each_state survives_hotplug_under_load delays_a_woken_thread delays_timers \
+		delays_timers_without_halting \
 		never_enters_what_refuses loads_and_unloads_under_load excludes_cpuidle_lightsleep
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
