@@ -119,10 +119,14 @@ def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
 
 
 def test_a_machine_says_how_to_boot_it() -> None:
-    machine = Machine(append="idle=poll quiet", modules=("cpuidle_lightsleep x=1",))
+    machine = Machine(
+        append="idle=poll quiet",
+        modules=("cpuidle_lightsleep x=1",),
+        devices=("virtio-rng-pci",),
+    )
     assert machine.command() == (
         "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
-        "--module 'cpuidle_lightsleep x=1'"
+        "--module 'cpuidle_lightsleep x=1' --device virtio-rng-pci"
     )
 
 

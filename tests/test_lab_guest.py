@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,8 @@ def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(GuestFailed, match=r"went away\n") as raised:
         Guest(Machine(), HARDWARE).wait()
     assert not isinstance(raised.value, EmulatorRaced)
+
+
+def test_devices_are_added_one_by_one() -> None:
+    argv = replace(HARDWARE, devices=("virtio-rng-pci", "edu,addr=7")).argv()
+    assert argv[-4:] == ["-device", "virtio-rng-pci", "-device", "edu,addr=7"]

@@ -167,13 +167,29 @@ def compare(
     metavar="'NAME [PARAMETER=VALUE...]'",
     help="Module of ours to load; may be given several times.",
 )
-def shell(arch: str, kernel: str, accel: Wanted, append: str, modules: tuple[str, ...]) -> None:
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="DEVICE",
+    help="Device to add, as QEMU's -device takes it; may be given several times.",
+)
+def shell(
+    arch: str,
+    kernel: str,
+    accel: Wanted,
+    append: str,
+    modules: tuple[str, ...],
+    devices: tuple[str, ...],
+) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
     Its root is thrown away at the end. perf and python3 are there, and our modules in
     /usr/lib/lightsleep/modules.
     """
-    machine = Machine(arch=arch, kernel=kernel, append=append, modules=modules, accel=accel)
+    machine = Machine(
+        arch=arch, kernel=kernel, append=append, modules=modules, accel=accel, devices=devices
+    )
     console = Console(stderr=True)
     with console.status("preparing") as status:
         hardware = prepare(

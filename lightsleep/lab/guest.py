@@ -51,12 +51,15 @@ class Machine:
     """Modules of ours to load: "name" or "name parameter=value ..."."""
     vcpus: int = 2
     accel: accel.Wanted = "auto"
+    devices: tuple[str, ...] = ()
+    """Devices to add, each as QEMU's ``-device`` takes it."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
         words = ["lightsleep", "lab", "shell", "--arch", self.arch, "--kernel", self.kernel]
         words += ["--append", self.append] if self.append else []
         words += [word for module in self.modules for word in ("--module", module)]
+        words += [word for device in self.devices for word in ("--device", device)]
         return shlex.join(words)
 
 
@@ -86,6 +89,7 @@ def prepare(
         append=machine.append,
         vcpus=machine.vcpus,
         interactive=interactive,
+        devices=machine.devices,
     )
 
 

@@ -42,6 +42,8 @@ class Hardware:
     append: str = ""
     vcpus: int = 2
     interactive: bool = False
+    devices: tuple[str, ...] = ()
+    """Devices on top of those that the lab needs, each as QEMU's ``-device`` takes it."""
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -66,6 +68,7 @@ class Hardware:
             *(word for device in self.arch.bridges for word in ("-device", device)),
             *("-device", f"virtio-blk-pci,drive=root,bus={self.arch.bus}"),
             *("-device", f"virtio-serial-pci,bus={self.arch.bus}"),
+            *(word for device in self.devices for word in ("-device", device)),
         ]
 
 
