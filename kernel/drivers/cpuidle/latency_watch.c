@@ -5,6 +5,8 @@
  * Two tracepoints are attached for as long as the module is loaded, and watch
  * one CPU while a batch runs. cpu_idle tells which state that CPU entered, when,
  * and when it left: proof that a sample woke it from the state that was meant.
+ * (It is the state that the governor chose. A driver that does otherwise tells
+ * only the counters in sysfs.)
  * sched_wake_idle_without_ipi tells that a waker found it polling and sent no
  * interrupt. The latter is not exported by name, so it is looked up.
  *

@@ -22,6 +22,7 @@
 
 #include <linux/cpuidle.h>
 #include <linux/cpumask.h>
+#include <linux/ctype.h>
 #include <linux/debugfs.h>
 #include <linux/fs.h>
 #include <linux/kernel.h>
@@ -352,14 +353,30 @@ static void give_answer(struct answer *answer, const struct latency_request *req
 	kvfree(samples);
 }
 
-static int run_line(char *text, struct answer *answer)
+/* What is quoted in an answer must not look like something else. */
+static bool is_text(const char *text, size_t length)
+{
+	size_t n;
+
+	for (n = 0; n < length; n++)
+		if (!isascii(text[n]) || !isprint(text[n]))
+			return false;
+	return true;
+}
+
+static int run_text(char *text, size_t length, struct answer *answer)
 {
 	struct latency_sample *samples = NULL;
 	struct latency_request request = { };
 	struct latency_error error = { };
 	int ret;
 
-	ret = read_request(text, &request, &error);
+	if (length && text[length - 1] == '\n')
+		text[--length] = '\0';
+	if (is_text(text, length))
+		ret = read_request(text, &request, &error);
+	else
+		ret = latency_refuse(&error, -EINVAL, "not one line of text");
 	if (!ret) {
 		samples = kvcalloc(request.samples, sizeof(*samples), GFP_KERNEL);
 		if (samples)
@@ -379,7 +396,6 @@ static ssize_t run_write(struct file *file, const char __user *from, size_t coun
 {
 	struct answer *answer = ((struct seq_file *)file->private_data)->private;
 	struct latency_error too_long = { "the line is longer than " __stringify(LINE_MAX) };
-	struct latency_error not_text = { "the line is not text" };
 	struct latency_request none = { };
 	char text[LINE_MAX + 1];
 	int ret;
@@ -391,11 +407,7 @@ static ssize_t run_write(struct file *file, const char __user *from, size_t coun
 	if (copy_from_user(text, from, count))
 		return -EFAULT;
 	text[count] = '\0';
-	if (strlen(text) != count) {
-		give_answer(answer, &none, NULL, 0, &not_text);
-		return -EINVAL;
-	}
-	ret = run_line(strim(text), answer);
+	ret = run_text(text, count, answer);
 	if (ret < 0)
 		return ret;
 	*pos = 0;

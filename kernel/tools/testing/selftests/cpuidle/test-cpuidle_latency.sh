@@ -358,9 +358,12 @@ refuses_nonsense() {
 	refused 'No such device' 'src: CPU 8191 is not online' \
 		"source=ipi src=8191 dest=1 state=any samples=10 $DISTANCES"
 
+	refused "$invalid" 'not one line of text' "$good
+$good"
+	refused "$invalid" 'not one line of text' "$good$(printf '\t\033[2J')"
 	exec 3<> $FILES/run
 	! printf 'source=ipi\0src=0\n' 2> /dev/null >&3 || fail "takes a NUL"
-	[ "$(cat <&3)" = "error: the line is not text" ] || fail "does not say what is wrong with a NUL"
+	[ "$(cat <&3)" = "error: not one line of text" ] || fail "does not say what is wrong with a NUL"
 	exec 3>&-
 	still_works
 }
