@@ -128,6 +128,14 @@ def test_the_table(power9: FakeBackend) -> None:
     assert "\x1b" not in result.stdout
 
 
+def test_progress_on_a_terminal_only(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("-c", "1", "-n", "20").stderr.strip() == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = run("-c", "1", "-n", "20").stderr
+    assert "CPU 1" in shown
+    assert "0:00:00" in shown
+
+
 def test_many_cpus_are_folded(power9: FakeBackend) -> None:
     result = run("-n", "20", "--source", "ipi")
     lines = [x for x in result.stdout.splitlines() if x.startswith("stop0 ")]

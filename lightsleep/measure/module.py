@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
 
@@ -98,8 +100,9 @@ def _build(folder: Path) -> Path:
         )
     if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
         raise NoModule(f"building {NAME} takes {' and '.join(missing)}: install it, {USERSPACE}")
+    click.echo(f"building {NAME} for kernel {release}", err=True)
     shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
-    if refusal := _run(["make", "-C", str(folder), "modules"]):
+    if refusal := _run(["make", "-C", str(folder), f"BUILD={headers}", "modules"]):
         raise NoModule(f"cannot build {NAME} for kernel {release}:\n{refusal}")
     return folder / f"{NAME}.ko"
 
