@@ -97,7 +97,8 @@ def probe(arch: Arch, tree: KernelTree) -> Accelerator:
     argv = [
         *("setpriv", "--pdeathsig", "KILL"),
         *(arch.qemu, "-accel", "kvm", "-machine", arch.machine, "-cpu", arch.cpu_kvm),
-        *("-smp", "2", "-m", "512M", "-display", "none", "-nodefaults", "-no-reboot"),
+        *("-smp", "2", "-m", f"{arch.memory_mib}M", "-display", "none"),
+        *("-nodefaults", "-no-reboot"),
         *("-serial", "stdio", "-kernel", str(tree.image)),
         *("-append", f"console={arch.console} panic=-1"),
     ]
