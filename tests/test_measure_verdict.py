@@ -55,7 +55,7 @@ def test_a_lie_by_two_is_found_in_both_directions(advertised_us: int) -> None:
 
 def test_a_polling_state_that_does_not_poll() -> None:
     verdict = judge(evidence(0, 30_000))
-    assert verdict == Verdict("optimistic", None, None, "optimistic by 30 us")
+    assert verdict == Verdict("optimistic", None, None, "optimistic by 30.0 us")
 
 
 def test_faster_than_a_busy_cpu() -> None:
@@ -172,7 +172,7 @@ def test_a_baseline_that_spreads_is_noise() -> None:
     fastest = (20_000 + BUSY_NS, BUSY_NS)
     verdict = judge(replace(accused, baseline=slow_tail, fastest_ns=fastest))
     assert verdict.kind == "too-noisy"
-    assert "one wake in ten of the busy CPU is late by 50 us" in verdict.text
+    assert "one busy wake in ten is late by 50.0 us" in verdict.text
     assert judge(replace(accused, fastest_ns=fastest)).kind == "optimistic"
 
 

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep import cpulist
-from lightsleep.measure.result import MeasureResult, Row
+from lightsleep.measure.result import Figures, MeasureResult, Row
+from lightsleep.measure.units import us
 
 # So many CPUs are shown one by one; more are folded unless asked for.
 SHOWN = 4
@@ -77,13 +78,13 @@ def _of_cpu(cpu: int, rows: list[Row]) -> Table:
     table = _table(f"CPU {cpu}{by}", "state")
     for row in rows:
         raw = row.raw
-        figures = (raw.p50_ns, raw.p90_ns, raw.p99_ns, raw.max_ns) if raw else (None,) * 4
+        figures = (raw.p50_ns, raw.p90_ns, raw.p99_ns, raw.max_ns) if raw else ()
         table.add_row(
             Text(row.name),
             _by(row),
             _advertised(row),
             str(raw.count if raw else 0),
-            *map(us, figures),
+            *(map(us, figures) if figures else "----"),
             _own(row),
             Text(row.verdict.text, STYLE.get(row.verdict.kind, "")),
         )
@@ -106,15 +107,21 @@ def _folded(rows: list[Row]) -> Table:
             _by(first),
             _advertised(first),
             str(sum(raw.count for raw in raws)),
-            us(median(raw.p50_ns for raw in raws) if raws else None),
-            us(median(raw.p90_ns for raw in raws) if raws else None),
-            us(median(raw.p99_ns for raw in raws) if raws else None),
-            us(max((raw.max_ns for raw in raws), default=None)),
+            *(map(us, _medians(raws)) if raws else "----"),
             f"{us(min(owns))} to {us(max(owns))}" if owns else "-",
             Text(first.verdict.kind, STYLE.get(first.verdict.kind, "")),
             cpulist.format(row.cpu for row in same),
         )
     return table
+
+
+def _medians(figures: list[Figures]) -> tuple[float, ...]:
+    return (
+        median(x.p50_ns for x in figures),
+        median(x.p90_ns for x in figures),
+        median(x.p99_ns for x in figures),
+        max(x.max_ns for x in figures),
+    )
 
 
 def _by(row: Row) -> str:
@@ -136,14 +143,3 @@ def _own(row: Row) -> str:
         return "-"
     interval = f" [{us(own.ci_ns[0])},{us(own.ci_ns[1])}]" if own.ci_ns else ""
     return us(own.p50_ns) + interval
-
-
-def us(value_ns: float | None) -> str:
-    """Return nanoseconds as microseconds, three digits or more."""
-    if value_ns is None:
-        return "-"
-    value_us = value_ns / 1000
-    for limit, digits in ((10, 2), (100, 1)):
-        if abs(value_us) < limit:
-            return f"{value_us:.{digits}f}"
-    return f"{value_us:.0f}"

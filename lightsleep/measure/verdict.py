@@ -45,6 +45,7 @@ from dataclasses import dataclass
 
 from lightsleep.measure.result import Figures, Verdict
 from lightsleep.measure.summary import rank
+from lightsleep.measure.units import us
 
 RATIO = 1.25
 SLACK_NS = 2000
@@ -124,27 +125,31 @@ def _compared(evidence: Evidence) -> Verdict:
     accepted = accepted_ns(advertised_us)
     noise = _noise(evidence, accepted[1] - accepted[0])
     low, high = _interval(evidence, noise)
-    observed_us = own.p50_ns / 1000
-    ratio = observed_us / advertised_us if advertised_us else None
+    ratio = own.p50_ns / (1000 * advertised_us) if advertised_us else None
     if high < -SLACK_NS:
         return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
     if low > accepted[1]:
-        by = f"{ratio:.3g}x" if ratio else f"{observed_us - advertised_us:.3g} us"
+        by = _by(ratio, own.p50_ns - 1000 * advertised_us)
         return Verdict("optimistic", ratio, None, f"optimistic by {by}")
     if high < accepted[0]:
-        by = f"{1 / ratio:.3g}x" if ratio and ratio > 0 else f"{advertised_us - observed_us:.3g} us"
+        by = _by(1 / ratio if ratio else None, 1000 * advertised_us - own.p50_ns)
         return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
     wider = (high - low) / (accepted[1] - accepted[0])
     if wider <= 1:
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
-        text = f"between {low / 1000:.3g} and {high / 1000:.3g} us: {noise}"
+        text = f"between {us(low)} and {us(high)} us: {noise}"
         return Verdict("too-noisy", ratio, None, text)
     needed = math.ceil(raw.count * wider**2)
     if needed > MAX_SAMPLES:
         return Verdict("too-noisy", ratio, None, "varies too much from wake to wake")
     missing = needed - raw.count
     return Verdict("too-few", ratio, missing, f"{missing} more needed")
+
+
+def _by(factor: float | None, difference_ns: float) -> str:
+    """Return by how much a state is off: as a factor where that means something."""
+    return f"{factor:.3g}x" if factor and factor > 0 else f"{us(difference_ns)} us"
 
 
 def _noise(evidence: Evidence, apart_ns: float) -> str | None:
@@ -155,7 +160,7 @@ def _noise(evidence: Evidence, apart_ns: float) -> str | None:
         return evidence.disturbed
     late_ns = busy.p90_ns - busy.p50_ns
     if late_ns > apart_ns:
-        return f"one wake in ten of the busy CPU is late by {late_ns / 1000:.3g} us"
+        return f"one busy wake in ten is late by {us(late_ns)} us"
     return None
 
 
