@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import signal
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,6 +112,8 @@ def measure(
     median with what the state advertises. While a CPU is measured its other states are disabled;
     whatever ends the command, they are set back. Needs root.
     """
+    if load and mode == "userspace":
+        raise click.UsageError("--load loads the module, which --mode userspace does without")
     here = machine.read(ROOT)
     wish = plan.Wish(cpus, states, sources or DEFAULT_SOURCES, samples, source_cpu)
     _check_states(here, wish)
@@ -122,6 +125,8 @@ def measure(
     seed = random.getrandbits(32) if seed is None else seed
 
     with contextlib.ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, number, signal.signal(number, _end))
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
         tallies, trouble = _measure(here, cells, wish, backend, seed)
@@ -143,6 +148,11 @@ def measure(
         write_text(output, json.dumps(result.to_json()) + "\n")
     if table:
         write_text(table, _csv(tallies))
+
+
+def _end(number: int, _frame: object) -> None:
+    """Unload what was loaded and show the cursor again, before a signal ends the process."""
+    raise SystemExit(128 + number)
 
 
 def _check_states(here: machine.Machine, wish: plan.Wish) -> None:

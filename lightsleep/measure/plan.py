@@ -114,7 +114,7 @@ def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) ->
     if hopeless or left <= 0:
         return 0
     size = FIRST if not batches else -(-wanted // ROUNDS)
-    fits = max(1, BATCH_NS // (cell.distances()[1] + cell.cost_ns() - cell.distances()[0]))
+    fits = max(1, BATCH_NS // (cell.distances()[1] + OVERHEAD_NS))
     return min(size, fits, left)
 
 
@@ -126,10 +126,9 @@ def cells(
     ``usable`` gives the reason for every source that cannot be used. Raises LightsleepError for
     a CPU or state that is not there, Skipped where nothing is left to measure.
     """
-    notes = [
-        f"{source}: {why}" for source in wish.sources if (why := usable.get(source, "unknown"))
-    ]
-    sources = [source for source in wish.sources if usable.get(source, UNKNOWN) is None]
+    whys = {source: usable.get(source, UNKNOWN) for source in wish.sources}
+    notes = [f"{source}: {why}" for source, why in whys.items() if why]
+    sources = [source for source, why in whys.items() if not why]
     found: list[Cell] = []
     said: list[tuple[int, str]] = []
     for cpu in _destinations(machine, wish, notes):
