@@ -198,6 +198,8 @@ wakes_by_store_who_polls() {
 		echo 0 > $CPU1/cpuidle/state$((1 - state))/disable
 		echo "state $state:$(verdicts < "$WORK/samples")"
 		if [ $state = 0 ]; then
+			[ "$(count none 6 < "$WORK/samples")" -gt 0 ] ||
+				skip "this kernel always interrupts"
 			check_samples store "none ipi" 0 < "$WORK/samples"
 			! grep -q "0 ipi .* ok" "$WORK/samples" || fail "an interrupt counts"
 		else
@@ -247,6 +249,7 @@ agrees_with_the_scheduler() {
 	done < "$WORK/sorted"
 	events=$(grep -c ' e$' "$WORK/both")
 	echo "$none of 400 without an interrupt, $events events, $missing missing, $surplus surplus"
+	[ "$none$events" != 00 ] || skip "this kernel always interrupts"
 	[ $none -ge 100 ] || fail "almost no wake went without an interrupt"
 	# Others wake this CPU, too; and right behind another wake none is needed.
 	[ $missing -le 4 ] || fail "the scheduler does not know of $missing"
