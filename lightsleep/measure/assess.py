@@ -27,6 +27,8 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     baseline = _figures(busy) if busy else None
     subtracted = subtract(raw, baseline) if state and raw and baseline else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
+    if _refused(tally) and tally.valid:
+        invalid["not-entered"] = len(tally.valid)
     verdict = BASELINE
     if state:
         verdict = judge(
@@ -35,7 +37,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 raw=raw,
                 baseline=baseline,
                 subtracted=subtracted,
-                fastest_ns=(_fastest_ns(tally), _fastest_ns(busy)) if subtracted and busy else None,
+                fastest_ns=_fastest_ns(tally) if raw else None,
                 invalid=invalid,
                 instead=_instead(machine, tally),
                 usage=tally.usage,
@@ -52,9 +54,10 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
         advertised_us=state.latency_us if state else None,
         residency_us=state.residency_us if state else None,
         path=_path(tally),
-        latencies_ns=[sample.latency_ns for sample in tally.valid],
+        latencies_ns=_latencies_ns(tally),
         invalid=invalid,
         usage=tally.usage,
+        elapsed_s=tally.elapsed_ns / 1e9,
         raw=raw,
         subtracted=subtracted,
         verdict=verdict,
@@ -68,8 +71,20 @@ def _instead(machine: Machine, tally: Tally) -> Counter[str]:
     return Counter(names.get(x, f"state {x}") for x in others if x is not None and x != NOT_IDLE)
 
 
+def _refused(tally: Tally) -> bool:
+    """Whether the driver never entered the state, though the idle loop asked for it.
+
+    The samples that look valid then met a CPU on its way to be refused.
+    """
+    return tally.usage == 0
+
+
+def _latencies_ns(tally: Tally) -> list[int]:
+    return [] if _refused(tally) else [sample.latency_ns for sample in tally.valid]
+
+
 def _figures(tally: Tally) -> Figures | None:
-    return summarise([sample.latency_ns for sample in tally.valid])
+    return summarise(_latencies_ns(tally))
 
 
 def _fastest_ns(tally: Tally) -> int:

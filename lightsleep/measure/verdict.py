@@ -16,11 +16,11 @@ on: below that, nobody can tell it from the test's own error.
 
 Noise. Whatever else a machine does only ever adds to a latency: to the state's, which makes it
 look slower, and to the baseline's, which makes the state look faster. Where there was noise, the
-fastest tenth of the samples is what it spared. So the difference that counts is the 95 % interval
-of the subtracted median, and where there was noise it reaches down to the fastest tenth of the
-state minus the median of the baseline, and up to the median of the state minus the fastest tenth
-of the baseline. There was noise if time was stolen, if other programs ran, or if a busy CPU, which
-has nothing to wake from, was late by more than what is to be told apart in one wake of ten.
+fastest tenth of the samples is what it spared, and the state takes no longer than the whole wake.
+So the difference that counts is the 95 % interval of the subtracted median; where there was noise,
+it reaches from the fastest tenth minus the median of the baseline up to the unsubtracted median.
+There was noise if time was stolen, if other programs ran, or if a busy CPU, which has nothing to
+wake from, took longer than what is to be told apart, or in one wake of ten that much longer.
 
 With that interval, in this order:
 
@@ -60,17 +60,17 @@ NOT_ENTERED = {"wrong-state", "not-polling"}
 class Evidence:
     """What is known about one state, source and CPU.
 
-    ``fastest_ns`` is what the fastest tenth of the state's samples does not exceed, and of the
-    baseline's. ``invalid`` counts samples by reason, ``instead`` by name of the state that the CPU
-    was in, ``usage`` is how often the driver says that the state was entered. ``disturbed`` says
-    what else went on; None: nothing of note.
+    ``fastest_ns`` is what the fastest tenth of the samples does not exceed. ``invalid`` counts
+    samples by reason, ``instead`` by name of the state that the CPU was in, ``usage`` is how often
+    the driver says that the state was entered. ``disturbed`` says what else went on; None: nothing
+    of note.
     """
 
     advertised_us: int | None
     raw: Figures | None
     baseline: Figures | None
     subtracted: Figures | None
-    fastest_ns: tuple[int, int] | None
+    fastest_ns: int | None
     invalid: Mapping[str, int]
     instead: Mapping[str, int]
     usage: int | None
@@ -161,6 +161,8 @@ def _noise(evidence: Evidence, apart_ns: float) -> str | None:
     late_ns = busy.p90_ns - busy.p50_ns
     if late_ns > apart_ns:
         return f"one busy wake in ten is late by {us(late_ns)} us"
+    if busy.p50_ns > apart_ns:
+        return f"a busy wake itself takes {us(busy.p50_ns)} us"
     return None
 
 
@@ -172,13 +174,9 @@ def _interval(evidence: Evidence, noise: str | None) -> tuple[float, float]:
     assert busy
     assert own
     assert own.ci_ns
-    if not noise or not evidence.fastest_ns:
+    if not noise or evidence.fastest_ns is None:
         return own.ci_ns
-    fastest, fastest_busy = evidence.fastest_ns
-    return (
-        min(own.ci_ns[0], fastest - busy.p50_ns),
-        max(own.ci_ns[1], raw.ci_ns[1] - fastest_busy),
-    )
+    return min(own.ci_ns[0], evidence.fastest_ns - busy.p50_ns), raw.ci_ns[1]
 
 
 def _instead(evidence: Evidence) -> str:
