@@ -127,6 +127,7 @@ def _rows_of(
                 latencies_ns=taken,
                 invalid={} if taken else {"wrong-state": samples},
                 usage=None if index is None else len(taken),
+                elapsed_s=len(taken) / 1000,
                 raw=raw,
                 subtracted=subtracted,
                 verdict=Verdict(state.kind, ratio, None, TEXTS.get(state.kind, state.kind)),

@@ -204,6 +204,15 @@ def test_a_state_that_is_never_entered(power9: FakeBackend) -> None:
     assert row["invalid"]["wrong-state"] < 100
 
 
+def test_a_state_that_the_driver_refuses_has_no_samples(power9: FakeBackend) -> None:
+    """The idle loop asks for it again and again, so it looks entered, but is not."""
+    power9.root = None  # nothing counts entries
+    (row,) = rows(measured("-c", "1", "--source", "ipi", "-n", "20"), name="stop1")
+    assert (row["latencies_ns"], row["raw"], row["usage"]) == ([], None, 0)
+    assert row["verdict"]["kind"] == "not-entered"
+    assert row["invalid"] == {"not-entered": 20}
+
+
 def test_invalid_samples_are_topped_up(power9: FakeBackend) -> None:
     def fate(batch: Batch, sample: Sample) -> Sample:
         spoiled = power9.rng.random() < 0.5

@@ -64,7 +64,8 @@ class Row:
     """Wakes of one CPU by one source from one state, or from none: the busy baseline.
 
     ``raw`` summarises ``latencies_ns``; ``subtracted`` is that without what the wake of a busy
-    CPU costs. ``usage`` is how often the kernel counted the state as entered meanwhile.
+    CPU costs. ``usage`` is how often the kernel counted the state as entered meanwhile,
+    ``elapsed_s`` how long all batches took, those samples included that do not count.
     """
 
     cpu: int
@@ -79,6 +80,7 @@ class Row:
     latencies_ns: list[int]
     invalid: dict[str, int]
     usage: int | None
+    elapsed_s: float
     raw: Figures | None
     subtracted: Figures | None
     verdict: Verdict

@@ -8,6 +8,7 @@ enabled. The knobs are borrowed: they go back to what they were on every end of 
 import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ class Tally:
     valid: list[Sample] = field(default_factory=list)
     batches: int = 0
     usage: int | None = None
+    elapsed_ns: int = 0
     closed: bool = False
     disturbed: str | None = None
 
@@ -137,7 +139,9 @@ def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -
             if other.knob:
                 knobs.set(other.knob / "disable", "0" if other == state else "1")
     before = _usage(tally.cell)
+    start_ns = time.monotonic_ns()
     tally.add(backend.run(tally.cell.batch(tally.next_batch(wanted))))
+    tally.elapsed_ns += time.monotonic_ns() - start_ns
     after = _usage(tally.cell)
     if before is not None and after is not None:
         tally.usage = (tally.usage or 0) + after - before
