@@ -26,6 +26,7 @@
  */
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
+#include <linux/cpumask.h>
 #include <linux/err.h>
 #include <linux/jiffies.h>
 #include <linux/kernel.h>
@@ -250,6 +251,15 @@ static int batch_thread(struct latency_batch *b, struct latency_error *error)
 	return 0;
 }
 
+/* Wherever it can run: the CPU that it is bound to may have no time for it. */
+static void batch_thread_stop(struct latency_batch *b)
+{
+	if (!b->thread)
+		return;
+	set_cpus_allowed_ptr(b->thread, cpu_possible_mask);
+	kthread_stop(b->thread);
+}
+
 static int check_request(const struct latency_request *r, struct latency_error *error)
 {
 	const char *why = r->source->unavailable ? r->source->unavailable() : NULL;
@@ -321,8 +331,7 @@ static int batch_start(struct latency_batch *b, struct latency_error *error)
 	return 0;
 
 out_thread:
-	if (b->thread)
-		kthread_stop(b->thread);
+	batch_thread_stop(b);
 	if (r->source->end)
 		r->source->end(b);
 out_watch:
@@ -334,8 +343,7 @@ out_watch:
 static void batch_stop(struct latency_batch *b)
 {
 	hrtimer_cancel(&b->pacer);
-	if (b->thread)
-		kthread_stop(b->thread);
+	batch_thread_stop(b);
 	if (b->request.source->end)
 		b->request.source->end(b);
 	idle_watch_end();

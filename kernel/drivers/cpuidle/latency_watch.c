@@ -91,11 +91,12 @@ void idle_watch_end(void)
 /**
  * idle_watch_period - the last idle period of the watched CPU
  *
- * Context: on that CPU, in an interrupt or in a thread.
+ * Context: on that CPU, in an interrupt or in a thread that is bound to it. Of a
+ * thread that no longer is, as its batch ends, nobody reads what it found.
  */
 struct idle_period idle_watch_period(void)
 {
-	return *this_cpu_ptr(&last_period);
+	return *raw_cpu_ptr(&last_period);
 }
 
 /* Can it be told whether a wake needs an interrupt? */

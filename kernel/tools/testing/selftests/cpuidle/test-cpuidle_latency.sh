@@ -20,6 +20,7 @@ MODULE=test_cpuidle_latency
 FILES=/sys/kernel/debug/latency_test
 TRACING=/sys/kernel/tracing
 DRIVER=/sys/bus/virtio/drivers/$MODULE
+RUNTIME=/proc/sys/kernel/sched_rt_runtime_us
 CPU1=/sys/devices/system/cpu/cpu1
 COLUMNS='source src dest requested entered path settled_ns launch_ns wake_ns latency_ns verdict'
 DISTANCES='min_ns=50000 max_ns=150000'
@@ -28,6 +29,7 @@ DISTANCES='min_ns=50000 max_ns=150000'
 LONG='state=busy samples=600 min_ns=100000000 max_ns=100000000'
 
 WORK=$(mktemp -d)
+RUNTIME_BEFORE=$(cat $RUNTIME)
 WHY=$WORK/why # what the shell says of a write that failed
 
 # Each load makes the kernel patch its code, which some emulators do not like.
@@ -51,6 +53,7 @@ after_each() {
 	[ ! -s "$LOAD" ] || kill -KILL "$(cat "$LOAD")" 2> /dev/null
 	: > "$LOAD"
 	[ ! -e $CPU1/online ] || [ "$(cat $CPU1/online)" = 1 ] || echo 1 > $CPU1/online
+	echo "$RUNTIME_BEFORE" > $RUNTIME
 	unload cpuidle_lightsleep
 	unload cpuidle_synthetic
 }
@@ -286,6 +289,22 @@ ends_with_a_wake_that_does_not_come() {
 	still_works
 }
 
+# Samples or not, it ends; and so does the thread, which may never have had its turn.
+gives_up_on_a_cpu_without_time() {
+	echo -1 > $RUNTIME
+	for source in ipi store; do
+		timeout 4 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
+		sleep 1
+		request "source=$source src=0 dest=1 state=busy samples=20 $DISTANCES" > "$WORK/answer" ||
+			grep -qx 'error: CPU 1 is too busy to run a thread' "$WORK/answer" ||
+			fail "$(cat "$WHY" "$WORK/answer")"
+		tail -n 1 "$WORK/answer"
+		! begun || fail "threads left behind"
+		wait
+	done
+	still_works
+}
+
 takes_single_samples() {
 	echo 0 > $FILES/ipi_cpu_src || fail "ipi_cpu_src"
 	echo 1 > $FILES/ipi_cpu_dest || fail "ipi_cpu_dest"
@@ -506,7 +525,8 @@ if [ $# = 0 ]; then
 	set -- files_are_for_root_only names_its_sources wakes_by_timer wakes_by_ipi \
 		wakes_by_device wakes_a_busy_cpu_by_store wakes_by_store_who_polls \
 		agrees_with_the_scheduler counts_only_the_right_state counts_only_who_settled \
-		ends_with_a_wake_that_does_not_come takes_single_samples refuses_nonsense \
+		ends_with_a_wake_that_does_not_come gives_up_on_a_cpu_without_time \
+		takes_single_samples refuses_nonsense \
 		refuses_without_a_device answers_whoever_asked refuses_two_at_once \
 		ends_with_its_writer ends_with_the_cpu_that_is_woken ends_with_the_cpu_that_wakes \
 		leaves_other_cpus_alone ends_with_the_device survives_garbage \
