@@ -4,7 +4,7 @@
 from collections import Counter
 
 from lightsleep.measure.machine import Machine
-from lightsleep.measure.model import NOT_IDLE
+from lightsleep.measure.model import NOT_IDLE, Sample
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import percentile, subtract, summarise
@@ -54,7 +54,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
         advertised_us=state.latency_us if state else None,
         residency_us=state.residency_us if state else None,
         path=_path(tally),
-        latencies_ns=_latencies_ns(tally),
+        latencies_ns=[sample.latency_ns for sample in _counted(tally)],
         invalid=invalid,
         usage=tally.usage,
         elapsed_s=tally.elapsed_ns / 1e9,
@@ -79,18 +79,18 @@ def _refused(tally: Tally) -> bool:
     return tally.usage == 0
 
 
-def _latencies_ns(tally: Tally) -> list[int]:
-    return [] if _refused(tally) else [sample.latency_ns for sample in tally.valid]
+def _counted(tally: Tally) -> list[Sample]:
+    return [] if _refused(tally) else tally.valid
 
 
 def _figures(tally: Tally) -> Figures | None:
-    return summarise(_latencies_ns(tally))
+    return summarise([sample.latency_ns for sample in _counted(tally)])
 
 
 def _fastest_ns(tally: Tally) -> int:
-    return percentile(sorted(sample.latency_ns for sample in tally.valid), 10)
+    return percentile(sorted(sample.latency_ns for sample in _counted(tally)), 10)
 
 
 def _path(tally: Tally) -> RowPath | None:
-    paths = {sample.path for sample in tally.valid}
+    paths = {sample.path for sample in _counted(tally)}
     return paths.pop() if len(paths) == 1 else "mixed" if paths else None

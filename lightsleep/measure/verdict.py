@@ -53,7 +53,7 @@ MAX_SAMPLES = 10_000
 MIN_SAMPLES = next(n for n in range(1, 100) if rank(n))
 
 # Reasons why a sample is invalid that speak of the state, not of something that came between.
-NOT_ENTERED = {"wrong-state", "not-polling"}
+NOT_ENTERED = {"wrong-state", "not-entered", "not-polling"}
 
 
 @dataclass(frozen=True)
