@@ -26,7 +26,7 @@ def available(context: click.Context, _: click.Parameter, kernel: str) -> str:
     """Refuse a kernel that the architecture does not have."""
     arch = ARCHES[context.params["arch"]]
     try:
-        return lookup(f"{arch.name} kernel", arch.kernels, kernel).name
+        return lookup(f"{arch.name} kernel", arch.bootable, kernel).name
     except LightsleepError as error:
         raise click.BadParameter(error.message) from error
 
@@ -41,11 +41,11 @@ arch_option = click.option(
 )
 kernel_option = click.option(
     "--kernel",
-    type=click.Choice(sorted({name for arch in ARCHES.values() for name in arch.kernels})),
+    type=click.Choice(sorted({name for arch in ARCHES.values() for name in arch.bootable})),
     default="6.12",
     show_default=True,
     callback=available,
-    help="Kernel of the guests: the distribution's newest of this series.",
+    help="Kernel of the guests: the distribution's newest of this series, or one built here.",
 )
 accel_option = click.option(
     "--accel",
@@ -216,4 +216,7 @@ def list_() -> None:
         for kernel in arch.kernels.values():
             package = kernel.image.format(debian=arch.debian)
             table.add_row("  kernel", kernel.name, f"{package} of {kernel.target}")
+        for built in arch.built.values():
+            origin = f"linux-source-{built.version} of {built.suite}"
+            table.add_row("  kernel", built.name, f"built from {origin}: {built.purpose}")
     Console().print(table)

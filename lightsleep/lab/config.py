@@ -7,7 +7,7 @@ A new architecture or kernel is a new row here and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lightsleep.errors import LightsleepError
@@ -26,6 +26,21 @@ class Kernel:
     """The suite that the kernel itself comes from: ``suite``, or its backports."""
     image: str
     headers: str
+
+
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A kernel that the lab builds, configured for what no packaged one offers."""
+
+    name: str
+    purpose: str
+    """What it has that packaged ones have not."""
+    suite: str
+    """The suite that source and compiler come from."""
+    version: str
+    """The series of the source."""
+    fragments: tuple[str, ...]
+    """Files of ``kernels/`` that configure it, on top of the base and the architecture's."""
 
 
 def _by_name(*kernels: Kernel) -> dict[str, Kernel]:
@@ -76,6 +91,19 @@ POWERPC_KERNELS = _by_name(
 """Those for every machine. bookworm's own 6.12 is one of its security updates, which not every
 mirror has in time for this architecture; trixie's is part of the release."""
 
+BUILT_KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        BuiltKernel(
+            name="6.12-teo",
+            purpose="the idle governor teo",
+            suite="bookworm",
+            version="6.12",
+            fragments=("teo",),
+        ),
+    )
+}
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -86,13 +114,18 @@ class Arch:
     debian: str
     triplet: str
     """As its compiler is named."""
+    kbuild: str
+    """As the kernel's source names its folder."""
     kernels: Mapping[str, Kernel]
+    """Packaged ones, booted as they are."""
     qemu: str
     qemu_package: str
     machine: str
     cpu_tcg: str
     cpu_kvm: str
     console: str
+    built: Mapping[str, BuiltKernel] = field(default_factory=dict)
+    """Those built here."""
     append_tcg: str = ""
     """Kernel parameters that emulation needs, in every arm alike."""
     bus: str = "pcie.0"
@@ -100,6 +133,11 @@ class Arch:
     bridges: tuple[str, ...] = ()
     """Devices that make this bus, where the machine has none."""
     memory_mib: int = 512
+
+    @property
+    def bootable(self) -> dict[str, Kernel | BuiltKernel]:
+        """All its kernels, by name."""
+        return {**self.kernels, **self.built}
 
     @property
     def compiler_package(self) -> str:
@@ -114,6 +152,7 @@ ARCHES = {
             name="x86_64",
             debian="amd64",
             triplet="x86_64-linux-gnu",
+            kbuild="x86",
             kernels=KERNELS,
             qemu="qemu-system-x86_64",
             qemu_package="qemu-system-x86",
@@ -123,6 +162,7 @@ ARCHES = {
             cpu_tcg="max,-monitor",
             cpu_kvm="host",
             console="ttyS0",
+            built=BUILT_KERNELS,
             # All emulated CPUs share one clock, but nothing tells the kernel so: without this
             # it falls back to the HPET, whose every read leaves the guest.
             append_tcg="tsc=reliable",
@@ -131,6 +171,7 @@ ARCHES = {
             name="aarch64",
             debian="arm64",
             triplet="aarch64-linux-gnu",
+            kbuild="arm64",
             kernels=KERNELS,
             qemu="qemu-system-aarch64",
             qemu_package="qemu-system-arm",
@@ -144,6 +185,7 @@ ARCHES = {
             name="ppc64le",
             debian="ppc64el",
             triplet="powerpc64le-linux-gnu",
+            kbuild="powerpc",
             kernels=POWERPC_KERNELS,
             qemu="qemu-system-ppc64",
             qemu_package="qemu-system-ppc",
@@ -167,6 +209,9 @@ BUILD_TOOLS = (
     *("findutils", "diffutils"),
 )
 """What a kernel's own build of an external module runs, beyond what its headers depend on."""
+
+KERNEL_TOOLS = ("libc6-dev", "libelf-dev", "flex", "bison", "bc", "gzip", "kmod")
+"""What the build of a kernel runs on top."""
 
 CHECK_TOOLS = ("perl", "sparse")
 """What such a build runs with W=1 and C=1, on top: large, and for tests only."""

@@ -17,10 +17,11 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import accel, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
+from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.modules import project_modules
-from lightsleep.lab.roots import guest_root, kernel_tree
+from lightsleep.lab.roots import guest_root
 from lightsleep.lab.vm import VM, Hardware
 
 BOOT_S = 120.0
@@ -71,10 +72,10 @@ def prepare(
     ``note`` hears what is being done. Raises LightsleepError for whatever stands in the way.
     """
     arch = lookup("architecture", ARCHES, machine.arch)
-    kernel = lookup(f"{arch.name} kernel", arch.kernels, machine.kernel)
+    kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
     accel.qemu_version(arch)
     note(f"kernel {kernel.name}")
-    tree = kernel_tree(arch, kernel)
+    tree = any_tree(arch, kernel, note)
     note("root of the guests")
     root = guest_root(arch)
     note("modules")

@@ -47,7 +47,8 @@ def build_modules(
             host.contained(
                 [
                     *("env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C", "make", "-j2", *given),
-                    f"CROSS_COMPILE={arch.triplet}-",  # also right where it is this machine's own
+                    # Also right where it is this machine's own.
+                    *(f"ARCH={arch.kbuild}", f"CROSS_COMPILE={arch.triplet}-"),
                     *("-C", f"/lib/modules/{tree.release}/build", "M=/mnt", "modules"),
                 ],
                 *("--bind", str(tree.path), "/", "--bind", str(work), "/mnt"),

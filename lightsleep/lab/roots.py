@@ -23,6 +23,7 @@ from lightsleep.lab.config import (
     GUEST_PACKAGES,
     GUEST_SUITE,
     Arch,
+    BuiltKernel,
     Kernel,
     lookup,
 )
@@ -36,7 +37,7 @@ Seen with updates for a rarer architecture; a release itself changes every few m
 class KernelTree:
     """An unpacked kernel: image, modules, headers and the compiler it was built with."""
 
-    kernel: Kernel
+    kernel: Kernel | BuiltKernel
     path: Path
     release: str
 
