@@ -33,6 +33,7 @@ def evidence(
         invalid={},
         instead={},
         usage=count,
+        polls=False,
         disturbed=None,
     )
 
@@ -168,7 +169,7 @@ def test_a_baseline_that_spreads_is_noise() -> None:
     slow_tail = replace(accused.baseline, p90_ns=BUSY_NS + 50_000)
     verdict = judge(replace(accused, baseline=slow_tail))
     assert verdict.kind == "too-noisy"
-    assert "one busy wake in ten is late by 50.0 us" in verdict.text
+    assert "1 busy wake in 10 is 50.0 us late" in verdict.text
 
 
 def test_a_baseline_larger_than_what_is_to_be_told_apart() -> None:
@@ -178,7 +179,7 @@ def test_a_baseline_larger_than_what_is_to_be_told_apart() -> None:
     )
     verdict = judge(fast)
     assert verdict.kind == "too-noisy"
-    assert "between 29.0 and 130 us: a busy wake itself takes 100 us" in verdict.text
+    assert "29.0 to 130 us: busy wakes take 100 us" in verdict.text
     # A larger lie is found all the same.
     assert judge(replace(fast, advertised_us=400)).kind == "pessimistic"
 
@@ -207,6 +208,8 @@ def test_a_driver_that_enters_another_state_than_it_was_asked_for() -> None:
     assert verdict.kind == "not-entered"
     assert verdict.text == "chosen 200 times, but the driver counted 3 entries"
     assert judge(replace(evidence(20, 20_000), usage=None)).kind == "agrees"
+    # A wake need not end a polling state, if nothing was to be done.
+    assert judge(replace(evidence(20, 20_000), usage=3, polls=True)).kind == "agrees"
 
 
 def test_a_state_without_a_single_entry_was_not_entered() -> None:

@@ -25,7 +25,7 @@ wake from, took longer than what is to be told apart, or in one wake of ten that
 With that interval, in this order:
 
 1. No valid sample, or a driver that counted less than half as many entries as there were samples
-   (it was asked for the state but entered another): *not entered*, with what was entered instead.
+   (it was asked for the state but entered another; a polling state may last for several): *not entered*, with what was entered instead.
    Where it is not the state's fault (the wake did not come, the CPU was busy): *too noisy*.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
 3. Nothing advertised: said so.
@@ -62,8 +62,8 @@ class Evidence:
 
     ``fastest_ns`` is what the fastest tenth of the samples does not exceed. ``invalid`` counts
     samples by reason, ``instead`` by name of the state that the CPU was in, ``usage`` is how often
-    the driver says that the state was entered. ``disturbed`` says what else went on; None: nothing
-    of note.
+    the driver says that the state was entered; one that ``polls`` may last for several wakes.
+    ``disturbed`` says what else went on; None: nothing of note.
     """
 
     advertised_us: int | None
@@ -74,6 +74,7 @@ class Evidence:
     invalid: Mapping[str, int]
     instead: Mapping[str, int]
     usage: int | None
+    polls: bool
     disturbed: str | None
 
 
@@ -98,7 +99,7 @@ def _unmeasured(evidence: Evidence) -> Verdict | None:
         if 2 * missed >= total or usage == 0:
             return Verdict("not-entered", None, None, f"never entered{_instead(evidence)}")
         return Verdict("too-noisy", None, None, f"no valid sample: {_reasons(evidence.invalid)}")
-    if usage is not None and 2 * usage < raw.count:
+    if usage is not None and 2 * usage < raw.count and not evidence.polls:
         text = f"chosen {raw.count} times, but the driver counted {usage} entries"
         return Verdict("not-entered", None, None, text)
     return None
@@ -138,7 +139,7 @@ def _compared(evidence: Evidence) -> Verdict:
     if wider <= 1:
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
-        text = f"between {us(low)} and {us(high)} us: {noise}"
+        text = f"{us(low)} to {us(high)} us: {noise}"
         return Verdict("too-noisy", ratio, None, text)
     needed = math.ceil(raw.count * wider**2)
     if needed > MAX_SAMPLES:
@@ -160,9 +161,9 @@ def _noise(evidence: Evidence, apart_ns: float) -> str | None:
         return evidence.disturbed
     late_ns = busy.p90_ns - busy.p50_ns
     if late_ns > apart_ns:
-        return f"one busy wake in ten is late by {us(late_ns)} us"
+        return f"1 busy wake in 10 is {us(late_ns)} us late"
     if busy.p50_ns > apart_ns:
-        return f"a busy wake itself takes {us(busy.p50_ns)} us"
+        return f"busy wakes take {us(busy.p50_ns)} us"
     return None
 
 
