@@ -237,6 +237,6 @@ def test_honest_drivers_are_not_accused_by_chance(
     assert baseline
     assume(raw.ci_ns and baseline.ci_ns)
     honest = Evidence(
-        advertised_us, raw, baseline, subtract(raw, baseline), None, {}, {}, 200, None
+        advertised_us, raw, baseline, subtract(raw, baseline), None, {}, {}, 200, False, None
     )
     assert judge(honest).kind == "agrees"

@@ -25,8 +25,9 @@ wake from, took longer than what is to be told apart, or in one wake of ten that
 With that interval, in this order:
 
 1. No valid sample, or a driver that counted less than half as many entries as there were samples
-   (it was asked for the state but entered another; a polling state may last for several): *not entered*, with what was entered instead.
-   Where it is not the state's fault (the wake did not come, the CPU was busy): *too noisy*.
+   (it was asked for the state but entered another; a polling state may last for several wakes):
+   *not entered*, with what was entered instead. Where it is not the state's fault (the wake did
+   not come, the CPU was busy): *too noisy*.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
 3. Nothing advertised: said so.
 4. Wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no measure here (as
