@@ -92,22 +92,10 @@ def measure(
         mine = [tally for tally in tallies if tally.cell.dest == number]
         ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
         before = noise.read(root)
-        with _out_of_the_way(machine.cpus[number]):
-            for tally in _rounds(mine, wanted, rng):
-                now_ns = done_ns + sum(x.done_ns() for x in mine)
-                left_ns = ahead_ns + sum(x.left_ns(wanted) for x in mine)
-                progress(f"CPU {number}", now_ns, now_ns + left_ns)
-                try:
-                    _take(tally, wanted, backend, knobs, machine.cpus[number])
-                except LightsleepError as error:
-                    if _online(root, number) and not isinstance(error, CpuGone):
-                        raise
-                    tally.closed = True
-                    notes.append(error.message)
-        if _online(root, number):
-            _set_back(machine.cpus[number], knobs)
-        else:
-            notes.append(f"CPU {number} went offline: what was measured until then is kept")
+        for _ in _batches(machine.cpus[number], mine, wanted, backend, knobs, rng, root, notes):
+            now_ns = done_ns + sum(tally.done_ns() for tally in mine)
+            left_ns = ahead_ns + sum(tally.left_ns(wanted) for tally in mine)
+            progress(f"CPU {number}", now_ns, now_ns + left_ns)
         done_ns += sum(tally.done_ns() for tally in mine)
         if reason := _disturbed(number, before, noise.read(root), backend):
             notes.append(reason)
@@ -115,6 +103,33 @@ def measure(
                 tally.disturbed = reason
     progress("done", done_ns, done_ns)
     return tallies, notes
+
+
+def _batches(
+    cpu: Cpu,
+    tallies: list[Tally],
+    wanted: int,
+    backend: Backend,
+    knobs: Knobs,
+    rng: random.Random,
+    root: Path,
+    notes: list[str],
+) -> Iterator[None]:
+    """Take all samples of one CPU; yields before each batch. What goes wrong is added to notes."""
+    with _out_of_the_way(cpu):
+        for tally in _rounds(tallies, wanted, rng):
+            yield
+            try:
+                _take(tally, wanted, backend, knobs, cpu)
+            except LightsleepError as error:
+                if _online(root, cpu.number) and not isinstance(error, CpuGone):
+                    raise
+                tally.closed = True
+                notes += [error.message] if error.message not in notes else []
+    if _online(root, cpu.number):
+        _set_back(cpu, knobs)
+    else:
+        notes.append(f"CPU {cpu.number} went offline: what was measured until then is kept")
 
 
 def _disturbed(
