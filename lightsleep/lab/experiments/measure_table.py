@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What waking costs on each architecture: every idle state it has, by IPI and by timer.
+
+The table that a latency test for POWER once printed, on any machine: a busy CPU's baseline, then
+each state. Its states depend on the machine, so they are asked of the guest: powernv9 has four,
+guests without an idle driver only the architecture's own way to halt.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, Row, measure_in, median_us
+
+SOURCES = ("ipi", "timer")
+
+
+def name_of(row: Row) -> str:
+    """Return the name of a row's metric."""
+    state = re.sub(r"[^a-z0-9]+", "_", row["name"].lower()).strip("_")
+    return f"{row['source']}_{state}_us"
+
+
+def rows_in(guest: Guest, samples: int) -> list[Row]:
+    """Measure the guest's CPU; return a row per source, baseline and state."""
+    sources = [word for source in SOURCES for word in ("--source", source)]
+    document = measure_in(guest, "-c", str(DEST_CPU), *sources, "-n", str(samples))
+    order = {source: place for place, source in enumerate(SOURCES)}
+    return sorted(
+        document["rows"],
+        key=lambda row: (order[row["source"]], -1 if row["state"] is None else row["state"]),
+    )
+
+
+def metrics(guest: Guest) -> tuple[Metric, ...]:
+    """Return a metric per row of a first, short measurement."""
+    return tuple(
+        Metric(
+            name_of(row),
+            "us",
+            "none",
+            f"{row['name']}, woken by {row['source']}",
+            "Median wake latency, raw"
+            + ("" if row["advertised_us"] is None else f"; advertises {row['advertised_us']} us"),
+        )
+        for row in rows_in(guest, samples=20)
+    )
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Return the raw median of every row."""
+    return {name_of(row): median_us(row) for row in rows_in(guest, samples=200)}
+
+
+EXPERIMENT = Experiment(
+    title="What waking costs, by state and source",
+    hypothesis=(
+        "On every architecture, each idle state that the machine has can be measured by IPI and "
+        "by timer beside a busy CPU, and none is faster than that baseline. Falsified where a "
+        "state cannot be measured, or is faster than busy beyond the intervals."
+    ),
+    arms=(
+        Arm(
+            "stock",
+            "baseline",
+            "the distribution's kernel as it is",
+            append=APPEND,
+            modules=(MODULE,),
+        ),
+        Arm(
+            "stock-again",
+            "control",
+            "a second guest booted exactly as stock",
+            append=APPEND,
+            modules=(MODULE,),
+        ),
+    ),
+    metrics=metrics,
+    measure=measure,
+)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whether ``lightsleep measure`` tells the truth, where the truth is known: synthetic states.
+
+The states of cpuidle-synthetic take what they are told to take, and no more: they wait for an
+interrupt without halting, so that what a hypervisor needs to wake a halted CPU is not in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, measure_in, median_us, row_of
+
+SOURCES = ("timer", "ipi")
+TRUTHS_US = (2, 20, 200, 2000)
+NEVER = "never"
+
+TOLERANCE = 0.05
+TOLERANCE_US = 2.0
+
+# name:advertised:residency:real
+HONEST = ",".join(f"T{us}:{us}:{us}:{us}" for us in TRUTHS_US)
+LIES = ",".join(f"T{us}:{us // 2}:{us // 2}:{us}" for us in TRUTHS_US)
+UNREACHABLE = f"{NEVER}:5000:5000:never"
+
+
+def synthetic(states: str) -> tuple[str, ...]:
+    """Return the modules of an arm with these states, and one that is never entered."""
+    return (f"cpuidle_synthetic spin=1 states={states},{UNREACHABLE}", MODULE)
+
+
+def expected(advertised_us: int, truth_us: int) -> tuple[str, ...]:
+    """Return the verdicts that are right; 1 us and 2 us cannot be told apart."""
+    if advertised_us == truth_us or truth_us == 2:
+        return ("agrees",)
+    return ("optimistic",)
+
+
+def figures(document: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics of one measurement."""
+    values: dict[str, float] = {}
+    wrong = beyond = 0
+    for source in SOURCES:
+        for truth_us in TRUTHS_US:
+            row = row_of(document, source, f"T{truth_us}")
+            observed_us = median_us(row, "subtracted")
+            values[f"{source}_{truth_us}us"] = observed_us
+            beyond += abs(observed_us - truth_us) > max(TOLERANCE * truth_us, TOLERANCE_US)
+            wrong += row["verdict"]["kind"] not in expected(row["advertised_us"], truth_us)
+        unreachable = row_of(document, source, NEVER)
+        wrong += unreachable["verdict"]["kind"] != "not-entered" or bool(
+            unreachable["latencies_ns"]
+        )
+    return values | {"beyond_tolerance": beyond, "wrong_verdicts": wrong}
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Measure all states of one CPU, by timer and by IPI."""
+    sources = [word for source in SOURCES for word in ("--source", source)]
+    return figures(measure_in(guest, "-c", str(DEST_CPU), *sources))
+
+
+EXPERIMENT = Experiment(
+    title="Is what lightsleep measure says true?",
+    hypothesis=(
+        "With states that take exactly 2, 20, 200 and 2000 us, the median, less the busy "
+        f"baseline, is within {TOLERANCE:.0%} or {TOLERANCE_US:g} us of that, by timer and by "
+        "IPI; states that advertise half of what they take are called optimistic, and a state "
+        "that is never entered is called so and not measured. Falsified by one median beyond "
+        "tolerance or one wrong verdict."
+    ),
+    arms=(
+        Arm(
+            "honest",
+            "baseline",
+            "states that advertise what they take",
+            append=APPEND,
+            modules=synthetic(HONEST),
+        ),
+        Arm(
+            "liar",
+            "treatment",
+            "the same states, advertised at half of what they take",
+            append=APPEND,
+            modules=synthetic(LIES),
+        ),
+        Arm(
+            "honest-again",
+            "control",
+            "booted as honest is",
+            append=APPEND,
+            modules=synthetic(HONEST),
+        ),
+    ),
+    metrics=(
+        *(
+            Metric(
+                f"{source}_{us}us",
+                "us",
+                "none",
+                f"State of {us} us, woken by {source}",
+                "Median wake latency less the median of the busy CPU's",
+            )
+            for source in SOURCES
+            for us in TRUTHS_US
+        ),
+        Metric(
+            "beyond_tolerance",
+            "",
+            "lower",
+            "Medians beyond tolerance",
+            f"Of {len(SOURCES) * len(TRUTHS_US)} medians, those further from the truth than "
+            f"{TOLERANCE:.0%} and {TOLERANCE_US:g} us",
+        ),
+        Metric(
+            "wrong_verdicts",
+            "",
+            "lower",
+            "Wrong verdicts",
+            f"Of {len(SOURCES) * (len(TRUTHS_US) + 1)} verdicts, the state that is never entered "
+            "among them",
+        ),
+    ),
+    measure=measure,
+)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What every experiment about wake latency shares: ``lightsleep measure``, run in a guest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from lightsleep.lab.guest import Guest
+
+MODULE = "test_cpuidle_latency"
+DEST_CPU = 1
+"""The CPU that is woken. CPU 0 wakes it, and has the guest's other work."""
+
+APPEND = "maxcpus=1"
+"""The kernel patches its code as these modules are loaded. While it does, another emulated CPU in
+the idle loop may run into QEMU's race (splat.emulator_raced), so the others come afterwards."""
+
+Row = dict[str, Any]
+
+
+def bring_up(guest: Guest) -> None:
+    """Bring all CPUs of a guest online that was booted with APPEND."""
+    cpus = "/sys/devices/system/cpu"
+    if guest.read_text(f"{cpus}/online") != guest.read_text(f"{cpus}/present"):
+        guest.run(["sh", "-c", f"for cpu in {cpus}/cpu*/online; do echo 1 > $cpu; done"])
+
+
+def measure_in(guest: Guest, *options: str, timeout_s: float = 300) -> dict[str, Any]:
+    """Return the document of one ``lightsleep measure`` in ``guest``."""
+    bring_up(guest)
+    done = guest.run(
+        ["python3", "-m", "lightsleep", "measure", "--mode", "module", "--json", *options],
+        timeout_s=timeout_s,
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def rows_of(document: dict[str, Any], source: str, kind: str = "state") -> Sequence[Row]:
+    """Return the rows of a wake source, in the order of the states."""
+    rows = [x for x in document["rows"] if x["source"] == source and x["kind"] == kind]
+    return sorted(rows, key=lambda row: -1 if row["state"] is None else row["state"])
+
+
+def row_of(document: dict[str, Any], source: str, name: str) -> Row:
+    """Return the row of one wake source and state (or "busy")."""
+    kind = "busy" if name == "busy" else "state"
+    return next(row for row in rows_of(document, source, kind) if row["name"] == name)
+
+
+def median_us(row: Row, which: str = "raw") -> float:
+    """Return the median of a row, "raw" or "subtracted"; NaN where nothing was measured."""
+    return row[which]["p50_ns"] / 1000 if row[which] else float("nan")

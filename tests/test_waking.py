@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the experiments about wake latency make of a measurement, without a guest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from measurements import State, made_up
+
+from lightsleep.lab import experiment, waking
+from lightsleep.lab.experiments import measure_table, measure_truth
+
+NAMES = [name for name in experiment.names() if name.startswith("measure-")]
+
+
+def honest() -> dict[str, Any]:
+    """Return what measure prints where every state takes what it advertises."""
+    states = [State(f"T{us}", us, us, us, "agrees") for us in measure_truth.TRUTHS_US]
+    states.append(State(measure_truth.NEVER, 5000, 5000, None, "not-entered"))
+    return made_up(cpus=[waking.DEST_CPU], states=states).to_json()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_have_hyphens(name: str) -> None:
+    assert "_" not in name
+    assert experiment.load(name).title
+
+
+def test_the_truth_is_recognised() -> None:
+    figures = measure_truth.figures(honest())
+    promised = measure_truth.EXPERIMENT.metrics
+    assert isinstance(promised, tuple)
+    assert figures.keys() == {metric.name for metric in promised}
+    assert figures["ipi_200us"] == pytest.approx(200, abs=5)
+    assert (figures["beyond_tolerance"], figures["wrong_verdicts"]) == (0, 0)
+
+
+def test_a_median_beyond_tolerance_counts() -> None:
+    document = honest()
+    waking.row_of(document, "ipi", "T200")["subtracted"]["p50_ns"] = 211_000
+    waking.row_of(document, "timer", "T2")["subtracted"]["p50_ns"] = 3_900
+    assert measure_truth.figures(document)["beyond_tolerance"] == 1
+
+
+@pytest.mark.parametrize(("name", "kind"), [("T20", "optimistic"), ("never", "too-noisy")])
+def test_a_wrong_verdict_counts(name: str, kind: str) -> None:
+    document = honest()
+    waking.row_of(document, "ipi", name)["verdict"]["kind"] = kind
+    assert measure_truth.figures(document)["wrong_verdicts"] == 1
+
+
+def test_samples_of_a_state_that_is_never_entered_count_as_wrong() -> None:
+    document = honest()
+    waking.row_of(document, "timer", "never")["latencies_ns"] = [5]
+    assert measure_truth.figures(document)["wrong_verdicts"] == 1
+
+
+def test_a_lie_must_be_found_where_it_can_be_told() -> None:
+    assert measure_truth.expected(1, 2) == ("agrees",)
+    assert measure_truth.expected(10, 20) == ("optimistic",)
+    assert measure_truth.expected(20, 20) == ("agrees",)
+
+
+def test_rows_are_found_and_ordered() -> None:
+    document = honest()
+    assert [row["name"] for row in waking.rows_of(document, "timer")] == [
+        *("T2", "T20", "T200", "T2000", "never")
+    ]
+    assert waking.row_of(document, "ipi", "busy")["kind"] == "busy"
+    assert math.isnan(waking.median_us(waking.row_of(document, "ipi", "never")))
+
+
+def test_names_of_metrics_are_plain() -> None:
+    assert measure_table.name_of({"source": "ipi", "name": "C6-A (deep)"}) == "ipi_c6_a_deep_us"
