@@ -212,6 +212,15 @@ def test_a_driver_that_enters_another_state_than_it_was_asked_for() -> None:
     assert judge(replace(evidence(20, 20_000), usage=3, polls=True)).kind == "agrees"
 
 
+def test_where_busy_wakes_take_longer_than_what_is_advertised_nobody_is_accused() -> None:
+    raw, busy = figures(900_000), figures(300_000)
+    drowned = replace(
+        evidence(50, 0), raw=raw, baseline=busy, subtracted=subtract(raw, busy), fastest_ns=850_000
+    )
+    assert judge(drowned).kind == "too-noisy"
+    assert judge(replace(drowned, advertised_us=280)).kind == "optimistic"
+
+
 def test_a_state_without_a_single_entry_was_not_entered() -> None:
     verdict = judge(replace(NOTHING, invalid={"not-idle": 16}))
     assert (verdict.kind, verdict.text) == ("not-entered", "never entered (16 x not-idle)")

@@ -32,8 +32,9 @@ With that interval, in this order:
 3. Nothing advertised: said so.
 4. Wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no measure here (as
    where a spinning thread must first be scheduled away): *too noisy*.
-5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower. Wholly
-   below: *pessimistic*.
+5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower; but not
+   where there was so much noise that a busy wake, too, takes longer than that range. Wholly below:
+   *pessimistic*.
 6. Wider than the range: it could mean anything. With noise, *too noisy*, with the reason. Without,
    the width shrinks with the square root of the number of samples: *too few*, with how many are
    missing, unless that is more than a run can take (MAX_SAMPLES).
@@ -127,17 +128,18 @@ def _compared(evidence: Evidence) -> Verdict:
     accepted = accepted_ns(advertised_us)
     noise = _noise(evidence, accepted[1] - accepted[0])
     low, high = _interval(evidence, noise)
+    slower = low > accepted[1]
     ratio = own.p50_ns / (1000 * advertised_us) if advertised_us else None
     if high < -SLACK_NS:
         return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
-    if low > accepted[1]:
+    if slower and not (noise and raw.p50_ns - own.p50_ns > accepted[1]):
         by = _by(ratio, own.p50_ns - 1000 * advertised_us)
         return Verdict("optimistic", ratio, None, f"optimistic by {by}")
     if high < accepted[0]:
         by = _by(1 / ratio if ratio else None, 1000 * advertised_us - own.p50_ns)
         return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
     wider = (high - low) / (accepted[1] - accepted[0])
-    if wider <= 1:
+    if wider <= 1 and not slower:
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
         text = f"{us(low)} to {us(high)} us: {noise}"
