@@ -17,12 +17,14 @@ ENOUGH_S = 300.0
 ACCEL: dict[str, Wanted] = {"x86_64": "tcg-single", "aarch64": "tcg", "ppc64le": "tcg"}
 
 SKIPPED = {
-    "x86_64": ["refuses_without_a_device"],
+    # Suspend can only be tested in a kernel with CONFIG_PM_DEBUG.
+    "x86_64": ["refuses_without_a_device", "survives_suspend"],
     # A stock kernel does not spare a CPU that polls the interrupt.
     "aarch64": [
         "wakes_by_store_who_polls",
         "agrees_with_the_scheduler",
         "refuses_without_a_device",
+        "survives_suspend",
     ],
     # The firmware's own idle driver has the CPUs.
     "ppc64le": [

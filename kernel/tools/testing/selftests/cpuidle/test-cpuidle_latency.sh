@@ -474,6 +474,21 @@ ends_with_the_device() {
 	wakes_by_device
 }
 
+# Frozen, its writer gives up, and starts over when the machine is back.
+survives_suspend() {
+	[ -e /sys/power/pm_test ] || skip "no /sys/power/pm_test"
+	background "source=ipi src=0 dest=1 $LONG"
+	echo devices > /sys/power/pm_test
+	echo freeze > /sys/power/state || fail "cannot suspend"
+	echo none > /sys/power/pm_test
+	within_10_s begun || fail "does not start over: $(cat "$WORK/background")"
+	kill -TERM "$(cat "$LOAD")"
+	wait "$(cat "$LOAD")" 2> /dev/null
+	: > "$LOAD"
+	still_works
+	! grep -qx device $FILES/sources || wakes_by_device
+}
+
 survives_garbage() {
 	background "source=ipi src=0 dest=1 $LONG"
 	for n in $(seq "${GARBAGE:-200}"); do
@@ -529,7 +544,7 @@ if [ $# = 0 ]; then
 		takes_single_samples refuses_nonsense \
 		refuses_without_a_device answers_whoever_asked refuses_two_at_once \
 		ends_with_its_writer ends_with_the_cpu_that_is_woken ends_with_the_cpu_that_wakes \
-		leaves_other_cpus_alone ends_with_the_device survives_garbage \
+		leaves_other_cpus_alone ends_with_the_device survives_suspend survives_garbage \
 		cannot_be_unloaded_in_use unloads_without_a_trace
 fi
 load
