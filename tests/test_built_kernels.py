@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from ktap import SELFTESTS, run_selftest
 
 from lightsleep.lab import build
+from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES, BuiltKernel
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import Guest, Machine, boot
 
-GOVERNORS = "/sys/devices/system/cpu/cpuidle/available_governors"
-SCRIPTS = sorted(x.name for x in SELFTESTS.glob("*-*.sh"))
-ENOUGH_S = 600.0
+CPUS = "/sys/devices/system/cpu"
+ENOUGH_S = 1200.0
+
+SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
+    "cpuidle-lightsleep.sh": ("tcg", []),
+    "cpuidle-synthetic.sh": ("tcg-single", []),
+    "test-cpuidle_latency.sh": ("tcg-single", ["refuses_without_a_device"]),
+}
+"""Script -> the accelerator that is right for it (see test_synthetic.py), and what it skips."""
 
 BUILT = [
     pytest.param(arch.name, kernel, id=f"{arch.name}-{name}")
@@ -53,16 +62,51 @@ def test_a_later_fragment_overrules_an_earlier_one() -> None:
     assert build.lost_settings(wanted, "CONFIG_B=y\n# CONFIG_A is not set\n") == []
 
 
+def test_no_selftest_is_left_out() -> None:
+    assert sorted(SCRIPTS) == sorted(x.name for x in SELFTESTS.glob("*-*.sh"))
+
+
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kernel", ARCHES["x86_64"].built)
 def test_selftests(kernel: str, script: str) -> None:
-    # In one thread: the more a kernel patches its code, the likelier QEMU's race; see
-    # lightsleep.lab.splat.emulator_raced().
-    with boot(Machine(kernel=kernel, accel="tcg-single"), f"{script}-{kernel}", ENOUGH_S) as guest:
-        assert guest.run(["uname", "-r"]).stdout.strip().endswith(kernel.partition("-")[2])
-        assert "teo" in guest.read_text(GOVERNORS).split()
-        result = run_selftest(guest, script, timeout_s=2 * ENOUGH_S)
+    accel, skipped = SCRIPTS[script]
+    machine = Machine(kernel=kernel, accel=accel, devices=("virtio-rng-pci,bus=pcie.0",))
+    with boot(machine, f"{script}-{kernel}", ENOUGH_S) as guest:
+        assert "teo" in guest.read_text(f"{CPUS}/cpuidle/available_governors").split()
+        result = run_selftest(guest, script, timeout_s=ENOUGH_S)
     assert not result.failed
-    assert not result.skipped
+    assert result.skipped == skipped
+
+
+def console_says(guest: Guest, what: str, times: int) -> None:
+    deadline = time.monotonic() + ENOUGH_S
+    while guest.vm.console().count(what) < times:
+        assert time.monotonic() < deadline, guest.vm.console()
+        time.sleep(0.1)
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.parametrize("modules", [(), ("cpuidle_lightsleep",)], ids=["stock", "lightsleep"])
+def test_suspend_to_idle_returns(modules: tuple[str, ...]) -> None:
+    machine = Machine(
+        kernel="6.12-teo",
+        append="no_console_suspend ignore_loglevel",
+        modules=modules,
+        accel="tcg",
+    )
+    with boot(machine, "suspend", ENOUGH_S) as guest:
+        guest.write_text("/sys/power/pm_debug_messages", "1")
+        for number in (1, 2, 3):
+            guest.run(["sh", "-c", "(sleep 1; echo freeze > /sys/power/state) &"])
+            console_says(guest, "PM: suspend-to-idle", number)
+            time.sleep(1)
+            guest.vm.qmp("system_powerdown")  # its power button, which wakes it
+            console_says(guest, "PM: suspend exit", number)
+        assert guest.read_text("/sys/power/suspend_stats/success") == "3\n"
+        guest.run(["perf", "bench", "sched", "pipe", "-l", "1000"])
+        if modules:
+            states = guest.run(["sh", "-c", f"grep -h . {CPUS}/cpu*/cpuidle/state*/usage"])
+            assert "0" not in states.stdout.split()
