@@ -84,6 +84,9 @@ static struct cpuidle_driver driver = {
 /*
  * The clock is one that advances while interrupts are off: where the TSC is not
  * stable, local_clock() stands still until the next tick.
+ *
+ * No cpu_relax() in these loops: a hypervisor may take it as a wish to run
+ * something else, and then this CPU takes longer than it was told to.
  */
 static void synthetic_pay(void)
 {
@@ -96,7 +99,7 @@ static void synthetic_pay(void)
 	start_ns = ktime_get_mono_fast_ns();
 	__this_cpu_write(owed_ns, 0);
 	while (ktime_get_mono_fast_ns() - start_ns < ns)
-		cpu_relax();
+		barrier();
 }
 
 /*
@@ -110,11 +113,11 @@ static __cpuidle void synthetic_spin(void)
 	ct_cpuidle_enter();
 #ifdef CONFIG_ARM64
 	while (!read_sysreg(isr_el1))
-		cpu_relax();
+		barrier();
 #else
 	raw_local_irq_enable();
 	while (this_cpu_read(asleep) && !need_resched())
-		cpu_relax();
+		barrier();
 	raw_local_irq_disable();
 #endif
 	ct_cpuidle_exit();
