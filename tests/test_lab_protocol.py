@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,26 @@ def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
     assert protocol.promised(experiment(lambda _: {}, metrics=metrics), guests) == (WAIT,)
     assert asked == ["a"]
     assert world == ["+a", "-a"]
+
+
+@pytest.mark.parametrize(("speed", "right"), [(1.0, True), (1.1, True), (6.9, False), (0.1, False)])
+def test_a_guest_whose_clock_is_wrong_is_refused(
+    speed: float, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clocked(FakeGuest):
+        def read_text(self, _path: str) -> str:
+            return f"{100 + speed * time.monotonic():.2f} 0.00\n"
+
+        def failure(self, why: str) -> LightsleepError:
+            return LightsleepError(why)
+
+    monkeypatch.setattr(protocol, "CLOCK_S", 0.3)
+    guest = cast(Guest, Clocked("a", []))
+    if right:
+        protocol.check_clock(guest)
+    else:
+        with pytest.raises(LightsleepError, match=f"clock is {speed:.1f}. times as fast"):
+            protocol.check_clock(guest)
 
 
 def test_a_guest_that_fails_fails_the_comparison() -> None:

@@ -40,6 +40,10 @@ from lightsleep.result import CompareResult, MetricResult
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
 
+CLOCK_S = 1.0
+CLOCK_TOLERANCE = 0.2
+"""How long a guest's clock is compared with the host's, and how far it may be off."""
+
 QUIET_PCT = 5.0
 """Above this share of other work on the host, samples scatter visibly."""
 
@@ -247,6 +251,7 @@ def attempt(
         for arm in experiment.arms:
             # Alone: what a module measures as it is loaded is not disturbed by the other guests.
             with running(guests[arm.name]):
+                check_clock(guests[arm.name])
                 guests[arm.name].load()
                 facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
         metrics = promised(experiment, guests)
@@ -290,6 +295,27 @@ def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metri
     baseline = next(arm.name for arm in experiment.arms if arm.role == "baseline")
     with running(guests[baseline]):
         return experiment.metrics(guests[baseline])
+
+
+def check_clock(guest: Guest) -> None:
+    """Raise GuestFailed where a running guest's clock is not as fast as the host's.
+
+    A kernel that is held up while it calibrates its time stamp counter at boot gets it wrong, and
+    every time it measures afterwards.
+    """
+
+    def read() -> tuple[float, float]:
+        return float(guest.read_text("/proc/uptime").split()[0]), time.monotonic()
+
+    guest_s, host_s = read()
+    time.sleep(CLOCK_S)
+    guest_later_s, host_later_s = read()
+    rate = (guest_later_s - guest_s) / (host_later_s - host_s)
+    if abs(rate - 1) > CLOCK_TOLERANCE:
+        raise guest.failure(
+            f"its clock is {rate:.2f} times as fast as the host's, which a busy host does to a "
+            "kernel that boots: run it again"
+        )
 
 
 def boot_all(
