@@ -16,6 +16,12 @@ from lightsleep.lab.guest import Guest, Machine, boot
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0
 
+SLOW = ("6.12-debug", "6.12-rt")
+KERNELS = [
+    pytest.param(name, marks=[pytest.mark.debug] if name in SLOW else [])
+    for name in ARCHES["x86_64"].built
+]
+
 SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
     "cpuidle-lightsleep.sh": ("tcg", []),
     "cpuidle-synthetic.sh": ("tcg-single", []),
@@ -69,7 +75,7 @@ def test_no_selftest_is_left_out() -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("kernel", ARCHES["x86_64"].built)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_selftests(kernel: str, script: str) -> None:
     accel, skipped = SCRIPTS[script]
     machine = Machine(kernel=kernel, accel=accel, devices=("virtio-rng-pci,bus=pcie.0",))

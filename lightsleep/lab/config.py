@@ -101,6 +101,13 @@ BUILT_KERNELS = {
             version="6.12",
             fragments=("teo",),
         ),
+        BuiltKernel(
+            name="6.12-debug",
+            purpose="lockdep, KASAN and other checks",
+            suite="bookworm",
+            version="6.12",
+            fragments=("debug",),
+        ),
     )
 }
 
