@@ -23,7 +23,8 @@ DRIVER=/sys/bus/virtio/drivers/$MODULE
 RUNTIME=/proc/sys/kernel/sched_rt_runtime_us
 CPU1=/sys/devices/system/cpu/cpu1
 COLUMNS='source src dest requested entered path settled_ns launch_ns wake_ns latency_ns verdict'
-DISTANCES='min_ns=50000 max_ns=150000'
+# Long enough for a kernel full of checks to become idle meanwhile.
+DISTANCES='min_ns=200000 max_ns=1000000'
 
 # A minute of it; the thread that keeps the CPU busy shows that it has begun.
 LONG='state=busy samples=600 min_ns=100000000 max_ns=100000000'
@@ -135,7 +136,7 @@ check_samples() { # SOURCE PATHS STATE, < samples
 	while read -r source src dest requested entered path settled launch wake latency verdict; do
 		line="$source $src $dest $requested $entered $path $settled $launch $wake $latency $verdict"
 		[ "$source $dest $requested" = "$1 1 $3" ] || fail "not what was asked for: $line"
-		[ "$launch" -gt "$((before + 50000))" ] || fail "too early after $before: $line"
+		[ "$launch" -gt "$((before + 200000))" ] || fail "too early after $before: $line"
 		[ "$latency" = $((wake - launch)) ] || fail "wrong latency: $line"
 		[ "$latency" -gt 0 ] || fail "awake before the launch: $line"
 		case " $2 " in
@@ -270,7 +271,7 @@ counts_only_who_settled() {
 	line="source=ipi src=0 dest=1 state=any samples=50 $DISTANCES"
 	samples "$line settle_ns=1000000000" > "$WORK/samples"
 	echo "1 s:$(verdicts < "$WORK/samples")"
-	[ "$(count ok < "$WORK/samples")" = 0 ] || fail "settled for a second, in 150 us"
+	[ "$(count ok < "$WORK/samples")" = 0 ] || fail "settled for a second, within 1 ms"
 	[ "$(count unsettled < "$WORK/samples")" -ge 10 ] || fail "does not say unsettled"
 	samples "$line settle_ns=10000" | while read -r _ _ _ _ _ _ settled _ _ _ verdict; do
 		[ "$verdict" != ok ] || [ "$settled" -ge 10000 ] || fail "$settled ns are not settled"
@@ -501,10 +502,11 @@ survives_garbage() {
 			esac > $FILES/$file
 		done 2> /dev/null
 	done
-	begun || fail "the measurement is gone"
-	kill -TERM "$(cat "$LOAD")"
+	# A slow machine may have come to its end; nothing else may end it.
+	! begun || kill -TERM "$(cat "$LOAD")"
 	wait "$(cat "$LOAD")" 2> /dev/null
 	: > "$LOAD"
+	[ ! -s "$WORK/background" ] || fail "the measurement failed: $(cat "$WORK/background")"
 	still_works
 }
 
