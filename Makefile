@@ -76,7 +76,7 @@ check: ## every test but those of check-debug: boots and builds kernels, too
 	$(MAKE) --no-print-directory lint
 	$(PYTHON) -m pytest -v -m 'not debug'
 
-check-debug: ## the modules in kernels that check themselves: lockdep, KASAN, PREEMPT_RT
+check-debug: ## the modules in a kernel that checks itself: lockdep, KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -v -m debug

@@ -16,7 +16,7 @@ from lightsleep.lab.guest import Guest, Machine, boot
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0
 
-SLOW = ("6.12-debug", "6.12-rt")
+SLOW = ("6.12-debug",)
 KERNELS = [
     pytest.param(name, marks=[pytest.mark.debug] if name in SLOW else [])
     for name in ARCHES["x86_64"].built
