@@ -26,30 +26,38 @@ KVM = Path("/dev/kvm")
 PROBE_S = 10.0
 PROOF = "Unable to mount root fs"
 
-Wanted = Literal["auto", "kvm", "tcg", "tcg-single"]
+Wanted = Literal["auto", "kvm", "tcg", "tcg-single", "tcg-icount"]
 
 # A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest.
 OPTIONS = {
-    "kvm": "kvm",
-    "tcg": "tcg,thread=multi,tb-size=256",
+    "kvm": ("-accel", "kvm"),
+    "tcg": ("-accel", "tcg,thread=multi,tb-size=256"),
     # All CPUs of a guest take turns in one thread. Nothing runs beside them, so the code that a
     # kernel patches is never translated while it changes. See splat.emulator_raced().
-    "tcg-single": "tcg,thread=single,tb-size=256",
+    "tcg-single": ("-accel", "tcg,thread=single,tb-size=256"),
+    # The clock counts instructions, 4 ns each, and leaps where all CPUs idle: what a guest measures
+    # does not depend on the host.
+    "tcg-icount": ("-accel", "tcg,thread=single,tb-size=256", "-icount", "shift=2,sleep=off"),
 }
-"""By name, the value of QEMU's ``-accel``."""
+"""QEMU's options, by name."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
     """What runs the guests, and why."""
 
-    name: Literal["kvm", "tcg", "tcg-single"]
+    name: Literal["kvm", "tcg", "tcg-single", "tcg-icount"]
     reason: str
 
     @property
-    def option(self) -> str:
-        """The value of QEMU's ``-accel``."""
+    def options(self) -> tuple[str, ...]:
+        """QEMU's options for it."""
         return OPTIONS[self.name]
+
+    @property
+    def real_time(self) -> bool:
+        """Whether a guest's clock is that of the host."""
+        return self.name != "tcg-icount"
 
     def cpu(self, arch: Arch) -> str:
         """Return the value of QEMU's ``-cpu``."""
@@ -65,7 +73,7 @@ def choose(wanted: Wanted, arch: Arch, tree: KernelTree) -> Accelerator:
 
     Raises LightsleepError where KVM was asked for and does not work.
     """
-    if wanted in ("tcg", "tcg-single"):
+    if wanted in ("tcg", "tcg-single", "tcg-icount"):
         return Accelerator(wanted, "asked for")
     found = _usable(arch, tree)
     if wanted == "kvm" and found.name != "kvm":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lightsleep.lab import experiments
+from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import lookup
 from lightsleep.lab.guest import Guest
 from lightsleep.result import Better, Role
@@ -59,6 +60,8 @@ class Experiment:
     """How long all guests are left alone, once per round, to see whether they sleep."""
     vcpus: int = 2
     warmup: int = 1
+    accel: Wanted | None = None
+    """What runs the guests where nobody chose; None: KVM where it works, else TCG."""
 
 
 IDLE_RESIDENCY = Metric(

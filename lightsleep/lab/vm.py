@@ -54,7 +54,7 @@ class Hardware:
     def argv(self) -> list[str]:
         """Return QEMU's command line, without monitor, agent and console."""
         return [
-            *(self.arch.qemu, "-machine", self.arch.machine, "-accel", self.accelerator.option),
+            *(self.arch.qemu, "-machine", self.arch.machine, *self.accelerator.options),
             *("-cpu", self.accelerator.cpu(self.arch)),
             # The firmware of powernv9 hangs with more threads than one.
             *("-smp", f"{self.vcpus},cores={self.vcpus},threads=1"),

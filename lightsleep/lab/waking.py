@@ -10,8 +10,8 @@ from typing import Any
 from lightsleep.lab.guest import Guest
 
 MODULE = "test_cpuidle_latency"
-DEST_CPU = 1
-"""The CPU that is woken. CPU 0 wakes it, and has the guest's other work."""
+SOURCE_CPU, DEST_CPU = 0, 1
+"""The CPU that wakes, which has the guest's other work, too, and the CPU that is woken."""
 
 APPEND = "maxcpus=1"
 """The kernel patches its code as these modules are loaded. While it does, another emulated CPU in
