@@ -16,12 +16,6 @@ from lightsleep.lab.guest import Guest, Machine, boot
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0
 
-SLOW = ("6.12-debug",)
-KERNELS = [
-    pytest.param(name, marks=[pytest.mark.debug] if name in SLOW else [])
-    for name in ARCHES["x86_64"].built
-]
-
 SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
     "cpuidle-lightsleep.sh": ("tcg", []),
     "cpuidle-synthetic.sh": ("tcg-single", []),
@@ -75,7 +69,8 @@ def test_no_selftest_is_left_out() -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.built
+@pytest.mark.parametrize("kernel", ARCHES["x86_64"].built)
 def test_selftests(kernel: str, script: str) -> None:
     accel, skipped = SCRIPTS[script]
     machine = Machine(kernel=kernel, accel=accel, devices=("virtio-rng-pci,bus=pcie.0",))
@@ -95,6 +90,7 @@ def console_says(guest: Guest, what: str, times: int) -> None:
 
 @pytest.mark.boot
 @pytest.mark.build
+@pytest.mark.built
 @pytest.mark.parametrize("modules", [(), ("cpuidle_lightsleep",)], ids=["stock", "lightsleep"])
 def test_suspend_to_idle_returns(modules: tuple[str, ...]) -> None:
     machine = Machine(
