@@ -122,11 +122,13 @@ def test_a_machine_says_how_to_boot_it() -> None:
     machine = Machine(
         append="idle=poll quiet",
         modules=("cpuidle_lightsleep x=1",),
-        devices=("virtio-rng-pci",),
+        devices=("virtio-blk-pci,drive=d",),
+        drives=("driver=null-co,id=d",),
     )
     assert machine.command() == (
         "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
-        "--module 'cpuidle_lightsleep x=1' --device virtio-rng-pci"
+        "--module 'cpuidle_lightsleep x=1' --device virtio-blk-pci,drive=d "
+        "--drive driver=null-co,id=d"
     )
 
 

@@ -79,5 +79,6 @@ def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_devices_are_added_one_by_one() -> None:
-    argv = replace(HARDWARE, devices=("virtio-rng-pci", "edu,addr=7")).argv()
+    argv = replace(HARDWARE, devices=("virtio-rng-pci", "edu,addr=7"), drives=("id=d",)).argv()
+    assert argv[-6:-4] == ["-drive", "if=none,id=d"]
     assert argv[-4:] == ["-device", "virtio-rng-pci", "-device", "edu,addr=7"]

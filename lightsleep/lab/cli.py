@@ -174,6 +174,13 @@ def compare(
     metavar="DEVICE",
     help="Device to add, as QEMU's -device takes it; may be given several times.",
 )
+@click.option(
+    "--drive",
+    "drives",
+    multiple=True,
+    metavar="DRIVE",
+    help="Storage for such a device, as QEMU's -drive takes it, without if=.",
+)
 def shell(
     arch: str,
     kernel: str,
@@ -181,6 +188,7 @@ def shell(
     append: str,
     modules: tuple[str, ...],
     devices: tuple[str, ...],
+    drives: tuple[str, ...],
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
@@ -188,7 +196,13 @@ def shell(
     /usr/lib/lightsleep/modules.
     """
     machine = Machine(
-        arch=arch, kernel=kernel, append=append, modules=modules, accel=accel, devices=devices
+        arch=arch,
+        kernel=kernel,
+        append=append,
+        modules=modules,
+        accel=accel,
+        devices=devices,
+        drives=drives,
     )
     console = Console(stderr=True)
     with console.status("preparing") as status:

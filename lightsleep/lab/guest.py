@@ -54,6 +54,8 @@ class Machine:
     accel: accel.Wanted = "auto"
     devices: tuple[str, ...] = ()
     """Devices to add, each as QEMU's ``-device`` takes it."""
+    drives: tuple[str, ...] = ()
+    """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -61,6 +63,7 @@ class Machine:
         words += ["--append", self.append] if self.append else []
         words += [word for module in self.modules for word in ("--module", module)]
         words += [word for device in self.devices for word in ("--device", device)]
+        words += [word for drive in self.drives for word in ("--drive", drive)]
         return shlex.join(words)
 
 
@@ -91,6 +94,7 @@ def prepare(
         vcpus=machine.vcpus,
         interactive=interactive,
         devices=machine.devices,
+        drives=machine.drives,
     )
 
 

@@ -44,6 +44,8 @@ class Hardware:
     interactive: bool = False
     devices: tuple[str, ...] = ()
     """Devices on top of those that the lab needs, each as QEMU's ``-device`` takes it."""
+    drives: tuple[str, ...] = ()
+    """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -68,6 +70,7 @@ class Hardware:
             *(word for device in self.arch.bridges for word in ("-device", device)),
             *("-device", f"virtio-blk-pci,drive=root,bus={self.arch.bus}"),
             *("-device", f"virtio-serial-pci,bus={self.arch.bus}"),
+            *(word for drive in self.drives for word in ("-drive", f"if=none,{drive}")),
             *(word for device in self.devices for word in ("-device", device)),
         ]
 
