@@ -40,6 +40,7 @@
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/poll_source.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/idle.h>
@@ -50,6 +51,7 @@
 #include "halt_cost.h"
 #include "idle_driver.h"
 #include "poll_limit.h"
+#include "poll_source.h"
 
 #define POLL_INDEX		0
 #define HALT_INDEX		1
@@ -244,7 +246,8 @@ static void end_wait(struct lightsleep *ls)
 /*
  * Polls until a wake or @for_ns from now. Interrupts are on meanwhile, as a CPU
  * that polls has to serve them; an interrupt without a wake does not end it.
- * The polling flag stays set, so wakers need not send an interrupt.
+ * The polling flag stays set, so wakers need not send an interrupt. A device
+ * that has work is a wake, too; its handler runs when the CPU has left idle.
  */
 static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 {
@@ -255,13 +258,14 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 	ls->polls++;
 	begin_wait(ls, WAIT_POLL);
 	start_ns = local_clock();
+	poll_sources_start();
 	local_irq_enable();
 
 	if (current_set_polling_and_test())
 		outcome = IDLE_WOKEN;
 	while (outcome == IDLE_EXPIRED) {
 		cpu_relax();
-		if (need_resched()) {
+		if (need_resched() || poll_sources_peek()) {
 			outcome = IDLE_WOKEN;
 		} else if (++looks == LOOKS_PER_CLOCK) {
 			looks = 0;
@@ -271,6 +275,8 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 	}
 
 	local_irq_disable();
+	if (poll_sources_stop())
+		outcome = IDLE_WOKEN;
 	end_wait(ls);
 	if (outcome == IDLE_WOKEN)
 		ls->hits++;
@@ -575,6 +581,7 @@ static void lightsleep_tear_down(void)
 	if (hotplug_state > 0)
 		cpuhp_remove_state(hotplug_state);
 	cpuidle_unregister_driver(&driver);
+	poll_source_exit();
 	free_percpu(lightsleep);
 }
 
@@ -586,8 +593,10 @@ static int __init lightsleep_init(void)
 	if (ret)
 		return ret;
 
+	poll_source_init();
 	lightsleep = alloc_percpu(struct lightsleep);
 	if (!lightsleep) {
+		poll_source_exit();
 		cpuidle_unregister_driver(&driver);
 		return -ENOMEM;
 	}

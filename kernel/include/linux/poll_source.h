@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Let devices join the poll of an idle CPU. See drivers/cpuidle/poll_source.c.
+ */
+#ifndef _LINUX_POLL_SOURCE_H
+#define _LINUX_POLL_SOURCE_H
+
+#include <linux/irq_work.h>
+#include <linux/jump_label.h>
+#include <linux/list.h>
+#include <linux/types.h>
+
+struct poll_source;
+
+/**
+ * struct poll_source_ops - what a CPU that polls does with a source
+ * @start: The CPU begins to poll: suppress notifications. False: leave this
+ *	source out of this poll; nothing may have changed then.
+ * @peek: Is there work? A look at memory, without side effects.
+ * @stop: The CPU ends its poll: let notifications arrive again. True if there
+ *	is work that came without one; then @handle follows.
+ * @handle: Do the work, and let notifications arrive again. Follows a @peek
+ *	that said so in place of @stop, or a @stop that did. It may find
+ *	nothing left to do, where a notification had been faster.
+ *
+ * Context: all run on the CPU of the source with interrupts off, so none of
+ * them ever interrupts another. @handle runs in an interrupt, outside idle. The
+ * others run in the idle task, with RCU watching; each of their calls has to
+ * end within peek_budget_ns, so they must not wait for anything. A source that
+ * is removed while it is polled is stopped in an interrupt.
+ */
+struct poll_source_ops {
+	bool (*start)(struct poll_source *source);
+	bool (*peek)(struct poll_source *source);
+	bool (*stop)(struct poll_source *source);
+	void (*handle)(struct poll_source *source);
+};
+
+/**
+ * struct poll_source_stats - written by the CPU of the source only
+ * @polls: polls that the source took part in
+ * @hits: of those, the ones in which it had work
+ * @peeks: looks at it
+ * @peek_ns: time of all calls in idle
+ * @overruns: of those calls, the ones that took longer than the budget
+ * @handled: calls of handle(), one for each hit
+ * @handle_ns: time of all of them
+ */
+struct poll_source_stats {
+	u64 polls;
+	u64 hits;
+	u64 peeks;
+	u64 peek_ns;
+	u64 overruns;
+	u64 handled;
+	u64 handle_ns;
+};
+
+/**
+ * struct poll_source - something that an idle CPU can look at
+ * @ops: what to do with it
+ * @name: for people, in the statistics and in the log
+ * @cpu: the CPU that looks, and that its notifications would interrupt
+ * @stats: what became of it so far
+ * @all: private: in the list of all sources
+ * @node: private: in the list of its CPU
+ * @work: private: brings handle() out of idle
+ * @state: private: where this source is in the poll of its CPU
+ * @strikes: private: how close it is to being switched off
+ * @off: private: it is switched off, as it was too slow
+ * @told: private: the log says so
+ */
+struct poll_source {
+	const struct poll_source_ops *ops;
+	const char *name;
+	unsigned int cpu;
+	struct poll_source_stats stats;
+
+	struct list_head all;
+	struct list_head node;
+	struct irq_work work;
+	enum poll_source_state {
+		POLL_SOURCE_RESTS,
+		POLL_SOURCE_POLLED,
+		POLL_SOURCE_HIT,
+	} state;
+	unsigned int strikes;
+	bool off;
+	bool told;
+};
+
+int poll_source_register(struct poll_source *source);
+void poll_source_unregister(struct poll_source *source);
+
+/* For the idle driver that polls. Where no source is registered, a nop each. */
+
+DECLARE_STATIC_KEY_FALSE(poll_sources_registered);
+
+void __poll_sources_start(void);
+bool __poll_sources_peek(void);
+bool __poll_sources_stop(void);
+
+/** poll_sources_start - this CPU begins to poll; interrupts are off */
+static inline void poll_sources_start(void)
+{
+	if (static_branch_unlikely(&poll_sources_registered))
+		__poll_sources_start();
+}
+
+/**
+ * poll_sources_peek - has a source work? interrupts are on
+ *
+ * Return: true if the poll must end, as one has.
+ */
+static inline bool poll_sources_peek(void)
+{
+	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_peek();
+}
+
+/**
+ * poll_sources_stop - this CPU ends its poll; interrupts are off
+ *
+ * They must stay off until the CPU has left idle: the handlers run as soon as
+ * they are on.
+ *
+ * Return: true if any source has work.
+ */
+static inline bool poll_sources_stop(void)
+{
+	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_stop();
+}
+
+#endif /* _LINUX_POLL_SOURCE_H */

@@ -1,0 +1,231 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# poll_source in a running kernel: a CPU that polls notices the events of a
+# device that is a word in memory (test_poll_source), handles them outside idle,
+# and loses none, whatever happens to the source or the CPU meanwhile.
+#
+# Usage: poll_source.sh MODULE-FOLDER [TEST...]
+# Needs root, debugfs and two CPUs. The device is on CPU 0, its driver on CPU 1.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
+
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+DRIVER=cpuidle_lightsleep
+SOURCE=test_poll_source
+TABLE=/sys/kernel/debug/poll_source
+ONLINE=$CPUS/cpu1/online
+
+load_source() { # [PARAMETER=VALUE...]
+	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 "$@" || fail "insmod $SOURCE $* failed"
+}
+
+unload_source() {
+	[ ! -e /sys/module/$SOURCE ] || rmmod $SOURCE
+}
+
+unload() {
+	unload_source
+	[ ! -e /sys/module/$DRIVER ] || rmmod $DRIVER
+}
+
+load_driver() { # [PARAMETER=VALUE...]; an emulated CPU is slow, so the budget is large
+	unload
+	insmod "$MODULES/$DRIVER.ko" peek_budget_ns=50000 "$@" || fail "insmod $DRIVER $* failed"
+}
+
+loaded() { # [PARAMETER=VALUE...] of the source; CPU 1 always polls first
+	load_driver mode=fixed poll_limit_us=10000
+	load_source "$@"
+}
+
+of_source() { # PARAMETER
+	cat /sys/module/$SOURCE/parameters/"$1"
+}
+
+column() { # NAME, of the only source
+	number=$(head -n 1 $TABLE | tr ' ' '\n' | grep -nx "$1" | cut -d: -f1)
+	sed -n 2p $TABLE | cut -d' ' -f"$number"
+}
+
+idle_us() { # of CPU 1, as cpuidle counts it
+	sum $CPUS/cpu1/cpuidle/state*/time
+}
+
+# Whoever noticed them, no event may be left over.
+ends_well() {
+	complaints=$(of_source complaints)
+	mark_log
+	unload_source
+	[ "$complaints" -eq 0 ] || fail "$complaints calls in a wrong context"
+	said=$(dmesg | sed "1,/$MARK/d" | grep -o '[0-9]* events, [0-9]* noticed')
+	[ "${said%% *}" = "$(echo "$said" | cut -d' ' -f3)" ] || fail "of $said"
+}
+
+notices_events() {
+	loaded
+	sleep 2
+	[ "$(column name) $(column cpu) $(column state)" = "test 1 on" ] || fail "$(cat $TABLE)"
+	[ "$(column hits)" -gt 0 ] || fail "no hit: $(cat $TABLE)"
+	[ "$(column peeks)" -ge "$(column hits)" ] || fail "more hits than looks: $(cat $TABLE)"
+	echo "$(of_source produced) events, $(of_source notified) interrupts"
+	cat $TABLE
+	[ "$(of_source notified)" -lt "$(of_source produced)" ] || fail "no interrupt was spared"
+	ends_well
+}
+
+looks_at_nothing_where_nothing_is_registered() {
+	loaded
+	unload_source
+	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "left behind: $(cat $TABLE)"
+	polls=$(cat $CPUS/cpu1/lightsleep/polls)
+	pipe_load 1000
+	[ "$(cat $CPUS/cpu1/lightsleep/polls)" -gt "$polls" ] || fail "does not poll any more"
+}
+
+# The handler takes half of the CPU's time, and none of it is idle time.
+handles_outside_idle() {
+	loaded period_us=4000 handle_ns=2000000
+	sleep 1
+	idle=$(idle_us)
+	handled=$(column handle_ns)
+	start=$(cut -d' ' -f1 /proc/uptime | tr -d .)
+	sleep 4
+	handled=$((($(column handle_ns) - handled) / 1000))
+	idle=$(($(idle_us) - idle))
+	wall=$((($(cut -d' ' -f1 /proc/uptime | tr -d .) - start) * 10000))
+	echo "of $wall us, $idle us idle and $handled us in the handler"
+	[ $handled -gt $((wall / 10)) ] || fail "the handler hardly ran"
+	[ $((idle + handled)) -lt $((wall + wall / 20)) ] || fail "the handler's time is idle time"
+	ends_well
+}
+
+is_a_wake_to_learn_from() {
+	load_driver
+	load_source period_us=50
+	hits=$(cat $CPUS/cpu1/lightsleep/hits)
+	sleep 3
+	hits=$(($(cat $CPUS/cpu1/lightsleep/hits) - hits))
+	limit=$(cat $CPUS/cpu1/lightsleep/limit_ns)
+	echo "$hits hits, limit $limit ns"
+	[ "$limit" -gt 0 ] || skip "polling does not pay on this machine"
+	[ "$hits" -gt 0 ] || fail "no hit"
+	ends_well
+}
+
+switches_off_who_is_slow() {
+	mark_log
+	loaded peek_ns=200000
+	for _ in $(seq 100); do
+		[ "$(column state)" = on ] || break
+		sleep 0.1
+	done
+	[ "$(column state)" = off ] || fail "still on: $(cat $TABLE)"
+	sleep 0.2
+	last_message 'poll source test of CPU 1 is switched off' || fail "not named in the log"
+	[ "$(column overruns)" -ge 64 ] || fail "switched off for nothing: $(cat $TABLE)"
+	peeks=$(column peeks)
+	notified=$(of_source notified)
+	sleep 1
+	[ "$(column peeks)" -eq "$peeks" ] || fail "off, but looked at"
+	[ "$(of_source notified)" -gt "$notified" ] || fail "its interrupts do not arrive"
+	ends_well
+}
+
+keeps_who_is_seldom_slow() {
+	loaded peek_ns=200000 slow_every=100
+	for _ in $(seq 200); do
+		[ "$(column overruns)" -lt 100 ] || break
+		sleep 0.1
+	done
+	cat $TABLE
+	[ "$(column overruns)" -ge 100 ] || fail "too slow a machine, or overruns are not counted"
+	[ "$(column state)" = on ] || fail "switched off"
+	ends_well
+}
+
+survives_hotplug() {
+	[ -e "$ONLINE" ] || skip "CPU 1 cannot go offline"
+	loaded period_us=200
+	for round in $(seq 20); do
+		echo 0 > "$ONLINE" || fail "round $round: stays online"
+		# A source may come and go while its CPU is offline, too.
+		if [ $((round % 4)) = 0 ]; then
+			unload_source
+			load_source period_us=200
+		fi
+		echo 1 > "$ONLINE" || fail "round $round: stays offline"
+	done
+	hits=$(column hits)
+	sleep 1
+	[ "$(column hits)" -gt "$hits" ] || fail "no hit after hotplug"
+	ends_well
+}
+
+comes_and_goes_while_polled() {
+	loaded period_us=100
+	for round in $(seq 50); do
+		ends_well
+		load_source period_us=100
+		[ $((round % 10)) != 0 ] || sleep 0.2
+	done
+	ends_well
+}
+
+holds_its_driver() {
+	loaded
+	! rmmod $DRIVER 2> /dev/null || fail "the driver is gone, the source is not"
+	unload_source
+	rmmod $DRIVER || fail "cannot unload the driver"
+	[ ! -e $TABLE ] || fail "statistics were left behind"
+}
+
+refuses_a_cpu_that_is_not_there() {
+	load_driver
+	! insmod "$MODULES/$SOURCE.ko" cpu=100000 2> /dev/null || fail "takes CPU 100000"
+	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "left behind: $(cat $TABLE)"
+}
+
+rests_when_its_device_is_silent() {
+	load_driver
+	load_source period_us=0
+	sleep 2
+	before=$(sum $CPUS/cpu*/lightsleep/polled_ns)
+	sleep 5
+	share=$((($(sum $CPUS/cpu*/lightsleep/polled_ns) - before) / 50000 / $(nproc)))
+	echo "$share ppm of 5 s polled"
+	[ "$share" -lt 20000 ] || fail "polls on an idle machine"
+}
+
+# Only for such kernels.
+refuses_a_realtime_kernel() {
+	load_driver
+	! insmod "$MODULES/$SOURCE.ko" cpu=1 2> /dev/null || fail "takes a source"
+	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "left behind: $(cat $TABLE)"
+}
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+if [ ! -e $CPUS/cpu1 ]; then
+	echo "1..0 # SKIP needs two CPUs"
+	exit "$KSFT_SKIP"
+fi
+[ -d /sys/kernel/debug/sched ] || mount -t debugfs none /sys/kernel/debug
+
+if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+	set -- refuses_a_realtime_kernel
+elif [ $# = 0 ]; then
+	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \
+		is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
+		survives_hotplug comes_and_goes_while_polled holds_its_driver \
+		refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
+fi
+trap 'rm -f "$LOAD"; unload' EXIT
+run_tests "$@"
