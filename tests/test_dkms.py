@@ -20,13 +20,14 @@ set -e
 cd /root/kernel
 kernel=$(ls /lib/modules)
 make dkms-install KERNEL=$kernel
-for module in cpuidle_lightsleep cpuidle_synthetic test_cpuidle_latency; do
+for module in cpuidle_lightsleep cpuidle_synthetic test_cpuidle_latency virtio_poll_source; do
     modinfo -k $kernel -F license $module | grep -qx GPL
 done
 make dkms-remove
 ! modinfo -k $kernel cpuidle_lightsleep
 ! modinfo -k $kernel cpuidle_synthetic
 ! modinfo -k $kernel test_cpuidle_latency
+! modinfo -k $kernel virtio_poll_source
 """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""poll_source in guests: with a device that is a word in memory."""
+"""poll_source in guests: with a device that is a word in memory, and with virtio disks."""
 
 import pytest
 from ktap import run_selftest
@@ -15,6 +15,8 @@ ENOUGH_S = 300.0
 # The first source and the last one patch the kernel's code: see test_synthetic.py.
 ACCEL: Wanted = "tcg-single"
 
+RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
+
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_word_in_memory(kernel: str) -> None:
@@ -23,3 +25,36 @@ def test_a_word_in_memory(kernel: str) -> None:
     assert not result.failed
     # There, a halted CPU may wake as fast as one that polls.
     assert set(result.skipped) <= {"is_a_wake_to_learn_from"}
+
+
+def virtio_machine(kernel: str, ring: str) -> Machine:
+    """Return a guest with a second disk, which answers at once and holds nothing."""
+    return Machine(
+        kernel=kernel,
+        accel=ACCEL,
+        # Behind a bridge, so that it can be reset.
+        devices=(
+            "pci-bridge,id=bridge,chassis_nr=1",
+            f"virtio-blk-pci,drive=second,bus=bridge,addr=1,{RINGS[ring]}",
+        ),
+        drives=("driver=null-co,id=second,size=64M,read-zeroes=on",),
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_virtio_disks(kernel: str) -> None:
+    with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
+        result = run_selftest(guest, "virtio_poll_source.sh")
+    assert not result.failed
+    # Drivers that survive a reset of their PCI device came with 6.14.
+    assert result.skipped == ([] if kernel == "7.2" else ["survives_a_reset"])
+
+
+@pytest.mark.parametrize("ring", ["split", "packed"])
+def test_virtio_rings(ring: str) -> None:
+    with boot(virtio_machine("6.12", ring), f"virtio-poll-{ring}", ENOUGH_S) as guest:
+        result = run_selftest(
+            guest, "virtio_poll_source.sh", "survives_unbinding", "polls_every_queue"
+        )
+    assert not result.failed
+    assert not result.skipped

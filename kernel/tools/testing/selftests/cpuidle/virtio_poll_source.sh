@@ -1,0 +1,207 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# virtio_poll_source in a running kernel: CPUs that poll notice what virtio disks
+# have completed, and no request is lost or answered twice, whatever happens to
+# the disk, its switch, the module or the CPUs meanwhile.
+#
+# Usage: virtio_poll_source.sh MODULE-FOLDER [TEST...]
+# Needs root, debugfs and a virtio disk that may be read, at least. DISK names
+# one that may be taken away from its driver, as well: /dev/vdb if not set.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
+
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+DRIVER=cpuidle_lightsleep
+SOURCE=virtio_poll_source
+TABLE=/sys/kernel/debug/poll_source
+READ=/dev/vda
+DISK=${DISK:-/dev/vdb}
+BUS=/sys/bus/virtio
+
+load_source() { # [PARAMETER=VALUE...]
+	insmod "$MODULES/$SOURCE.ko" "$@" || fail "insmod $SOURCE $* failed"
+}
+
+unload_source() {
+	[ ! -e /sys/module/$SOURCE ] || rmmod $SOURCE || fail "cannot unload $SOURCE"
+}
+
+unload() {
+	unload_source
+	[ ! -e /sys/module/$DRIVER ] || rmmod $DRIVER
+}
+
+loaded() { # [PARAMETER=VALUE...] of the source; CPUs always poll first
+	unload
+	insmod "$MODULES/$DRIVER.ko" mode=fixed poll_limit_us=10000 peek_budget_ns=50000 ||
+		fail "insmod $DRIVER failed"
+	load_source "$@"
+}
+
+virtio_of() { # DISK: its name on the virtio bus
+	basename "$(readlink -f "/sys/block/${1#/dev/}/device")"
+}
+
+sources_of() { # DISK
+	grep -c " $(virtio_of "$1")-" $TABLE
+}
+
+hits() { # of all sources
+	total=0
+	for number in $(sed 1d $TABLE | cut -d' ' -f5); do
+		total=$((total + number))
+	done
+	echo $total
+}
+
+read_disk() { # DISK [BLOCKS]: past the cache, block by block; prints a checksum
+	dd if="$1" bs=4k count="${2:-300}" iflag=direct status=none | md5sum
+}
+
+queues_of() { # DISK: those with an interrupt of their own
+	grep -c "$(virtio_of "$1")-req" /proc/interrupts
+}
+
+# Reads all the time; each time, the data have to be the same.
+start_reading() { # DISK
+	expected=$(read_disk "$1")
+	wrong=$(mktemp)
+	export expected wrong
+	(while [ -e "$wrong" ]; do
+		got=$(read_disk "$1")
+		[ "$got" = "$expected" ] || echo "read $got, not $expected" >> "$wrong"
+	done) &
+	reader=$!
+}
+
+ends_well() {
+	complaints=$(cat "$wrong")
+	rm "$wrong"
+	wait "$reader"
+	[ -z "$complaints" ] || fail "$complaints"
+}
+
+polls_every_queue() {
+	loaded
+	for disk in $READ "$DISK"; do
+		[ -b "$disk" ] || continue
+		[ "$(sources_of "$disk")" -eq "$(queues_of "$disk")" ] ||
+			fail "not every queue of $disk is polled: $(cat $TABLE)"
+		before=$(hits)
+		read_disk "$disk" 1000
+		[ "$(hits)" -gt "$before" ] || fail "no look at $disk ever found anything"
+	done
+	cat $TABLE
+}
+
+obeys_the_switch() {
+	loaded enable=0
+	switch=$BUS/devices/$(virtio_of $READ)/poll_source
+	[ "$(cat "$switch") $(sources_of $READ)" = "0 0" ] || fail "polled by default"
+	echo 1 > "$switch" || fail "cannot switch on"
+	[ "$(sources_of $READ)" -gt 0 ] || fail "on, but not polled"
+	for value in '' 2 x -1 99999999999999999999; do
+		! env echo "$value" 2> /dev/null > "$switch" || fail "takes '$value'"
+	done
+	[ "$(cat "$switch")" = 1 ] || fail "a refused value stuck"
+	echo 0 > "$switch"
+	[ "$(sources_of $READ)" -eq 0 ] || fail "off, but polled"
+	unload_source
+	[ ! -e "$switch" ] || fail "the switch was left behind"
+	rmmod $DRIVER || fail "cannot unload the driver"
+}
+
+survives_the_switch() {
+	loaded
+	start_reading $READ
+	for _ in $(seq 100); do
+		for value in 0 1; do
+			echo $value > "$BUS/devices/$(virtio_of $READ)/poll_source"
+		done
+	done
+	ends_well
+}
+
+survives_loading_and_unloading() {
+	loaded
+	start_reading $READ
+	for _ in $(seq 20); do
+		unload_source
+		load_source
+	done
+	ends_well
+	unload
+}
+
+survives_hotplug() {
+	[ -e $CPUS/cpu1/online ] || skip "CPU 1 cannot go offline"
+	loaded
+	start_reading $READ
+	for round in $(seq 20); do
+		echo 0 > $CPUS/cpu1/online || fail "round $round: stays online"
+		echo 1 > $CPUS/cpu1/online || fail "round $round: stays offline"
+	done
+	ends_well
+}
+
+survives_unbinding() {
+	[ -b "$DISK" ] || skip "no $DISK"
+	loaded
+	device=$(virtio_of "$DISK")
+	for round in $(seq 10); do
+		read_disk "$DISK" 5000 > /dev/null 2>&1 &
+		echo "$device" > $BUS/drivers/virtio_blk/unbind || fail "round $round: cannot unbind"
+		! grep -q " $device-" $TABLE || fail "round $round: polled without a driver"
+		echo "$device" > $BUS/drivers/virtio_blk/bind || fail "round $round: cannot bind"
+		wait
+		[ "$(sources_of "$DISK")" -gt 0 ] || fail "round $round: not polled again"
+		read_disk "$DISK"
+	done
+}
+
+survives_a_reset() {
+	[ -b "$DISK" ] || skip "no $DISK"
+	grep -q ' virtio_device_reset_prepare$' /proc/kallsyms || skip "the driver does not survive it"
+	reset=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/reset
+	[ -e "$reset" ] || skip "the device cannot be reset"
+	loaded
+	for round in $(seq 10); do
+		read_disk "$DISK" 2000 > /dev/null 2>&1 &
+		echo 1 > "$reset" || fail "round $round: cannot reset"
+		wait
+		[ "$(sources_of "$DISK")" -gt 0 ] || fail "round $round: not polled again"
+		read_disk "$DISK"
+	done
+}
+
+# Only for such kernels.
+polls_nothing_on_a_realtime_kernel() {
+	loaded
+	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "polls: $(cat $TABLE)"
+	read_disk $READ
+}
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+if [ ! -b $READ ]; then
+	echo "1..0 # SKIP no $READ"
+	exit "$KSFT_SKIP"
+fi
+[ -d /sys/kernel/debug/sched ] || busybox mount -t debugfs none /sys/kernel/debug
+
+if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+	set -- polls_nothing_on_a_realtime_kernel
+elif [ $# = 0 ]; then
+	set -- polls_every_queue obeys_the_switch survives_the_switch \
+		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset
+fi
+trap 'rm -f "$LOAD"; unload' EXIT
+run_tests "$@"
