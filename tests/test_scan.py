@@ -171,6 +171,62 @@ def test_lightsleep_statistics(tmp_path: Path) -> None:
     assert "polls," not in show(tmp_path)
 
 
+QUEUES = """
+proc/interrupts:            CPU0       CPU1
+proc/interrupts:  26:          0          0  PCI-MSIX-0000:00:01.0   0-edge      virtio0-config
+proc/interrupts:  27:       4000        283  PCI-MSIX-0000:00:01.0   1-edge      virtio0-req.0
+proc/interrupts:  28:          0         17  PCI-MSIX-0000:00:01.0   2-edge      virtio0-req.1
+proc/interrupts:  29:          9          0  PCI-MSIX-0000:00:02.0   1-edge      virtio1-input.0
+proc/interrupts:  30:          9          0  PCI-MSIX-0000:00:03.0   1-edge      enp0s3-rx-0
+proc/interrupts: LOC:      10000      10000   Local timer interrupts
+proc/irq/27/effective_affinity_list: 0
+proc/irq/28/effective_affinity_list: 1
+"""
+HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns"
+SOURCES = f"""
+sys/kernel/debug/poll_source: {HEAD}
+sys/kernel/debug/poll_source: 0 virtio0-req.0 on 5000 4000 1000 200000 40000000 3 4000 88000000
+sys/kernel/debug/poll_source: 1 virtio0-req.1 off 70 1 69 70 7000000 70 1 30000
+"""
+
+
+def test_virtio_queues(tmp_path: Path) -> None:
+    root = plant(unfold("lightsleep-tcg", tmp_path), QUEUES + SOURCES)
+    first, second, third = check_everything(root)["queues"]
+    assert first == {
+        "name": "virtio0-req.0",
+        "irq": 27,
+        "cpus": [0],
+        "interrupts": 4283,
+        "source": {
+            "enabled": True,
+            "polls": 5000,
+            "hits": 4000,
+            "peeks": 200000,
+            "peek_ns": 40000000,
+            "overruns": 3,
+            "handled": 4000,
+            "handle_ns": 88000000,
+        },
+    }
+    assert second["source"]["enabled"] is False
+    assert (third["name"], third["cpus"], third["source"]) == ("virtio1-input.0", [], None)
+    out = show(root)
+    assert "polled, 200 ns a look, 22,000 ns handled" in out
+    assert "too slow to poll, 70 overruns" in out
+
+
+def test_poll_sources_of_another_shape_are_named(tmp_path: Path) -> None:
+    root = plant(
+        unfold("lightsleep-tcg", tmp_path),
+        f"{QUEUES}sys/kernel/debug/poll_source: {HEAD}\n"
+        "sys/kernel/debug/poll_source: 0 virtio0-req.0 on many\n",
+    )
+    scan = check_everything(root)
+    assert scan["queues"][0]["source"] is None
+    assert "not a poll source" in scan["problems"]["sys/kernel/debug/poll_source"]
+
+
 def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
     # The parameters are there on every x86 kernel; the governor only in a KVM guest.
     assert "guest_halt_poll_ns" not in show(unfold("lightsleep-tcg", tmp_path / "tcg"))
@@ -217,6 +273,8 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
         proc/cpuinfo: model name : Common CPU
         proc/cpuinfo: flags : fpu secret6 monitor
         proc/cpuinfo: Serial : secret7
+        proc/interrupts: 27: 4 PCI-MSIX-0000:00:01.0 1-edge virtio0-req.0
+        proc/interrupts: 30: 9 PCI-MSIX-0000:00:03.0 1-edge secret15-rx-0
         sys/class/dmi/id/sys_vendor: QEMU secret8
         sys/class/dmi/id/product_name: secret9
         sys/class/dmi/id/product_serial: secret10

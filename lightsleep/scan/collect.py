@@ -17,7 +17,9 @@ from lightsleep.scan.model import (
     Kernel,
     KvmPolling,
     Lightsleep,
+    PollSource,
     PollStats,
+    Queue,
     Scan,
     State,
 )
@@ -26,6 +28,8 @@ from lightsleep.scan.tree import Tree
 CPU_DIR = "sys/devices/system/cpu"
 OS_RELEASE = "proc/sys/kernel/osrelease"
 ARCH = "proc/sys/kernel/arch"
+INTERRUPTS = "proc/interrupts"
+POLL_SOURCES = "sys/kernel/debug/poll_source"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
@@ -50,6 +54,13 @@ HYPERVISORS = [
     ("proc/cpuinfo", r"(?m)^machine\s*:.*emulated by qemu", "QEMU"),
     ("proc/cpuinfo", r"(?m)^flags\s*:.*\bhypervisor\b", "unknown"),
 ]
+
+# A row of /proc/interrupts: number, a count for each CPU, the way here, and who it is for.
+# Config changes have an interrupt of their own, which is no queue's.
+QUEUE_ROW = re.compile(
+    r"(?m)^\s*(?P<irq>[0-9]{1,6}):(?P<counts>(?:\s+[0-9]{1,19})+)\s.*"
+    r"\s(?P<name>virtio[0-9]{1,6}-(?!config$)\S{1,64})$"
+)
 
 BLOCK_DRIVERS = ["virtio_blk", "nvme"]
 
@@ -90,6 +101,7 @@ def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
         kvm=_kvm(tree),
         io=_io(tree),
         lightsleep=_lightsleep(tree),
+        queues=_queues(tree),
         problems=tree.problems,
     )
 
@@ -300,3 +312,46 @@ def _lightsleep(tree: Tree) -> Lightsleep | None:
         poll_limit_us=tree.number(f"{folder}/poll_limit_us"),
         halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
     )
+
+
+def _queues(tree: Tree) -> list[Queue]:
+    sources = _poll_sources(tree)
+    return [
+        Queue(
+            name=row["name"],
+            irq=int(row["irq"]),
+            cpus=tree.cpus(f"proc/irq/{row['irq']}/effective_affinity_list") or [],
+            interrupts=sum(map(int, row["counts"].split())),
+            source=sources.get(row["name"]),
+        )
+        for row in QUEUE_ROW.finditer(tree.text(INTERRUPTS) or "")
+    ]
+
+
+def _poll_sources(tree: Tree) -> dict[str, PollSource]:
+    """Return the poll sources by name. Only root may look."""
+    head, *rows = [line.split() for line in (tree.text(POLL_SOURCES) or "").splitlines()] or [[]]
+    sources = {}
+    for words in rows:
+        row = dict(zip(head, words, strict=False))
+        try:
+            sources[row["name"]] = PollSource(
+                enabled=row["state"] == "on",
+                polls=_count(row["polls"]),
+                hits=_count(row["hits"]),
+                peeks=_count(row["peeks"]),
+                peek_ns=_count(row["peek_ns"]),
+                overruns=_count(row["overruns"]),
+                handled=_count(row["handled"]),
+                handle_ns=_count(row["handle_ns"]),
+            )
+        except (KeyError, ValueError):
+            tree.problems[POLL_SOURCES] = f"not a poll source: {' '.join(words)[:40]!r}"
+    return sources
+
+
+def _count(word: str) -> int:
+    """Return a counter of the kernel. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,20}", word):
+        raise ValueError(word)
+    return int(word)

@@ -134,6 +134,35 @@ class Lightsleep:
 
 
 @dataclass(frozen=True)
+class PollSource:
+    """What became of a queue as a poll source; ``enabled`` is false where it was too slow."""
+
+    enabled: bool
+    polls: int
+    hits: int
+    peeks: int
+    peek_ns: int
+    overruns: int
+    handled: int
+    handle_ns: int
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A virtio queue with an interrupt of its own, named as in /proc/interrupts.
+
+    ``cpus`` are those that the interrupt goes to, ``interrupts`` is how many there were. ``source``
+    is None where idle CPUs do not poll the queue, or where debugfs cannot be read.
+    """
+
+    name: str
+    irq: int
+    cpus: list[int]
+    interrupts: int
+    source: PollSource | None
+
+
+@dataclass(frozen=True)
 class Scan:
     """Everything one scan found."""
 
@@ -152,4 +181,5 @@ class Scan:
     kvm: KvmPolling | None
     io: IoPolling
     lightsleep: Lightsleep | None
+    queues: list[Queue]
     problems: dict[str, str]

@@ -14,7 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.scan.collect import HYPERVISORS, OS_RELEASE, idle_options
+from lightsleep.scan.collect import (
+    HYPERVISORS,
+    INTERRUPTS,
+    OS_RELEASE,
+    QUEUE_ROW,
+    idle_options,
+)
 from lightsleep.scan.tree import Tree
 
 CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|machine|flags)[ \t]*:.*\n"
@@ -43,6 +49,11 @@ def _cpuinfo(text: str) -> str:
     return "".join(f"{key}\t: {value}\n" for key, value in seen.items())
 
 
+def _interrupts(text: str) -> str:
+    """Return the rows of virtio queues: others name a machine's devices."""
+    return "".join(f"{row[0]}\n" for row in QUEUE_ROW.finditer(text))
+
+
 def _only_hypervisor(path: str) -> Callable[[str], str]:
     patterns = [pattern for other, pattern, _ in HYPERVISORS if other == path]
 
@@ -57,6 +68,7 @@ ANONYMISE: dict[str, Callable[[str], str]] = {
     "proc/cmdline": _cmdline,
     OS_RELEASE: _release,
     "proc/cpuinfo": _cpuinfo,
+    INTERRUPTS: _interrupts,
     **{
         path: _only_hypervisor(path)
         for path, _, _ in HYPERVISORS

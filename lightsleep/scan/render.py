@@ -12,7 +12,7 @@ from rich.text import Text
 from lightsleep import cpulist
 from lightsleep.scan import explain
 from lightsleep.scan.lint import Finding
-from lightsleep.scan.model import Cpu, Scan
+from lightsleep.scan.model import Cpu, PollSource, Queue, Scan
 
 SEVERITY_STYLE = {"warning": "bold yellow", "note": "bold cyan"}
 
@@ -24,6 +24,8 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
     polling = list(_polling(scan))
     if polling:
         parts.append(_facts(polling))
+    if scan.queues:
+        parts.append(_queues(scan.queues))
     if verbose:
         parts += _per_cpu(scan)
     if verbose and scan.problems:
@@ -173,6 +175,35 @@ def _polling(scan: Scan) -> Iterator[tuple[str, str]]:
     queues += [f"{disk} polled" for disk, polled in scan.io.disks.items() if polled]
     if queues:
         yield "disks", ", ".join(queues)
+
+
+def _queues(queues: list[Queue]) -> Table:
+    title = Text("virtio queues", style="bold")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("queue")
+    for column in ("irq", "cpu", "interrupts", "polls", "hits"):
+        table.add_column(column, justify="right")
+    table.add_column("while idle")
+    for queue in queues:
+        source = queue.source
+        table.add_row(
+            Text(queue.name),
+            str(queue.irq),
+            cpulist.format(queue.cpus) or "-",
+            _number(queue.interrupts),
+            _number(source.polls if source else None),
+            _number(source.hits if source else None),
+            "interrupts" if not source else _source(source),
+        )
+    return table
+
+
+def _source(source: PollSource) -> str:
+    if not source.enabled:
+        return f"interrupts: too slow to poll, {source.overruns:,} overruns"
+    peek = f", {source.peek_ns / source.peeks:,.0f} ns a look" if source.peeks else ""
+    handle = f", {source.handle_ns / source.handled:,.0f} ns handled" if source.handled else ""
+    return f"polled{peek}{handle}"
 
 
 def _lightsleep(scan: Scan) -> str:

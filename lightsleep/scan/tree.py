@@ -17,8 +17,9 @@ from pathlib import Path
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 
-# sysfs files end at a page; of /proc/cpuinfo the first CPU is enough.
-MAX_BYTES = 65536
+# sysfs files end at a page; of /proc/cpuinfo the first CPU is enough; /proc/interrupts has a row
+# of up to 3 KiB for each interrupt of a machine with 256 CPUs.
+MAX_BYTES = 2**20
 # No counter of the kernel is wider than 64 bits.
 MAX_NUMBER = 2**64 - 1
 
@@ -37,7 +38,7 @@ class Tree:
     problems: dict[str, str] = field(default_factory=dict)
 
     def content(self, path: str) -> bytes | None:
-        """Return up to 64 KiB of a file, None where it is missing or cannot be read."""
+        """Return up to 1 MiB of a file, None where it is missing or cannot be read."""
         content = self._read(path)
         if content is None and path in self.fallback:
             content = self.fallback[path].encode()
