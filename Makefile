@@ -23,7 +23,7 @@ OUT := out
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-quick check-built lint bench-policy man clean clean-cache
+.PHONY: help demo check check-quick check-more lint bench-policy man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -71,15 +71,15 @@ check-quick: ## tests that boot and build no kernel
 	$(MAKE) --no-print-directory lint
 	$(PYTHON) -m pytest -q -m 'not boot and not build'
 
-check: ## every test but those of check-built: boots kernels, too
+check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -v -m 'not built'
+	$(PYTHON) -m pytest -v -m 'not more'
 
-check-built: ## the modules in kernels built from source: with teo; with lockdep and KASAN
+check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
-	$(PYTHON) -m pytest -v -m built
+	$(PYTHON) -m pytest -v -m more
 
 bench-policy: ## the polling policy beside other rules, and what an update of it costs
 	$(call packages,python3 python3-venv $(BENCH_PACKAGES))

@@ -74,7 +74,7 @@ def test_no_selftest_is_left_out() -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.built
+@pytest.mark.more
 @pytest.mark.parametrize("kernel", ARCHES["x86_64"].built)
 def test_selftests(kernel: str, script: str) -> None:
     accel, skipped = SCRIPTS[script]
@@ -95,7 +95,7 @@ def console_says(guest: Guest, what: str, times: int) -> None:
 
 @pytest.mark.boot
 @pytest.mark.build
-@pytest.mark.built
+@pytest.mark.more
 @pytest.mark.parametrize(
     "modules",
     [(), ("cpuidle_lightsleep",), ("cpuidle_lightsleep", "virtio_poll_source")],

@@ -2,10 +2,11 @@
 """test_cpuidle_latency in guests: its selftest everywhere, with and without a device."""
 
 import pytest
+from kernels import FIRST, ON_X86_64
 from ktap import run_selftest
 
 from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import Machine, boot
 
 pytestmark = pytest.mark.boot
@@ -36,10 +37,7 @@ SKIPPED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("arch", "kernel"),
-    [*(("x86_64", kernel) for kernel in KERNELS), ("aarch64", "6.12"), ("ppc64le", "6.12")],
-)
+@pytest.mark.parametrize(("arch", "kernel"), [*ON_X86_64, ("aarch64", FIRST), ("ppc64le", FIRST)])
 def test_selftest(arch: str, kernel: str) -> None:
     device = f"virtio-rng-pci,bus={ARCHES[arch].bus}"
     machine = Machine(arch=arch, kernel=kernel, accel=ACCEL[arch], devices=(device,))

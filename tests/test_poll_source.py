@@ -2,10 +2,10 @@
 """poll_source in guests: with a device that is a word in memory, and with virtio disks."""
 
 import pytest
+from kernels import EACH_KERNEL
 from ktap import run_selftest
 
 from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import KERNELS
 from lightsleep.lab.guest import Machine, boot
 
 pytestmark = pytest.mark.boot
@@ -18,7 +18,7 @@ ACCEL: Wanted = "tcg-single"
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", EACH_KERNEL)
 def test_a_word_in_memory(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel=ACCEL), f"poll-source-{kernel}", ENOUGH_S) as guest:
         result = run_selftest(guest, "poll_source.sh")
@@ -41,7 +41,7 @@ def virtio_machine(kernel: str, ring: str) -> Machine:
     )
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", EACH_KERNEL)
 def test_virtio_disks(kernel: str) -> None:
     with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
         result = run_selftest(guest, "virtio_poll_source.sh")
