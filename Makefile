@@ -15,15 +15,17 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 # What the lab needs, and what the tests need on top.
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
-	kmod xz-utils zstd
+	kmod xz-utils zstd git patch
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc
 BENCH_PACKAGES := gcc libc6-dev valgrind
 
 OUT := out
+ARCH := x86_64
+BASE := 6.12
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-quick check-more lint bench-policy man clean clean-cache
+.PHONY: help demo kernel series check check-quick check-more lint bench-policy man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -56,6 +58,16 @@ demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call environment,lab)
 	$(LIGHTSLEEP) lab compare idle --json $(OUT)/demo/result.json
 	$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html
+
+kernel: ## build a kernel with our series of patches: ARCH=x86_64 BASE=6.12
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab)
+	$(LIGHTSLEEP) lab build $(BASE)-series --arch $(ARCH)
+
+series: ## write our series of patches as mails for git am: BASE=6.12 OUT=folder
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab)
+	$(LIGHTSLEEP) lab series $(BASE) $(if $(filter file,$(origin OUT)),$(OUT)/series-$(BASE),$(OUT))
 
 lint:
 	$(call packages,python3 python3-venv $(CHECK_PACKAGES))

@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -27,6 +28,7 @@ from lightsleep.lab.config import (
     lookup,
 )
 from lightsleep.lab.roots import KernelTree, kernel_tree, unpack
+from lightsleep.lab.series import Patch, apply, read_series
 from lightsleep.lab.source import kernel_source
 
 FRAGMENTS = Path(__file__).parent / "kernels"
@@ -49,36 +51,110 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
     """Return the tree of ``kernel``; built, where source, configuration or tools are new.
 
     Takes minutes and, meanwhile, 3 GB the first time. Raises LightsleepError where the source
-    or the tools cannot be fetched, or where an option of a fragment cannot be had.
+    or the tools cannot be fetched, where an option of a fragment cannot be had, or where a patch
+    of our series does not apply.
     """
     note(f"source of kernel {kernel.name}")
-    archive = kernel_source(kernel.version, kernel.suite)
-    fragments = [FRAGMENTS / f"{name}.config" for name in ("base", arch.name, *kernel.fragments)]
+    recipe = _recipe(arch, kernel)
 
     def build(scratch: Path) -> None:
         note(f"building kernel {kernel.name}, for the first time: some minutes")
-        host.need("xz")
-        tree = scratch / "tree"
-        _toolbox(arch, kernel, tree)
-        source = scratch / "source"
-        source.mkdir()
-        host.run(
-            ["tar", "-xJf", archive, "-C", source, "--strip-components=1"],
-            f"unpacking linux-source-{kernel.version}",
-        )
-        make = _Make(arch, tree, source)
-        _configure(make, fragments[:2], fragments[2:])
-        make(f"-j{len(os.sched_getaffinity(0))}")
+        make = recipe.prepare(scratch)
+        for patch in recipe.patches:
+            apply(patch, make.source)
+        recipe.configure(make, complete=True)
+        make.all()
         _install(make)
-        shutil.rmtree(source)
+        shutil.rmtree(make.source)
 
-    # The package's archive has the date of the package.
-    date = str(int(archive.stat().st_mtime))
-    texts = [fragment.read_bytes() for fragment in fragments]
-    key = cache.digest(repr(kernel), date, repr((BUILD_TOOLS, KERNEL_TOOLS)), *texts)
-    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=3500) / "tree"
+    name = f"kernel-{arch.name}-{kernel.name}-{recipe.key()}"
+    path = cache.entry(name, build, needs_mb=3500) / "tree"
     (modules,) = (path / "lib/modules").iterdir()
     return KernelTree(kernel, path, modules.name)
+
+
+def build_prefixes(arch: Arch, kernel: BuiltKernel) -> int:
+    """Build ``kernel`` without its series, then after each patch, and return how many there are.
+
+    In one source tree, so that a patch costs only what it makes make build anew. Raises
+    LightsleepError that names the patch with which the kernel does not build.
+    """
+    recipe = _recipe(arch, kernel)
+
+    def build(scratch: Path) -> None:
+        make = recipe.prepare(scratch)
+        recipe.configure(make, complete=False)
+        make.all()
+        for patch in recipe.patches:
+            apply(patch, make.source)
+            try:
+                recipe.configure(make, complete=patch is recipe.patches[-1])
+                make.all()
+            except LightsleepError as error:
+                raise LightsleepError(f"after {patch.path.name}: {error.message}") from None
+        shutil.rmtree(make.source)
+        shutil.rmtree(make.tree)
+
+    name = f"prefixes-{arch.name}-{kernel.name}-{recipe.key()}"
+    cache.entry(name, build, needs_mb=3500)
+    return len(recipe.patches)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """All that determines what a kernel is."""
+
+    arch: Arch
+    kernel: BuiltKernel
+    archive: Path
+    base: list[Path]
+    own: list[Path]
+    patches: tuple[Patch, ...]
+
+    def key(self) -> str:
+        """Return a short name for it: equal recipe, equal name."""
+        # The package's archive has the date of the package.
+        date = str(int(self.archive.stat().st_mtime))
+        texts = [file.read_bytes() for file in (*self.base, *self.own)]
+        texts += [part for patch in self.patches for part in patch.contents()]
+        tools = repr((BUILD_TOOLS, KERNEL_TOOLS))
+        return cache.digest(repr(self.kernel), date, tools, *texts)
+
+    def prepare(self, scratch: Path) -> _Make:
+        """Unpack tools and source in ``scratch``."""
+        host.need("xz")
+        tree, source = scratch / "tree", scratch / "source"
+        _toolbox(self.arch, self.kernel, tree)
+        source.mkdir()
+        host.run(
+            ["tar", "-xJf", self.archive, "-C", source, "--strip-components=1"],
+            f"unpacking linux-source-{self.kernel.version}",
+        )
+        return _Make(self.arch, tree, source)
+
+    def configure(self, make: _Make, complete: bool) -> None:
+        """Write .config; raises LightsleepError where it is to be complete and lacks something."""
+        lost = _configure(make, self.base, self.own)
+        if complete and lost:
+            raise LightsleepError(f"the kernel's configuration did not take: {', '.join(lost)}")
+
+
+def _recipe(arch: Arch, kernel: BuiltKernel) -> _Recipe:
+    base, own = fragments(arch, kernel)
+    patches = read_series(kernel.version) if kernel.patched else ()
+    archive = kernel_source(kernel.version, kernel.suite)
+    return _Recipe(arch, kernel, archive, base, own, patches)
+
+
+def fragments(arch: Arch, kernel: BuiltKernel) -> tuple[list[Path], list[Path]]:
+    """Return the files that configure ``kernel``: those of any kernel, and its own."""
+    own = [
+        FRAGMENTS / f"{x}{y}" for x in kernel.fragments for y in (".config", f".{arch.name}.config")
+    ]
+    return (
+        [FRAGMENTS / "base.config", FRAGMENTS / f"{arch.name}.config"],
+        [file for file in own if file.suffixes == [".config"] or file.exists()],
+    )
 
 
 class _Make:
@@ -106,6 +182,10 @@ class _Make:
             timeout_s=BUILD_S,
         )
 
+    def all(self) -> None:
+        """Build image and modules."""
+        self(f"-j{len(os.sched_getaffinity(0))}")
+
 
 def _toolbox(arch: Arch, kernel: BuiltKernel, tree: Path) -> None:
     """Unpack what builds ``kernel`` for ``arch`` on this machine."""
@@ -116,8 +196,11 @@ def _toolbox(arch: Arch, kernel: BuiltKernel, tree: Path) -> None:
     (tree / "usr/bin/awk").symlink_to("mawk")  # a package's script would do it
 
 
-def _configure(make: _Make, base: list[Path], own: list[Path]) -> None:
-    """Write a .config: what ``base`` names and nothing else, then ``own`` with its defaults."""
+def _configure(make: _Make, base: list[Path], own: list[Path]) -> list[str]:
+    """Write a .config: what ``base`` names and nothing else, then ``own`` with its defaults.
+
+    Returns the settings that it did not take.
+    """
     config = make.source / ".config"
     start = make.source / "lightsleep.config"
     start.write_text("".join(fragment.read_text() for fragment in base))
@@ -126,8 +209,7 @@ def _configure(make: _Make, base: list[Path], own: list[Path]) -> None:
         file.writelines(fragment.read_text() for fragment in own)
     make("olddefconfig")
     wanted = "".join(fragment.read_text() for fragment in [*base, *own])
-    if lost := lost_settings(wanted, config.read_text()):
-        raise LightsleepError(f"the kernel's configuration did not take: {', '.join(lost)}")
+    return lost_settings(wanted, config.read_text())
 
 
 def settings(text: str) -> dict[str, str]:

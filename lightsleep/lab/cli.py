@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``lightsleep lab``: compare, shell, list."""
+"""``lightsleep lab``: compare, shell, build, series, list."""
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from pathlib import Path
@@ -16,8 +17,11 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
+from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.lab.series import bases, read_series, write_mails
+from lightsleep.lab.source import kernel_source
 
 LEAST_RUNS = 5
 
@@ -58,7 +62,7 @@ accel_option = click.option(
 
 @click.group()
 def lab() -> None:
-    """The QEMU lab: compare, shell, list.
+    """The QEMU lab: compare, shell, build, series, list.
 
     Boots distribution kernels, unmodified, and needs no root. What it downloads and builds is kept
     in $LIGHTSLEEP_CACHE (default: ~/.cache/lightsleep).
@@ -217,6 +221,43 @@ def shell(
         guest.shell()
     finally:
         guest.close()
+
+
+@lab.command()
+@click.argument("kernel", callback=available)
+@arch_option
+@click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
+def build(kernel: str, arch: str, as_json: bool) -> None:
+    """Build or fetch KERNEL and print where its image, modules and headers are.
+
+    A kernel that is there already is not built again. `lightsleep lab list` names the kernels.
+    """
+    console = Console(stderr=True)
+    row = ARCHES[arch]
+    tree = any_tree(row, row.bootable[kernel], lambda what: console.print(what))
+    paths = {
+        "image": tree.image,
+        "modules": tree.modules,
+        "headers": tree.path / f"usr/src/linux-headers-{tree.release}",
+    }
+    if as_json:
+        click.echo(json.dumps({name: str(path) for name, path in paths.items()}))
+    else:
+        for name, path in paths.items():
+            click.echo(f"{name:8} {path}")
+
+
+@lab.command()
+@click.argument("base", type=click.Choice(bases()))
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+def series(base: str, out: Path) -> None:
+    """Write our series for kernel BASE to the folder OUT, as mails for `git am`.
+
+    They are numbered, have the new files in them, and a cover letter before them.
+    """
+    row = ARCHES["x86_64"].built[f"{base}-series"]
+    for mail in write_mails(read_series(base), kernel_source(row.version, row.suite), out):
+        click.echo(mail)
 
 
 @lab.command("list")

@@ -40,7 +40,10 @@ class BuiltKernel:
     version: str
     """The series of the source."""
     fragments: tuple[str, ...]
-    """Files of ``kernels/`` that configure it, on top of the base and the architecture's."""
+    """Files of ``kernels/`` that configure it, on top of the base and the architecture's; each with
+    what is for one architecture only in a file of its own, NAME.ARCH.config."""
+    patched: bool = field(default=False, repr=False)
+    """Whether it has our series of patches for this version (see series.py)."""
 
 
 def _by_name(*kernels: Kernel) -> dict[str, Kernel]:
@@ -91,25 +94,44 @@ POWERPC_KERNELS = _by_name(
 """Those for every machine. bookworm's own 6.12 is one of its security updates, which not every
 mirror has in time for this architecture; trixie's is part of the release."""
 
-BUILT_KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        BuiltKernel(
-            name="6.12-teo",
-            purpose="the idle governor teo",
-            suite="bookworm",
-            version="6.12",
-            fragments=("teo",),
-        ),
-        BuiltKernel(
-            name="6.12-debug",
-            purpose="lockdep, KASAN and other checks",
-            suite="bookworm",
-            version="6.12",
-            fragments=("debug",),
-        ),
-    )
-}
+SERIES_KERNELS = (
+    BuiltKernel(
+        name="6.12-series",
+        purpose="our series of patches",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "series"),
+        patched=True,
+    ),
+    BuiltKernel(
+        name="6.12-plain",
+        purpose="all that 6.12-series has, but the patches",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "plain"),
+    ),
+)
+
+X86_KERNELS = (
+    BuiltKernel(
+        name="6.12-teo",
+        purpose="the idle governor teo",
+        suite="bookworm",
+        version="6.12",
+        fragments=("teo",),
+    ),
+    BuiltKernel(
+        name="6.12-debug",
+        purpose="lockdep, KASAN and other checks",
+        suite="bookworm",
+        version="6.12",
+        fragments=("debug",),
+    ),
+)
+
+
+def _built(*kernels: BuiltKernel) -> dict[str, BuiltKernel]:
+    return {kernel.name: kernel for kernel in kernels}
 
 
 @dataclass(frozen=True)
@@ -169,7 +191,7 @@ ARCHES = {
             cpu_tcg="max,-monitor",
             cpu_kvm="host",
             console="ttyS0",
-            built=BUILT_KERNELS,
+            built=_built(*SERIES_KERNELS, *X86_KERNELS),
             # All emulated CPUs share one clock, but nothing tells the kernel so: without this
             # it falls back to the HPET, whose every read leaves the guest.
             append_tcg="tsc=reliable",
@@ -187,6 +209,7 @@ ARCHES = {
             cpu_tcg="max,pauth-impdef=on",
             cpu_kvm="host",
             console="ttyAMA0",
+            built=_built(*SERIES_KERNELS),
         ),
         Arch(
             name="ppc64le",
@@ -200,6 +223,7 @@ ARCHES = {
             cpu_tcg="power9",
             cpu_kvm="host",
             console="hvc0",
+            built=_built(*SERIES_KERNELS),
             memory_mib=1024,  # the machine refuses less
             bus="pci",
             bridges=(

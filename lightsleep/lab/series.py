@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel series: what cannot be a module, as patches of a kernel's source.
+
+``kernel/patches/BASE/`` holds a series for one version of the kernel. Its file ``series`` names
+one mechanism per line, in order: ``NAME.patch [FILE...]``. The patch, a mail, hooks the mechanism
+into files that the kernel has; the FILEs are new ones, which exist once, under ``kernel/``, at the
+path that they have in a kernel's source. ``cover.txt`` introduces the series to its readers.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import host
+from lightsleep.lab.modules import SOURCE
+
+HOOKED = re.compile(r"^--- a/(\S+)", re.MULTILINE)
+CREATED = re.compile(r"^--- /dev/null", re.MULTILINE)
+SENDER = re.compile(r"^From: (?P<name>.+?) <(?P<email>[^>]+)>$", re.MULTILINE)
+SUBJECT = re.compile(r"^Subject: \[PATCH\] \S+", re.MULTILINE)
+SIGNED_OFF = re.compile(r"^Signed-off-by: ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One mechanism: hooks into files of the kernel, and new files."""
+
+    path: Path
+    new: tuple[str, ...]
+    """New files, as paths below ``kernel/`` and below a kernel's source alike."""
+
+    @property
+    def name(self) -> str:
+        """The mechanism's name, the same for every base."""
+        return self.path.stem
+
+    @property
+    def hooked(self) -> list[str]:
+        """The files of the kernel that the patch changes."""
+        return sorted(set(HOOKED.findall(self.path.read_text())))
+
+    def contents(self, kernel: Path = SOURCE) -> list[bytes]:
+        """Return all that the mechanism is made of, for the key of a cache."""
+        named = [part for x in self.new for part in (x.encode(), (kernel / x).read_bytes())]
+        return [self.name.encode(), self.path.read_bytes(), *named]
+
+
+def bases(kernel: Path = SOURCE) -> list[str]:
+    """Return the versions of the kernel that there is a series for."""
+    return sorted(path.parent.name for path in kernel.glob("patches/*/series"))
+
+
+def read_series(base: str, kernel: Path = SOURCE) -> tuple[Patch, ...]:
+    """Return the series for version ``base``, in order.
+
+    Raises LightsleepError, with file and line, where it names what is not there or what is not
+    as this module describes it.
+    """
+    file = kernel / "patches" / base / "series"
+    if not file.exists():
+        found = ", ".join(bases(kernel)) or "none"
+        raise LightsleepError(f"no series for kernel {base!r}; there are: {found}")
+    patches: list[Patch] = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        patch = Patch(file.with_name(Path(words[0]).name), tuple(words[1:]))
+        if not re.fullmatch(r"[a-z0-9-]+\.patch", words[0]):
+            raise LightsleepError(f"{file}:{number}: {words[0]!r} is no NAME.patch")
+        if why := _wrong(patch, patches, kernel):
+            raise LightsleepError(f"{file}:{number}: {why}")
+        patches.append(patch)
+    listed = {patch.path for patch in patches}
+    if stray := sorted(x.name for x in file.parent.glob("*.patch") if x not in listed):
+        raise LightsleepError(f"{file}: does not name {', '.join(stray)}, which lies beside it")
+    return tuple(patches)
+
+
+def _wrong(patch: Patch, before: Sequence[Patch], kernel: Path) -> str | None:
+    """Return what is wrong with a patch that follows those ``before``, or None."""
+    name = patch.path.name
+    if patch.path in (x.path for x in before):
+        return f"{name} is there twice"
+    if not patch.path.is_file():
+        return f"there is no {name}"
+    text = patch.path.read_text()
+    for what, pattern in (("From:", SENDER), ("Subject: [PATCH]", SUBJECT)):
+        if not pattern.search(text):
+            return f"{name} has no line {what!r}: it is to be a mail of git format-patch"
+    if not SIGNED_OFF.search(text):
+        return f"{name} is not signed off"
+    if CREATED.search(text):
+        return f"{name} creates a file: name it in series instead, and put it below {kernel.name}/"
+    if both := sorted(set(patch.new).intersection(patch.hooked)):
+        return f"{name} changes {both[0]}, which it also brings"
+    earlier = {x for other in before for x in other.new}
+    if twice := sorted(earlier.intersection((*patch.hooked, *patch.new))):
+        return f"{name} changes {twice[0]}, which an earlier patch brings"
+    for new in patch.new:
+        if Path(new).is_absolute() or ".." in Path(new).parts:
+            return f"{new!r} is no path below {kernel.name}/"
+        if not (kernel / new).is_file():
+            return f"there is no {kernel.name}/{new}"
+    return None
+
+
+def apply(patch: Patch, source: Path, kernel: Path = SOURCE) -> None:
+    """Change ``source``, a kernel's, as ``patch`` says, and put the new files there.
+
+    Raises LightsleepError where a hook does not apply, to the letter, or a new file is not new.
+    """
+    host.need("patch")
+    host.run(
+        [
+            *("patch", "--directory", source, "--strip=1", "--forward", "--batch", "--silent"),
+            *("--fuzz=0", "--no-backup-if-mismatch", "--input", patch.path.absolute()),
+        ],
+        f"applying {patch.path.name}",
+    )
+    _copy_new(patch, source, kernel)
+
+
+def _copy_new(patch: Patch, source: Path, kernel: Path) -> None:
+    for new in patch.new:
+        target = source / new
+        if target.exists():
+            raise LightsleepError(f"{patch.path.name} brings {new}, which the kernel already has")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(kernel / new, target)
+
+
+def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:
+    """Unpack from a source ``archive`` only the files that ``patches`` change."""
+    wanted = sorted({f"*/{x}" for patch in patches for x in patch.hooked})
+    host.need("xz")
+    host.run(
+        [
+            *("tar", "-xJf", archive, "-C", into, "--strip-components=1"),
+            *("--wildcards", "--no-wildcards-match-slash", "--occurrence=1", *wanted),
+        ],
+        f"unpacking {len(wanted)} files of the kernel's source",
+    )
+
+
+def write_mails(
+    patches: Sequence[Patch], archive: Path, out: Path, kernel: Path = SOURCE
+) -> list[Path]:
+    """Write the series to ``out`` as numbered mails, a cover letter first, and return them.
+
+    New files are in the mails. Raises LightsleepError where a patch does not apply to the source
+    in ``archive``, or where ``out`` holds mails already.
+    """
+    host.need("git")
+    if list(out.glob("*.patch")):
+        raise LightsleepError(f"{out} holds patches already: name another folder, or remove them")
+    cover = patches[0].path.with_name("cover.txt")
+    if not cover.exists():
+        raise LightsleepError(f"no cover letter: {cover} is missing")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:
+        tree = Path(scratch)
+        unpack_hooked(archive, patches, tree)
+        git = _repository(tree, patches[0])
+        for patch in patches:
+            git("am", "--quiet", str(patch.path.absolute()))
+            _copy_new(patch, tree, kernel)
+            if patch.new:
+                git("add", "--force", "--", *patch.new)
+                git("commit", "--quiet", "--amend", "--no-edit")
+        git("config", "branch.series.description", cover.read_text())
+        git(
+            *("format-patch", "--quiet", "--cover-letter", "--cover-from-description=subject"),
+            *("--no-signature", "--output-directory", str(out.absolute()), "base..series"),
+        )
+    return sorted(out.glob("*.patch"))
+
+
+class _Git:
+    """Runs git in a folder, undisturbed by whoever's configuration."""
+
+    def __init__(self, tree: Path, settings: Sequence[str]) -> None:
+        self.tree = tree
+        self.settings = settings
+
+    def __call__(self, *words: str) -> str:
+        """Run git and return what it prints. Raises LightsleepError where it fails."""
+        return host.run(
+            [
+                *("env", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null"),
+                *("git", "-C", str(self.tree), *self.settings, *words),
+            ],
+            f"git {' '.join(words[:3])}",
+        )
+
+
+def _repository(tree: Path, first: Patch) -> _Git:
+    """Commit ``tree`` as branch base and open branch series, as the sender of ``first``."""
+    sender = SENDER.search(first.path.read_text())
+    assert sender is not None  # read_series() saw to it
+    git = _Git(tree, ["-c", f"user.name={sender['name']}", "-c", f"user.email={sender['email']}"])
+    git("init", "--quiet", "--initial-branch=base")
+    git("add", "--all", "--force")
+    git("commit", "--quiet", "--message=the kernel's own")
+    git("checkout", "--quiet", "-b", "series")
+    return git
