@@ -119,6 +119,7 @@ def test_offline_cpus(tmp_path: Path) -> None:
     [
         ("intel-laptop", "", None),
         ("kvm-haltpoll", "", "KVM"),
+        ("arm64-psci", f"{CPU}/cpuidle/available_governors: menu haltpoll", None),
         ("no-cpuidle", "", "QEMU"),
         ("no-cpuidle", "sys/class/dmi/id/sys_vendor: Acme", "unknown"),
         ("no-cpuidle", "sys/hypervisor/type: xen", "Xen"),
@@ -142,6 +143,11 @@ def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path:
         ("proc/cmdline: cpuidle.off=1", "HLT", "cpuidle.off"),
         (f"{CPU}/cpuidle/available_governors: menu haltpoll", "HLT", "force=1"),
         ("proc/sys/kernel/arch: aarch64", "WFI", "plain guest"),
+        (
+            f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll",
+            "WFI",
+            "on arm64 it needs",
+        ),
         ("proc/sys/kernel/arch: ppc64le", "the platform's power_save", "plain guest"),
         ("proc/sys/kernel/arch: ppc64le\nproc/cmdline: powersave=off", "spin", "powersave=off"),
     ],
@@ -157,6 +163,12 @@ def test_what_happens_without_a_driver(change: str, idle: str, why: str, tmp_pat
 
 def test_arm64_says_that_polling_does_not_save_the_ipi(tmp_path: Path) -> None:
     assert "an IPI even to a polling CPU" in show(unfold("arm64-psci", tmp_path))
+
+
+def test_arm64_kernels_with_haltpoll_save_the_ipi(tmp_path: Path) -> None:
+    unfold("arm64-psci", tmp_path)
+    plant(tmp_path, f"{CPU}/cpuidle/available_governors: menu haltpoll")
+    assert "no IPI to a CPU that polls" in show(tmp_path)
 
 
 def test_lightsleep_statistics(tmp_path: Path) -> None:

@@ -201,6 +201,10 @@ QUIET = {
         ("arm64-psci", ""),
         ("lightsleep-guest", ""),
         (
+            "lightsleep-guest",
+            f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll",
+        ),
+        (
             "arm64-psci",
             f"{LIGHTSLEEP}/mode: off",
         ),

@@ -30,6 +30,7 @@ OS_RELEASE = "proc/sys/kernel/osrelease"
 ARCH = "proc/sys/kernel/arch"
 INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
+GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
@@ -44,7 +45,7 @@ HYPERVISORS = [
     ("sys/hypervisor/type", r"xen", "Xen"),
     ("sys/devices/system/clocksource/clocksource0/available_clocksource", r"kvm-clock", "KVM"),
     ("sys/devices/system/clocksource/clocksource0/available_clocksource", r"hyperv_", "Hyper-V"),
-    (f"{CPU_DIR}/cpuidle/available_governors", r"\bhaltpoll\b", "KVM"),
+    (GOVERNORS, r"\bhaltpoll\b", "KVM"),
     ("proc/device-tree/hypervisor/compatible", r"linux,kvm", "KVM"),
     ("sys/class/dmi/id/sys_vendor", r"VMware", "VMware"),
     ("sys/class/dmi/id/sys_vendor", r"QEMU", "QEMU"),
@@ -134,6 +135,9 @@ def idle_options(cmdline: str) -> dict[str, str | None]:
 
 def _hypervisor(tree: Tree) -> str | None:
     for path, pattern, name in HYPERVISORS:
+        # On arm64, where a kernel has haltpoll at all, it is there on every machine.
+        if path == GOVERNORS and tree.line(ARCH) == "aarch64":
+            continue
         if re.search(pattern, tree.text(path) or ""):
             return name
     return None

@@ -4,10 +4,10 @@
 from lightsleep.scan import lint
 from lightsleep.scan.model import Scan
 
-# Architecture -> what it takes to wake an idle CPU, from the stock kernel's point of view.
+# Architecture -> what it takes to wake an idle CPU where TIF_POLLING_NRFLAG tells that it polls.
 WAKEUP = {
     "x86_64": "no IPI to a CPU that polls or waits in MWAIT; an IPI to one that halts",
-    "aarch64": "an IPI even to a polling CPU (stock kernels lack TIF_POLLING_NRFLAG)",
+    "aarch64": "no IPI to a CPU that polls; an IPI to one in WFI or deeper",
     "ppc64le": "no IPI to a CPU that polls (snooze); an IPI to one that sleeps",
 }
 
@@ -20,6 +20,8 @@ DEFAULT_IDLE = {
 
 def wakeup(scan: Scan) -> str | None:
     """Return what a wakeup takes on this architecture, None where that is not known."""
+    if lint.interrupts_polling_cpus(scan):
+        return "an IPI even to a polling CPU (stock kernels lack TIF_POLLING_NRFLAG)"
     return WAKEUP.get(scan.kernel.arch or "")
 
 
@@ -46,6 +48,8 @@ def why_no_driver(scan: Scan) -> str | None:
     if scan.kernel.options.get("powersave") == "off":
         return "powersave=off keeps the drivers away"
     if "haltpoll" in scan.cpuidle.available_governors:
+        if scan.kernel.arch == "aarch64":
+            return "cpuidle-haltpoll is not loaded: on arm64 it needs cpuidle_haltpoll.force=1"
         return (
             "cpuidle-haltpoll is not loaded, or the host does not hint that vCPUs have "
             "a core of their own (cpuidle_haltpoll.force=1 replaces the hint)"

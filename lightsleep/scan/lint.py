@@ -362,8 +362,17 @@ def _lightsleep_wasteful(scan: Scan) -> str | None:
     return f"mode fixed, and {hits:,} of {polls:,} polls ({hits / polls:.1%}) saw a wakeup"
 
 
+def interrupts_polling_cpus(scan: Scan) -> bool:
+    """Return whether a wakeup takes an IPI even where the CPU polls.
+
+    It does on arm64, unless the kernel has TIF_POLLING_NRFLAG. Nothing tells user space so; but
+    whoever brings the governor haltpoll to arm64 brings the flag, too.
+    """
+    return scan.kernel.arch == "aarch64" and "haltpoll" not in scan.cpuidle.available_governors
+
+
 def _arm64_ipi(scan: Scan) -> str | None:
-    if scan.kernel.arch != "aarch64":
+    if not interrupts_polling_cpus(scan):
         return None
     if scan.lightsleep and scan.lightsleep.mode != "off":
         return "lightsleep polls on arm64"
@@ -583,8 +592,8 @@ RULES = [
         "note",
         _arm64_ipi,
         "Stock arm64 kernels have no TIF_POLLING_NRFLAG: polling saves the halt, but every wakeup "
-        "still sends an IPI. (Some vendor kernels have the flag; user space cannot tell.)",
-        "Nothing on a stock kernel; the arm64 patches of lightsleep add the flag.",
+        "still sends an IPI. (Kernels that have the flag are told by their governor haltpoll.)",
+        "Nothing on a stock kernel; the arm64 patches of lightsleep's kernel series add the flag.",
     ),
     Rule(
         "states-not-sorted",
