@@ -23,7 +23,7 @@ from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.hosttime import ThreadTime
-from lightsleep.lab.pipe import interrupts
+from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
 from lightsleep.result import CompareResult, load_result
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
@@ -260,7 +260,7 @@ def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:
     assert all_others.percent() > ours.percent()
 
 
-INTERRUPTS = """\
+X86_INTERRUPTS = """\
             CPU0       CPU1
   24:         10         20  PCI-MSI 4096-edge      virtio0-config
  LOC:       3824       4226   Local timer interrupts
@@ -269,11 +269,20 @@ INTERRUPTS = """\
  TLB:          1          2   TLB shootdowns
  ERR:          0
 """
+ARM64_INTERRUPTS = """\
+           CPU0       CPU1
+ 11:       1410       1501     GICv3  27 Level     arch_timer
+IPI0:       316        330       Rescheduling interrupts
+IPI1:      1806       1645       Function call interrupts
+IPI5:         1          2       IRQ work interrupts
+Err:          0
+"""
 
 
 def test_interrupts_are_summed_over_cpus_and_rows() -> None:
-    assert interrupts(INTERRUPTS, "RES", "CAL") == 16 + 30 + 2806 + 2645
-    assert interrupts(INTERRUPTS, "24") == 30
+    assert interrupts(X86_INTERRUPTS, *BETWEEN_CPUS) == 16 + 30 + 2806 + 2645
+    assert interrupts(ARM64_INTERRUPTS, *BETWEEN_CPUS) == 316 + 330 + 1806 + 1645
+    assert interrupts(X86_INTERRUPTS, "virtio0-config") == 30
 
 
 def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:
