@@ -50,6 +50,10 @@ class State:
     above: int | None
     below: int | None
     rejected: int | None
+    stuck_us: int | None
+    """Time in those sleeps that ``below`` counts; only kernels with promotion tell."""
+    promoted: int | None
+    """How often promotion ended this state."""
 
 
 @dataclass(frozen=True)
