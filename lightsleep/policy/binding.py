@@ -33,24 +33,29 @@ Ns = npt.NDArray[np.int64]
 
 
 def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
-    """Compile ``source`` together with poll_limit.c into ``target``.
+    """Compile ``source`` together with poll_limit.c into ``target``. Raises LightsleepError."""
+    compile_kernel_files([source, KERNEL / "poll_limit.c"], target, flags)
+
+
+def compile_kernel_files(sources: Sequence[Path], target: Path, flags: Sequence[str]) -> None:
+    """Compile files, some of the kernel's among them, into ``target``.
 
     Uses ``$CC``, or cc. Raises LightsleepError without a compiler, without the kernel sources, or
     with what the compiler had to say.
     """
-    policy = KERNEL / "poll_limit.c"
-    if not policy.exists():
-        raise LightsleepError(f"{policy} is missing: run this in a checkout of lightsleep")
+    for source in sources:
+        if source.parent == KERNEL and not source.exists():
+            raise LightsleepError(f"{source} is missing: run this in a checkout of lightsleep")
     compiler = os.environ.get("CC", "cc")
     command = [compiler, "-std=gnu11", *WARNINGS, f"-I{HERE / 'shim'}", f"-I{KERNEL}", *flags]
     try:
         subprocess.run(
-            [*command, "-o", target, source, policy], check=True, capture_output=True, text=True
+            [*command, "-o", target, *sources], check=True, capture_output=True, text=True
         )
     except FileNotFoundError as error:
         raise LightsleepError(f"no C compiler named {compiler}: install one or set CC") from error
     except subprocess.CalledProcessError as error:
-        raise LightsleepError(f"cannot compile {policy.name}:\n{error.stderr}") from error
+        raise LightsleepError(f"cannot compile {sources[-1].name}:\n{error.stderr}") from error
 
 
 @functools.cache

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What promote_policy.c promises, held against the very file that the kernel compiles."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightsleep.policy import binding
+from lightsleep.policy.promote import POLICY, TRACE, Plan, State
+
+US = 10**3
+NEVER = 2**63 - 1  # KTIME_MAX: the clock has no event
+U64_MAX = 2**64 - 1
+STATES_MAX = 10
+
+POWERNV = [
+    State(0, 0, leavable=False),  # snooze, which polls
+    State(10 * US, US),  # stop0_lite
+    State(20 * US, 2 * US),  # stop0
+    State(50 * US, 5 * US),  # stop1
+]
+
+extremes = st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**32, NEVER - 1, NEVER, 2**63, U64_MAX])
+any_ns = st.one_of(extremes, st.integers(0, 2**24), st.integers(0, U64_MAX))
+any_states = st.lists(
+    st.builds(State, any_ns, any_ns, st.booleans(), st.booleans()), min_size=1, max_size=STATES_MAX
+)
+
+
+@st.composite
+def rising_states(draw: st.DrawFn) -> list[State]:
+    """States as real drivers have them: the deeper, the slower."""
+    count = draw(st.integers(1, STATES_MAX))
+    latencies = sorted(draw(st.lists(st.integers(0, 2**24), min_size=count, max_size=count)))
+    extra = sorted(draw(st.lists(st.integers(0, 2**26), min_size=count, max_size=count)))
+    flags = draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=count, max_size=count))
+    return [
+        State(latency + more, latency, *flag)
+        for latency, more, flag in zip(latencies, extra, flags, strict=True)
+    ]
+
+
+def deeper(states: list[State], index: int) -> list[int]:
+    return [i for i in range(index + 1, len(states)) if states[i].allowed]
+
+
+def test_the_seeds_platform() -> None:
+    plan = Plan(POWERNV)
+    assert plan.timeout_ns(0, NEVER) == 0
+    assert plan.timeout_ns(1, NEVER) == (20 + 2 * 2) * US
+    assert plan.timeout_ns(2, NEVER) == (50 + 2 * 5) * US
+    assert plan.timeout_ns(3, NEVER) == 0
+    assert [plan.floor(i, NEVER) for i in range(4)] == [1, 2, 3, None]
+
+
+def test_an_event_that_leaves_no_time_for_the_deeper_state_is_not_doubled() -> None:
+    plan = Plan(POWERNV)
+    assert plan.timeout_ns(1, 0) == 0
+    assert plan.timeout_ns(1, 44 * US) == 0
+    assert plan.timeout_ns(1, 44 * US + 1) == 24 * US
+
+
+def test_a_disabled_state_is_passed_over() -> None:
+    plan = Plan([*POWERNV[:2], State(20 * US, 2 * US, allowed=False), POWERNV[3]])
+    assert plan.floor(1, NEVER) == 3
+    assert plan.timeout_ns(1, NEVER) == 60 * US
+    # It may be entered all the same, where a governor has not noticed yet.
+    assert plan.floor(2, NEVER) == 3
+
+
+def test_the_latency_limit_holds() -> None:
+    plan = Plan(POWERNV)
+    assert plan.floor(2, 5 * US) == 3
+    assert plan.floor(2, 5 * US - 1) is None
+    assert plan.floor(1, 0) is None
+
+
+@given(states=any_states, event_ns=any_ns)
+def test_never_armed_without_anywhere_to_go(states: list[State], event_ns: int) -> None:
+    plan = Plan(states)
+    for index, state in enumerate(states):
+        if not deeper(states, index) or not state.leavable:
+            assert plan.timeout_ns(index, event_ns) == 0
+
+
+@given(states=any_states, event_ns=any_ns)
+def test_the_timeout_is_the_formula_and_fits_before_the_event(
+    states: list[State], event_ns: int
+) -> None:
+    plan = Plan(states)
+    for index, state in enumerate(states):
+        timeout_ns = plan.timeout_ns(index, event_ns)
+        if not timeout_ns:
+            continue
+        to = states[deeper(states, index)[0]]
+        assert state.leavable
+        assert timeout_ns == to.residency_ns + 2 * to.latency_ns  # did not wrap
+        assert timeout_ns + to.residency_ns < event_ns
+
+
+@given(states=any_states, limit_ns=any_ns)
+def test_the_floor_is_deeper_allowed_and_within_the_limit(
+    states: list[State], limit_ns: int
+) -> None:
+    plan = Plan(states)
+    for index in range(len(states)):
+        floor = plan.floor(index, limit_ns)
+        there = deeper(states, index)
+        if there and states[there[0]].latency_ns <= limit_ns:
+            assert floor == there[0]
+        else:
+            assert floor is None
+
+
+@given(states=rising_states())
+def test_the_deeper_the_longer(states: list[State]) -> None:
+    plan = Plan(states)
+    timeouts = [t for i in range(len(states)) if (t := plan.timeout_ns(i, NEVER))]
+    assert timeouts == sorted(timeouts)
+
+
+@given(states=rising_states(), start=st.integers(0, STATES_MAX - 1), limit_ns=st.integers(0, 2**25))
+def test_the_deepest_state_takes_one_step_for_each_on_the_way(
+    states: list[State], start: int, limit_ns: int
+) -> None:
+    start %= len(states)
+    plan = Plan(states)
+    way = [start]
+    while (floor := plan.floor(way[-1], limit_ns)) is not None:
+        way.append(floor)
+    assert way[1:] == [i for i in deeper(states, start) if states[i].latency_ns <= limit_ns]
+
+
+@pytest.fixture(scope="session")
+def sanitised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that dies of an overflow or a bad access in the policy."""
+    program = tmp_path_factory.mktemp("policy") / "promote_trace"
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    binding.compile_kernel_files([TRACE, POLICY], program, flags)
+    return program
+
+
+QUESTION, STATE, ANSWER = struct.Struct("=QQII"), struct.Struct("=QQ??6xQi4x"), struct.Struct("=Qq")
+
+questions = st.tuples(any_states, any_ns, any_ns, st.integers(0, STATES_MAX - 1))
+
+
+@given(asked=st.lists(questions, min_size=1, max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_nothing_is_undefined_whatever_comes(
+    sanitised: Path, asked: list[tuple[list[State], int, int, int]]
+) -> None:
+    text, expected = b"", []
+    for states, event_ns, limit_ns, index in asked:
+        index %= len(states)
+        text += QUESTION.pack(event_ns, limit_ns, len(states), index)
+        for s in states:
+            text += STATE.pack(s.residency_ns, s.latency_ns, s.allowed, s.leavable, 7, 7)
+        text += bytes(STATE.size * (STATES_MAX - len(states)))
+        plan = Plan(states)
+        floor = plan.floor(index, limit_ns)
+        expected.append((plan.timeout_ns(index, event_ns), -1 if floor is None else floor))
+    done = subprocess.run([sanitised], input=text, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert list(ANSWER.iter_unpack(done.stdout)) == expected
