@@ -33,13 +33,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class Arm:
-    """One guest of an experiment: a stock kernel, plus what is named here."""
+    """One guest of an experiment: a kernel, plus what is named here."""
 
     name: str
     role: Role
     description: str
     append: str = ""
     modules: tuple[str, ...] = ()
+    kernel: str = ""
+    """Its kernel, where that is what differs; otherwise the one that was chosen for all arms."""
     spins: bool = False
     """Its idle CPUs never sleep: it would take the host's cores from the other arms at rest."""
 

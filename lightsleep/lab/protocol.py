@@ -226,19 +226,23 @@ def attempt(
     show: Callable[[str, float | None], None],
 ) -> CompareResult:
     """Do what ``compare`` does, but never start over."""
+    if experiment.accel and machine.accel == "auto":
+        machine = replace(machine, accel=experiment.accel)
     machines = {
         arm.name: replace(
             machine,
+            kernel=arm.kernel or machine.kernel,
             append=" ".join(x for x in (machine.append, arm.append) if x),
             modules=(*machine.modules, *arm.modules),
             vcpus=experiment.vcpus,
         )
         for arm in experiment.arms
     }
-    if experiment.accel and machine.accel == "auto":
-        machine = replace(machine, accel=experiment.accel)
-    hardware = prepare(machine, note=lambda what: show(f"preparing: {what}", None))
-    accelerator = hardware.accelerator
+    hardware = {
+        name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
+        for name, arm in machines.items()
+    }
+    accelerator = hardware[experiment.arms[0].name].accelerator
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
     order = draw_order([arm.name for arm in experiment.arms], runs + experiment.warmup, seed)
     progress = Progress(
@@ -323,7 +327,7 @@ def check_clock(guest: Guest) -> None:
 
 def boot_all(
     machines: Mapping[str, Machine],
-    hardware: Hardware,
+    hardware: Mapping[str, Hardware],
     stack: contextlib.ExitStack,
     show: Callable[[str, float | None], None],
 ) -> dict[str, Guest]:
@@ -337,7 +341,7 @@ def boot_all(
     names = list(machines)
     for name, ahead in zip(names, [None, *names], strict=False):
         show(f"booting {name}", None)
-        guests[name] = Guest(machines[name], hardware, name)
+        guests[name] = Guest(machines[name], hardware[name], name)
         stack.callback(guests[name].close)
         if ahead is not None:
             wait_for(ahead)
