@@ -195,7 +195,7 @@ def test_our_series_is_well_formed(base: str) -> None:
 def test_our_mails_please_checkpatch_and_apply(kernel: object, tmp_path: Path) -> None:
     assert isinstance(kernel, build.BuiltKernel)
     patches = series.read_series(kernel.version)
-    archive = kernel_source(kernel.version, kernel.suite)
+    archive = kernel_source(kernel.version, kernel.suite, kernel.target)
     mails = series.write_mails(patches, archive, tmp_path / "mails")[1:]
     assert len(mails) == len(patches)
     # Whoever adopts a new file enters it in MAINTAINERS; and here is no history to find commits in.

@@ -100,6 +100,31 @@ def build_prefixes(arch: Arch, kernel: BuiltKernel) -> int:
     return len(recipe.patches)
 
 
+Code = dict[str, str]
+"""Function -> its disassembly, without addresses."""
+
+
+def code_without_options(
+    arch: Arch, plain: BuiltKernel, scratch: Path
+) -> dict[str, tuple[Code, Code]]:
+    """Return the code of ``plain``, and what it is after our series with all its options off.
+
+    By object, of those that the series changes. Builds in ``scratch``.
+    """
+    recipe = _recipe(arch, plain)
+    patches = read_series(plain.version)
+    make = recipe.prepare(scratch)
+    recipe.configure(make, complete=True)
+    make("prepare")
+    built = [x for patch in patches for x in patch.hooked if x.endswith(".c")]
+    objects = [x.replace(".c", ".o") for x in dict.fromkeys(built)]
+    before = [make.code(x) for x in objects]
+    for patch in patches:
+        apply(patch, make.source)
+    recipe.configure(make, complete=True)
+    return {name: (old, make.code(name)) for name, old in zip(objects, before, strict=True)}
+
+
 @dataclass(frozen=True)
 class _Recipe:
     """All that determines what a kernel is."""
@@ -142,7 +167,7 @@ class _Recipe:
 def _recipe(arch: Arch, kernel: BuiltKernel) -> _Recipe:
     base, own = fragments(arch, kernel)
     patches = read_series(kernel.version) if kernel.patched else ()
-    archive = kernel_source(kernel.version, kernel.suite)
+    archive = kernel_source(kernel.version, kernel.suite, kernel.target)
     return _Recipe(arch, kernel, archive, base, own, patches)
 
 
@@ -185,6 +210,22 @@ class _Make:
     def all(self) -> None:
         """Build image and modules."""
         self(f"-j{len(os.sched_getaffinity(0))}")
+
+    def code(self, name: str) -> Code:
+        """Build an object and return its code."""
+        self(name)
+        text = host.run(
+            host.contained(
+                [
+                    *(f"{self.arch.triplet}-objdump", "--disassemble", "--reloc"),
+                    *("--no-addresses", "--no-show-raw-insn", f"/mnt/{name}"),
+                ],
+                *("--bind", str(self.tree), "/", "--bind", str(self.source), "/mnt"),
+            ),
+            f"disassembling {name}",
+        )
+        functions = re.split(r"^<(\S+)>:$", text, flags=re.MULTILINE)
+        return dict(zip(functions[1::2], functions[2::2], strict=True))
 
 
 def _toolbox(arch: Arch, kernel: BuiltKernel, tree: Path) -> None:

@@ -256,7 +256,9 @@ def series(base: str, out: Path) -> None:
     They are numbered, have the new files in them, and a cover letter before them.
     """
     row = ARCHES["x86_64"].built[f"{base}-series"]
-    for mail in write_mails(read_series(base), kernel_source(row.version, row.suite), out):
+    for mail in write_mails(
+        read_series(base), kernel_source(row.version, row.suite, row.target), out
+    ):
         click.echo(mail)
 
 

@@ -7,7 +7,7 @@ A new architecture or kernel is a new row here and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from lightsleep.errors import LightsleepError
@@ -42,6 +42,8 @@ class BuiltKernel:
     fragments: tuple[str, ...]
     """Files of ``kernels/`` that configure it, on top of the base and the architecture's; each with
     what is for one architecture only in a file of its own, NAME.ARCH.config."""
+    target: str = field(default="", repr=False)
+    """The suite's backports, where the source comes from there."""
     patched: bool = field(default=False, repr=False)
     """Whether it has our series of patches for this version (see series.py)."""
 
@@ -94,7 +96,26 @@ POWERPC_KERNELS = _by_name(
 """Those for every machine. bookworm's own 6.12 is one of its security updates, which not every
 mirror has in time for this architecture; trixie's is part of the release."""
 
-SERIES_KERNELS = (
+
+def _with_and_without(*ours: BuiltKernel) -> list[BuiltKernel]:
+    """Return kernels with our series, each followed by one to compare it with."""
+    return [
+        row
+        for with_it in ours
+        for row in (
+            with_it,
+            replace(
+                with_it,
+                name=f"{with_it.version}-plain",
+                purpose=f"all that {with_it.name} has, but the patches",
+                fragments=(*with_it.fragments[:-1], "plain"),
+                patched=False,
+            ),
+        )
+    ]
+
+
+SERIES_KERNELS = _with_and_without(
     BuiltKernel(
         name="6.12-series",
         purpose="our series of patches",
@@ -104,11 +125,13 @@ SERIES_KERNELS = (
         patched=True,
     ),
     BuiltKernel(
-        name="6.12-plain",
-        purpose="all that 6.12-series has, but the patches",
-        suite="bookworm",
-        version="6.12",
-        fragments=("common", "plain"),
+        name="7.2-series",
+        purpose="our series of patches",
+        suite="trixie",
+        target="trixie-backports",
+        version="7.2",
+        fragments=("7.2", "common", "series"),
+        patched=True,
     ),
 )
 

@@ -22,7 +22,8 @@ IPIS = Metric(
     "Interrupts between CPUs",
     "Rescheduling and function call interrupts during the pipe run",
 )
-BETWEEN_CPUS = ("Rescheduling interrupts", "Function call interrupts")
+CALLS = "Function call interrupts"
+BETWEEN_CPUS = ("Rescheduling interrupts", CALLS)
 """What their rows of /proc/interrupts end in; what they begin with depends on the architecture."""
 
 

@@ -12,8 +12,10 @@ from lightsleep.lab.roots import unpack
 STYLE_TOOLS = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")
 
 
-def kernel_source(version: str = "6.12", suite: str = "bookworm") -> Path:
+def kernel_source(version: str = "6.12", suite: str = "bookworm", target: str = "") -> Path:
     """Return the source archive of the newest ``version`` in ``suite`` (150 MB to fetch).
+
+    ``target`` is the suite's backports, where it comes from there.
 
     Raises LightsleepError where it cannot be fetched or the disk is full.
     """
@@ -21,7 +23,7 @@ def kernel_source(version: str = "6.12", suite: str = "bookworm") -> Path:
 
     def build(scratch: Path) -> None:
         tree = scratch / "tree"
-        unpack(ARCHES["x86_64"], suite, suite, [package], tree)
+        unpack(ARCHES["x86_64"], suite, target or suite, [package], tree)
         (tree / f"usr/src/{package}.tar.xz").rename(scratch / "source.tar.xz")
         host.run(["rm", "-rf", tree], "removing what is not the source")
 

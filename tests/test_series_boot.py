@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel with our series, booted: what it calls, what it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightsleep.lab.config import ARCHES
+from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.pipe import CALLS, interrupts
+from lightsleep.lab.waking import APPEND, bring_up
+
+pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
+
+BOOT_S = 600.0
+KERNEL = "6.12-series"
+LEDGER = "/sys/kernel/debug/idle_wakes"
+
+
+def wakes(guest: Guest) -> dict[str, int]:
+    """Return the sums of the ledger over all CPUs, by column."""
+    head, *rows = (line.split() for line in guest.read_text(LEDGER).splitlines())
+    assert head[0] == "cpu"
+    return {name: sum(map(int, column)) for name, *column in zip(head, *rows, strict=True)}
+
+
+def call_many(guest: Guest, targets: int, calls: int, wait: int) -> int:
+    """Call functions from CPU 0; return how many interrupts of calls there were meanwhile."""
+    run = "/sys/kernel/debug/test_smp_mask/run"
+    before = guest.read_text("/proc/interrupts")
+    guest.run(
+        ["taskset", "-c", "0", "sh", "-c", f"echo {targets} {calls} {wait} > {run}"], timeout_s=120
+    )
+    assert len(guest.read_text(run).split()) == calls
+    return interrupts(guest.read_text("/proc/interrupts"), CALLS) - interrupts(before, CALLS)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_series_boots(arch: str) -> None:
+    with boot(Machine(arch=arch, kernel=KERNEL, accel="tcg"), f"series-{arch}", BOOT_S) as guest:
+        assert guest.run(["uname", "-r"]).stdout.strip().endswith("-series")
+        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
+        assert sum(wakes(guest).values()) > 0
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_polling_cpus_are_called_without_an_interrupt(wait: int) -> None:
+    machine = Machine(
+        kernel=KERNEL,
+        append=f"idle=poll {APPEND}",
+        vcpus=3,
+        accel="tcg",
+        modules=("test_smp_mask",),
+    )
+    with boot(machine, "series-polls", BOOT_S) as guest:
+        bring_up(guest)
+        calls = 200
+        before = wakes(guest)
+        ipis = call_many(guest, 2, calls, wait)
+        after = wakes(guest)
+        grown = {name: after[name] - before[name] for name in after}
+        # Two CPUs each time; one may be on its way back to idle when it is called again.
+        assert grown["call_many_store"] > calls
+        assert ipis < calls / 10
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_halting_cpus_are_called_by_interrupt(wait: int) -> None:
+    machine = Machine(kernel=KERNEL, vcpus=3, accel="tcg", modules=("test_smp_mask",))
+    with boot(machine, "series-halts", BOOT_S) as guest:
+        before = wakes(guest)["call_many_ipi"]
+        assert call_many(guest, 2, 100, wait) > 100
+        assert wakes(guest)["call_many_ipi"] - before > 100
+
+
+@pytest.mark.parametrize("many", [0, 1], ids=["one", "many"])
+def test_a_caller_is_not_stuck_behind_a_softirq(many: int) -> None:
+    machine = Machine(kernel=KERNEL, append="idle=poll", vcpus=3, accel="tcg")
+    module = f"{GUEST_MODULES}/test_softirq_call.ko"
+    stuck = "/sys/module/test_softirq_call/parameters/stuck"
+    with boot(machine, "series-softirq", BOOT_S) as guest:
+        guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", f"many={many}"])
+        assert guest.read_text(stuck) == "N\n"
