@@ -22,6 +22,7 @@ from lightsleep.scan.model import (
     Queue,
     Scan,
     State,
+    Wakes,
 )
 from lightsleep.scan.tree import Tree
 
@@ -31,6 +32,7 @@ ARCH = "proc/sys/kernel/arch"
 INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
 GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
+IDLE_WAKES = "sys/kernel/debug/idle_wakes"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
@@ -103,6 +105,7 @@ def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
         io=_io(tree),
         lightsleep=_lightsleep(tree),
         queues=_queues(tree),
+        wakes=_wakes(tree),
         problems=tree.problems,
     )
 
@@ -354,6 +357,30 @@ def _poll_sources(tree: Tree) -> dict[str, PollSource]:
         except (KeyError, ValueError):
             tree.problems[POLL_SOURCES] = f"not a poll source: {' '.join(words)[:40]!r}"
     return sources
+
+
+def _wakes(tree: Tree) -> list[Wakes]:
+    """Return the ledger of wakes, empty where the kernel has none. Only root may look."""
+    head, *rows = [line.split() for line in (tree.text(IDLE_WAKES) or "").splitlines()] or [[]]
+    wakes = []
+    for words in rows:
+        try:
+            row = {name: _count(word) for name, word in zip(head, words, strict=True)}
+            wakes.append(
+                Wakes(
+                    cpu=row["cpu"],
+                    by_ipi=_ending(row, "_ipi"),
+                    by_store=_ending(row, "_store"),
+                )
+            )
+        except (KeyError, ValueError):
+            tree.problems[IDLE_WAKES] = f"not a ledger of wakes: {' '.join(words)[:40]!r}"
+    return wakes
+
+
+def _ending(row: dict[str, int], end: str) -> dict[str, int]:
+    """Return the values whose names end in ``end``, by the rest of their names."""
+    return {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
 
 
 def _count(word: str) -> int:

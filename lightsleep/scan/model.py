@@ -167,6 +167,18 @@ class Queue:
 
 
 @dataclass(frozen=True)
+class Wakes:
+    """How often other CPUs woke a CPU since boot, by reason: a kernel with a ledger counts them.
+
+    ``by_ipi`` took an interrupt; for ``by_store`` the CPU polled.
+    """
+
+    cpu: int
+    by_ipi: dict[str, int]
+    by_store: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Scan:
     """Everything one scan found."""
 
@@ -186,4 +198,5 @@ class Scan:
     io: IoPolling
     lightsleep: Lightsleep | None
     queues: list[Queue]
+    wakes: list[Wakes]
     problems: dict[str, str]

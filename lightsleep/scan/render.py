@@ -63,8 +63,20 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     yield from _cpuidle(scan)
     if wakeup := explain.wakeup(scan):
         yield "wakeup", wakeup
+    if scan.wakes:
+        yield "woken", _wakes(scan)
     if scan.latency_limit_us is not None:
         yield "latency limit", f"{scan.latency_limit_us} us (/dev/cpu_dma_latency)"
+
+
+def _wakes(scan: Scan) -> str:
+    """Return how others woke the CPUs of the scan."""
+    cpus = {cpu.number for cpu in scan.cpus}
+    shown = [wakes for wakes in scan.wakes if wakes.cpu in cpus]
+    ipis = sum(sum(wakes.by_ipi.values()) for wakes in shown)
+    stores = sum(sum(wakes.by_store.values()) for wakes in shown)
+    share = f", {stores / (ipis + stores):.1%}" if ipis + stores else ""
+    return f"{ipis:,} times by an interrupt of another CPU, {stores:,} times without{share}"
 
 
 def _cpus(scan: Scan) -> str:
