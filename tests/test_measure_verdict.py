@@ -130,6 +130,7 @@ def test_no_baseline() -> None:
 def test_no_number_of_samples_helps() -> None:
     verdict = judge(evidence(20, 20_000, spread_ns=10**7))
     assert (verdict.kind, verdict.text) == ("too-noisy", "varies too much from wake to wake")
+    assert verdict.ratio is None
 
 
 def test_a_wide_interval_still_tells_what_is_far_away() -> None:

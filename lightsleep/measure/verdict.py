@@ -143,12 +143,12 @@ def _compared(evidence: Evidence) -> Verdict:
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
         text = f"{us(low)} to {us(high)} us: {noise}"
-        return Verdict("too-noisy", ratio, None, text)
+        return Verdict("too-noisy", None, None, text)
     needed = math.ceil(raw.count * wider**2)
     if needed > MAX_SAMPLES:
-        return Verdict("too-noisy", ratio, None, "varies too much from wake to wake")
+        return Verdict("too-noisy", None, None, "varies too much from wake to wake")
     missing = needed - raw.count
-    return Verdict("too-few", ratio, missing, f"{missing} more needed")
+    return Verdict("too-few", None, missing, f"{missing} more needed")
 
 
 def _by(factor: float | None, difference_ns: float) -> str:
