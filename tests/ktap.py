@@ -49,12 +49,20 @@ def parse(text: str) -> Result:
     return Result(passed, skipped, failed)
 
 
-def run_selftest(guest: Guest, script: str, *tests: str, timeout_s: float = 900) -> Result:
-    """Run a selftest script, all of it or only ``tests``, and return its results."""
+def run_selftest(
+    guest: Guest, script: str, *tests: str, timeout_s: float = 900, **variables: int
+) -> Result:
+    """Run a selftest script, all of it or only ``tests``, and return its results.
+
+    ``variables`` are those of the script's environment that say how much to do.
+    """
     for file in SELFTESTS.glob("*.sh"):
         guest.write_text(f"/tmp/{file.name}", file.read_text())
+    environment = [f"{name}={value}" for name, value in variables.items()]
     done = guest.run(
-        ["sh", f"/tmp/{script}", GUEST_MODULES, *tests], timeout_s=timeout_s, check=False
+        ["env", *environment, "sh", f"/tmp/{script}", GUEST_MODULES, *tests],
+        timeout_s=timeout_s,
+        check=False,
     )
     guest.check()
     result = parse(done.stdout)

@@ -51,3 +51,12 @@ def test_without_a_device() -> None:
     with boot(Machine(accel=ACCEL["x86_64"]), "latency-no-device", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "names_its_sources", "refuses_without_a_device")
     assert result.passed == ["names_its_sources", "refuses_without_a_device"]
+
+
+@pytest.mark.more
+def test_ten_thousand_times_garbage() -> None:
+    device = f"virtio-rng-pci,bus={ARCHES['x86_64'].bus}"
+    machine = Machine(accel=ACCEL["x86_64"], devices=(device,))
+    with boot(machine, "latency-garbage", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "survives_garbage", GARBAGE=10_000)
+    assert result.passed == ["survives_garbage"]

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.initramfs import GUEST_MODULES
 
 pytestmark = pytest.mark.boot
 
@@ -163,3 +164,18 @@ def test_without_a_module_user_space_measures(booted_guest: Guest) -> None:
     assert set(rows) == {(x, y) for x in ("timer", "ipi") for y in ("busy", "default")}
     assert rows["timer", "default"]["verdict"]["kind"] in ("nothing-advertised", "too-noisy")
     assert rows["timer", "default"]["advertised_us"] is None
+
+
+def test_load_takes_what_is_installed_and_takes_it_out_again() -> None:
+    install = f"""\
+        folder=/lib/modules/$(uname -r)/updates
+        mkdir -p $folder
+        cp {GUEST_MODULES}/test_cpuidle_latency.ko $folder
+        depmod
+    """
+    # It attaches to tracepoints on a kernel that runs; see test_synthetic.py.
+    with boot(Machine(accel="tcg-single"), "measure-load", ENOUGH_S) as guest:
+        guest.run(["sh", "-ec", textwrap.dedent(install)])
+        document = measured(guest, "--load", "-n", "20", "-c", "1")
+        assert document["mode"] == "module"
+        assert guest.run(["ls", "/sys/module/test_cpuidle_latency"], check=False).rc != 0
