@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Promotion out of shallow idle states. When, and where to: promote_policy.c.
+ *
+ * One timer per CPU ends a sleep in a shallow state that turns out to be long.
+ * The CPU does not leave the idle loop for that. It comes around to
+ * cpuidle_select(), and there the next deeper state is the answer, without the
+ * governor being asked:
+ *
+ *	select		the governor: shallow
+ *	enter		timer armed ... it expires
+ *	reflect		withheld
+ *	select		not the governor: the next deeper state
+ *	enter		... some real wake
+ *	reflect		the governor: the state it chose, the whole time slept
+ *
+ * So a governor sees one idle period where there was one. It learns what it would
+ * have learned had the CPU stayed where the governor had sent it, and nothing
+ * from the timer, whose period says nothing about the workload. If the governor
+ * kept the tick, it was to notice a wrong guess; in the deepest allowed state
+ * nothing is left to notice, so the tick is stopped there.
+ *
+ * Not armed in states that poll (they have a limit of their own), that stop the
+ * CPU's timer, or that CPUs enter together, nor for suspend to idle or injected
+ * idle time, which do not ask the governor. Nor on CPUs that are isolated: their
+ * user has asked for no timers at all, and says so if this one is welcome.
+ *
+ * Context: all but the settings is used by the CPU's own idle task, and by the
+ * timer, which expires on that CPU, in hard interrupt context (also on
+ * PREEMPT_RT). The idle task arms it with interrupts off and cancels it, with
+ * interrupts on, before it does anything else. Hence:
+ *
+ *   - it is never armed outside of cpuidle_enter(), so nothing is left to
+ *     migrate when the CPU goes offline;
+ *   - where it was what ended the sleep, its handler has run by the time of
+ *     disarm: interrupts that woke the CPU are served as soon as they are
+ *     enabled. Should one be late, it finds no timer, and the governor is told
+ *     of a wake: nothing else is lost;
+ *   - what it writes needs no lock.
+ *
+ * Settings change under promote_lock, on any CPU; promote_policy.c says what
+ * the idle task may see of it meanwhile.
+ */
+#include <linux/cpu.h>
+#include <linux/cpuidle.h>
+#include <linux/hrtimer.h>
+#include <linux/init.h>
+#include <linux/moduleparam.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/sched/isolation.h>
+#include <linux/spinlock.h>
+#include <linux/suspend.h>
+#include <linux/tick.h>
+
+#include "cpuidle.h"
+#include "promote.h"
+#include "promote_policy.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/cpuidle_promote.h>
+
+#define NOT_LEAVABLE	(CPUIDLE_FLAG_POLLING | CPUIDLE_FLAG_TIMER_STOP | CPUIDLE_FLAG_COUPLED)
+
+/**
+ * struct promote_cpu - what one CPU needs
+ * @expired: the timer has ended the sleep that is being left
+ * @chosen: the state that the governor chose for the idle period that a promotion
+ *	has prolonged; PROMOTE_NONE outside of one
+ * @index: the state that the timer was armed for
+ * @switches: how often the idle task had been switched when it was promoted
+ * @slept_ns: how long it slept before that, since the governor was asked
+ * @timer: ends a sleep
+ * @states: the plan
+ */
+struct promote_cpu {
+	bool expired;
+	int chosen;
+	int index;
+	unsigned long switches;
+	u64 slept_ns;
+	struct hrtimer timer;
+	struct promote_state states[CPUIDLE_STATE_MAX];
+};
+
+static DEFINE_PER_CPU(struct promote_cpu, promote_cpus) = { .chosen = PROMOTE_NONE };
+
+static DEFINE_SPINLOCK(promote_lock);
+
+static bool promote = true;
+static bool isolated;
+
+static enum hrtimer_restart promote_expire(struct hrtimer *timer)
+{
+	container_of(timer, struct promote_cpu, timer)->expired = true;
+	return HRTIMER_NORESTART;
+}
+
+/* The idle task was switched out if this has changed: the idle period is over. */
+static unsigned long switches(void)
+{
+	return current->nvcsw + current->nivcsw;
+}
+
+static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_device *dev,
+				    bool *stop_tick)
+{
+	s64 limit_ns = cpuidle_governor_latency_req(dev->cpu);
+	int floor = promote_floor(pc->states, pc->index, limit_ns);
+
+	/*
+	 * A task may have come and gone between reflect and select; a limit or a
+	 * setting may have changed. Then the governor starts anew, and never
+	 * hears of this period.
+	 */
+	if (floor == PROMOTE_NONE || pc->switches != switches()) {
+		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
+		return -1;
+	}
+	trace_cpu_idle_promote(dev->cpu, pc->index, floor, pc->slept_ns);
+	/*
+	 * A tick was kept for a wrong guess to be noticed. In the deepest state
+	 * there is none to notice. (One that is stopped is not restarted here.)
+	 */
+	*stop_tick = promote_floor(pc->states, floor, limit_ns) == PROMOTE_NONE;
+	return floor;
+}
+
+/**
+ * cpuidle_promote_select - the state that a promotion leads to
+ * @dev: the device of this CPU
+ * @stop_tick: set, where there is one, to whether the tick is of no use there
+ *
+ * Return: its index, or -1: ask the governor.
+ */
+int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
+{
+	struct promote_cpu *pc = this_cpu_ptr(&promote_cpus);
+
+	if (likely(READ_ONCE(pc->chosen) == PROMOTE_NONE))
+		return -1;
+	return promoted_select(pc, dev, stop_tick);
+}
+
+static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
+{
+	ktime_t now, event;
+	u64 timeout_ns;
+
+	/* Neither was decided by a governor. */
+	if (dev->forced_idle_latency_limit_ns || idle_should_enter_s2idle())
+		return false;
+	/* Timers in ticks are too coarse. */
+	if (hrtimer_resolution > 1)
+		return false;
+
+	now = ktime_get();
+	event = ktime_sub(dev->next_hrtimer, now);
+	timeout_ns = promote_timeout(pc->states, index, max_t(s64, event, 0));
+	if (!timeout_ns)
+		return false;
+	if (promote_floor(pc->states, index, cpuidle_governor_latency_req(dev->cpu)) < 0)
+		return false;
+
+	pc->index = index;
+	pc->expired = false;
+	dev->states_usage[index].armed++;
+	hrtimer_start(&pc->timer, ktime_add_ns(now, timeout_ns), HRTIMER_MODE_ABS_PINNED_HARD);
+	return true;
+}
+
+/**
+ * cpuidle_promote_arm - do not let this CPU sleep in a shallow state for long
+ * @dev: the device of this CPU; its next_hrtimer is the next event of the clock
+ * @index: the state it is about to enter
+ *
+ * Return: whether there is something to disarm afterwards.
+ */
+bool cpuidle_promote_arm(struct cpuidle_device *dev, int index)
+{
+	struct promote_cpu *pc = this_cpu_ptr(&promote_cpus);
+
+	if (likely(!READ_ONCE(pc->states[index].timeout_ns)))
+		return false;
+	return arm(pc, dev, index);
+}
+
+/**
+ * cpuidle_promote_disarm - the CPU has left the state that the timer was armed for
+ */
+void cpuidle_promote_disarm(void)
+{
+	hrtimer_try_to_cancel(this_cpu_ptr(&promote_cpus.timer));
+}
+
+static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
+{
+	const struct promote_state *states = pc->states;
+	bool goes_on = pc->expired && index >= 0 && !need_resched();
+	int chosen = READ_ONCE(pc->chosen);
+	u64 more_ns;
+
+	pc->expired = false;
+	if (goes_on) {
+		if (chosen == PROMOTE_NONE) {
+			WRITE_ONCE(pc->chosen, index);
+			pc->slept_ns = 0;
+		}
+		pc->slept_ns += dev->last_residency_ns;
+		pc->switches = switches();
+		dev->states_usage[index].promoted++;
+		return -1;
+	}
+	if (chosen == PROMOTE_NONE)
+		return index;
+
+	/*
+	 * The whole period, as if in the chosen state: the governor will deduct
+	 * the exit latency of that one, so what the last one took longer is
+	 * deducted here.
+	 */
+	dev->last_residency_ns += pc->slept_ns;
+	if (index >= 0 && states[index].latency_ns > states[chosen].latency_ns) {
+		more_ns = states[index].latency_ns - states[chosen].latency_ns;
+		dev->last_residency_ns -= min(more_ns, dev->last_residency_ns);
+	}
+	WRITE_ONCE(pc->chosen, PROMOTE_NONE);
+	return chosen;
+}
+
+/**
+ * cpuidle_promote_reflect - what the governor is told of a sleep
+ * @dev: the device of this CPU; its last_residency_ns becomes that of the whole
+ *	idle period where promotions were part of it
+ * @index: the state that was entered, or an error
+ *
+ * Return: the state to tell the governor of; negative: nothing.
+ */
+int cpuidle_promote_reflect(struct cpuidle_device *dev, int index)
+{
+	struct promote_cpu *pc = this_cpu_ptr(&promote_cpus);
+
+	if (likely(!pc->expired && READ_ONCE(pc->chosen) == PROMOTE_NONE))
+		return index;
+	return promoted_reflect(pc, dev, index);
+}
+
+/* Somebody wants no noise on this CPU, not even that of a timer. */
+static bool is_quiet(int cpu)
+{
+	return cpu_is_isolated(cpu) || !housekeeping_cpu(cpu, HK_TYPE_TICK);
+}
+
+/**
+ * cpuidle_promote_update - take note of what may be entered and left
+ * @dev: a device whose states were enabled, disabled, or are new
+ */
+void cpuidle_promote_update(struct cpuidle_device *dev)
+{
+	struct promote_cpu *pc = per_cpu_ptr(&promote_cpus, dev->cpu);
+	struct cpuidle_driver *drv = cpuidle_get_cpu_driver(dev);
+	bool wanted;
+
+	if (!drv)
+		return;
+
+	spin_lock(&promote_lock);
+	/* What is left of another driver. Its CPU may be on its way out of it still. */
+	if (!dev->enabled)
+		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
+	wanted = promote && (isolated || !is_quiet(dev->cpu));
+	for (int i = 0; i < drv->state_count; i++) {
+		const struct cpuidle_state_usage *usage = &dev->states_usage[i];
+		const struct cpuidle_state *state = &drv->states[i];
+
+		pc->states[i].residency_ns = state->target_residency_ns;
+		pc->states[i].latency_ns = state->exit_latency_ns;
+		pc->states[i].allowed = !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED);
+		pc->states[i].leavable = wanted && !usage->stay && !(state->flags & NOT_LEAVABLE);
+	}
+	promote_plan(pc->states, drv->state_count);
+	spin_unlock(&promote_lock);
+}
+
+static int set_and_update(const char *text, const struct kernel_param *kp)
+{
+	int ret = param_set_bool(text, kp);
+	int cpu;
+
+	if (ret)
+		return ret;
+	mutex_lock(&cpuidle_lock);
+	for_each_possible_cpu(cpu) {
+		struct cpuidle_device *dev = per_cpu(cpuidle_devices, cpu);
+
+		if (dev)
+			cpuidle_promote_update(dev);
+	}
+	mutex_unlock(&cpuidle_lock);
+	return 0;
+}
+
+static const struct kernel_param_ops update_ops = {
+	.flags = KERNEL_PARAM_OPS_FL_NOARG,
+	.set = set_and_update,
+	.get = param_get_bool,
+};
+
+/* Next to cpuidle.off and cpuidle.governor. */
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "cpuidle."
+module_param_cb(promote, &update_ops, &promote, 0644);
+MODULE_PARM_DESC(promote, "leave shallow idle states that last too long");
+module_param_cb(promote_isolated, &update_ops, &isolated, 0644);
+MODULE_PARM_DESC(promote_isolated, "also on isolated CPUs and those that run without the tick");
+
+static int __init promote_init(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		hrtimer_setup(&per_cpu(promote_cpus, cpu).timer, promote_expire, CLOCK_MONOTONIC,
+			      HRTIMER_MODE_ABS_PINNED_HARD);
+	return 0;
+}
+core_initcall(promote_init);

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Promotion out of shallow idle states: what the core of cpuidle calls. See promote.c.
+ */
+#ifndef _DRIVERS_CPUIDLE_PROMOTE_H
+#define _DRIVERS_CPUIDLE_PROMOTE_H
+
+#include <linux/cpuidle.h>
+
+#ifdef CONFIG_CPU_IDLE_PROMOTE
+int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick);
+bool cpuidle_promote_arm(struct cpuidle_device *dev, int index);
+void cpuidle_promote_disarm(void);
+int cpuidle_promote_reflect(struct cpuidle_device *dev, int index);
+void cpuidle_promote_update(struct cpuidle_device *dev);
+
+/* One sleep in a state was as long as a deeper one needs. */
+static inline void cpuidle_promote_stuck(struct cpuidle_device *dev, int index, s64 ns)
+{
+	dev->states_usage[index].stuck_ns += ns;
+}
+#else
+static inline int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
+{
+	return -1;
+}
+
+static inline bool cpuidle_promote_arm(struct cpuidle_device *dev, int index)
+{
+	return false;
+}
+
+static inline void cpuidle_promote_disarm(void) { }
+
+static inline int cpuidle_promote_reflect(struct cpuidle_device *dev, int index)
+{
+	return index;
+}
+
+static inline void cpuidle_promote_update(struct cpuidle_device *dev) { }
+static inline void cpuidle_promote_stuck(struct cpuidle_device *dev, int index, s64 ns) { }
+#endif
+
+#endif /* _DRIVERS_CPUIDLE_PROMOTE_H */

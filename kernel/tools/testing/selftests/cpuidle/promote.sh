@@ -1,0 +1,270 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Promotion out of shallow idle states, in a kernel that has it: that it happens,
+# that every setting is honoured, and that governors do not learn from it.
+#
+# Usage: promote.sh MODULE-FOLDER [TEST...]
+# Needs root, cpuidle_synthetic, two CPUs and python3. Made for a machine whose clock
+# counts instructions: how long a CPU sleeps is then up to the test alone.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
+
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+PARAMETER=/sys/module/cpuidle/parameters/promote
+STATES=lite:1:10,mid:16:60,deep:32:120
+CPU=$CPUS/cpu1/cpuidle
+
+need_promotion() {
+	[ -e $PARAMETER ] || skip "this kernel cannot promote"
+	[ -e /sys/module/cpuidle_synthetic ] ||
+		insmod "$MODULES/cpuidle_synthetic.ko" states=$STATES || fail "insmod failed"
+}
+
+after_each() {
+	[ -e $PARAMETER ] || return 0
+	echo 1 > $PARAMETER
+	[ ! -e "$CPUS"/cpu1/online ] || echo 1 > "$CPUS"/cpu1/online
+	for state in 0 1 2; do
+		[ ! -e "$CPU/state$state" ] || {
+			disable "$state" 0
+			echo 1 > "$CPU/state$state/promote/enabled"
+		}
+	done
+}
+
+# Bursts of short sleeps on CPU 1, each with a silence behind it. The burst makes a
+# governor believe that sleeps are short. SCHED_FIFO: others are woken 50 us late.
+pattern() { # COUNT
+	python3 - "$1" <<-END || fail "the pattern failed"
+		import os, sys, time
+		os.sched_setaffinity(0, [1])
+		os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+		for _ in range(int(sys.argv[1])):
+		    for _ in range(8):
+		        time.sleep(15e-6)
+		    time.sleep(500e-6)
+	END
+}
+
+promoted() { # STATE
+	cat "$CPU/state$1/promote/promoted"
+}
+
+armed() { # STATE
+	cat "$CPU/state$1/promote/armed"
+}
+
+all_armed() {
+	sum "$CPU"/state*/promote/armed
+}
+
+leaves_shallow_states() {
+	need_promotion
+	lite=$(promoted 0) mid=$(promoted 1) deep=$(cat "$CPU"/state2/usage)
+	pattern 20
+	[ $(($(promoted 0) - lite)) -ge 15 ] || fail "promoted $(($(promoted 0) - lite)) times"
+	[ $(($(promoted 1) - mid)) -ge 15 ] || fail "not promoted a second time"
+	[ $(($(cat "$CPU"/state2/usage) - deep)) -ge 15 ] || fail "the deepest state is not entered"
+	[ "$(armed 2)" = 0 ] || fail "armed for the deepest state"
+	[ "$(promoted 0)" -le "$(armed 0)" ] || fail "promoted more often than armed"
+	[ "$(cat "$CPU"/state0/promote/stuck_us)" -gt 0 ] || fail "the meter stands still"
+	[ "$(cat "$CPU"/state2/promote/stuck_us)" = 0 ] || fail "stuck in the deepest state"
+}
+
+does_nothing_when_off() {
+	need_promotion
+	echo 0 > $PARAMETER
+	before=$(all_armed) stuck=$(cat "$CPU"/state0/promote/stuck_us)
+	pattern 20
+	[ "$(all_armed)" = "$before" ] || fail "armed"
+	[ "$(cat "$CPU"/state0/promote/stuck_us)" -ge $((stuck + 20 * 300)) ] ||
+		fail "the meter does not see what off costs"
+	echo 1 > $PARAMETER
+	pattern 20
+	[ "$(all_armed)" -gt "$before" ] || fail "not armed when on again"
+}
+
+leaves_only_states_that_may_be_left() {
+	need_promotion
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		echo 0 > "$cpu/cpuidle/state0/promote/enabled"
+	done
+	before=$(armed 0)
+	pattern 20
+	[ "$(armed 0)" = "$before" ] || fail "armed"
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		echo 1 > "$cpu/cpuidle/state0/promote/enabled"
+	done
+	pattern 20
+	[ "$(armed 0)" -gt "$before" ] || fail "not armed when enabled again"
+}
+
+passes_over_disabled_states() {
+	need_promotion
+	disable 1 1
+	mid=$(cat "$CPU"/state1/usage) deep=$(cat "$CPU"/state2/usage) lite=$(promoted 0)
+	pattern 20
+	[ "$(cat "$CPU"/state1/usage)" = "$mid" ] || fail "a disabled state is entered"
+	[ "$(promoted 0)" -gt "$lite" ] || fail "not promoted"
+	[ "$(cat "$CPU"/state2/usage)" -gt "$deep" ] || fail "not past it"
+	disable 2 1
+	before=$(all_armed)
+	pattern 20
+	[ "$(all_armed)" = "$before" ] || fail "armed without anywhere to go"
+}
+
+keeps_to_the_latency_limit() {
+	need_promotion
+	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
+	exec 3> /dev/cpu_dma_latency # holds as long as it is open
+	printf '\020\000\000\000' >&3 # 16 us
+	deep=$(cat "$CPU"/state2/usage) mid=$(armed 1) lite=$(promoted 0)
+	pattern 20
+	[ "$(promoted 0)" -gt "$lite" ] || fail "not promoted within the limit"
+	[ "$(armed 1)" = "$mid" ] || fail "armed for a state beyond the limit"
+	[ "$(cat "$CPU"/state2/usage)" = "$deep" ] || fail "enters a state beyond the limit"
+	exec 3>&-
+}
+
+refuses_nonsense() {
+	need_promotion
+	knob=$CPU/state0/promote/enabled
+	for word in '' x -1 2 ' ' "$(head -c 5000 /dev/zero | tr '\0' 9)"; do
+		! echo "$word" 2> /dev/null > "$knob" || fail "'$word' is taken"
+		! echo "$word" 2> /dev/null > $PARAMETER || fail "'$word' is taken"
+	done
+	[ "$(cat "$knob") $(cat $PARAMETER)" = "1 Y" ] || fail "changed all the same"
+	for file in armed promoted stuck_us; do
+		[ "$(stat -c %a "$CPU/state0/promote/$file")" = 444 ] || fail "$file can be written"
+	done
+	[ "$(stat -c %a "$knob")" = 644 ] || fail "anybody can change $knob"
+}
+
+survives_hotplug() {
+	need_promotion
+	for _ in $(seq 10); do
+		pattern 1000 &
+		sleep 0.3
+		echo 0 > "$CPUS"/cpu1/online
+		wait
+		echo 1 > "$CPUS"/cpu1/online
+	done
+	lite=$(promoted 0)
+	pattern 20
+	[ "$(promoted 0)" -gt "$lite" ] || fail "no promotions any more"
+}
+
+survives_another_governor() {
+	need_promotion
+	governor=$(cat "$CPUS"/cpuidle/current_governor)
+	pattern 3000 &
+	for _ in $(seq 3); do
+		# shellcheck disable=SC2013
+		for other in $(cat "$CPUS"/cpuidle/available_governors); do
+			echo "$other" > "$CPUS"/cpuidle/current_governor
+			sleep 0.05
+		done
+	done
+	echo "$governor" > "$CPUS"/cpuidle/current_governor
+	wait
+	lite=$(promoted 0)
+	pattern 20
+	[ "$(promoted 0)" -gt "$lite" ] || fail "no promotions any more"
+}
+
+survives_switching_all_the_time() {
+	need_promotion
+	pattern 3000 &
+	load=$!
+	while kill -0 $load 2> /dev/null; do
+		for n in 0 1; do
+			disable 1 $n
+			echo $n > $PARAMETER
+			disable 2 $n
+			echo $n > "$CPU"/state0/promote/enabled
+		done
+		sleep 0.01
+	done
+	wait
+}
+
+survives_another_driver() {
+	need_promotion
+	pattern 3000 &
+	for _ in $(seq 3); do
+		rmmod cpuidle_synthetic
+		insmod "$MODULES/cpuidle_synthetic.ko" states=one:1:1 || fail "insmod failed"
+		sleep 0.02
+		rmmod cpuidle_synthetic
+		insmod "$MODULES/cpuidle_synthetic.ko" states=$STATES || fail "insmod failed"
+		sleep 0.02
+	done
+	wait
+	pattern 20
+	[ "$(promoted 0)" -gt 0 ] || fail "no promotions any more"
+}
+
+# What the governor itself has chosen: entries, less those that a promotion led to.
+choices() {
+	echo "$(cat "$CPU"/state0/usage)" \
+		"$(($(cat "$CPU"/state1/usage) - $(promoted 0)))" \
+		"$(($(cat "$CPU"/state2/usage) - $(promoted 1)))"
+}
+
+shares() { # of the three states in what the governor chooses for a usual load, in %
+	before=$(choices)
+	pattern 1000
+	# shellcheck disable=SC2046,SC2086
+	set -- $(choices) $before
+	all=$(($1 + $2 + $3 - $4 - $5 - $6))
+	echo $((100 * ($1 - $4) / all)) $((100 * ($2 - $5) / all)) $((100 * ($3 - $6) / all))
+}
+
+learns_nothing() { # GOVERNOR: 10,000 promotions leave its choices as they are
+	need_promotion
+	grep -qw "$1" "$CPUS"/cpuidle/available_governors || skip "this kernel has no $1"
+	was=$(cat "$CPUS"/cpuidle/current_governor)
+	echo "$1" > "$CPUS"/cpuidle/current_governor
+	echo 0 > $PARAMETER
+	without=$(shares)
+	echo 1 > $PARAMETER
+	before=$(promoted 0)
+	pattern 15000
+	promotions=$(($(promoted 0) - before))
+	with=$(shares)
+	echo 0 > $PARAMETER
+	after=$(shares)
+	echo "$was" > "$CPUS"/cpuidle/current_governor
+	echo "$1 chooses lite, mid, deep, in %: before $promotions promotions $without," \
+		"after them $with, and with promotion off again $after"
+	# shellcheck disable=SC2086
+	for two in "$with" "$after"; do
+		set -- $without $two
+		for _ in 1 2 3; do
+			[ $((($1 - $4) * ($1 - $4))) -le 9 ] || fail "not as before"
+			shift
+		done
+	done
+	[ "$promotions" -ge 10000 ] || fail "not promoted often enough"
+}
+
+menu_learns_nothing() {
+	learns_nothing menu
+}
+
+ladder_learns_nothing() {
+	learns_nothing ladder
+}
+
+[ $# -gt 0 ] || set -- leaves_shallow_states does_nothing_when_off \
+	leaves_only_states_that_may_be_left passes_over_disabled_states \
+	keeps_to_the_latency_limit refuses_nonsense survives_hotplug \
+	survives_another_governor survives_switching_all_the_time survives_another_driver \
+	menu_learns_nothing ladder_learns_nothing
+run_tests "$@"
