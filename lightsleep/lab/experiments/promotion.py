@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How long a CPU stays in a shallow idle state by mistake, with and without promotion.
+
+A burst of short sleeps teaches the governor that sleeps are short; then nothing comes
+(inside/silence.py). menu and teo keep the tick in that case, which ends the mistake after some
+milliseconds at the earliest; ladder stops it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+
+KERNEL = "6.12-series"
+CPU = 1
+SILENCES = 10
+STATES = "lite:1:10,mid:16:30,deep:32:64"
+"""name:latency_us:residency_us. Even ladder, which goes by latencies, is misled in these."""
+
+KNOBS = f"/sys/devices/system/cpu/cpu{CPU}/cpuidle"
+
+
+def count(guest: Guest, files: str) -> int:
+    """Return the sum of the numbers in those files of CPU's idle states."""
+    done = guest.run(["sh", "-c", f"cat {KNOBS}/state*/{files}"], check=False)
+    return sum(int(word) for word in done.stdout.split())
+
+
+def figures(
+    silences: list[dict[str, Any]], promoted: int, armed: int, entered: int
+) -> dict[str, float]:
+    """Return the metrics of one run."""
+    fooled = [x["exit_shallow_us"] for x in silences if x["exit_shallow_us"]]
+    length_us = sum(x["length_us"] for x in silences)
+    return {
+        "exit_shallow_us": statistics.median(fooled) if fooled else 0,
+        "longest_us": max(fooled, default=0),
+        "fooled_pct": 100 * len(fooled) / len(silences),
+        "deep_pct": 100 * sum(x["deep_us"] for x in silences) / length_us,
+        "wakes": sum(x["wakes"] for x in silences) / len(silences),
+        "promotions": promoted / len(silences),
+        "armed_pct": 100 * armed / entered,
+    }
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Go through bursts and silences on one CPU."""
+    if guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver") == "none\n":
+        guest.insmod(f"cpuidle_synthetic states={STATES}")
+    names = ("promote/promoted", "promote/armed", "usage")
+    before = [count(guest, name) for name in names]
+    done = guest.run(
+        [
+            *("python3", "-m", "lightsleep.lab.inside.silence"),
+            *("--cpu", str(CPU), "--count", str(SILENCES)),
+        ],
+        timeout_s=300,
+    )
+    after = [count(guest, name) for name in names]
+    silences: list[dict[str, Any]] = json.loads(done.stdout)
+    promoted, armed, entered = (y - x for x, y in zip(before, after, strict=True))
+    return figures(silences, promoted, armed, entered)
+
+
+EXPERIMENT = Experiment(
+    title="Promotion out of a shallow idle state",
+    hypothesis=(
+        "A CPU whose governor was misled reaches its deepest state one timer period per state "
+        "after the silence begins: (residency + 2 x latency) of each state on the way, at least "
+        "50 times sooner than with the tick that menu keeps, and however long the silence lasts "
+        "where ladder has stopped it. Falsified by a smaller ratio, or by a silence that "
+        "a promoted CPU spends in a shallow state."
+    ),
+    arms=(
+        Arm(
+            "tick",
+            "baseline",
+            "menu, which keeps the tick where it expects a short sleep; no promotion",
+            append="cpuidle.promote=0 cpuidle.governor=menu",
+            kernel=KERNEL,
+        ),
+        Arm(
+            "off",
+            "treatment",
+            "ladder, which lets the tick be stopped; no promotion",
+            append="cpuidle.promote=0 cpuidle.governor=ladder",
+            kernel=KERNEL,
+        ),
+        Arm(
+            "lightsleep",
+            "treatment",
+            "menu, with promotion",
+            append="cpuidle.promote=1 cpuidle.governor=menu",
+            kernel=KERNEL,
+        ),
+        Arm(
+            "lightsleep-ladder",
+            "treatment",
+            "ladder, with promotion",
+            append="cpuidle.promote=1 cpuidle.governor=ladder",
+            kernel=KERNEL,
+        ),
+        Arm(
+            "tick-again",
+            "control",
+            "booted as tick is",
+            append="cpuidle.promote=0 cpuidle.governor=menu",
+            kernel=KERNEL,
+        ),
+    ),
+    metrics=(
+        Metric(
+            "exit_shallow_us",
+            "us",
+            "lower",
+            "Shallow by mistake",
+            "From the begin of the silence until the deepest state is entered, or until it ends; "
+            f"median over {SILENCES} silences of those that began in another state",
+        ),
+        Metric("longest_us", "us", "lower", "Longest of these", "The longest of the same times"),
+        Metric(
+            "fooled_pct",
+            "%",
+            "none",
+            "Silences begun shallow",
+            "Share of the silences that began in another state than the deepest",
+        ),
+        Metric(
+            "deep_pct",
+            "%",
+            "higher",
+            "Silence in the deepest state",
+            "Share of the time of all silences",
+        ),
+        Metric(
+            "wakes",
+            "",
+            "lower",
+            "Wakes per silence",
+            "How often the CPU left an idle state during a silence, promotions and ticks included",
+        ),
+        Metric(
+            "promotions",
+            "",
+            "none",
+            "Promotions per silence",
+            "States ended by the timer, bursts included",
+        ),
+        Metric(
+            "armed_pct",
+            "%",
+            "none",
+            "Timers armed",
+            "Share of all entries into an idle state for which the timer was armed",
+        ),
+    ),
+    measure=measure,
+    warmup=0,
+    accel="tcg-icount",
+)

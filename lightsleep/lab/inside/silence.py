@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What becomes of a CPU that a governor takes for busy: run in a guest, prints JSON.
+
+A burst of short sleeps teaches the governor that sleeps are short. Then nothing comes. The trace of
+cpu_idle tells which states the CPU goes through from there.
+
+Python's standard library only; needs root and tracefs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+TRACING = Path("/sys/kernel/tracing")
+CPUS = Path("/sys/devices/system/cpu")
+LINE = re.compile(
+    r"\s(\d+)\.(\d{6}): (cpu_idle: state=(\d+) cpu_id=(\d+)|tracing_mark_write: (\w+))"
+)
+EXIT = 2**32 - 1
+BEGIN, END = "silence", "noise"
+
+
+@dataclass
+class Silence:
+    """One silence, as the CPU went through it."""
+
+    first: int
+    """The state that it began in."""
+    exit_shallow_us: int
+    """From its beginning until the deepest state was entered, or until it ended."""
+    reached: bool
+    """Whether the deepest state was entered."""
+    deep_us: int
+    """Time spent in the deepest state."""
+    wakes: int
+    """How often the CPU left an idle state."""
+    length_us: int
+
+
+def states(cpu: int) -> list[int]:
+    """Return the indices of the states that may be entered."""
+    folders = CPUS.glob(f"cpu{cpu}/cpuidle/state*")
+    return sorted(int(x.name[5:]) for x in folders if (x / "disable").read_text() == "0\n")
+
+
+def events(trace: str, cpu: int) -> Iterator[tuple[int, int | str]]:
+    """Yield time in us, and the state entered, EXIT, or the mark written."""
+    for line in trace.splitlines():
+        found = LINE.search(line)
+        if found and (found[6] or int(found[5]) == cpu):
+            yield int(found[1]) * 10**6 + int(found[2]), found[6] or int(found[4])
+
+
+def silences(trace: str, cpu: int, deepest: int) -> Iterator[Silence]:
+    """Yield what the CPU did between each BEGIN and END."""
+    one: Silence | None = None
+    quiet, begin_us, entered = False, 0, (0, EXIT)
+    for at_us, what in events(trace, cpu):
+        if what in (BEGIN, END):
+            if one is not None:
+                one.length_us = at_us - begin_us
+                if not one.reached:
+                    one.exit_shallow_us = one.length_us
+                yield one
+            one, quiet = None, what == BEGIN
+        elif not quiet or not isinstance(what, int):
+            continue
+        elif what == EXIT:
+            if one is not None:
+                one.wakes += 1
+                one.deep_us += at_us - entered[0] if entered[1] == deepest else 0
+        else:
+            if one is None:
+                one, begin_us = Silence(what, 0, False, 0, 0, 0), at_us
+            if what == deepest and not one.reached:
+                one.reached, one.exit_shallow_us = True, at_us - begin_us
+            entered = (at_us, what)
+
+
+def main() -> None:
+    """Print one JSON list of silences."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cpu", type=int, default=1)
+    parser.add_argument("--count", type=int, default=10)
+    parser.add_argument("--burst", type=int, default=64, help="sleeps before each silence")
+    parser.add_argument("--sleep-us", type=float, default=15)
+    parser.add_argument("--silence-ms", type=float, default=1500)
+    args = parser.parse_args()
+
+    os.sched_setaffinity(0, [args.cpu])
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))  # without it, sleeps are 50 us late
+    (TRACING / "trace_clock").write_text("mono")
+    (TRACING / "trace").write_text("")
+    # Left on: to switch it is to patch the kernel's code, which QEMU does not take well.
+    (TRACING / "events/power/cpu_idle/enable").write_text("1")
+    with (TRACING / "trace_marker").open("w", buffering=1) as mark:
+        for _ in range(args.count):
+            for _ in range(args.burst):
+                time.sleep(args.sleep_us / 1e6)
+            mark.write(BEGIN)
+            mark.flush()
+            time.sleep(args.silence_ms / 1e3)
+            mark.write(END)
+            mark.flush()
+    trace = (TRACING / "trace").read_text()
+    found = silences(trace, args.cpu, states(args.cpu)[-1])
+    print(json.dumps([asdict(x) for x in found]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Promotion in guests, and what its experiment makes of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from ktap import run_selftest
+
+from lightsleep.lab.experiments.promotion import figures
+from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.inside.silence import EXIT, Silence, silences
+
+DEEPEST = 3
+
+
+def trace(*events: tuple[int, str]) -> str:
+    """Return what the kernel would have printed of CPU 1: time in us, and mark or state."""
+    header = "# tracer: nop\n#\n#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n"
+    lines = []
+    for at_us, what in events:
+        time = f"{at_us // 10**6:5d}.{at_us % 10**6:06d}"
+        said = (
+            f"cpu_idle: state={what} cpu_id=1" if what.isdigit() else f"tracing_mark_write: {what}"
+        )
+        lines.append(f"          <idle>-0       [001] d..1.  {time}: {said}\n")
+    return header + "".join(lines)
+
+
+OUT = str(EXIT)
+
+
+def test_a_cpu_that_is_promoted_step_by_step() -> None:
+    text = trace(
+        *((90, "1"), (95, OUT), (100, "silence")),
+        *((1_000_000, "1"), (1_000_026, OUT), (1_000_028, "2"), (1_000_090, OUT)),
+        *((1_000_093, "3"), (2_000_093, OUT), (2_000_099, "noise"), (2_000_100, "3")),
+    )
+    assert list(silences(text, 1, DEEPEST)) == [Silence(1, 93, True, 1_000_000, 3, 1_000_099)]
+
+
+def test_a_cpu_that_is_stuck() -> None:
+    text = trace(
+        (100, "silence"), (110, "1"), (4_110, OUT), (4_112, "2"), (9_000, OUT), (9_010, "noise")
+    )
+    assert list(silences(text, 1, DEEPEST)) == [Silence(1, 8_900, False, 0, 2, 8_900)]
+
+
+def test_a_cpu_that_was_not_misled_and_another_cpu() -> None:
+    text = trace((100, "silence"), (110, "3"), (500, OUT), (510, "noise"))
+    other = text.replace("cpu_id=1", "cpu_id=0")
+    assert list(silences(text, 1, DEEPEST)) == [Silence(3, 0, True, 390, 1, 400)]
+    assert list(silences(other, 1, DEEPEST)) == []
+
+
+def test_figures_are_of_those_that_were_misled() -> None:
+    found = [
+        Silence(1, 90, True, 900, 3, 1_000),
+        Silence(1, 110, True, 880, 5, 1_000),
+        Silence(3, 0, True, 1_000, 1, 1_000),
+    ]
+    assert figures([asdict(x) for x in found], promoted=6, armed=30, entered=60) == {
+        "exit_shallow_us": 100,
+        "longest_us": 110,
+        "fooled_pct": 100 * 2 / 3,
+        "deep_pct": 100 * 2_780 / 3_000,
+        "wakes": 3,
+        "promotions": 2,
+        "armed_pct": 50,
+    }
+
+
+KERNEL = "6.12-series"
+CPU = "/sys/devices/system/cpu/cpu1/cpuidle"
+ENOUGH_S = 900.0
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_selftest() -> None:
+    with boot(Machine(kernel=KERNEL, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
+        result = run_selftest(guest, "promote.sh", timeout_s=ENOUGH_S)
+    assert not result.failed
+    assert not result.skipped
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_isolated_cpus_are_left_alone_unless_asked_for() -> None:
+    machine = Machine(
+        kernel=KERNEL,
+        accel="tcg-icount",
+        append="isolcpus=domain,1",
+        modules=("cpuidle_synthetic states=lite:1:10,mid:16:30,deep:32:64",),
+    )
+    burst = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
+    with boot(machine, "promote-isolated", ENOUGH_S) as guest:
+        guest.run(burst, timeout_s=ENOUGH_S)
+        assert guest.read_text(f"{CPU}/state0/promote/armed") == "0\n"
+        guest.write_text("/sys/module/cpuidle/parameters/promote_isolated", "1")
+        guest.run(burst, timeout_s=ENOUGH_S)
+        assert int(guest.read_text(f"{CPU}/state0/promote/promoted")) > 0
