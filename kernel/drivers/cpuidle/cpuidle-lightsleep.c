@@ -52,12 +52,10 @@
 #include "idle_driver.h"
 #include "poll_limit.h"
 #include "poll_source.h"
+#include "poll_wait.h"
 
 #define POLL_INDEX		0
 #define HALT_INDEX		1
-
-/* Looks at the flag between two looks at the clock: keeps the clock cheap. */
-#define LOOKS_PER_CLOCK		16
 
 /* How long a poll that the measurement asked for may last. */
 #define FORCED_POLL_NS		(10 * NSEC_PER_MSEC)
@@ -253,7 +251,7 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 {
 	enum outcome outcome = IDLE_EXPIRED;
 	unsigned int looks = 0;
-	u64 start_ns;
+	u64 start_ns, spent_ns = 0;
 
 	ls->polls++;
 	begin_wait(ls, WAIT_POLL);
@@ -264,12 +262,13 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 	if (current_set_polling_and_test())
 		outcome = IDLE_WOKEN;
 	while (outcome == IDLE_EXPIRED) {
-		cpu_relax();
+		poll_wait(for_ns - spent_ns);
 		if (need_resched() || poll_sources_peek()) {
 			outcome = IDLE_WOKEN;
 		} else if (++looks == LOOKS_PER_CLOCK) {
 			looks = 0;
-			if (local_clock() - start_ns >= for_ns)
+			spent_ns = local_clock() - start_ns;
+			if (spent_ns >= for_ns)
 				break;
 		}
 	}

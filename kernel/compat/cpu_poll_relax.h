@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * cpu_poll_relax() of arm64 for kernels without "arm64: wait for a store with a
+ * timeout" and its series, and for words of 64 bits only, as the flags of a
+ * task are.
+ *
+ * Such a kernel tells modules nothing but what it tells user space: EVTSTRM is
+ * there if the event stream is on, which leaves out that it is off around power
+ * states that lose it; nobody polls there.
+ */
+#ifndef _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H
+#define _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H
+
+#include <linux/processor.h>
+#include <asm/barrier.h>
+
+#ifndef cpu_poll_relax
+
+#include <linux/delay.h>
+#include <linux/minmax.h>
+#include <linux/time64.h>
+#include <asm/arch_timer.h>
+#include <asm/cmpxchg.h>
+#include <asm/cpufeature.h>
+#include <asm/hwcap.h>
+
+/* WFET, spelled so that any assembler knows it, once *@word is watched. */
+static inline void wait_until(unsigned long *word, unsigned long seen, u64 deadline)
+{
+	unsigned long now;
+
+	asm volatile("sevl\n"
+		     "wfe\n"
+		     "ldxr	%[now], %[word]\n"
+		     "eor	%[now], %[now], %[seen]\n"
+		     "cbnz	%[now], 1f\n"
+		     "msr	s0_3_c1_c0_0, %[deadline]\n"
+		     "1:"
+		     : [now] "=&r" (now), [word] "+Q" (*word)
+		     : [seen] "r" (seen), [deadline] "r" (deadline));
+}
+
+static inline void cpu_poll_relax(unsigned long *word, unsigned long seen, u64 timeout_ns)
+{
+	if (cpu_have_named_feature(WFXT)) {
+		u64 ns = min_t(u64, timeout_ns, NSEC_PER_SEC);
+		u64 rate = loops_per_jiffy * HZ;
+
+		wait_until(word, seen, __arch_counter_get_cntvct() + ns * rate / NSEC_PER_SEC);
+	} else if (cpu_have_named_feature(EVTSTRM) &&
+		   timeout_ns >= ARCH_TIMER_EVT_STREAM_PERIOD_US * NSEC_PER_USEC) {
+		__cmpwait_relaxed(word, seen);
+	} else {
+		cpu_relax();
+	}
+}
+
+#endif /* cpu_poll_relax */
+
+#endif /* _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H */
