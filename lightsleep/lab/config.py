@@ -108,7 +108,7 @@ def _with_and_without(*ours: BuiltKernel) -> list[BuiltKernel]:
                 with_it,
                 name=f"{with_it.version}-plain",
                 purpose=f"all that {with_it.name} has, but the patches",
-                fragments=(*with_it.fragments[:-1], "plain"),
+                fragments=(*with_it.fragments[: with_it.fragments.index("series")], "plain"),
                 patched=False,
             ),
         )
@@ -121,7 +121,7 @@ SERIES_KERNELS = _with_and_without(
         purpose="our series of patches",
         suite="bookworm",
         version="6.12",
-        fragments=("common", "series"),
+        fragments=("common", "series", "polling"),
         patched=True,
     ),
     BuiltKernel(

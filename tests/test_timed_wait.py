@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Kernels of the series: waits with a timeout end, whatever the command line says.
+
+Under emulation WFE and WFET do not sleep: what is tested is that code gets on without the event
+stream, and what KUnit's test says; not how long a real CPU sleeps.
+"""
+
+import pytest
+from ktap import parse
+
+from lightsleep.lab.guest import Guest, Machine, boot
+
+pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
+
+KERNEL = "6.12-series"
+RESULTS = "/sys/kernel/debug/kunit/cond_load_timeout/results"
+CPU = "/sys/devices/system/cpu"
+NO_EVENT_STREAM = "clocksource.arm_arch_timer.evtstrm=0"
+ENOUGH_S = 1200.0
+
+
+def kunit(guest: Guest) -> str:
+    """Return the test's own part of what KUnit says."""
+    text = guest.read_text(RESULTS)
+    return "\n".join(line.strip() for line in text.splitlines() if line.startswith("    "))
+
+
+@pytest.mark.parametrize(
+    ("arch", "append"),
+    [
+        ("x86_64", ""),
+        ("aarch64", ""),
+        ("aarch64", NO_EVENT_STREAM),
+        ("ppc64le", ""),
+    ],
+)
+def test_kunit(arch: str, append: str) -> None:
+    machine = Machine(arch=arch, kernel=KERNEL, append=f"kunit.enable=1 {append}", accel="tcg")
+    with boot(machine, f"kunit-{arch}", ENOUGH_S) as guest:
+        result = parse(kunit(guest))
+    assert not result.failed
+    assert not result.skipped
+    assert "interrupts_off" in result.passed
+
+
+@pytest.mark.parametrize("append", ["", NO_EVENT_STREAM])
+@pytest.mark.parametrize("driver", ["lightsleep", "haltpoll"])
+def test_an_arm64_cpu_polls_without_interrupts_and_halts_nevertheless(
+    driver: str, append: str
+) -> None:
+    """It is woken by a store, and without one its poll ends, and it goes on to WFI."""
+    machine = Machine(
+        arch="aarch64",
+        kernel=KERNEL,
+        append=f"{append} cpuidle_haltpoll.force=1" if driver == "haltpoll" else append,
+        modules=("cpuidle_lightsleep",) if driver == "lightsleep" else (),
+        accel="tcg",
+    )
+    with boot(machine, f"poll-{driver}", ENOUGH_S) as guest:
+        assert guest.read_text(f"{CPU}/cpuidle/current_driver").strip() == driver
+        features = guest.run(["grep", "-m1", "Features", "/proc/cpuinfo"]).stdout.split()
+        assert ("evtstrm" in features) is (NO_EVENT_STREAM not in append)
+        event = "sched:sched_wake_idle_without_ipi"
+        pipe = ["perf", "bench", "sched", "pipe", "-l", "2000"]
+        counted = guest.run(["perf", "stat", "-a", "-x,", "-e", event, *pipe])
+        assert int(counted.stderr.split(",")[0]) > 2000
+        usage = f"{CPU}/cpu1/cpuidle/state1/usage"
+        before = int(guest.read_text(usage))
+        guest.run(["sleep", "2"])
+        assert int(guest.read_text(usage)) > before
