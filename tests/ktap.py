@@ -50,7 +50,7 @@ def parse(text: str) -> Result:
 
 
 def run_selftest(
-    guest: Guest, script: str, *tests: str, timeout_s: float = 900, **variables: int
+    guest: Guest, script: str, *tests: str, timeout_s: float = 900, **variables: int | str
 ) -> Result:
     """Run a selftest script, all of it or only ``tests``, and return its results.
 

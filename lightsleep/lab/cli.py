@@ -185,6 +185,20 @@ def compare(
     metavar="DRIVE",
     help="Storage for such a device, as QEMU's -drive takes it, without if=.",
 )
+@click.option(
+    "--object",
+    "objects",
+    multiple=True,
+    metavar="OBJECT",
+    help="What serves such a device, as QEMU's -object takes it.",
+)
+@click.option(
+    "--netdev",
+    "netdevs",
+    multiple=True,
+    metavar="NETDEV",
+    help="What a network device is connected to, as QEMU's -netdev takes it.",
+)
 def shell(
     arch: str,
     kernel: str,
@@ -193,6 +207,8 @@ def shell(
     modules: tuple[str, ...],
     devices: tuple[str, ...],
     drives: tuple[str, ...],
+    objects: tuple[str, ...],
+    netdevs: tuple[str, ...],
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
@@ -207,6 +223,8 @@ def shell(
         accel=accel,
         devices=devices,
         drives=drives,
+        objects=objects,
+        netdevs=netdevs,
     )
     console = Console(stderr=True)
     with console.status("preparing") as status:

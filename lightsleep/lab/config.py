@@ -276,10 +276,14 @@ GUEST_SUITE = "trixie"
 GUEST_PACKAGES = (
     *("base-files", "dash", "bash", "coreutils", "grep", "sed", "util-linux", "procps", "kmod"),
     *("busybox-static", "linux-perf", "python3-minimal", "python3-click", "python3-rich"),
+    *("fio", "sockperf"),
 )
 
 DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")
 """Modules a cloud kernel needs, beyond what it has built in, to reach the guest's root."""
+
+USEFUL_DRIVERS = ("virtio_net",)
+"""Modules that experiments use; a kernel built here may be without."""
 
 
 def lookup(kind: str, table: Mapping[str, T], name: str) -> T:

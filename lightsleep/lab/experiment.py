@@ -64,6 +64,11 @@ class Experiment:
     warmup: int = 1
     accel: Wanted | None = None
     """What runs the guests where nobody chose; None: KVM where it works, else TCG."""
+    devices: tuple[str, ...] = ()
+    """Devices of all arms; see ``Machine``, as for what follows."""
+    drives: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+    netdevs: tuple[str, ...] = ()
 
 
 IDLE_RESIDENCY = Metric(

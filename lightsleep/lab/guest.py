@@ -56,6 +56,10 @@ class Machine:
     """Devices to add, each as QEMU's ``-device`` takes it."""
     drives: tuple[str, ...] = ()
     """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
+    objects: tuple[str, ...] = ()
+    """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
+    netdevs: tuple[str, ...] = ()
+    """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -64,6 +68,8 @@ class Machine:
         words += [word for module in self.modules for word in ("--module", module)]
         words += [word for device in self.devices for word in ("--device", device)]
         words += [word for drive in self.drives for word in ("--drive", drive)]
+        words += [word for item in self.objects for word in ("--object", item)]
+        words += [word for item in self.netdevs for word in ("--netdev", item)]
         return shlex.join(words)
 
 
@@ -95,6 +101,8 @@ def prepare(
         interactive=interactive,
         devices=machine.devices,
         drives=machine.drives,
+        objects=machine.objects,
+        netdevs=machine.netdevs,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import lightsleep
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, host
-from lightsleep.lab.config import DRIVERS
+from lightsleep.lab.config import DRIVERS, USEFUL_DRIVERS
 from lightsleep.lab.roots import GuestRoot, KernelTree
 
 GUEST_FILES = Path(__file__).parent / "inside"
@@ -23,10 +23,13 @@ GUEST_MODULES = "/usr/lib/lightsleep/modules"
 """Where a guest finds the modules we built."""
 
 
-def with_dependencies(tree: KernelTree, names: Iterable[str]) -> list[Path]:
+def with_dependencies(
+    tree: KernelTree, names: Iterable[str], useful: Iterable[str] = ()
+) -> list[Path]:
     """Return the files of modules ``names`` and of all they need, in the order to load them.
 
-    A name that is built into the kernel contributes nothing.
+    A name that is built into the kernel contributes nothing, nor does one that is only ``useful``
+    and that the kernel does not have. Raises LightsleepError where it has not one of ``names``.
     """
     needs: dict[str, tuple[str, list[str]]] = {}
     for line in (tree.modules / "modules.dep").read_text().splitlines():
@@ -34,7 +37,7 @@ def with_dependencies(tree: KernelTree, names: Iterable[str]) -> list[Path]:
         needs[_name(file)] = (file, others.split())
     builtin = {_name(x) for x in (tree.modules / "modules.builtin").read_text().split()}
     found: dict[str, None] = {}
-    for name in names:
+    for name in [*names, *(x for x in useful if x in needs)]:
         if name in builtin:
             continue
         if name not in needs:
@@ -81,7 +84,10 @@ def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Pat
         (stage / "bin/sh").symlink_to("busybox")
         shutil.copy(GUEST_FILES / "init", stage / "init")
         (stage / "init").chmod(0o755)
-        names = [copy_module(x, stage / "drivers") for x in with_dependencies(tree, DRIVERS)]
+        names = [
+            copy_module(x, stage / "drivers")
+            for x in with_dependencies(tree, DRIVERS, USEFUL_DRIVERS)
+        ]
         (stage / "modules.load").write_text("".join(f"/drivers/{name}\n" for name in names))
         _payload(stage / "payload", modules)
         _pack(stage, scratch / "initramfs")

@@ -228,6 +228,13 @@ def attempt(
     """Do what ``compare`` does, but never start over."""
     if experiment.accel and machine.accel == "auto":
         machine = replace(machine, accel=experiment.accel)
+    machine = replace(
+        machine,
+        devices=(*machine.devices, *experiment.devices),
+        drives=(*machine.drives, *experiment.drives),
+        objects=(*machine.objects, *experiment.objects),
+        netdevs=(*machine.netdevs, *experiment.netdevs),
+    )
     machines = {
         arm.name: replace(
             machine,

@@ -46,6 +46,10 @@ class Hardware:
     """Devices on top of those that the lab needs, each as QEMU's ``-device`` takes it."""
     drives: tuple[str, ...] = ()
     """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
+    objects: tuple[str, ...] = ()
+    """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
+    netdevs: tuple[str, ...] = ()
+    """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -70,6 +74,8 @@ class Hardware:
             *(word for device in self.arch.bridges for word in ("-device", device)),
             *("-device", f"virtio-blk-pci,drive=root,bus={self.arch.bus}"),
             *("-device", f"virtio-serial-pci,bus={self.arch.bus}"),
+            *(word for item in self.objects for word in ("-object", item)),
+            *(word for item in self.netdevs for word in ("-netdev", item)),
             *(word for drive in self.drives for word in ("-drive", f"if=none,{drive}")),
             *(word for device in self.devices for word in ("-device", device)),
         ]
