@@ -313,7 +313,7 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 	}
 
 	ls->outcome = IDLE_WOKEN;
-	if (current_clr_polling_and_test())
+	if (poll_sources_rest() || current_clr_polling_and_test())
 		return POLL_INDEX;
 
 	ls->halts++;
@@ -565,6 +565,9 @@ static int lightsleep_cpu_offline(unsigned int cpu)
 {
 	struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
 
+	local_irq_disable();
+	poll_sources_rest();
+	local_irq_enable();
 	if (ls->dev.registered)
 		sysfs_remove_group(&get_cpu_device(cpu)->kobj, &statistics);
 	cpuidle_unregister_device(&ls->dev);

@@ -16,7 +16,15 @@
  *  4. raises an interrupt at itself for each hit. Interrupts are off until the
  *     cpuidle core has taken the time and has left idle; only then the handler
  *     runs, in an interrupt: with the same rules, accounted in the same way,
- *     and followed by the same softirqs as the one that it replaces.
+ *     and followed by the same softirqs as the one that it replaces;
+ *  5. expects to be idle again soon, as work for a device often leads to more of
+ *     it: the source is started again at once, and *lingers* until the next poll.
+ *     Else a device that answers before its CPU is idle interrupts it every time.
+ *     Therefore a source lingers after a notification as well as after a hit.
+ *     Whatever else comes first stops it, as in 3: the CPU halts without a poll, it
+ *     goes offline, or linger_us are over. So a CPU that turns out to be busy may
+ *     notice work late, by linger_us at most. It does not try again for LINGER_NOT
+ *     times, and for twice as many each time that it was wrong again.
  *
  * Each call of driver code in idle is measured, every time. A source that takes
  * longer than peek_budget_ns again and again (in more than one call in STRIKE)
@@ -48,6 +56,7 @@
 
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
+#include <linux/hrtimer.h>
 #include <linux/irq_work.h>
 #include <linux/irqflags.h>
 #include <linux/lockdep.h>
@@ -61,6 +70,7 @@
 #include <linux/smp.h>
 #include <linux/workqueue.h>
 
+#include "hrtimer_setup.h"
 #include "poll_source.h"
 
 /* A call that overruns counts as much as this many that do not. */
@@ -73,13 +83,23 @@
 
 #define PEEK_BUDGET_NS_DEFAULT	5000
 
+#define LINGER_US_DEFAULT	500
+/* So many times without, after no poll came in time; at most, if that goes on. */
+#define LINGER_NOT		8
+#define LINGER_NOT_MAX		1024
+
 static unsigned int peek_budget_ns = PEEK_BUDGET_NS_DEFAULT;
 module_param(peek_budget_ns, uint, 0644);
 MODULE_PARM_DESC(peek_budget_ns, "how long a call of a poll source in idle may take (ns, default 5000)");
 
+static unsigned int linger_us = LINGER_US_DEFAULT;
+module_param(linger_us, uint, 0644);
+MODULE_PARM_DESC(linger_us, "how long notifications may stay suppressed after a hit, until the next poll (us, default 500, 0: not at all)");
+
 DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 
 static DEFINE_PER_CPU(struct list_head, poll_sources);
+static DEFINE_PER_CPU(struct hrtimer, linger_timers);
 
 static DEFINE_MUTEX(registry_mutex);
 static LIST_HEAD(registry);
@@ -133,10 +153,12 @@ void __poll_sources_start(void)
 	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node) {
 		if (source->off)
 			continue;
-		if (source->ops->start(source)) {
-			source->state = POLL_SOURCE_POLLED;
-			source->stats.polls++;
-		}
+		if (source->state == POLL_SOURCE_LINGERS)
+			source->linger_not_next = LINGER_NOT;
+		else if (!source->ops->start(source))
+			continue;
+		source->state = POLL_SOURCE_POLLED;
+		source->stats.polls++;
 		now_ns = poll_source_charge(source, now_ns);
 	}
 }
@@ -170,7 +192,12 @@ static bool poll_source_stop(struct poll_source *source)
 {
 	bool hit = source->state == POLL_SOURCE_HIT;
 
-	if (source->state == POLL_SOURCE_POLLED) {
+	if (source->state == POLL_SOURCE_LINGERS) {
+		source->stats.expired++;
+		source->linger_not = source->linger_not_next;
+		source->linger_not_next = min(2 * source->linger_not, LINGER_NOT_MAX);
+	}
+	if (source->state == POLL_SOURCE_POLLED || source->state == POLL_SOURCE_LINGERS) {
 		u64 start_ns = local_clock();
 
 		hit = source->ops->stop(source);
@@ -195,6 +222,63 @@ bool __poll_sources_stop(void)
 	return hit;
 }
 
+/*
+ * One timer for all sources of a CPU. It is not moved with each hit, as that
+ * would cost what it saves: it looks for what is due, and when the next will be.
+ */
+static enum hrtimer_restart poll_sources_lingered(struct hrtimer *timer)
+{
+	ktime_t now = ktime_get(), next = KTIME_MAX;
+	struct poll_source *source;
+
+	/* Its CPU went offline, with nothing that lingered. */
+	if (timer != this_cpu_ptr(&linger_timers))
+		return HRTIMER_NORESTART;
+	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node) {
+		if (source->state != POLL_SOURCE_LINGERS)
+			continue;
+		if (source->linger_until > now) {
+			next = min(next, source->linger_until);
+			continue;
+		}
+		poll_source_stop(source);
+	}
+	if (next == KTIME_MAX)
+		return HRTIMER_NORESTART;
+	hrtimer_set_expires(timer, next);
+	return HRTIMER_RESTART;
+}
+
+/* Not where no poll may come: the CPU goes offline, or the source is removed. */
+static void poll_source_linger(struct poll_source *source)
+{
+	struct hrtimer *timer = this_cpu_ptr(&linger_timers);
+	unsigned int us = READ_ONCE(linger_us);
+
+	if (source->state != POLL_SOURCE_RESTS || !us || source->off)
+		return;
+	if (list_empty(&source->node) || !cpu_active(source->cpu))
+		return;
+	if (source->linger_not) {
+		source->linger_not--;
+		return;
+	}
+	if (!source->ops->start(source))
+		return;
+	source->state = POLL_SOURCE_LINGERS;
+	source->stats.lingers++;
+	source->linger_until = ktime_add_us(ktime_get(), us);
+	if (!hrtimer_active(timer))
+		hrtimer_start(timer, source->linger_until, HRTIMER_MODE_ABS_PINNED_HARD);
+}
+
+bool __poll_sources_rest(void)
+{
+	/* Nothing lingers from here on. Else it would wake the CPU for nothing. */
+	hrtimer_try_to_cancel(this_cpu_ptr(&linger_timers));
+	return __poll_sources_stop();
+}
+
 static void poll_source_handle(struct irq_work *work)
 {
 	struct poll_source *source = container_of(work, struct poll_source, work);
@@ -203,7 +287,23 @@ static void poll_source_handle(struct irq_work *work)
 	source->ops->handle(source);
 	source->stats.handled++;
 	source->stats.handle_ns += local_clock() - start_ns;
+	poll_source_linger(source);
 }
+
+/**
+ * poll_source_notified - a driver has served a notification of its source
+ * @source: a registered source
+ *
+ * More work may be about to follow: notifications may stay suppressed until then.
+ *
+ * Context: interrupt, or interrupts off, on the CPU of the source.
+ */
+void poll_source_notified(struct poll_source *source)
+{
+	lockdep_assert_irqs_disabled();
+	poll_source_linger(source);
+}
+EXPORT_SYMBOL_GPL(poll_source_notified);
 
 static void poll_source_attach(void *info)
 {
@@ -216,7 +316,7 @@ static void poll_source_detach(void *info)
 {
 	struct poll_source *source = info;
 
-	list_del(&source->node);
+	list_del_init(&source->node);
 	poll_source_stop(source);
 }
 
@@ -248,6 +348,7 @@ int poll_source_register(struct poll_source *source)
 		return -EOPNOTSUPP;
 
 	init_irq_work(&source->work, poll_source_handle);
+	source->linger_not_next = LINGER_NOT;
 	mutex_lock(&registry_mutex);
 	list_add_tail(&source->all, &registry);
 	call_on_its_cpu(source, poll_source_attach);
@@ -282,19 +383,20 @@ static int poll_source_show(struct seq_file *seq, void *unused)
 {
 	const struct poll_source *source;
 
-	seq_puts(seq, "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns\n");
+	seq_puts(seq, "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns lingers expired\n");
 	mutex_lock(&registry_mutex);
 	list_for_each_entry(source, &registry, all) {
 		const struct poll_source_stats *stats = &source->stats;
 		u64 polls = READ_ONCE(stats->polls);
 		u64 hits = min(READ_ONCE(stats->hits), polls);
 
-		seq_printf(seq, "%u %s %s %llu %llu %llu %llu %llu %llu %llu %llu\n",
+		seq_printf(seq, "%u %s %s %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
 			   source->cpu, source->name, READ_ONCE(source->off) ? "off" : "on",
 			   polls, hits, polls - hits,
 			   READ_ONCE(stats->peeks), READ_ONCE(stats->peek_ns),
 			   READ_ONCE(stats->overruns),
-			   READ_ONCE(stats->handled), READ_ONCE(stats->handle_ns));
+			   READ_ONCE(stats->handled), READ_ONCE(stats->handle_ns),
+			   READ_ONCE(stats->lingers), READ_ONCE(stats->expired));
 	}
 	mutex_unlock(&registry_mutex);
 	return 0;
@@ -306,14 +408,21 @@ void poll_source_init(void)
 {
 	unsigned int cpu;
 
-	for_each_possible_cpu(cpu)
+	for_each_possible_cpu(cpu) {
 		INIT_LIST_HEAD(per_cpu_ptr(&poll_sources, cpu));
+		hrtimer_setup(per_cpu_ptr(&linger_timers, cpu), poll_sources_lingered,
+			      CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
+	}
 	statistics = debugfs_create_file("poll_source", 0444, NULL, NULL, &poll_source_fops);
 }
 
 /* After the last; whoever has sources holds a reference to this module. */
 void poll_source_exit(void)
 {
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu)
+		hrtimer_cancel(per_cpu_ptr(&linger_timers, cpu));
 	debugfs_remove(statistics);
 	cancel_work_sync(&tell_work);
 }

@@ -7,6 +7,7 @@
 
 #include <linux/irq_work.h>
 #include <linux/jump_label.h>
+#include <linux/ktime.h>
 #include <linux/list.h>
 #include <linux/types.h>
 
@@ -14,8 +15,9 @@ struct poll_source;
 
 /**
  * struct poll_source_ops - what a CPU that polls does with a source
- * @start: The CPU begins to poll: suppress notifications. False: leave this
- *	source out of this poll; nothing may have changed then.
+ * @start: The CPU begins to poll, or is expected to do so soon: suppress
+ *	notifications. False: leave this source out of this poll; nothing may
+ *	have changed then.
  * @peek: Is there work? A look at memory, without side effects.
  * @stop: The CPU ends its poll: let notifications arrive again. True if there
  *	is work that came without one; then @handle follows.
@@ -25,9 +27,8 @@ struct poll_source;
  *
  * Context: all run on the CPU of the source with interrupts off, so none of
  * them ever interrupts another. @handle runs in an interrupt, outside idle. The
- * others run in the idle task, with RCU watching; each of their calls has to
- * end within peek_budget_ns, so they must not wait for anything. A source that
- * is removed while it is polled is stopped in an interrupt.
+ * others run in the idle task, with RCU watching, or in an interrupt; each of
+ * their calls has to end within peek_budget_ns, so they must not wait.
  */
 struct poll_source_ops {
 	bool (*start)(struct poll_source *source);
@@ -45,6 +46,8 @@ struct poll_source_ops {
  * @overruns: of those calls, the ones that took longer than the budget
  * @handled: calls of handle(), one for each hit
  * @handle_ns: time of all of them
+ * @lingers: how often notifications stayed suppressed after work
+ * @expired: of those, how often no poll came in time
  */
 struct poll_source_stats {
 	u64 polls;
@@ -54,6 +57,8 @@ struct poll_source_stats {
 	u64 overruns;
 	u64 handled;
 	u64 handle_ns;
+	u64 lingers;
+	u64 expired;
 };
 
 /**
@@ -66,6 +71,9 @@ struct poll_source_stats {
  * @node: private: in the list of its CPU
  * @work: private: brings handle() out of idle
  * @state: private: where this source is in the poll of its CPU
+ * @linger_until: private: when it stops to linger
+ * @linger_not: private: how often not to, from now on
+ * @linger_not_next: private: the same, once that was wrong again
  * @strikes: private: how close it is to being switched off
  * @off: private: it is switched off, as it was too slow
  * @told: private: the log says so
@@ -83,7 +91,11 @@ struct poll_source {
 		POLL_SOURCE_RESTS,
 		POLL_SOURCE_POLLED,
 		POLL_SOURCE_HIT,
+		POLL_SOURCE_LINGERS,
 	} state;
+	ktime_t linger_until;
+	unsigned int linger_not;
+	unsigned int linger_not_next;
 	unsigned int strikes;
 	bool off;
 	bool told;
@@ -91,6 +103,7 @@ struct poll_source {
 
 int poll_source_register(struct poll_source *source);
 void poll_source_unregister(struct poll_source *source);
+void poll_source_notified(struct poll_source *source);
 
 /* For the idle driver that polls. Where no source is registered, a nop each. */
 
@@ -99,6 +112,7 @@ DECLARE_STATIC_KEY_FALSE(poll_sources_registered);
 void __poll_sources_start(void);
 bool __poll_sources_peek(void);
 bool __poll_sources_stop(void);
+bool __poll_sources_rest(void);
 
 /** poll_sources_start - this CPU begins to poll; interrupts are off */
 static inline void poll_sources_start(void)
@@ -128,6 +142,16 @@ static inline bool poll_sources_peek(void)
 static inline bool poll_sources_stop(void)
 {
 	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_stop();
+}
+
+/**
+ * poll_sources_rest - no poll follows: this CPU halts, or goes offline; interrupts are off
+ *
+ * Return: as poll_sources_stop().
+ */
+static inline bool poll_sources_rest(void)
+{
+	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_rest();
 }
 
 #endif /* _LINUX_POLL_SOURCE_H */

@@ -57,6 +57,31 @@ idle_us() { # of CPU 1, as cpuidle counts it
 	sum $CPUS/cpu1/cpuidle/state*/time
 }
 
+stat_us() { # FIELD...: of CPU 1 in /proc/stat, counted from 1 (user)
+	total=0
+	for field in "$@"; do
+		total=$((total + $(grep '^cpu1 ' /proc/stat | cut -d' ' -f$((field + 1)))))
+	done
+	echo $((total * 10000))
+}
+
+now_us() {
+	echo $(($(cut -d' ' -f1 /proc/uptime | tr -d .) * 10000))
+}
+
+parameter() { # of the driver: NAME VALUE
+	echo "$2" > "/sys/module/$DRIVER/parameters/$1" || fail "cannot set $1 to $2"
+}
+
+until_it_grows() { # COUNTER of the source: within 5 s
+	before=$(of_source "$1")
+	for _ in $(seq 50); do
+		[ "$(of_source "$1")" -le "$before" ] || return 0
+		sleep 0.1
+	done
+	return 1
+}
+
 # Whoever noticed them, no event may be left over.
 ends_well() {
 	complaints=$(of_source complaints)
@@ -92,16 +117,91 @@ looks_at_nothing_where_nothing_is_registered() {
 handles_outside_idle() {
 	loaded period_us=4000 handle_ns=2000000
 	sleep 1
-	idle=$(idle_us)
 	handled=$(column handle_ns)
-	start=$(cut -d' ' -f1 /proc/uptime | tr -d .)
+	idle=$(idle_us)
+	stat=$(stat_us 4 5)
+	start=$(now_us)
 	sleep 4
-	handled=$((($(column handle_ns) - handled) / 1000))
+	wall=$(($(now_us) - start))
+	stat=$(($(stat_us 4 5) - stat))
 	idle=$(($(idle_us) - idle))
-	wall=$((($(cut -d' ' -f1 /proc/uptime | tr -d .) - start) * 10000))
-	echo "of $wall us, $idle us idle and $handled us in the handler"
+	handled=$((($(column handle_ns) - handled) / 1000))
+	echo "of $wall us, $handled us in the handler, $idle us idle; in /proc/stat $stat us"
 	[ $handled -gt $((wall / 10)) ] || fail "the handler hardly ran"
-	[ $((idle + handled)) -lt $((wall + wall / 20)) ] || fail "the handler's time is idle time"
+	for counted in $idle $stat; do
+		[ $((counted + handled)) -lt $((wall + wall / 20)) ] ||
+			fail "the handler's time is idle time"
+	done
+	ends_well
+}
+
+is_interrupt_time() {
+	[ "$(grep '^cpu ' /proc/stat | cut -d' ' -f8)" -gt 0 ] ||
+		skip "this kernel does not account the time of interrupts"
+	loaded period_us=4000 handle_ns=2000000
+	handled=$(column handle_ns)
+	irq=$(stat_us 6)
+	sleep 4
+	irq=$(($(stat_us 6) - irq))
+	handled=$((($(column handle_ns) - handled) / 1000))
+	echo "$handled us in the handler, $irq us of interrupts in /proc/stat"
+	[ $irq -gt $((handled * 9 / 10)) ] || fail "the handler's time is not in it"
+	ends_well
+}
+
+# As long as it takes: what ends it here is not the time.
+lingers_after_work() {
+	loaded period_us=200
+	parameter linger_us 0
+	sleep 0.5
+	lingers=$(column lingers)
+	sleep 0.5
+	[ "$(column lingers)" -eq "$lingers" ] || fail "lingers with linger_us=0"
+	expired=$(column expired)
+	parameter linger_us 10000000
+	sleep 1
+	[ "$(column lingers)" -gt "$lingers" ] || fail "does not linger: $(cat $TABLE)"
+	[ "$(column expired)" -eq "$expired" ] || fail "expired at once: $(cat $TABLE)"
+	ends_well
+}
+
+lingers_no_longer_than_that() {
+	loaded period_us=100
+	for _ in $(seq 50); do
+		taskset 2 sh -c 'while :; do :; done' &
+		hog=$!
+		until_it_grows notified || { kill $hog; fail "no interrupt on a CPU that is busy"; }
+		kill $hog
+		sleep 0.1
+		[ "$(column expired)" -eq 0 ] || break
+	done
+	cat $TABLE
+	[ "$(column expired)" -gt 0 ] || fail "the time was never over"
+	ends_well
+}
+
+lingers_not_while_the_cpu_halts() {
+	loaded period_us=200
+	parameter linger_us 10000000
+	sleep 0.5
+	lingers=$(column lingers)
+	[ "$lingers" -gt 0 ] || fail "does not linger: $(cat $TABLE)"
+	parameter mode off
+	until_it_grows notified || fail "no interrupt on a CPU that halts"
+	ends_well
+}
+
+lingers_not_while_the_cpu_is_offline() {
+	[ -e "$ONLINE" ] || skip "CPU 1 cannot go offline"
+	loaded period_us=200
+	parameter linger_us 10000000
+	for round in $(seq 10); do
+		sleep 0.2
+		echo 0 > "$ONLINE" || fail "round $round: stays online"
+		state=$(of_source suppressed)
+		echo 1 > "$ONLINE" || fail "round $round: stays offline"
+		[ "$state" = N ] || fail "round $round: lingers"
+	done
 	ends_well
 }
 
@@ -223,7 +323,9 @@ if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 	set -- refuses_a_realtime_kernel
 elif [ $# = 0 ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \
-		is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
+		is_interrupt_time \
+		lingers_after_work lingers_no_longer_than_that lingers_not_while_the_cpu_halts \
+		lingers_not_while_the_cpu_is_offline is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
 		survives_hotplug comes_and_goes_while_polled holds_its_driver \
 		refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
 fi
