@@ -4,40 +4,12 @@
  *
  * The idea: when a CPU polls, each queue that would interrupt it has its device
  * suppress interrupts, and the CPU looks at the queue's used index instead. When
- * that moves, the driver's callback is called, as its interrupt would have.
+ * that moves, what the interrupt would have led to is done.
  *
- * Suppression without the driver's knowledge. Whether a queue's interrupts are
- * suppressed is state of the ring, behind the driver's own lock, which nobody
- * else can take. Two CPUs that change it at once can leave it such that the
- * driver thinks that interrupts are on, and the device that they are off: then
- * completions are lost. So a queue is a source only where it follows from the
- * following that no two CPUs do:
- *
- *  1. The queue has a vector of its own, whose affinity is managed by the kernel
- *     (get_vq_affinity() knows it) and is a single CPU. Users cannot move such an
- *     interrupt, and hotplug does not: it is shut down with its CPU. So the
- *     driver's callback runs on this CPU only, with interrupts off.
- *  2. The driver changes that state in its callback only. Where drivers do so
- *     elsewhere as well (virtio-net in NAPI, wherever that runs; virtio-scsi
- *     in its error handler), nothing can be proven from here, and their devices
- *     are not polled. virtio-blk does not: it adds requests from any CPU, but
- *     that is other state.
- *  3. start(), stop() and handle() run on this CPU only, with interrupts off.
- *
- * So all of them come one after the other. In particular, none comes within the
- * callback, and the callback may come at any time between two of them:
- *
- *  - An interrupt may arrive in spite of suppression, which is only a hint. The
- *    callback takes what there is, and ends with interrupts on. For the rest of
- *    this poll, the first of interrupt and look wins.
- *  - Then, or if the look was first, the other finds nothing to do; all that
- *    vring_interrupt() does is to say so (IRQ_NONE). The kernel disables an
- *    interrupt that says so 99,900 times of 100,000. Therefore one poll of
- *    LEAVE_ONE_OF leaves the queue to its interrupt.
- *  - Each poll ends either with stop(), which turns interrupts on and then looks
- *    once more (virtqueue_enable_cb()), or with handle(), in which the callback
- *    does the same. If that finds nothing, an interrupt's callback took it, and
- *    has turned interrupts on. No suppression outlives a poll by more.
+ * Suppression is state of the ring, which belongs to the device's driver, and the
+ * driver does not know of us. So why this is safe differs between the kinds of
+ * devices: virtio_poll_blk.c and virtio_poll_net.c have an argument each. Where
+ * there is none, a queue is not polled.
  *
  * A queue lives from the moment its driver calls the device ready (DRIVER_OK) to
  * del_vqs(): through reset, suspend, unbinding and a probe that fails. No
@@ -47,9 +19,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/cpumask.h>
 #include <linux/device.h>
-#include <linux/interrupt.h>
+#include <linux/kernel.h>
 #include <linux/list.h>
 #include <linux/lockdep.h>
 #include <linux/module.h>
@@ -59,40 +30,23 @@
 #include <linux/poll_source.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
-#include <linux/string.h>
 #include <linux/sysfs.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
-#include <linux/virtio_ids.h>
-#include <linux/virtio_ring.h>
 
-/* Ten times as often as the kernel's limit for spurious interrupts needs. */
-#define LEAVE_ONE_OF	100
+#include "virtio_poll_source.h"
 
 static bool enable = true;
 module_param(enable, bool, 0444);
 MODULE_PARM_DESC(enable, "poll every device that can be polled (default); else those that are told to");
 
-/**
- * struct polled_queue - a queue that is a source
- * @source: as the idle CPU sees it
- * @vq: the queue
- * @node: in the list of its device
- * @seen: the used index when the poll began, as virtqueue_poll() takes it
- * @polls: polls so far
- */
-struct polled_queue {
-	struct poll_source source;
-	struct virtqueue *vq;
-	struct list_head node;
-	unsigned int seen;
-	unsigned int polls;
-};
+static const struct polled_kind * const kinds[] = { &polled_blk, &polled_net };
 
 /**
  * struct polled_device - a device whose queues are sources, or could be
  * @vdev: the device; we hold a reference to it
  * @parent: its parent; to this as well
+ * @kind: what kind of device it is
  * @transport: its operations
  * @ops: a copy, with del_vqs and set_status replaced
  * @node: in @devices
@@ -100,10 +54,12 @@ struct polled_queue {
  * @enabled: the user wants it polled
  * @ready: its queues are there
  * @queues: the sources
+ * @by_index: the same, by the index of the queue
  */
 struct polled_device {
 	struct virtio_device *vdev;
 	struct device *parent;
+	const struct polled_kind *kind;
 	const struct virtio_config_ops *transport;
 	struct virtio_config_ops ops;
 	struct list_head node;
@@ -111,71 +67,51 @@ struct polled_device {
 	bool enabled;
 	bool ready;
 	struct list_head queues;
+	struct polled_queue **by_index;
 };
 
 /* Guards the list: devices come and go while the module does. */
 static DEFINE_MUTEX(devices_mutex);
 static LIST_HEAD(devices);
 
-static struct polled_queue *to_queue(struct poll_source *source)
+static int queue_register(struct polled_queue *queue)
 {
-	return container_of(source, struct polled_queue, source);
+	struct virtqueue *vq = queue->vq;
+	int ret;
+
+	queue->source.name = kasprintf(GFP_KERNEL, "%s-%s", dev_name(&vq->vdev->dev), vq->name);
+	if (!queue->source.name)
+		return -ENOMEM;
+	ret = poll_source_register(&queue->source);
+	if (ret)
+		kfree(queue->source.name);
+	return ret;
 }
 
-static bool queue_start(struct poll_source *source)
-{
-	struct polled_queue *queue = to_queue(source);
-
-	if (++queue->polls % LEAVE_ONE_OF == 0)
-		return false;
-	queue->seen = virtqueue_enable_cb_prepare(queue->vq);
-	virtqueue_disable_cb(queue->vq);
-	return true;
-}
-
-static bool queue_peek(struct poll_source *source)
-{
-	struct polled_queue *queue = to_queue(source);
-
-	return virtqueue_poll(queue->vq, queue->seen);
-}
-
-static bool queue_stop(struct poll_source *source)
-{
-	return !virtqueue_enable_cb(to_queue(source)->vq);
-}
-
-static void queue_handle(struct poll_source *source)
-{
-	vring_interrupt(0, to_queue(source)->vq);
-}
-
-static const struct poll_source_ops queue_ops = {
-	.start = queue_start,
-	.peek = queue_peek,
-	.stop = queue_stop,
-	.handle = queue_handle,
-};
-
-static int queue_add(struct polled_device *device, struct virtqueue *vq, unsigned int cpu)
+/* Return: 0, also where the queue cannot be polled, or an error. */
+static int queue_add(struct polled_device *device, struct virtqueue *vq)
 {
 	struct polled_queue *queue = kzalloc(sizeof(*queue), GFP_KERNEL);
-	int ret = -ENOMEM;
+	int ret;
 
 	if (!queue)
-		return ret;
+		return -ENOMEM;
 	queue->vq = vq;
-	queue->source.ops = &queue_ops;
-	queue->source.cpu = cpu;
-	queue->source.name = kasprintf(GFP_KERNEL, "%s-%s", dev_name(&device->vdev->dev), vq->name);
-	if (queue->source.name)
-		ret = poll_source_register(&queue->source);
+	queue->source.ops = device->kind->ops;
+	if (!vq->name || !device->kind->find(queue, device->transport)) {
+		kfree(queue);
+		return 0;
+	}
+	ret = queue_register(queue);
 	if (ret) {
-		kfree(queue->source.name);
 		kfree(queue);
 		return ret;
 	}
 	list_add_tail(&queue->node, &device->queues);
+	device->by_index[vq->index] = queue;
+	queue->callback = vq->callback;
+	if (device->kind->callback)
+		smp_store_release(&vq->callback, device->kind->callback);
 	return 0;
 }
 
@@ -184,33 +120,33 @@ static void remove_queues(struct polled_device *device)
 	struct polled_queue *queue, *next;
 
 	list_for_each_entry_safe(queue, next, &device->queues, node) {
+		/* The last call of ours is over when the CPU has let go of the source. */
+		WRITE_ONCE(queue->vq->callback, queue->callback);
 		poll_source_unregister(&queue->source);
 		kfree(queue->source.name);
 		kfree(queue);
 	}
 	INIT_LIST_HEAD(&device->queues);
-}
-
-/* See 2. above: of a disk, the queues of requests that are not polled already. */
-static bool is_provable(const struct virtqueue *vq)
-{
-	return vq->callback && vq->name && strstarts(vq->name, "req.");
+	kfree(device->by_index);
+	device->by_index = NULL;
 }
 
 /* The list of queues does not change while the device is ready. */
 static void add_queues(struct polled_device *device)
 {
+	unsigned int count = 0;
 	struct virtqueue *vq;
 
+	list_for_each_entry(vq, &device->vdev->vqs, list)
+		count = max(count, vq->index + 1);
+	device->by_index = kcalloc(count, sizeof(*device->by_index), GFP_KERNEL);
+	if (!device->by_index) {
+		dev_warn(&device->vdev->dev, "not polled: no memory\n");
+		return;
+	}
 	list_for_each_entry(vq, &device->vdev->vqs, list) {
-		const struct cpumask *mask = NULL;
-		int ret;
+		int ret = queue_add(device, vq);
 
-		if (is_provable(vq) && device->transport->get_vq_affinity)
-			mask = device->transport->get_vq_affinity(device->vdev, vq->index);
-		if (!mask || cpumask_weight(mask) != 1)
-			continue;
-		ret = queue_add(device, vq, cpumask_first(mask));
 		if (ret)
 			dev_warn(&device->vdev->dev, "%s is not polled: error %d\n", vq->name, ret);
 	}
@@ -221,7 +157,7 @@ static void update(struct polled_device *device)
 	lockdep_assert_held(&device->lock);
 	if (!device->enabled || !device->ready)
 		remove_queues(device);
-	else if (list_empty(&device->queues))
+	else if (!device->by_index)
 		add_queues(device);
 }
 
@@ -257,6 +193,11 @@ static void polled_del_vqs(struct virtio_device *vdev)
 	device->transport->del_vqs(vdev);
 }
 
+struct polled_queue *polled_queue(const struct virtqueue *vq)
+{
+	return to_device(vq->vdev)->by_index[vq->index];
+}
+
 /* The switch: /sys/bus/virtio/devices/virtioN/poll_source */
 
 static bool is_wrapped(struct virtio_device *vdev)
@@ -288,15 +229,27 @@ static DEVICE_ATTR_RW(poll_source);
 
 /* Devices come and go. Nobody calls the device's operations meanwhile. */
 
+static const struct polled_kind *kind_of(const struct virtio_device *vdev)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(kinds); i++)
+		if (kinds[i]->device == vdev->id.device)
+			return kinds[i];
+	return NULL;
+}
+
 static void device_wrap(struct virtio_device *vdev)
 {
+	const struct polled_kind *kind = kind_of(vdev);
 	struct polled_device *device;
 
-	if (vdev->id.device != VIRTIO_ID_BLOCK || is_wrapped(vdev))
+	if (!kind || is_wrapped(vdev))
 		return;
 	device = kzalloc(sizeof(*device), GFP_KERNEL);
 	if (!device)
 		return;
+	device->kind = kind;
 	device->vdev = vdev;
 	get_device(&vdev->dev);
 	device->parent = get_device(vdev->dev.parent);

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # virtio_poll_source in a running kernel: CPUs that poll notice what virtio disks
-# have completed, and no request is lost or answered twice, whatever happens to
-# the disk, its switch, the module or the CPUs meanwhile.
+# have completed and what network devices have received. No request or packet is
+# lost or answered twice, whatever happens to the device, its switch, the module
+# or the CPUs meanwhile.
 #
 # Usage: virtio_poll_source.sh MODULE-FOLDER [TEST...]
 # Needs root, debugfs and a virtio disk that may be read, at least. DISK names
-# one that may be taken away from its driver, as well: /dev/vdb if not set.
+# one that may be taken away from its driver, as well: /dev/vdb if not set. PEER
+# is an address that answers to ping through a virtio network device, NET: eth0.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -22,6 +24,8 @@ SOURCE=virtio_poll_source
 TABLE=/sys/kernel/debug/poll_source
 READ=/dev/vda
 DISK=${DISK:-/dev/vdb}
+NET=${NET:-eth0}
+PEER=${PEER:-}
 BUS=/sys/bus/virtio
 
 load_source() { # [PARAMETER=VALUE...]
@@ -180,6 +184,76 @@ survives_a_reset() {
 	done
 }
 
+need_peer() {
+	[ -n "$PEER" ] || skip "no PEER"
+	net_device=$(basename "$(readlink -f "/sys/class/net/$NET/device")")
+}
+
+ping_peer() { # COUNT: one after the other, none may be lost
+	busybox ping -A -q -c "$1" "$PEER" | grep 'packets received' > "$REPORT"
+	cat "$REPORT"
+	grep -q "^$1 .* $1 " "$REPORT" || fail "packets lost"
+}
+
+polls_a_network_device() {
+	need_peer
+	loaded
+	grep -q " $net_device-input.0 " $TABLE || fail "not polled: $(cat $TABLE)"
+	before=$(hits)
+	ping_peer 500
+	[ "$(hits)" -gt "$before" ] || fail "no look ever found anything"
+	cat $TABLE
+}
+
+survives_traffic() {
+	need_peer
+	loaded
+	ping_peer 3000 &
+	for _ in $(seq 10); do
+		for value in 0 1; do
+			echo $value > "$BUS/devices/$net_device/poll_source"
+		done
+		unload_source
+		load_source
+		[ ! -e $CPUS/cpu1/online ] || for value in 0 1; do
+			echo $value > $CPUS/cpu1/online
+		done
+	done
+	wait $! || fail "$(cat "$REPORT")"
+	ping_peer 200
+}
+
+survives_a_link_that_goes_down() {
+	need_peer
+	loaded
+	busybox ping -A -q "$PEER" > /dev/null 2>&1 &
+	load=$!
+	for _ in $(seq 20); do
+		busybox ip link set "$NET" down
+		grep -q " $net_device-" $TABLE || fail "no source any more"
+		busybox ip link set "$NET" up
+		sleep 0.1
+	done
+	kill $load
+	ping_peer 200
+}
+
+survives_unbinding_of_a_network_device() {
+	need_peer
+	loaded
+	address=$(busybox ip -o -4 addr show dev "$NET" | grep -o '[0-9.]*/[0-9]*')
+	for round in $(seq 5); do
+		busybox ping -A -q -c 100 "$PEER" > /dev/null 2>&1 &
+		echo "$net_device" > $BUS/drivers/virtio_net/unbind || fail "round $round: cannot unbind"
+		! grep -q " $net_device-" $TABLE || fail "round $round: polled without a driver"
+		echo "$net_device" > $BUS/drivers/virtio_net/bind || fail "round $round: cannot bind"
+		kill $! 2> /dev/null
+		busybox ip addr add "$address" dev "$NET"
+		busybox ip link set "$NET" up
+		ping_peer 50
+	done
+}
+
 # Only for such kernels.
 polls_nothing_on_a_realtime_kernel() {
 	loaded
@@ -201,7 +275,10 @@ if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 	set -- polls_nothing_on_a_realtime_kernel
 elif [ $# = 0 ]; then
 	set -- polls_every_queue obeys_the_switch survives_the_switch \
-		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset
+		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset \
+		polls_a_network_device survives_traffic survives_a_link_that_goes_down \
+		survives_unbinding_of_a_network_device
 fi
-trap 'rm -f "$LOAD"; unload' EXIT
+REPORT=$(mktemp)
+trap 'rm -f "$LOAD" "$REPORT"; unload' EXIT
 run_tests "$@"
