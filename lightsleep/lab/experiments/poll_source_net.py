@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What requests over the network gain when idle CPUs poll a virtio device for the answers.
+
+The guest asks, the host answers, over and over, each time one small message: the guest's only CPU
+is idle in between. QEMU carries the messages, in a thread that needs a core of the host, as does
+the program that answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import host
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import interrupts
+
+DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
+"""Polls for longer than an answer takes, whatever a wake costs on this host at this time."""
+INTERFACE = "eth0"
+GUEST = "10.0.2.15/24"
+HOST = "10.0.2.2"
+"""Addresses in QEMU's network of its own; the second one leads to the host itself."""
+
+CLIENT = ("sockperf", "ping-pong", "--tcp", "--msg-size", "64", "--time", "2", "-i", HOST)
+
+METRICS = (
+    Metric(
+        "rr_per_s",
+        "/s",
+        "higher",
+        "Requests and responses",
+        f"Pairs per second that the guest exchanges with the host: {' '.join(CLIENT)}",
+    ),
+    Metric(
+        "irqs_per_rr",
+        "",
+        "lower",
+        "Interrupts per request",
+        "Of the network device, both directions, in /proc/interrupts",
+    ),
+)
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Exchange messages with the host for a while."""
+    connect(guest)
+    with server() as port:
+        before = device_interrupts(guest)
+        output = guest.run([*CLIENT, "-p", str(port)]).stdout
+        irqs = device_interrupts(guest) - before
+    found = {
+        part: re.search(rf"\[{part}\].*RunTime=([\d.]+) sec;.*ReceivedMessages=(\d+)", output)
+        for part in ("Total Run", "Valid Duration")
+    }
+    total, valid = found["Total Run"], found["Valid Duration"]
+    if not total or not valid:
+        raise LightsleepError(f"{guest.name}: sockperf says\n{output}")
+    return {"rr_per_s": int(valid[2]) / float(valid[1]), "irqs_per_rr": irqs / int(total[2])}
+
+
+def connect(guest: Guest) -> None:
+    """Give the guest its address, unless it has one."""
+    if guest.read_text(f"/sys/class/net/{INTERFACE}/flags").strip().endswith("3"):
+        return
+    for words in (("addr", "add", GUEST, "dev", INTERFACE), ("link", "set", INTERFACE, "up")):
+        guest.run(["busybox", "ip", *words])
+
+
+@contextlib.contextmanager
+def server() -> Iterator[int]:
+    """Answer on this machine as long as the context lasts; yield the port."""
+    host.need("sockperf", packages={"sockperf": "sockperf"})
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port: int = chosen.getsockname()[1]
+    argv = ["setpriv", "--pdeathsig", "KILL", "sockperf", "server", "--tcp", "-i", "127.0.0.1"]
+    with subprocess.Popen(
+        [*argv, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield port
+        finally:
+            process.kill()
+
+
+def device_interrupts(guest: Guest) -> int:
+    """Return how many interrupts the queues of the network device have raised so far."""
+    table = guest.read_text("/proc/interrupts")
+    return interrupts(table, *re.findall(r"(?m) virtio\d+-(?:in|out)put\.\d+$", table))
+
+
+EXPERIMENT = Experiment(
+    title="A virtio network device, polled by idle CPUs",
+    hypothesis=(
+        "A CPU that polls the device itself exchanges more messages than one that is interrupted. "
+        "Falsified if poll_source is not above irq."
+    ),
+    arms=(
+        Arm("irq", "baseline", "stock"),
+        Arm("poll", "treatment", "CPUs poll, not the device", modules=(DRIVER,)),
+        Arm(
+            "poll_source",
+            "treatment",
+            "CPUs poll, the device as well",
+            modules=(DRIVER, "virtio_poll_source"),
+        ),
+        Arm("idle=poll", "limit", "never halts", append="idle=poll", spins=True),
+        Arm("irq-again", "control", "booted as irq is"),
+    ),
+    metrics=METRICS,
+    measure=measure,
+    vcpus=1,
+    netdevs=("user,id=net,ipv6=off",),
+    devices=("virtio-net-pci,netdev=net",),
+)

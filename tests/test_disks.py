@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the experiments on disks and networks read in a guest, from texts of a real one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lightsleep.lab import disks
+from lightsleep.lab.experiments import poll_source_net
+from lightsleep.lab.experiments.poll_source_blk import DISKS
+from lightsleep.lab.guest import Guest
+
+INTERRUPTS = """\
+           CPU0       CPU1
+ 27:        245         10  PCI-MSIX-0000:00:01.0   1-edge      virtio0-req.0
+ 30:       1001          0  PCI-MSIX-0000:00:03.0   1-edge      virtio2-req.0
+ 31:          0        100  PCI-MSIX-0000:00:03.0   2-edge      virtio2-req.1
+ 33:       7000          0  PCI-MSIX-0000:00:04.0   1-edge      virtio21-req.0
+ 40:         20          0  PCI-MSIX-0000:00:05.0   1-edge      virtio3-input.0
+ 41:          3          0  PCI-MSIX-0000:00:05.0   2-edge      virtio3-output.0
+ 42:          9          0  PCI-MSIX-0000:00:05.0   0-edge      virtio3-config
+LOC:        600         50   Local timer interrupts
+IWI:         70          8   IRQ work interrupts
+RES:          5          5   Rescheduling interrupts
+"""
+FILES = {
+    "/proc/interrupts": INTERRUPTS,
+    "/sys/block/vdb/stat": "  400  0  3200  90  600  0  4800  80  0  100  170  0  0  0  0  0  0\n",
+}
+
+
+@pytest.fixture
+def guest() -> Any:
+    return SimpleNamespace(
+        read_text=FILES.__getitem__,
+        run=lambda argv: SimpleNamespace(stdout="/sys/devices/pci0000:00/0000:00:03.0/virtio2\n"),
+    )
+
+
+def test_counts_the_disk_and_only_the_disk(guest: Guest) -> None:
+    assert disks.counters(guest, DISKS[0]) == (1000, 1101, 728)
+
+
+def test_counts_both_ways_of_the_network(guest: Guest) -> None:
+    assert poll_source_net.device_interrupts(guest) == 23
+
+
+def test_each_disk_has_its_own_metrics() -> None:
+    names = [metric.name for metric in disks.metrics(DISKS)]
+    assert len(set(names)) == len(names) == 10
+    assert {"randread_iops", "randread_20us_iops", "irqs_per_io", "irqs_per_io_20us"} <= set(names)
