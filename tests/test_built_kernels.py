@@ -19,9 +19,16 @@ ENOUGH_S = 1200.0
 SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
     "cpuidle-lightsleep.sh": ("tcg", []),
     "cpuidle-synthetic.sh": ("tcg-single", []),
-    "poll_source.sh": ("tcg-single", ["is_a_wake_to_learn_from"]),
+    "poll_source.sh": ("tcg-single", ["is_a_wake_to_learn_from", "is_interrupt_time"]),
     "test-cpuidle_latency.sh": ("tcg-single", ["refuses_without_a_device"]),
-    "virtio_poll_source.sh": ("tcg-single", ["survives_unbinding", "survives_a_reset"]),
+    "virtio_poll_source.sh": (
+        "tcg-single",
+        [
+            *("survives_unbinding", "survives_a_reset", "polls_a_network_device"),
+            *("survives_traffic", "survives_a_link_that_goes_down"),
+            "survives_unbinding_of_a_network_device",
+        ],
+    ),
 }
 """Script -> the accelerator that is right for it (see test_synthetic.py), and what it may skip."""
 
@@ -84,6 +91,15 @@ def test_selftests(kernel: str, script: str) -> None:
         result = run_selftest(guest, script, timeout_s=ENOUGH_S)
     assert not result.failed
     assert set(result.skipped) <= set(skipped)
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_handlers_of_poll_sources_are_interrupt_time() -> None:
+    with boot(Machine(kernel="6.12-teo", accel="tcg-single"), "interrupt-time", ENOUGH_S) as guest:
+        result = run_selftest(guest, "poll_source.sh", "is_interrupt_time")
+    assert result.passed == ["is_interrupt_time"]
 
 
 def console_says(guest: Guest, what: str, times: int) -> None:
