@@ -20,7 +20,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["compare", "nap"], 2, "no experiment 'nap'; there are: idle"),
+        (["compare", "nap"], 2, "no experiment 'nap'; there are: "),
         (["compare", "idle", "--runs", "4"], 2, "at least 5"),
         (["compare", "idle", "--runs", "many"], 2, "many"),
         (["compare", "idle", "--kernel", "5.4"], 2, "6.12"),
