@@ -93,15 +93,6 @@ def test_selftests(kernel: str, script: str) -> None:
     assert set(result.skipped) <= set(skipped)
 
 
-@pytest.mark.boot
-@pytest.mark.build
-@pytest.mark.more
-def test_handlers_of_poll_sources_are_interrupt_time() -> None:
-    with boot(Machine(kernel="6.12-teo", accel="tcg-single"), "interrupt-time", ENOUGH_S) as guest:
-        result = run_selftest(guest, "poll_source.sh", "is_interrupt_time")
-    assert result.passed == ["is_interrupt_time"]
-
-
 def console_says(guest: Guest, what: str, times: int) -> None:
     deadline = time.monotonic() + ENOUGH_S
     while guest.vm.console().count(what) < times:
