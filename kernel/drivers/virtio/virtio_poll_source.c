@@ -110,8 +110,10 @@ static int queue_add(struct polled_device *device, struct virtqueue *vq)
 	list_add_tail(&queue->node, &device->queues);
 	device->by_index[vq->index] = queue;
 	queue->callback = vq->callback;
-	if (device->kind->callback)
+	if (device->kind->callback) {
+		/* Whoever is called by that finds the queue in by_index. */
 		smp_store_release(&vq->callback, device->kind->callback);
+	}
 	return 0;
 }
 
