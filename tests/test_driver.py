@@ -2,9 +2,9 @@
 """cpuidle-lightsleep in guests: its selftest on every kernel, and what it refuses."""
 
 import pytest
+from kernels import EACH_KERNEL
 from ktap import run_selftest
 
-from lightsleep.lab.config import KERNELS
 from lightsleep.lab.guest import Machine, boot
 
 pytestmark = pytest.mark.boot
@@ -14,7 +14,7 @@ ENOUGH_S = 300.0
 EXPECTED_SKIPS: list[str] = []
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", EACH_KERNEL)
 def test_selftest(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel="tcg"), f"driver-{kernel}", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST)
