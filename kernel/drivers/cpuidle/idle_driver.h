@@ -8,11 +8,10 @@
 #ifndef _DRIVERS_CPUIDLE_IDLE_DRIVER_H
 #define _DRIVERS_CPUIDLE_IDLE_DRIVER_H
 
+#include <linux/cpu.h>
 #include <linux/cpuidle.h>
 #include <linux/printk.h>
 
-#include "cpuidle_rcu.h"
-#include "idle_halt.h"
 #include "idle_override.h"
 
 /*
@@ -23,7 +22,7 @@ static __cpuidle void idle_driver_halt(void)
 {
 	instrumentation_begin();
 	ct_cpuidle_enter();
-	idle_halt();
+	arch_cpu_idle();
 	ct_cpuidle_exit();
 	instrumentation_end();
 }

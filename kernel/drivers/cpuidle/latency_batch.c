@@ -42,7 +42,6 @@
 #include <linux/string.h>
 #include <linux/wait.h>
 
-#include "hrtimer_setup.h"
 #include "latency_batch.h"
 
 /* The first look whether a wake arrived; each further one takes twice as long. */

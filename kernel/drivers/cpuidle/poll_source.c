@@ -70,7 +70,6 @@
 #include <linux/smp.h>
 #include <linux/workqueue.h>
 
-#include "hrtimer_setup.h"
 #include "poll_source.h"
 
 /* A call that overruns counts as much as this many that do not. */

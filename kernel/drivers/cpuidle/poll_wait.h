@@ -3,7 +3,7 @@
  * How a CPU that polls spends the time between two looks.
  *
  * On arm64 it sleeps until somebody writes to the flags of its task, which is
- * what a wake does (cpu_poll_relax.h), and then each look is also one at the
+ * what a wake does (cpu_poll_relax()), and then each look is also one at the
  * clock. Poll sources are elsewhere in memory: where there are any, and on all
  * other architectures, there is nothing but to look again soon.
  */
@@ -13,10 +13,9 @@
 #include <linux/poll_source.h>
 #include <linux/processor.h>
 #include <linux/sched.h>
+#include <asm/barrier.h>
 
 #ifdef CONFIG_ARM64
-#include "cpu_poll_relax.h"
-
 /* Looks between two looks at the clock. */
 #define LOOKS_PER_CLOCK		1
 

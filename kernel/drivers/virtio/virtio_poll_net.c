@@ -46,7 +46,6 @@
 #include <linux/string.h>
 #include <linux/virtio_ids.h>
 
-#include "napi_gro.h"
 #include "virtio_poll_source.h"
 
 /* The vector of the first queue; 0 tells of changes of the configuration. */

@@ -22,8 +22,6 @@
 #include <linux/sched/clock.h>
 #include <linux/smp.h>
 
-#include "hrtimer_setup.h"
-
 static unsigned int cpu;
 module_param(cpu, uint, 0444);
 MODULE_PARM_DESC(cpu, "the CPU of the source");

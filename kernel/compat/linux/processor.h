@@ -8,14 +8,13 @@
  * there if the event stream is on, which leaves out that it is off around power
  * states that lose it; nobody polls there.
  */
-#ifndef _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H
-#define _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H
+#ifndef _LIGHTSLEEP_COMPAT_PROCESSOR_H
+#define _LIGHTSLEEP_COMPAT_PROCESSOR_H
 
-#include <linux/processor.h>
+#include_next <linux/processor.h>
 #include <asm/barrier.h>
 
-#ifndef cpu_poll_relax
-
+#if defined(CONFIG_ARM64) && !defined(cpu_poll_relax)
 #include <linux/delay.h>
 #include <linux/minmax.h>
 #include <linux/time64.h>
@@ -55,6 +54,6 @@ static inline void cpu_poll_relax(unsigned long *word, unsigned long seen, u64 t
 	}
 }
 
-#endif /* cpu_poll_relax */
+#endif
 
-#endif /* _LIGHTSLEEP_COMPAT_CPU_POLL_RELAX_H */
+#endif /* _LIGHTSLEEP_COMPAT_PROCESSOR_H */

@@ -3,10 +3,10 @@
  * hrtimer_setup() came with "hrtimers: Introduce hrtimer_setup() to replace
  * hrtimer_init()" (v6.13). Before, the function was set by hand.
  */
-#ifndef _LIGHTSLEEP_COMPAT_HRTIMER_SETUP_H
-#define _LIGHTSLEEP_COMPAT_HRTIMER_SETUP_H
+#ifndef _LIGHTSLEEP_COMPAT_HRTIMER_H
+#define _LIGHTSLEEP_COMPAT_HRTIMER_H
 
-#include <linux/hrtimer.h>
+#include_next <linux/hrtimer.h>
 
 #ifndef HAVE_HRTIMER_SETUP
 static inline void hrtimer_setup(struct hrtimer *timer,
@@ -18,4 +18,4 @@ static inline void hrtimer_setup(struct hrtimer *timer,
 }
 #endif
 
-#endif /* _LIGHTSLEEP_COMPAT_HRTIMER_SETUP_H */
+#endif /* _LIGHTSLEEP_COMPAT_HRTIMER_H */

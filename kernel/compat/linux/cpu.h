@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The architecture's way to halt, as far as a module can reach it.
+ * arch_cpu_idle(), the architecture's way to halt, as far as a module can reach
+ * it.
  *
- * arch_cpu_idle() knows every special case (Xen, TDX, errata), but is exported
- * to modules only on x86, and there since "cpuidle-haltpoll: Replace
- * default_idle() with arch_cpu_idle()" (v6.3). Else, a module halts by itself,
- * where an architecture lets it.
+ * It knows every special case (Xen, TDX, errata), but is exported to modules
+ * only on x86, and there since "cpuidle-haltpoll: Replace default_idle() with
+ * arch_cpu_idle()" (v6.3); our series exports it elsewhere. Else, a module halts
+ * by itself, where an architecture lets it.
  */
-#ifndef _LIGHTSLEEP_COMPAT_IDLE_HALT_H
-#define _LIGHTSLEEP_COMPAT_IDLE_HALT_H
+#ifndef _LIGHTSLEEP_COMPAT_CPU_H
+#define _LIGHTSLEEP_COMPAT_CPU_H
 
-#include <linux/cpu.h>
+#include_next <linux/cpu.h>
+
+#ifndef HAVE_ARCH_CPU_IDLE
 #include <linux/irqflags.h>
 #ifdef CONFIG_ARM64
 #include <asm/barrier.h>
@@ -20,16 +23,9 @@
 #include <asm/machdep.h>
 #endif
 
-/**
- * idle_halt - halt until the next interrupt
- *
- * Context: interrupts off, on entry and on return; RCU is not watching.
- */
-static __always_inline void idle_halt(void)
+static __always_inline void compat_cpu_idle(void)
 {
-#if defined(HAVE_ARCH_CPU_IDLE)
-	arch_cpu_idle();
-#elif defined(CONFIG_X86)
+#if defined(CONFIG_X86)
 	raw_safe_halt();
 	raw_local_irq_disable();
 #elif defined(CONFIG_ARM64)
@@ -51,4 +47,7 @@ static __always_inline void idle_halt(void)
 #endif
 }
 
-#endif /* _LIGHTSLEEP_COMPAT_IDLE_HALT_H */
+#define arch_cpu_idle compat_cpu_idle
+#endif /* HAVE_ARCH_CPU_IDLE */
+
+#endif /* _LIGHTSLEEP_COMPAT_CPU_H */

@@ -7,13 +7,14 @@
  * ct_idle_enter() itself, and lockdep was not told that the halt enables
  * interrupts.
  */
-#ifndef _LIGHTSLEEP_COMPAT_CPUIDLE_RCU_H
-#define _LIGHTSLEEP_COMPAT_CPUIDLE_RCU_H
+#ifndef _LIGHTSLEEP_COMPAT_CPUIDLE_H
+#define _LIGHTSLEEP_COMPAT_CPUIDLE_H
 
-#include <linux/context_tracking.h>
-#include <linux/cpuidle.h>
+#include_next <linux/cpuidle.h>
 
 #ifndef HAVE_CT_CPUIDLE_ENTER
+#include <linux/context_tracking.h>
+
 static __always_inline void ct_cpuidle_enter(void)
 {
 	instrumentation_end();
@@ -27,4 +28,4 @@ static __always_inline void ct_cpuidle_exit(void)
 }
 #endif
 
-#endif /* _LIGHTSLEEP_COMPAT_CPUIDLE_RCU_H */
+#endif /* _LIGHTSLEEP_COMPAT_CPUIDLE_H */

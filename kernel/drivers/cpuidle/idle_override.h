@@ -3,8 +3,8 @@
  * Did somebody choose the idle loop on the command line? Only x86 and powerpc
  * let one.
  */
-#ifndef _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
-#define _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H
+#ifndef _DRIVERS_CPUIDLE_IDLE_OVERRIDE_H
+#define _DRIVERS_CPUIDLE_IDLE_OVERRIDE_H
 
 #include <linux/types.h>
 #if defined(CONFIG_X86) || defined(CONFIG_PPC64)
@@ -34,4 +34,4 @@ static inline const char *idle_override(void)
 	return NULL;
 }
 
-#endif /* _LIGHTSLEEP_COMPAT_IDLE_OVERRIDE_H */
+#endif /* _DRIVERS_CPUIDLE_IDLE_OVERRIDE_H */
