@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
-from lightsleep.measure import assess, knobs, machine, module, noise, plan, userspace
+from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
@@ -129,7 +129,9 @@ def measure(
             stack.callback(signal.signal, number, signal.signal(number, _end))
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
+        before = ledger.read(ROOT)
         tallies, trouble = _measure(here, cells, wish, backend, seed)
+        after = ledger.read(ROOT)
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -142,6 +144,7 @@ def measure(
         },
         notes=[*remarks, *left_out, *noise.standing(here), *trouble],
         rows=assess.rows(here, tallies),
+        wakes=ledger.between(before, after, {x.dest for x in cells}),
     )
     _show(result, as_json, verbose)
     if output:

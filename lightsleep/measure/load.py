@@ -9,6 +9,7 @@ from typing import Any
 
 from lightsleep.document import Format, load
 from lightsleep.measure.result import SCHEMA, VERSION, Figures, MeasureResult, Row, Verdict
+from lightsleep.scan.model import Wakes
 
 
 def load_measurement(path: Path) -> MeasureResult:
@@ -28,6 +29,7 @@ def _built(document: dict[str, Any]) -> MeasureResult:
         settings=document["settings"],
         notes=document["notes"],
         rows=[_row(row) for row in document["rows"]],
+        wakes=[Wakes(x["cpu"], x["by_ipi"], x["by_store"]) for x in document.get("wakes", [])],
     )
 
 

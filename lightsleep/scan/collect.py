@@ -105,7 +105,7 @@ def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
         io=_io(tree),
         lightsleep=_lightsleep(tree),
         queues=_queues(tree),
-        wakes=_wakes(tree),
+        wakes=read_wakes(tree),
         problems=tree.problems,
     )
 
@@ -359,7 +359,7 @@ def _poll_sources(tree: Tree) -> dict[str, PollSource]:
     return sources
 
 
-def _wakes(tree: Tree) -> list[Wakes]:
+def read_wakes(tree: Tree) -> list[Wakes]:
     """Return the ledger of wakes, empty where the kernel has none. Only root may look."""
     head, *rows = [line.split() for line in (tree.text(IDLE_WAKES) or "").splitlines()] or [[]]
     wakes = []
