@@ -199,6 +199,7 @@ def compare(
     metavar="NETDEV",
     help="What a network device is connected to, as QEMU's -netdev takes it.",
 )
+@click.option("--idle-state", is_flag=True, help="Firmware that has an idle state (aarch64).")
 def shell(
     arch: str,
     kernel: str,
@@ -209,6 +210,7 @@ def shell(
     drives: tuple[str, ...],
     objects: tuple[str, ...],
     netdevs: tuple[str, ...],
+    idle_state: bool,
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
@@ -225,6 +227,7 @@ def shell(
         drives=drives,
         objects=objects,
         netdevs=netdevs,
+        idle_state=idle_state,
     )
     console = Console(stderr=True)
     with console.status("preparing") as status:

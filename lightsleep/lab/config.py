@@ -121,7 +121,7 @@ SERIES_KERNELS = _with_and_without(
         purpose="our series of patches",
         suite="bookworm",
         version="6.12",
-        fragments=("common", "series", "polling"),
+        fragments=("common", "series"),
         patched=True,
     ),
     BuiltKernel(
@@ -185,6 +185,8 @@ class Arch:
     bridges: tuple[str, ...] = ()
     """Devices that make this bus, where the machine has none."""
     memory_mib: int = 512
+    psci_machine: str = ""
+    """The machine to describe an idle state to, where that can be."""
 
     @property
     def bootable(self) -> dict[str, Kernel | BuiltKernel]:
@@ -228,6 +230,9 @@ ARCHES = {
             qemu="qemu-system-aarch64",
             qemu_package="qemu-system-arm",
             machine="virt,gic-version=3",
+            # With the other, before such a state Linux has it that no interrupt reaches the CPU: it
+            # relies on a power controller that brings it back, which QEMU does not have.
+            psci_machine="virt,gic-version=2",
             # Pointer authentication by the architecture's own cipher is slow to emulate.
             cpu_tcg="max,pauth-impdef=on",
             cpu_kvm="host",

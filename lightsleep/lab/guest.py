@@ -19,6 +19,7 @@ from lightsleep.lab import accel, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
+from lightsleep.lab.devicetree import with_idle_state
 from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.modules import project_modules
 from lightsleep.lab.roots import guest_root
@@ -60,6 +61,8 @@ class Machine:
     """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
     netdevs: tuple[str, ...] = ()
     """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
+    idle_state: bool = False
+    """Whether its firmware describes an idle state, on top of WFI (aarch64)."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -70,6 +73,7 @@ class Machine:
         words += [word for drive in self.drives for word in ("--drive", drive)]
         words += [word for item in self.objects for word in ("--object", item)]
         words += [word for item in self.netdevs for word in ("--netdev", item)]
+        words += ["--idle-state"] if self.idle_state else []
         return shlex.join(words)
 
 
@@ -90,9 +94,16 @@ def prepare(
     note("modules")
     modules = project_modules(arch, tree)
     note("accelerator")
+    accelerator = accel.choose(machine.accel, arch, tree)
+    tree_of_devices = None
+    if machine.idle_state:
+        if not arch.psci_machine:
+            raise LightsleepError(f"no machine of {arch.name} has idle states: leave it out")
+        arch = replace(arch, machine=arch.psci_machine)
+        tree_of_devices = with_idle_state(arch, accelerator.cpu(arch), machine.vcpus)
     return Hardware(
         arch=arch,
-        accelerator=accel.choose(machine.accel, arch, tree),
+        accelerator=accelerator,
         image=tree.image,
         initramfs=initramfs(tree, root, modules),
         root=root.squashfs,
@@ -103,6 +114,7 @@ def prepare(
         drives=machine.drives,
         objects=machine.objects,
         netdevs=machine.netdevs,
+        devicetree=tree_of_devices,
     )
 
 

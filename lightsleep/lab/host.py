@@ -15,6 +15,7 @@ PACKAGES = {
     "bwrap": "bubblewrap",
     "cpio": "cpio",
     "depmod": "kmod",
+    "dtc": "device-tree-compiler",
     "git": "git",
     "mksquashfs": "squashfs-tools",
     "mmdebstrap": "mmdebstrap",

@@ -50,6 +50,8 @@ class Hardware:
     """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
     netdevs: tuple[str, ...] = ()
     """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
+    devicetree: Path | None = None
+    """In place of the machine's own."""
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -67,6 +69,7 @@ class Hardware:
             *("-m", f"{self.arch.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
+            *(("-dtb", str(self.devicetree)) if self.devicetree else ()),
             *(
                 "-drive",
                 f"file={str(self.root).replace(',', ',,')},if=none,id=root,format=raw,readonly=on",
