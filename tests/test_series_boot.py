@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from intree import insmod
 
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import Guest, Machine, boot
@@ -82,3 +83,15 @@ def test_a_caller_is_not_stuck_behind_a_softirq(many: int) -> None:
     with boot(machine, "series-softirq", BOOT_S) as guest:
         guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", f"many={many}"])
         assert guest.read_text(stuck) == "N\n"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_drivers_are_in_the_tree(arch: str) -> None:
+    machine = Machine(arch=arch, kernel=KERNEL, accel="tcg")
+    with boot(machine, f"series-drivers-{arch}", BOOT_S) as guest:
+        insmod(guest, "virtio_poll_source")
+        driver = guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver").strip()
+        # On POWER9 another one has the CPUs.
+        assert driver == ("powernv_idle" if arch == "ppc64le" else "lightsleep")
+        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
+        assert guest.read_text("/sys/kernel/debug/poll_source").startswith("cpu name state")

@@ -8,11 +8,12 @@ what builds modules.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,22 +75,23 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
 
 
 def build_prefixes(arch: Arch, kernel: BuiltKernel) -> int:
-    """Build ``kernel`` without its series, then after each patch, and return how many there are.
+    """Compile what the series changes, after each of its patches, and return how many there are.
 
-    In one source tree, so that a patch costs only what it makes make build anew. Raises
-    LightsleepError that names the patch with which the kernel does not build.
+    Not whole kernels: the files that a patch so far changed or brought, as ``kernel`` configures
+    them. Raises LightsleepError that names the patch with which one does not compile.
     """
     recipe = _recipe(arch, kernel)
 
     def build(scratch: Path) -> None:
         make = recipe.prepare(scratch)
         recipe.configure(make, complete=False)
-        make.all()
+        objects = make.possible(_objects(recipe.patches))
         for patch in recipe.patches:
             apply(patch, make.source)
+            objects += [_object(x) for x in patch.new if x.endswith(".c")]
             try:
                 recipe.configure(make, complete=patch is recipe.patches[-1])
-                make.all()
+                make.objects(objects)
             except LightsleepError as error:
                 raise LightsleepError(f"after {patch.path.name}: {error.message}") from None
         shutil.rmtree(make.source)
@@ -115,14 +117,23 @@ def code_without_options(
     patches = read_series(plain.version)
     make = recipe.prepare(scratch)
     recipe.configure(make, complete=True)
-    make("prepare")
-    built = [x for patch in patches for x in patch.hooked if x.endswith(".c")]
-    objects = [x.replace(".c", ".o") for x in dict.fromkeys(built)]
+    objects = make.possible(_objects(patches))
     before = [make.code(x) for x in objects]
     for patch in patches:
         apply(patch, make.source)
     recipe.configure(make, complete=True)
+    make.objects(objects)
     return {name: (old, make.code(name)) for name, old in zip(objects, before, strict=True)}
+
+
+def _objects(patches: Sequence[Patch]) -> list[str]:
+    """Return what is compiled from the kernel's own files that ``patches`` change."""
+    changed = [x for patch in patches for x in patch.hooked if x.endswith(".c")]
+    return [_object(x) for x in dict.fromkeys(changed)]
+
+
+def _object(file: str) -> str:
+    return file.removesuffix(".c") + ".o"
 
 
 @dataclass(frozen=True)
@@ -211,9 +222,19 @@ class _Make:
         """Build image and modules."""
         self(f"-j{len(os.sched_getaffinity(0))}")
 
+    def objects(self, names: Sequence[str]) -> None:
+        """Compile single files, whether they are configured or not."""
+        self(f"-j{len(os.sched_getaffinity(0))}", *names)
+
+    def possible(self, names: Sequence[str]) -> list[str]:
+        """Compile those of ``names`` that this architecture can, and return them."""
+        self("prepare")
+        with contextlib.suppress(LightsleepError):
+            self("--keep-going", f"-j{len(os.sched_getaffinity(0))}", *names)
+        return [name for name in names if (self.source / name).exists()]
+
     def code(self, name: str) -> Code:
-        """Build an object and return its code."""
-        self(name)
+        """Return the code of an object that is there."""
         text = host.run(
             host.contained(
                 [

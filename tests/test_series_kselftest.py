@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel's selftests of membarrier, futexes and CPU hotplug, in a kernel with our series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from intree import copy
+
+from lightsleep.lab import cache, host
+from lightsleep.lab.build import any_tree
+from lightsleep.lab.config import ARCHES
+from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.source import kernel_source
+
+pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
+
+KERNEL = "6.12-series"
+SUITES = ("membarrier", "futex", "cpu-hotplug")
+PROGRAMS = ("membarrier", "futex/functional")
+HOTPLUG = "cpu-hotplug/cpu-on-off-test.sh"
+PASSED = 0
+
+
+def selftests(arch_name: str) -> Path:
+    """Return a folder with the tests, their programs linked statically."""
+    arch = ARCHES[arch_name]
+    tree = any_tree(arch, arch.built[KERNEL]).path
+    archive = kernel_source()
+
+    def build(scratch: Path) -> None:
+        wanted = [f"*/tools/testing/selftests/{x}" for x in (*SUITES, "kselftest*.h")]
+        host.run(
+            ["tar", "-xJf", archive, "-C", scratch, "--strip-components=4", "--wildcards", *wanted],
+            "unpacking selftests",
+        )
+        for folder in PROGRAMS:
+            for source in sorted((scratch / folder).glob("*.c")):
+                host.run(
+                    host.contained(
+                        [
+                            *("env", "-i", "PATH=/usr/bin:/bin", f"{arch.triplet}-gcc", "-static"),
+                            *("-O2", "-s", "-pthread", "-D_GNU_SOURCE", "-I/mnt/futex/include"),
+                            *("-I/mnt", "-o", f"/mnt/{folder}/{source.stem}"),
+                            *(f"/mnt/{folder}/{source.name}", "-lrt"),
+                        ],
+                        *("--bind", str(tree), "/", "--bind", str(scratch), "/mnt"),
+                        *("--tmpfs", "/tmp"),
+                    ),
+                    f"compiling {source.name}",
+                )
+        for left in scratch.rglob("*.[ch]"):
+            left.unlink()
+
+    return cache.entry(f"selftests-{cache.digest(str(tree), *SUITES)}", build, needs_mb=50)
+
+
+@pytest.mark.parametrize("arch", ["x86_64"])
+def test_selftests(arch: str) -> None:
+    tests = selftests(arch)
+    programs = [x for folder in PROGRAMS for x in sorted((tests / folder).glob("*[!.sh]"))]
+    machine = Machine(
+        arch=arch, kernel=KERNEL, modules=("cpuidle_lightsleep",), vcpus=4, accel="tcg"
+    )
+    became: dict[str, int] = {}
+    with boot(machine, "kselftest", 300) as guest:
+        # What the hotplug test takes for granted.
+        guest.run(["sh", "-c", "mkdir /run/bin; ln -s $(which busybox) /run/bin/awk"])
+        guest.run(["ln", "-s", "/run/bin/awk", "/run/bin/mount"])
+        for program in (*programs, tests / HOTPLUG):
+            copy(guest, program, f"/run/{program.name}")
+            path = {"PATH": "/run/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+            command = ["bash"] if program.suffix == ".sh" else []
+            guest.run(["chmod", "+x", f"/run/{program.name}"])
+            done = guest.run(
+                [*command, f"/run/{program.name}"], timeout_s=300, check=False, env=path
+            )
+            print(program.name, done.rc, done.stdout[-600:], done.stderr[-300:], sep="\n")
+            became[program.name] = done.rc
+    assert len(became) > 10
+    assert became == dict.fromkeys(became, PASSED)
