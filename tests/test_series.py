@@ -110,6 +110,17 @@ def test_a_patch_does_not_change_what_an_earlier_one_brings(tmp_path: Path) -> N
         series.read_series("1.0", kernel)
 
 
+def test_to_reword_a_message_builds_nothing_anew(tmp_path: Path) -> None:
+    def made_of(name: str, mail: str) -> list[bytes]:
+        kernel = kernel_folder(tmp_path / name, "one.patch core/new.c", one=mail)
+        (patch,) = series.read_series("1.0", kernel)
+        return patch.contents(kernel)
+
+    stock = made_of("stock", MAIL)
+    assert made_of("message", MAIL.replace("everybody", "each function")) == stock
+    assert made_of("change", MAIL.replace("return 1", "return 2")) != stock
+
+
 def test_an_unknown_base_lists_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match=r"no series for kernel '9\.9'; there are: 1\.0"):
         series.read_series("9.9", kernel_folder(tmp_path, ""))

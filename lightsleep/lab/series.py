@@ -46,9 +46,10 @@ class Patch:
         return sorted(set(HOOKED.findall(self.path.read_text())))
 
     def contents(self, kernel: Path = SOURCE) -> list[bytes]:
-        """Return all that the mechanism is made of, for the key of a cache."""
+        """Return all that the mechanism is made of but words, for the key of a cache."""
         named = [part for x in self.new for part in (x.encode(), (kernel / x).read_bytes())]
-        return [self.name.encode(), self.path.read_bytes(), *named]
+        _, _, change = self.path.read_bytes().partition(b"\n---\n")
+        return [self.name.encode(), change, *named]
 
 
 def bases(kernel: Path = SOURCE) -> list[str]:
