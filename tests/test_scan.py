@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -207,11 +208,12 @@ proc/interrupts: LOC:      10000      10000   Local timer interrupts
 proc/irq/27/effective_affinity_list: 0
 proc/irq/28/effective_affinity_list: 1
 """
-HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns"
+HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns lingers expired"
 SOURCES = f"""
 sys/kernel/debug/poll_source: {HEAD}
-sys/kernel/debug/poll_source: 0 virtio0-req.0 on 5000 4000 1000 200000 40000000 3 4000 88000000
-sys/kernel/debug/poll_source: 1 virtio0-req.1 off 70 1 69 70 7000000 70 1 30000
+sys/kernel/debug/poll_source: 0 virtio0-req.0 on 5000 4000 1000 200000 40000000 3 4000 88000000 \
+3990 12
+sys/kernel/debug/poll_source: 1 virtio0-req.1 off 70 1 69 70 7000000 70 1 30000 0 0
 """
 
 
@@ -232,13 +234,16 @@ def test_virtio_queues(tmp_path: Path) -> None:
             "overruns": 3,
             "handled": 4000,
             "handle_ns": 88000000,
+            "lingers": 3990,
+            "expired": 12,
         },
     }
     assert second["source"]["enabled"] is False
     assert (third["name"], third["cpus"], third["source"]) == ("virtio1-input.0", [], None)
     out = show(root)
-    assert "polled, 200 ns a look, 22,000 ns handled" in out
-    assert "too slow to poll, 70 overruns" in out
+    assert re.search("4,283 +5,000 +4,000 +3,990 +12 +200 +22,000 +polled", out)
+    assert re.search("17 +70 +1 +0 +0 +100,000 +30,000 +too slow", out)
+    assert re.search("9 +(- +){6}interrupts", out)
 
 
 def test_poll_sources_of_another_shape_are_named(tmp_path: Path) -> None:

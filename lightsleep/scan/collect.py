@@ -353,6 +353,8 @@ def _poll_sources(tree: Tree) -> dict[str, PollSource]:
                 overruns=_count(row["overruns"]),
                 handled=_count(row["handled"]),
                 handle_ns=_count(row["handle_ns"]),
+                lingers=_count(row["lingers"]),
+                expired=_count(row["expired"]),
             )
         except (KeyError, ValueError):
             tree.problems[POLL_SOURCES] = f"not a poll source: {' '.join(words)[:40]!r}"

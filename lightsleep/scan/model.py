@@ -149,6 +149,8 @@ class PollSource:
     overruns: int
     handled: int
     handle_ns: int
+    lingers: int
+    expired: int
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,8 @@ def _queues(queues: list[Queue]) -> Table:
     title = Text("virtio queues", style="bold")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("queue")
-    for column in ("irq", "cpu", "interrupts", "polls", "hits"):
+    counts = ("polls", "hits", "lingers", "expired", "ns/look", "ns/hit")
+    for column in ("irq", "cpu", "interrupts", *counts):
         table.add_column(column, justify="right")
     table.add_column("while idle")
     for queue in queues:
@@ -212,19 +213,18 @@ def _queues(queues: list[Queue]) -> Table:
             str(queue.irq),
             cpulist.format(queue.cpus) or "-",
             _number(queue.interrupts),
-            _number(source.polls if source else None),
-            _number(source.hits if source else None),
-            "interrupts" if not source else _source(source),
+            *(_number(n) for n in _counts(source)),
+            "interrupts" if not source else "polled" if source.enabled else "too slow",
         )
     return table
 
 
-def _source(source: PollSource) -> str:
-    if not source.enabled:
-        return f"interrupts: too slow to poll, {source.overruns:,} overruns"
-    peek = f", {source.peek_ns / source.peeks:,.0f} ns a look" if source.peeks else ""
-    handle = f", {source.handle_ns / source.handled:,.0f} ns handled" if source.handled else ""
-    return f"polled{peek}{handle}"
+def _counts(source: PollSource | None) -> tuple[int | None, ...]:
+    if not source:
+        return (None,) * 6
+    look_ns = source.peek_ns // source.peeks if source.peeks else None
+    hit_ns = source.handle_ns // source.handled if source.handled else None
+    return source.polls, source.hits, source.lingers, source.expired, look_ns, hit_ns
 
 
 def _lightsleep(scan: Scan) -> str:
