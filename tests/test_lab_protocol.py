@@ -264,7 +264,6 @@ def test_a_thread_is_idle_class_only_while_asked(processes: tuple[int, int]) -> 
 
 
 def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:
-    import time
 
     ours, all_others = protocol.Load([processes[1]]), protocol.Load([])
     time.sleep(1)
