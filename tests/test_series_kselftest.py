@@ -17,6 +17,7 @@ from lightsleep.lab.source import kernel_source
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
 KERNEL = "6.12-series"
+TESTS = "tools/testing/selftests"
 SUITES = ("membarrier", "futex", "cpu-hotplug")
 PROGRAMS = ("membarrier", "futex/functional")
 HOTPLUG = "cpu-hotplug/cpu-on-off-test.sh"
@@ -24,42 +25,46 @@ PASSED = 0
 
 
 def selftests(arch_name: str) -> Path:
-    """Return a folder with the tests, their programs linked statically."""
+    """Return the folder of the kernel's selftests, with programs that are linked statically."""
     arch = ARCHES[arch_name]
     tree = any_tree(arch, arch.built[KERNEL]).path
     archive = kernel_source()
 
     def build(scratch: Path) -> None:
-        wanted = [f"*/tools/testing/selftests/{x}" for x in (*SUITES, "kselftest*.h")]
+        wanted = [f"*/{TESTS}/{x}" for x in (*SUITES, "kselftest*.h")]
+        # It knows more commands than the distribution's.
+        wanted.append("*/include/uapi/linux/membarrier.h")
         host.run(
-            ["tar", "-xJf", archive, "-C", scratch, "--strip-components=4", "--wildcards", *wanted],
+            ["tar", "-xJf", archive, "-C", scratch, "--strip-components=1", "--wildcards", *wanted],
             "unpacking selftests",
         )
         for folder in PROGRAMS:
-            for source in sorted((scratch / folder).glob("*.c")):
+            for source in sorted((scratch / TESTS / folder).glob("*.c")):
                 host.run(
                     host.contained(
                         [
                             *("env", "-i", "PATH=/usr/bin:/bin", f"{arch.triplet}-gcc", "-static"),
-                            *("-O2", "-s", "-pthread", "-D_GNU_SOURCE", "-I/mnt/futex/include"),
-                            *("-I/mnt", "-o", f"/mnt/{folder}/{source.stem}"),
-                            *(f"/mnt/{folder}/{source.name}", "-lrt"),
+                            *("-O2", "-s", "-pthread", "-D_GNU_SOURCE=", "-I/mnt/include/uapi"),
+                            *(f"-I/mnt/{TESTS}", f"-I/mnt/{TESTS}/futex/include"),
+                            *("-o", f"/mnt/{TESTS}/{folder}/{source.stem}"),
+                            *(f"/mnt/{TESTS}/{folder}/{source.name}", "-lrt"),
                         ],
                         *("--bind", str(tree), "/", "--bind", str(scratch), "/mnt"),
                         *("--tmpfs", "/tmp"),
                     ),
                     f"compiling {source.name}",
                 )
-        for left in scratch.rglob("*.[ch]"):
-            left.unlink()
 
-    return cache.entry(f"selftests-{cache.digest(str(tree), *SUITES)}", build, needs_mb=50)
+    name = f"selftests-{cache.digest(str(tree), *SUITES)}"
+    return cache.entry(name, build, needs_mb=50) / TESTS
 
 
 @pytest.mark.parametrize("arch", ["x86_64"])
 def test_selftests(arch: str) -> None:
     tests = selftests(arch)
-    programs = [x for folder in PROGRAMS for x in sorted((tests / folder).glob("*[!.sh]"))]
+    programs = [
+        x.with_suffix("") for folder in PROGRAMS for x in sorted((tests / folder).glob("*.c"))
+    ]
     machine = Machine(
         arch=arch, kernel=KERNEL, modules=("cpuidle_lightsleep",), vcpus=4, accel="tcg"
     )
