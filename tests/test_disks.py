@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightsleep.lab import disks
-from lightsleep.lab.experiments import poll_source_net
+from lightsleep.lab.experiments import poll_source_net, poll_source_off
 from lightsleep.lab.experiments.poll_source_blk import DISKS
 from lightsleep.lab.guest import Guest
 
@@ -52,3 +52,9 @@ def test_each_disk_has_its_own_metrics() -> None:
     names = [metric.name for metric in disks.metrics(DISKS)]
     assert len(set(names)) == len(names) == 10
     assert {"randread_iops", "randread_20us_iops", "irqs_per_io", "irqs_per_io_20us"} <= set(names)
+
+
+def test_what_is_polled_is_not_slept() -> None:
+    stock = "12.50 20.00\ncpu  5 0 9 1000 200 0 0 0 0 0\n"
+    assert poll_source_off.asleep_s(stock) == (12.5, 12)
+    assert poll_source_off.asleep_s(f"{stock}500000000\n1000000000\n") == (12.5, 10.5)

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * cpuidle-lightsleep as if there were no poll sources, to compare with: what do
+ * they cost where none is registered?
+ */
+#define _LINUX_POLL_SOURCE_H
+#define _DRIVERS_CPUIDLE_POLL_SOURCE_H
+
+#include <linux/types.h>
+
+static inline void poll_sources_start(void)
+{
+}
+
+static inline bool poll_sources_peek(void)
+{
+	return false;
+}
+
+static inline bool poll_sources_stop(void)
+{
+	return false;
+}
+
+static inline bool poll_sources_rest(void)
+{
+	return false;
+}
+
+static inline void poll_source_init(void)
+{
+}
+
+static inline void poll_source_exit(void)
+{
+}
+
+#include "../../../../drivers/cpuidle/cpuidle-lightsleep.c"
+#include "../../../../drivers/cpuidle/halt_cost.c"
+#include "../../../../drivers/cpuidle/poll_limit.c"

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What poll sources cost those who have none, or silent ones.
+
+The driver alone is the same driver, built without poll sources. The guests' clock counts
+instructions, so differences that a host's noise would hide are seen, and waiting takes no time.
+"""
+
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import SCHED_PIPE_S, measure_pipe
+
+DRIVER = "cpuidle_lightsleep"
+ALONE = "lightsleep_alone"
+
+SETTLE_S = 5
+REST_S = 120
+ASLEEP = Metric(
+    "asleep_pct",
+    "%",
+    "higher",
+    "Idle guest asleep",
+    f"Share of the CPUs' time that was idle (/proc/stat) and not polled, in {REST_S} s alone",
+)
+
+SLEPT = r"""
+cat /proc/uptime
+grep '^cpu ' /proc/stat
+cat /sys/devices/system/cpu/cpu*/lightsleep/polled_ns 2> /dev/null || true
+"""
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run the pipe, then leave the guest alone."""
+    pipe_s = measure_pipe(guest)[SCHED_PIPE_S.name]
+    script = f"sleep {SETTLE_S}; slept() {{ {SLEPT} }}; slept; echo; sleep {REST_S}; slept"
+    before, after = guest.run(["sh", "-c", script]).stdout.split("\n\n")
+    was_s, was_asleep_s = asleep_s(before)
+    now_s, now_asleep_s = asleep_s(after)
+    share = (now_asleep_s - was_asleep_s) / (now_s - was_s) / guest.machine.vcpus
+    return {SCHED_PIPE_S.name: pipe_s, ASLEEP.name: 100 * share}
+
+
+def asleep_s(text: str) -> tuple[float, float]:
+    """Return uptime, and how long all CPUs slept: idle, but for what they polled."""
+    uptime, stat, *polled_ns = text.splitlines()
+    idle, iowait = stat.split()[4:6]
+    slept_s = (int(idle) + int(iowait)) / 100 - sum(map(int, polled_ns)) / 1e9
+    return float(uptime.split()[0]), slept_s
+
+
+EXPERIMENT = Experiment(
+    title="Poll sources where there is nothing to poll",
+    hypothesis=(
+        "Where no source is registered, the driver polls as fast as without the code; a guest "
+        "whose disks are polled and silent sleeps as much as a stock one. Falsified if with is "
+        "slower than alone, or silent sleeps less than stock by more than 0.02 points."
+    ),
+    arms=(
+        Arm("alone", "baseline", "the driver, built without poll sources", modules=(ALONE,)),
+        Arm("with", "treatment", "the driver, no source registered", modules=(DRIVER,)),
+        Arm(
+            "silent",
+            "treatment",
+            "the driver, disks as sources",
+            modules=(DRIVER, "virtio_poll_source"),
+        ),
+        Arm("stock", "treatment", "the kernel as it is"),
+        Arm("alone-again", "control", "booted as alone is", modules=(ALONE,)),
+    ),
+    metrics=(SCHED_PIPE_S, ASLEEP),
+    measure=measure,
+    accel="tcg-icount",
+)
