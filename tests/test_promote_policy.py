@@ -137,6 +137,22 @@ def test_the_deepest_state_takes_one_step_for_each_on_the_way(
     assert way[1:] == [i for i in deeper(states, start) if states[i].latency_ns <= limit_ns]
 
 
+@given(states=any_states, limit_ns=any_ns, event_ns=any_ns)
+def test_a_cpu_goes_back_to_where_it_was_promoted_to_unless_that_has_changed(
+    states: list[State], limit_ns: int, event_ns: int
+) -> None:
+    plan = Plan(states)
+    for index, state in enumerate(states):
+        there = deeper(states, index)
+        leaves = state.leavable and there
+        if there and not states[there[0]].residency_ns + states[there[0]].latency_ns:
+            leaves = False  # a timeout of 0 is none
+        for reached in range(index + 1, len(states)):
+            to = states[reached]
+            fits = to.allowed and to.latency_ns <= limit_ns and to.residency_ns < event_ns
+            assert plan.returns(index, reached, limit_ns, event_ns) == bool(leaves and fits)
+
+
 @pytest.fixture(scope="session")
 def sanitised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that dies of an overflow or a bad access in the policy."""

@@ -62,3 +62,10 @@ class Plan:
         """Return the state that comes after that one under a latency limit, if there is one."""
         floor = int(self._lib.promote_floor(self._states, index, limit_ns))
         return None if floor < 0 else floor
+
+    def returns(self, index: int, reached: int, limit_ns: int, event_ns: int) -> bool:
+        """Return whether a CPU that had been promoted to ``reached`` goes back there.
+
+        A governor has chosen ``index`` meanwhile, a shallower state.
+        """
+        return bool(self._lib.promote_returns(self._states, index, reached, limit_ns, event_ns))

@@ -16,9 +16,21 @@
  *
  * So a governor sees one idle period where there was one. It learns what it would
  * have learned had the CPU stayed where the governor had sent it, and nothing
- * from the timer, whose period says nothing about the workload. If the governor
- * kept the tick, it was to notice a wrong guess; in the deepest allowed state
- * nothing is left to notice, so the tick is stopped there.
+ * from the timer, whose period says nothing about the workload.
+ *
+ * Nor is the tick touched: a governor that kept it will learn from it. teo and
+ * menu take a tick that ends a sleep for the proof of a long one, and change
+ * their minds after some of those. Stop the tick, and they hear of one long
+ * sleep where there were many ticks; teo then chooses other states than without
+ * promotion. So a tick ends the sleep, the governor is told, and asked again. What
+ * it does not get back is the depth: the CPU has been idle all the time, so the
+ * state that it was promoted to is the least that it goes back to,
+ *
+ *	reflect		the governor: the state it chose, the time slept, a tick
+ *	select		the governor: shallow; raised to where the CPU was
+ *	enter		...
+ *
+ * until something else than the clock ends a sleep, or a task runs.
  *
  * Not armed in states that poll (they have a limit of their own), that stop the
  * CPU's timer, or that CPUs enter together, nor for suspend to idle or injected
@@ -68,8 +80,11 @@
  * @chosen: the state that the governor chose for the idle period that a promotion
  *	has prolonged; PROMOTE_NONE outside of one
  * @index: the state that the timer was armed for
- * @switches: how often the idle task had been switched when it was promoted
+ * @reached: the state that the CPU had been promoted to when the clock's next event
+ *	ended its sleep; PROMOTE_NONE otherwise
+ * @switches: how often the idle task had been switched when it was last in one
  * @slept_ns: how long it slept before that, since the governor was asked
+ * @event: the clock's next event as it was sent to sleep
  * @timer: ends a sleep
  * @states: the plan
  */
@@ -77,13 +92,18 @@ struct promote_cpu {
 	bool expired;
 	int chosen;
 	int index;
+	int reached;
 	unsigned long switches;
 	u64 slept_ns;
+	ktime_t event;
 	struct hrtimer timer;
 	struct promote_state states[CPUIDLE_STATE_MAX];
 };
 
-static DEFINE_PER_CPU(struct promote_cpu, promote_cpus) = { .chosen = PROMOTE_NONE };
+static DEFINE_PER_CPU(struct promote_cpu, promote_cpus) = {
+	.chosen = PROMOTE_NONE,
+	.reached = PROMOTE_NONE,
+};
 
 static DEFINE_SPINLOCK(promote_lock);
 
@@ -105,8 +125,7 @@ static unsigned long switches(void)
 static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_device *dev,
 				    bool *stop_tick)
 {
-	s64 limit_ns = cpuidle_governor_latency_req(dev->cpu);
-	int floor = promote_floor(pc->states, pc->index, limit_ns);
+	int floor = promote_floor(pc->states, pc->index, cpuidle_governor_latency_req(dev->cpu));
 
 	/*
 	 * A task may have come and gone between reflect and select; a limit or a
@@ -118,18 +137,15 @@ static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_devic
 		return -1;
 	}
 	trace_cpu_idle_promote(dev->cpu, pc->index, floor, pc->slept_ns);
-	/*
-	 * A tick was kept for a wrong guess to be noticed. In the deepest state
-	 * there is none to notice. (One that is stopped is not restarted here.)
-	 */
-	*stop_tick = promote_floor(pc->states, floor, limit_ns) == PROMOTE_NONE;
+	pc->event = tick_nohz_get_next_hrtimer();
+	*stop_tick = false;
 	return floor;
 }
 
 /**
  * cpuidle_promote_select - the state that a promotion leads to
  * @dev: the device of this CPU
- * @stop_tick: set, where there is one, to whether the tick is of no use there
+ * @stop_tick: cleared, where there is one: the tick is as the governor left it
  *
  * Return: its index, or -1: ask the governor.
  */
@@ -140,6 +156,41 @@ int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
 	if (likely(READ_ONCE(pc->chosen) == PROMOTE_NONE))
 		return -1;
 	return promoted_select(pc, dev, stop_tick);
+}
+
+static noinline int raise(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
+{
+	ktime_t event = tick_nohz_get_next_hrtimer();
+	int reached = READ_ONCE(pc->reached);
+
+	WRITE_ONCE(pc->reached, PROMOTE_NONE);
+	if (index >= reached || pc->switches != switches())
+		return index;
+	if (!promote_returns(pc->states, index, reached, cpuidle_governor_latency_req(dev->cpu),
+			     max_t(s64, ktime_sub(event, ktime_get()), 0)))
+		return index;
+
+	WRITE_ONCE(pc->chosen, index);
+	pc->slept_ns = 0;
+	pc->event = event;
+	return reached;
+}
+
+/**
+ * cpuidle_promote_raise - the state for a CPU that was idle already
+ * @dev: the device of this CPU
+ * @index: what the governor chose
+ *
+ * Return: the state that the CPU had been promoted to, where it was only the
+ * clock that ended that sleep, and nothing else speaks against it; else @index.
+ */
+int cpuidle_promote_raise(struct cpuidle_device *dev, int index)
+{
+	struct promote_cpu *pc = this_cpu_ptr(&promote_cpus);
+
+	if (likely(READ_ONCE(pc->reached) == PROMOTE_NONE))
+		return index;
+	return raise(pc, dev, index);
 }
 
 static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
@@ -214,6 +265,11 @@ static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_devi
 	if (chosen == PROMOTE_NONE)
 		return index;
 
+	if (index >= 0 && !need_resched() && ktime_get() >= pc->event) {
+		WRITE_ONCE(pc->reached, index);
+		pc->switches = switches();
+	}
+
 	/*
 	 * The whole period, as if in the chosen state: the governor will deduct
 	 * the exit latency of that one, so what the last one took longer is
@@ -266,8 +322,10 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 
 	spin_lock(&promote_lock);
 	/* What is left of another driver. Its CPU may be on its way out of it still. */
-	if (!dev->enabled)
+	if (!dev->enabled) {
 		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
+		WRITE_ONCE(pc->reached, PROMOTE_NONE);
+	}
 	wanted = promote && (isolated || !is_quiet(dev->cpu));
 	for (int i = 0; i < drv->state_count; i++) {
 		const struct cpuidle_state_usage *usage = &dev->states_usage[i];

@@ -9,6 +9,7 @@
 
 #ifdef CONFIG_CPU_IDLE_PROMOTE
 int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick);
+int cpuidle_promote_raise(struct cpuidle_device *dev, int index);
 bool cpuidle_promote_arm(struct cpuidle_device *dev, int index);
 void cpuidle_promote_disarm(void);
 int cpuidle_promote_reflect(struct cpuidle_device *dev, int index);
@@ -23,6 +24,11 @@ static inline void cpuidle_promote_stuck(struct cpuidle_device *dev, int index, 
 static inline int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
 {
 	return -1;
+}
+
+static inline int cpuidle_promote_raise(struct cpuidle_device *dev, int index)
+{
+	return index;
 }
 
 static inline bool cpuidle_promote_arm(struct cpuidle_device *dev, int index)

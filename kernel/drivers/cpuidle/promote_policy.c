@@ -31,6 +31,9 @@
  *    steps and, after the last, no timer is armed at all: a CPU that sleeps
  *    in its deepest allowed state is never disturbed.
  *
+ * A tick, or a timer that runs no task, says nothing new: the CPU is idle still. It
+ * goes back to the state that it had reached, for the same reason.
+ *
  * What makes a promotion pointless is known before the timer is armed, so it is
  * not armed then: there is nothing deeper that is allowed, by its user, its
  * driver, or the latency limit; or something else ends the sleep before the
@@ -121,4 +124,26 @@ int promote_floor(const struct promote_state *states, unsigned int index, u64 li
 	if (next == PROMOTE_NONE || states[next].latency_ns > limit_ns)
 		return PROMOTE_NONE;
 	return next;
+}
+
+/**
+ * promote_returns - does a CPU go back to the state that it was promoted to?
+ * @states: all states of one CPU
+ * @index: what the governor has chosen meanwhile, a shallower one
+ * @reached: the state it was in when the clock ended its sleep
+ * @limit_ns: the highest exit latency that is tolerated now
+ * @event_ns: time until the next event of its clock
+ *
+ * What has not changed is that it is idle, and has been for longer than it takes
+ * for @reached to pay off. What may have changed is all the rest.
+ *
+ * Return: whether it does.
+ */
+bool promote_returns(const struct promote_state *states, unsigned int index, unsigned int reached,
+		     u64 limit_ns, u64 event_ns)
+{
+	const struct promote_state *state = &states[reached];
+
+	return READ_ONCE(states[index].timeout_ns) && state->allowed &&
+	       state->latency_ns <= limit_ns && event_ns > state->residency_ns;
 }

@@ -33,5 +33,7 @@ struct promote_state {
 void promote_plan(struct promote_state *states, unsigned int count);
 u64 promote_timeout(const struct promote_state *states, unsigned int index, u64 event_ns);
 int promote_floor(const struct promote_state *states, unsigned int index, u64 limit_ns);
+bool promote_returns(const struct promote_state *states, unsigned int index, unsigned int reached,
+		     u64 limit_ns, u64 event_ns);
 
 #endif /* _DRIVERS_CPUIDLE_PROMOTE_POLICY_H */

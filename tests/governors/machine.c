@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * One CPU and its idle loop, as kernel/sched/idle.c and kernel/time/tick-sched.c
+ * have it: what governors and promote.c, all of them the kernel's own files, make
+ * of a series of idle periods. Time passes only while it sleeps or works.
+ */
+#include <kernel.h>
+
+#include "promote.h"
+
+#define GOVERNORS	4
+#define NEVER		UINT64_MAX
+#define FAR_NS		1000000000	/* to the next timer, where it is not what wakes the CPU */
+#define LOOP_NS		1000		/* once around the idle loop */
+
+/**
+ * struct period - an idle period, and what follows
+ * @idle_ns: until a task is woken
+ * @busy_ns: how long it runs
+ * @timer: a timer wakes it, which the kernel knew of
+ */
+struct period {
+	u64 idle_ns;
+	u64 busy_ns;
+	u32 timer;
+};
+
+/**
+ * struct totals - what became of them
+ * @time_ns: by state
+ * @wakes: how often a state was left
+ * @promotions: how often a state was left by promotion
+ */
+struct totals {
+	u64 time_ns[CPUIDLE_STATE_MAX];
+	u64 wakes;
+	u64 promotions;
+};
+
+static struct cpuidle_governor *governors[GOVERNORS], *governor;
+static struct cpuidle_driver driver;
+static struct cpuidle_device device;
+struct cpuidle_device *cpuidle_devices = &device;
+
+static struct task_struct idle_task;
+struct task_struct *current = &idle_task;
+
+static u64 now_ns, wake_ns, timer_ns, tick_ns;
+static bool tick_stopped, got_tick;
+static struct hrtimer *armed;
+
+int cpuidle_register_governor(struct cpuidle_governor *one)
+{
+	int i = 0;
+
+	while (governors[i])
+		i++;
+	governors[i] = one;
+	return 0;
+}
+
+s64 cpuidle_governor_latency_req(unsigned int cpu)
+{
+	return KTIME_MAX;
+}
+
+struct cpuidle_driver *cpuidle_get_cpu_driver(struct cpuidle_device *dev)
+{
+	return &driver;
+}
+
+u64 local_clock(void)
+{
+	return now_ns;
+}
+
+bool need_resched(void)
+{
+	return wake_ns <= now_ns;
+}
+
+bool tick_nohz_tick_stopped(void)
+{
+	return tick_stopped;
+}
+
+bool tick_nohz_idle_got_tick(void)
+{
+	bool got = got_tick;
+
+	got_tick = false;
+	return got;
+}
+
+ktime_t tick_nohz_get_next_hrtimer(void)
+{
+	return min(timer_ns, tick_stopped ? NEVER : tick_ns);
+}
+
+ktime_t tick_nohz_get_sleep_length(ktime_t *delta_next)
+{
+	*delta_next = tick_nohz_get_next_hrtimer() - now_ns;
+	return timer_ns - now_ns;
+}
+
+void hrtimer_start(struct hrtimer *timer, ktime_t expires, int mode)
+{
+	timer->expires = expires;
+	armed = timer;
+}
+
+void hrtimer_try_to_cancel(struct hrtimer *timer)
+{
+	armed = NULL;
+}
+
+int param_set_bool(const char *text, const struct kernel_param *kp)
+{
+	return 0;
+}
+
+static void enter(int index)
+{
+	u64 begin_ns = now_ns;
+	u64 expiry_ns = armed ? armed->expires : NEVER;
+	u64 end_ns = min(min(wake_ns, expiry_ns), (u64)tick_nohz_get_next_hrtimer());
+
+	now_ns = (end_ns > now_ns ? end_ns : now_ns) + driver.states[index].exit_latency_ns;
+	if (expiry_ns <= now_ns)
+		armed->function(armed);
+	if (!tick_stopped && tick_ns <= now_ns) {
+		got_tick = true;
+		tick_ns += TICK_NSEC;
+	}
+	device.last_residency_ns = now_ns - begin_ns;
+}
+
+/* Returns what the governor said when it was first asked. */
+static int go_idle(struct totals *totals)
+{
+	int first = -1;
+
+	while (!need_resched()) {
+		bool promoting, stop_tick = true;
+		int index = cpuidle_promote_select(&device, &stop_tick);
+
+		if (index >= 0) {
+			totals->promotions++;
+		} else {
+			index = governor->select(&driver, &device, &stop_tick);
+			first = first < 0 ? index : first;
+			index = cpuidle_promote_raise(&device, index);
+		}
+		/* tick_nohz_next_event() says no where a timer is near. */
+		if (stop_tick && timer_ns > now_ns + TICK_NSEC)
+			tick_stopped = true;
+		device.next_hrtimer = tick_nohz_get_next_hrtimer();
+		promoting = cpuidle_promote_arm(&device, index);
+		enter(index);
+		if (promoting)
+			cpuidle_promote_disarm();
+		totals->time_ns[index] += device.last_residency_ns;
+		totals->wakes++;
+		index = cpuidle_promote_reflect(&device, index);
+		if (index >= 0 && governor->reflect)
+			governor->reflect(&device, index);
+		now_ns += LOOP_NS;
+	}
+	return first;
+}
+
+extern bool *param_promote_arg;
+
+void machine_promote(bool on)
+{
+	*param_promote_arg = on;
+	cpuidle_promote_update(&device);
+}
+
+void machine_start(const char *name, const struct cpuidle_state *states, int count)
+{
+	governor = NULL;
+	for (int i = 0; i < GOVERNORS; i++)
+		if (governors[i] && !strcmp(governors[i]->name, name))
+			governor = governors[i];
+	driver.state_count = count;
+	memcpy(driver.states, states, count * sizeof(*states));
+	memset(&device, 0, sizeof(device));
+	cpuidle_promote_update(&device);
+	device.enabled = true;
+	tick_ns = now_ns + TICK_NSEC;
+	governor->enable(&driver, &device);
+}
+
+void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals)
+{
+	memset(totals, 0, sizeof(*totals));
+	for (size_t i = 0; i < count; i++) {
+		wake_ns = now_ns + periods[i].idle_ns;
+		timer_ns = periods[i].timer ? wake_ns : now_ns + FAR_NS;
+		first[i] = go_idle(totals);
+		tick_stopped = false;
+		idle_task.nvcsw++;
+		now_ns += periods[i].busy_ns;
+		while (tick_ns <= now_ns)
+			tick_ns += TICK_NSEC;
+	}
+}

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""That governors learn nothing from promotions: theirs and ours, as the kernel compiles them.
+
+menu, teo, ladder and promote.c run in user space, on one simulated CPU (governors/machine.c), so
+that a hundred thousand idle periods take a moment and every one of them is the same each time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cffi
+import pytest
+
+from lightsleep.lab import cache, host
+from lightsleep.lab.source import kernel_source
+from lightsleep.policy.binding import KERNEL
+
+pytestmark = pytest.mark.build
+
+HERE = Path(__file__).parent / "governors"
+GOVERNORS = ("menu", "teo", "ladder")
+STATES = {
+    "powernv": ((1, 10), (2, 20), (5, 50)),
+    "x86": ((2, 2), (30, 100), (130, 600)),
+    "slow": ((1, 10), (16, 60), (32, 120)),
+}
+"""Latency and residency, in us."""
+
+INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
+MACHINE = """
+struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
+struct period { uint64_t idle_ns, busy_ns; uint32_t timer; };
+struct totals { uint64_t time_ns[10], wakes, promotions; };
+void machine_start(const char *name, const struct cpuidle_state *states, int count);
+void machine_promote(bool on);
+void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals);
+"""
+
+Periods = list[tuple[int, int, bool]]
+"""Of each: idle_ns, busy_ns, and whether a timer ends it."""
+
+
+def governors() -> Path:
+    """Return a folder with the governors of the kernel's source."""
+
+    def build(scratch: Path) -> None:
+        files = ["gov.h", *(f"{name}.c" for name in GOVERNORS)]
+        names = [f"*/drivers/cpuidle/governors/{file}" for file in files]
+        host.run(
+            [
+                *("tar", "-xJf", kernel_source(), "-C", scratch, "--strip-components=4"),
+                *("--wildcards", "--occurrence=1", *names),
+            ],
+            "unpacking the governors",
+        )
+
+    return cache.entry("linux-governors", build, needs_mb=10)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    folder = tmp_path_factory.mktemp("governors")
+    ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
+    sources = [*(governors() / f"{name}.c" for name in GOVERNORS), *ours]
+    for source in (*sources, KERNEL / "promote.h", KERNEL / "promote_policy.h"):
+        for header in INCLUDE.findall(source.read_text()):
+            if not (KERNEL / header).exists() or header == "cpuidle.h":
+                (folder / header).parent.mkdir(parents=True, exist_ok=True)
+                (folder / header).write_text("")  # kernel.h has it all
+    subprocess.run(
+        [
+            *("cc", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-DCONFIG_CPU_IDLE_PROMOTE"),
+            *(f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}", "-include", HERE / "kernel.h"),
+            *("-o", folder / "machine.so", HERE / "machine.c", *sources),
+        ],
+        check=True,
+    )
+    ffi = cffi.FFI()
+    ffi.cdef(MACHINE)
+    return ffi, ffi.dlopen(str(folder / "machine.so"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of idle periods; ``chosen`` and ``time`` by state, in %."""
+
+    chosen: list[float]
+    """What the governor chose as each period began."""
+    time: list[float]
+    wakes: int
+    promotions: int
+
+
+class Machine:
+    """A CPU with one governor, which goes on learning from one run to the next."""
+
+    def __init__(self, library: tuple[Any, Any], governor: str, states: str) -> None:
+        self.ffi, self.lib = library
+        self.count = len(STATES[states])
+        rows = [(latency * 1000, residency * 1000, 0) for latency, residency in STATES[states]]
+        self.lib.machine_start(
+            governor.encode(), self.ffi.new("struct cpuidle_state[]", rows), self.count
+        )
+
+    def run(self, periods: Periods, promote: bool) -> Run:
+        self.lib.machine_promote(promote)
+        first = self.ffi.new("int[]", len(periods))
+        totals = self.ffi.new("struct totals *")
+        self.lib.machine_run(self.ffi.new("struct period[]", periods), first, len(periods), totals)
+        chosen, all_ns = list(first), sum(totals.time_ns)
+        return Run(
+            [100 * chosen.count(i) / len(chosen) for i in range(self.count)],
+            [100 * totals.time_ns[i] / all_ns for i in range(self.count)],
+            totals.wakes,
+            totals.promotions,
+        )
+
+
+def usual(count: int, seed: int) -> Periods:
+    """Bursts of interrupts, timers, single wakes and pauses, as a machine at work has them."""
+    chance = random.Random(seed)
+    kinds = ((8, 5, 60, False), (4, 20, 2000, True), (2, 50, 5000, False), (1, 2000, 200000, True))
+    periods: Periods = []
+    while len(periods) < count:
+        burst, low_us, high_us, timer = chance.choices(kinds, (3, 3, 2, 1))[0]
+        for _ in range(burst):
+            idle_us = math.exp(chance.uniform(math.log(low_us), math.log(high_us)))
+            periods.append((int(1000 * idle_us), chance.randrange(5000, 60000), timer))
+    return periods[:count]
+
+
+def misled(count: int, burst: int, silence_us: int) -> Periods:
+    """Bursts that make a governor expect the next one soon, each with a silence behind it."""
+    one = [(10_000, 11_000, False)] * burst + [(silence_us * 1000, 13_000, False)]
+    return one * count
+
+
+def furthest(one: Iterable[float], other: Iterable[float]) -> float:
+    return max(abs(x - y) for x, y in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("states", STATES)
+@pytest.mark.parametrize("governor", GOVERNORS)
+def test_a_usual_load_is_taken_as_without(
+    library: tuple[Any, Any], governor: str, states: str
+) -> None:
+    periods = usual(20_000, 1)
+    without = Machine(library, governor, states).run(periods, False)
+    promoted = Machine(library, governor, states).run(periods, True)
+    assert without.promotions == 0
+    assert promoted.promotions > 0
+    assert furthest(promoted.chosen, without.chosen) < 1
+    assert promoted.time[-1] > without.time[-1]
+
+
+@pytest.mark.parametrize("states", STATES)
+@pytest.mark.parametrize("governor", GOVERNORS)
+def test_ten_thousand_promotions_change_no_choice_afterwards(
+    library: tuple[Any, Any], governor: str, states: str
+) -> None:
+    machine = Machine(library, governor, states)
+    before = machine.run(usual(20_000, 1), True)
+    # ladder looks at latencies only: the states of powernv do not mislead it.
+    promotions = machine.run(misled(10_000, 8, 2000), True).promotions
+    assert promotions >= 10_000 or (governor, states) == ("ladder", "powernv")
+    after = machine.run(usual(20_000, 1), True)
+    assert furthest(before.chosen, after.chosen) < 1
+
+
+@pytest.mark.parametrize("silence_us", [500, 3_000, 20_000, 200_000])
+@pytest.mark.parametrize("states", STATES)
+@pytest.mark.parametrize("governor", GOVERNORS)
+def test_ticks_teach_what_they_teach_without(
+    library: tuple[Any, Any], governor: str, states: str, silence_us: int
+) -> None:
+    """Were the tick stopped for a promoted CPU, teo would choose otherwise in every fifth case."""
+    periods = misled(2000, 8, silence_us)
+    without = Machine(library, governor, states).run(periods, False)
+    promoted = Machine(library, governor, states).run(periods, True)
+    assert furthest(promoted.chosen, without.chosen) < 5
+    # Two promotions per silence at most: the ticks are those that the governor kept.
+    assert promoted.wakes <= without.wakes + 2.1 * 2000
