@@ -11,6 +11,7 @@ from ktap import run_selftest
 from lightsleep.lab.experiments.promotion import figures
 from lightsleep.lab.guest import Machine, boot
 from lightsleep.lab.inside.silence import EXIT, Silence, silences
+from lightsleep.lab.promotions import Counts
 
 DEEPEST = 3
 
@@ -60,7 +61,7 @@ def test_figures_are_of_those_that_were_misled() -> None:
         Silence(1, 110, True, 880, 5, 1_000),
         Silence(3, 0, True, 1_000, 1, 1_000),
     ]
-    assert figures([asdict(x) for x in found], promoted=6, armed=30, entered=60) == {
+    assert figures([asdict(x) for x in found], Counts(6, 30, 60, 0)) == {
         "exit_shallow_us": 100,
         "longest_us": 110,
         "fooled_pct": 100 * 2 / 3,

@@ -281,7 +281,7 @@ GUEST_SUITE = "trixie"
 GUEST_PACKAGES = (
     *("base-files", "dash", "bash", "coreutils", "grep", "sed", "util-linux", "procps", "kmod"),
     *("busybox-static", "linux-perf", "python3-minimal", "python3-click", "python3-rich"),
-    *("fio", "sockperf"),
+    *("fio", "sockperf", "rt-tests"),
 )
 
 DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")

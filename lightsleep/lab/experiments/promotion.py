@@ -3,7 +3,8 @@
 
 A burst of short sleeps teaches the governor that sleeps are short; then nothing comes
 (inside/silence.py). menu and teo keep the tick in that case, which ends the mistake after some
-milliseconds at the earliest; ladder stops it.
+milliseconds at the earliest; ladder stops it. A timer that ends the sleep, for the governor to
+choose again, is what was proposed before: promote_by_timer.c.
 """
 
 from __future__ import annotations
@@ -14,25 +15,13 @@ from typing import Any
 
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
+from lightsleep.lab.promotions import KERNEL, Counts, counts, need_states
 
-KERNEL = "6.12-series"
 CPU = 1
 SILENCES = 10
-STATES = "lite:1:10,mid:16:30,deep:32:64"
-"""name:latency_us:residency_us. Even ladder, which goes by latencies, is misled in these."""
-
-KNOBS = f"/sys/devices/system/cpu/cpu{CPU}/cpuidle"
 
 
-def count(guest: Guest, files: str) -> int:
-    """Return the sum of the numbers in those files of CPU's idle states."""
-    done = guest.run(["sh", "-c", f"cat {KNOBS}/state*/{files}"], check=False)
-    return sum(int(word) for word in done.stdout.split())
-
-
-def figures(
-    silences: list[dict[str, Any]], promoted: int, armed: int, entered: int
-) -> dict[str, float]:
+def figures(silences: list[dict[str, Any]], counted: Counts) -> dict[str, float]:
     """Return the metrics of one run."""
     fooled = [x["exit_shallow_us"] for x in silences if x["exit_shallow_us"]]
     length_us = sum(x["length_us"] for x in silences)
@@ -42,17 +31,15 @@ def figures(
         "fooled_pct": 100 * len(fooled) / len(silences),
         "deep_pct": 100 * sum(x["deep_us"] for x in silences) / length_us,
         "wakes": sum(x["wakes"] for x in silences) / len(silences),
-        "promotions": promoted / len(silences),
-        "armed_pct": 100 * armed / entered,
+        "promotions": counted.promoted / len(silences),
+        "armed_pct": counted.armed_pct,
     }
 
 
 def measure(guest: Guest) -> dict[str, float]:
     """Go through bursts and silences on one CPU."""
-    if guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver") == "none\n":
-        guest.insmod(f"cpuidle_synthetic states={STATES}")
-    names = ("promote/promoted", "promote/armed", "usage")
-    before = [count(guest, name) for name in names]
+    need_states(guest)
+    before = counts(guest, CPU)
     done = guest.run(
         [
             *("python3", "-m", "lightsleep.lab.inside.silence"),
@@ -60,10 +47,7 @@ def measure(guest: Guest) -> dict[str, float]:
         ],
         timeout_s=300,
     )
-    after = [count(guest, name) for name in names]
-    silences: list[dict[str, Any]] = json.loads(done.stdout)
-    promoted, armed, entered = (y - x for x, y in zip(before, after, strict=True))
-    return figures(silences, promoted, armed, entered)
+    return figures(json.loads(done.stdout), counts(guest, CPU) - before)
 
 
 EXPERIMENT = Experiment(
@@ -71,9 +55,10 @@ EXPERIMENT = Experiment(
     hypothesis=(
         "A CPU whose governor was misled reaches its deepest state one timer period per state "
         "after the silence begins: (residency + 2 x latency) of each state on the way, at least "
-        "50 times sooner than with the tick that menu keeps, and however long the silence lasts "
-        "where ladder has stopped it. Falsified by a smaller ratio, or by a silence that "
-        "a promoted CPU spends in a shallow state."
+        "50 times sooner than with the tick that menu keeps, 4 times sooner than where a timer "
+        "only ends the sleep, and however long the silence lasts where ladder has stopped the "
+        "tick. Falsified by a smaller ratio, or by a silence that a promoted CPU spends in a "
+        "shallow state."
     ),
     arms=(
         Arm(
@@ -88,6 +73,14 @@ EXPERIMENT = Experiment(
             "treatment",
             "ladder, which lets the tick be stopped; no promotion",
             append="cpuidle.promote=0 cpuidle.governor=ladder",
+            kernel=KERNEL,
+        ),
+        Arm(
+            "seed",
+            "treatment",
+            "menu, and a timer that ends the sleep: the governor learns from it, and decides",
+            append="cpuidle.promote=0 cpuidle.governor=menu",
+            modules=("promote_by_timer",),
             kernel=KERNEL,
         ),
         Arm(

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What promotion costs where there is nothing to promote: loads that wake their CPUs soon.
+
+Its timer is armed and cancelled for sleeps that end before it. The clock counts instructions, so
+what that takes is seen to the instruction; what it takes to program a real clock is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import PIPE, SCHED_PIPE_S
+from lightsleep.lab.promotions import KERNEL, Counts, counts, need_states
+from lightsleep.result import Role
+
+MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "100")
+CYCLIC = (
+    *("cyclictest", "--quiet", "--default-system", "-t", "1", "-a", "1", "-p", "80"),
+    *("-i", "200", "-l", "5000"),
+)
+CYCLIC_US = re.compile(r"Avg:\s*(\d+) Max:\s*(\d+)")
+IDLE_S = 10
+
+
+def watched(guest: Guest, argv: Sequence[str]) -> tuple[str, Counts]:
+    """Run a command and return what it printed, and what the idle states of all CPUs counted."""
+    before = counts(guest)
+    done = guest.run(argv, timeout_s=300)
+    return done.stdout, counts(guest) - before
+
+
+def cyclic_us(text: str) -> tuple[float, float]:
+    """Return average and longest latency from what cyclictest printed."""
+    found = CYCLIC_US.search(text)
+    if not found:
+        raise LightsleepError(f"cyclictest printed no latencies, but: {text[-500:]}")
+    return float(found[1]), float(found[2])
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run each load once, and nothing once."""
+    need_states(guest)
+    pipe, pipe_counted = watched(guest, PIPE)
+    messaging, messaging_counted = watched(guest, MESSAGING)
+    cyclic, cyclic_counted = watched(guest, CYCLIC)
+    _, idle_counted = watched(guest, ("sleep", str(IDLE_S)))
+    average_us, longest_us = cyclic_us(cyclic)
+    return {
+        SCHED_PIPE_S.name: float(pipe),
+        "pipe_armed_pct": pipe_counted.armed_pct,
+        "messaging_s": float(messaging),
+        "messaging_armed_pct": messaging_counted.armed_pct,
+        "cyclic_us": average_us,
+        "cyclic_longest_us": longest_us,
+        "cyclic_armed_pct": cyclic_counted.armed_pct,
+        "idle_wakes": idle_counted.entered / IDLE_S,
+        "idle_armed_pct": idle_counted.armed_pct,
+    }
+
+
+def arms() -> tuple[Arm, ...]:
+    """Return two governors, each with and without, and the first without again."""
+    rows: tuple[tuple[str, Role, str, bool], ...] = (
+        ("menu", "baseline", "menu", False),
+        ("menu-promotion", "treatment", "menu", True),
+        ("teo", "treatment", "teo", False),
+        ("teo-promotion", "treatment", "teo", True),
+        ("menu-again", "control", "menu", False),
+    )
+    return tuple(
+        Arm(
+            name,
+            role,
+            f"{governor}, {'with' if on else 'without'} promotion",
+            append=f"cpuidle.promote={on:d} cpuidle.governor={governor}",
+            kernel=KERNEL,
+        )
+        for name, role, governor, on in rows
+    )
+
+
+EXPERIMENT = Experiment(
+    title="What promotion costs",
+    hypothesis=(
+        "Loads that wake their CPUs soon are as fast with promotion as without, and an idle "
+        "machine wakes no more often. Falsified by a difference beyond that of the control."
+    ),
+    arms=arms(),
+    metrics=(
+        SCHED_PIPE_S,
+        Metric(
+            "pipe_armed_pct",
+            "%",
+            "none",
+            "Timers armed: pipe",
+            "Of all entries into an idle state, on all CPUs, those for which the timer was armed",
+        ),
+        Metric("messaging_s", "s", "lower", "Messages between many", " ".join(MESSAGING)),
+        Metric("messaging_armed_pct", "%", "none", "Timers armed: messages", "As for the pipe"),
+        Metric("cyclic_us", "us", "lower", "Woken by a timer", f"Average of {' '.join(CYCLIC)}"),
+        Metric("cyclic_longest_us", "us", "lower", "Longest of these", "Of the same run"),
+        Metric("cyclic_armed_pct", "%", "none", "Timers armed: timer", "As for the pipe"),
+        Metric(
+            "idle_wakes",
+            "1/s",
+            "lower",
+            "Wakes of an idle machine",
+            f"Idle states left per second, on all CPUs, while nothing runs for {IDLE_S} s",
+        ),
+        Metric("idle_armed_pct", "%", "none", "Timers armed: idle", "As for the pipe"),
+    ),
+    measure=measure,
+    accel="tcg-icount",
+)

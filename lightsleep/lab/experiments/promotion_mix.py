@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What promotion is worth where a CPU sleeps for all kinds of times (inside/mix.py)."""
+
+from __future__ import annotations
+
+from lightsleep.lab.experiment import Experiment, Metric
+from lightsleep.lab.experiments.promotion_cost import arms
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.promotions import KNOBS, counts, need_states
+
+CPU = 1
+SLEEPS = 4000
+
+
+def times_us(guest: Guest) -> list[int]:
+    """Return the time that CPU has spent in each of its idle states, by depth."""
+    done = guest.run(["sh", "-c", f"cat {KNOBS.format(cpu=CPU)}/time"])
+    return [int(word) for word in done.stdout.split()]
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Go through the sleeps once."""
+    need_states(guest)
+    before, spent_us = counts(guest, CPU), times_us(guest)
+    guest.run(
+        ["python3", "-m", "lightsleep.lab.inside.mix", "--cpu", str(CPU), "--count", str(SLEEPS)],
+        timeout_s=300,
+    )
+    counted = counts(guest, CPU) - before
+    slept_us = [now - then for now, then in zip(times_us(guest), spent_us, strict=True)]
+    return {
+        "deep_pct": 100 * slept_us[-1] / sum(slept_us),
+        "stuck_pct": 100 * counted.stuck_us / sum(slept_us),
+        "wakes": counted.entered / SLEEPS,
+        "promotions": counted.promoted / SLEEPS,
+        "armed_pct": counted.armed_pct,
+    }
+
+
+EXPERIMENT = Experiment(
+    title="Promotion over a mix of sleeps",
+    hypothesis=(
+        "With promotion a CPU spends more of its idle time in the deepest state, under menu and "
+        "under teo. Falsified if it does not, or if it is still stuck shallow for more than a "
+        "tenth of the time that it is stuck without."
+    ),
+    arms=arms(),
+    metrics=(
+        Metric(
+            "deep_pct",
+            "%",
+            "higher",
+            "Idle time in the deepest state",
+            f"Share of the idle time of one CPU, over the same {SLEEPS} sleeps in every arm and "
+            "round: bursts, timers, single wakes and pauses, from 5 us to 50 ms",
+        ),
+        Metric(
+            "stuck_pct",
+            "%",
+            "lower",
+            "Idle time stuck shallow",
+            "Share spent in sleeps that were long enough for a deeper state",
+        ),
+        Metric("wakes", "", "lower", "Wakes per sleep", "Idle states left, promotions included"),
+        Metric("promotions", "", "none", "Promotions per sleep", "States ended by the timer"),
+        Metric("armed_pct", "%", "none", "Timers armed", "Share of all entries into a state"),
+    ),
+    measure=measure,
+    warmup=0,
+    accel="tcg-icount",
+)
