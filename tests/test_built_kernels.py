@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from ktap import SELFTESTS, run_selftest
+from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab import build
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES, BuiltKernel
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Machine, boot
 
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0
@@ -93,13 +92,6 @@ def test_selftests(kernel: str, script: str) -> None:
     assert set(result.skipped) <= set(skipped)
 
 
-def console_says(guest: Guest, what: str, times: int) -> None:
-    deadline = time.monotonic() + ENOUGH_S
-    while guest.vm.console().count(what) < times:
-        assert time.monotonic() < deadline, guest.vm.console()
-        time.sleep(0.1)
-
-
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
@@ -111,19 +103,13 @@ def console_says(guest: Guest, what: str, times: int) -> None:
 def test_suspend_to_idle_returns(modules: tuple[str, ...]) -> None:
     machine = Machine(
         kernel="6.12-teo",
-        append="no_console_suspend ignore_loglevel",
+        append=SUSPEND_APPEND,
         modules=modules,
         accel="tcg",
     )
     with boot(machine, "suspend", ENOUGH_S) as guest:
-        guest.write_text("/sys/power/pm_debug_messages", "1")
         for number in (1, 2, 3):
-            guest.run(["sh", "-c", "(sleep 1; echo freeze > /sys/power/state) &"])
-            console_says(guest, "PM: suspend-to-idle", number)
-            time.sleep(1)
-            guest.vm.qmp("system_powerdown")  # its power button, which wakes it
-            console_says(guest, "PM: suspend exit", number)
-        assert guest.read_text("/sys/power/suspend_stats/success") == "3\n"
+            suspend_to_idle(guest, number)
         guest.run(["perf", "bench", "sched", "pipe", "-l", "1000"])
         if modules:
             states = guest.run(["sh", "-c", f"grep -h . {CPUS}/cpu*/cpuidle/state*/usage"])

@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import pytest
 from ktap import run_selftest
+from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.experiments.promotion import figures
 from lightsleep.lab.guest import Machine, boot
 from lightsleep.lab.inside.silence import EXIT, Silence, silences
-from lightsleep.lab.promotions import Counts
+from lightsleep.lab.promotions import KERNEL, STATES, Counts, counts
 
 DEEPEST = 3
 
@@ -72,7 +73,8 @@ def test_figures_are_of_those_that_were_misled() -> None:
     }
 
 
-KERNEL = "6.12-series"
+STATES_MODULE = f"cpuidle_synthetic states={STATES}"
+BURST = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
 CPU = "/sys/devices/system/cpu/cpu1/cpuidle"
 ENOUGH_S = 900.0
 
@@ -95,12 +97,24 @@ def test_isolated_cpus_are_left_alone_unless_asked_for() -> None:
         kernel=KERNEL,
         accel="tcg-icount",
         append="isolcpus=domain,1",
-        modules=("cpuidle_synthetic states=lite:1:10,mid:16:30,deep:32:64",),
+        modules=(STATES_MODULE,),
     )
-    burst = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
     with boot(machine, "promote-isolated", ENOUGH_S) as guest:
-        guest.run(burst, timeout_s=ENOUGH_S)
+        guest.run(BURST, timeout_s=ENOUGH_S)
         assert guest.read_text(f"{CPU}/state0/promote/armed") == "0\n"
         guest.write_text("/sys/module/cpuidle/parameters/promote_isolated", "1")
-        guest.run(burst, timeout_s=ENOUGH_S)
+        guest.run(BURST, timeout_s=ENOUGH_S)
         assert int(guest.read_text(f"{CPU}/state0/promote/promoted")) > 0
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_promotion_goes_on_after_suspend_to_idle() -> None:
+    machine = Machine(kernel=KERNEL, accel="tcg", append=SUSPEND_APPEND, modules=(STATES_MODULE,))
+    with boot(machine, "promote-suspend", ENOUGH_S) as guest:
+        for number in (1, 2):
+            before = counts(guest, 1)
+            guest.run(BURST, timeout_s=ENOUGH_S)
+            assert (counts(guest, 1) - before).promoted > 0
+            suspend_to_idle(guest, number)
