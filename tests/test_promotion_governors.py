@@ -20,12 +20,14 @@ import cffi
 import pytest
 
 from lightsleep.lab import cache, host
+from lightsleep.lab.config import SERIES_KERNELS, BuiltKernel
 from lightsleep.lab.source import kernel_source
 from lightsleep.policy.binding import KERNEL
 
 pytestmark = pytest.mark.build
 
 HERE = Path(__file__).parent / "governors"
+OURS = [kernel for kernel in SERIES_KERNELS if kernel.patched]
 GOVERNORS = ("menu", "teo", "ladder")
 STATES = {
     "powernv": ((1, 10), (2, 20), (5, 50)),
@@ -48,28 +50,31 @@ Periods = list[tuple[int, int, bool]]
 """Of each: idle_ns, busy_ns, and whether a timer ends it."""
 
 
-def governors() -> Path:
-    """Return a folder with the governors of the kernel's source."""
+def governors(kernel: BuiltKernel) -> Path:
+    """Return a folder with the governors of a kernel's source."""
+    archive = kernel_source(kernel.version, kernel.suite, kernel.target)
 
     def build(scratch: Path) -> None:
         files = ["gov.h", *(f"{name}.c" for name in GOVERNORS)]
         names = [f"*/drivers/cpuidle/governors/{file}" for file in files]
         host.run(
             [
-                *("tar", "-xJf", kernel_source(), "-C", scratch, "--strip-components=4"),
+                *("tar", "-xJf", archive, "-C", scratch, "--strip-components=4"),
                 *("--wildcards", "--occurrence=1", *names),
             ],
             "unpacking the governors",
         )
 
-    return cache.entry("linux-governors", build, needs_mb=10)
+    return cache.entry(f"linux-governors-{kernel.version}", build, needs_mb=10)
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+@pytest.fixture(scope="session", params=OURS, ids=lambda kernel: kernel.version)
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any]:
     folder = tmp_path_factory.mktemp("governors")
     ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
-    sources = [*(governors() / f"{name}.c" for name in GOVERNORS), *ours]
+    sources = [*(governors(request.param) / f"{name}.c" for name in GOVERNORS), *ours]
     for source in (*sources, KERNEL / "promote.h", KERNEL / "promote_policy.h"):
         for header in INCLUDE.findall(source.read_text()):
             if not (KERNEL / header).exists() or header == "cpuidle.h":
@@ -186,5 +191,5 @@ def test_ticks_teach_what_they_teach_without(
     without = Machine(library, governor, states).run(periods, False)
     promoted = Machine(library, governor, states).run(periods, True)
     assert furthest(promoted.chosen, without.chosen) < 5
-    # Two promotions per silence at most: the ticks are those that the governor kept.
-    assert promoted.wakes <= without.wakes + 2.1 * 2000
+    # Two promotions per silence, and those ticks that the governor kept; teo of 7.2 keeps one more.
+    assert promoted.wakes <= without.wakes + 3.1 * 2000

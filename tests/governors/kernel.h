@@ -21,6 +21,7 @@ typedef s64 ktime_t;
 #define TICK_NSEC	4000000L
 #define KTIME_MAX	INT64_MAX
 #define U64_MAX		UINT64_MAX
+#define S64_MAX		INT64_MAX
 
 #define READ_ONCE(x)		(*(const volatile __typeof__(x) *)&(x))
 #define WRITE_ONCE(x, val)	(*(volatile __typeof__(x) *)&(x) = (val))
