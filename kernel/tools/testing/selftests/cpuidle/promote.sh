@@ -60,6 +60,10 @@ armed() { # STATE
 	cat "$CPU/state$1/promote/armed"
 }
 
+all_promoted() {
+	sum "$CPU"/state*/promote/promoted
+}
+
 all_armed() {
 	sum "$CPU"/state*/promote/armed
 }
@@ -242,28 +246,28 @@ usages() {
 	cat "$CPU"/state0/usage "$CPU"/state1/usage "$CPU"/state2/usage
 }
 
-shares() { # of the three states in what a governor chooses, in %: promotion is off
+shares() { # LOAD: of the three states in what a governor chooses, in %; promotion is off
 	before=$(usages)
-	woken 1000
+	$1 1000
 	# shellcheck disable=SC2046,SC2086
 	set -- $(usages) $before
 	all=$(($1 + $2 + $3 - $4 - $5 - $6))
 	echo $((100 * ($1 - $4) / all)) $((100 * ($2 - $5) / all)) $((100 * ($3 - $6) / all))
 }
 
-learns_nothing() { # GOVERNOR: 10,000 promotions leave its choices as they are
+learns_nothing() { # GOVERNOR LOAD: 10,000 promotions leave its choices as they are
 	need_promotion
 	grep -qw "$1" "$CPUS"/cpuidle/available_governors || skip "this kernel has no $1"
 	was=$(cat "$CPUS"/cpuidle/current_governor)
 	echo "$1" > "$CPUS"/cpuidle/current_governor
 	echo 0 > $PARAMETER
-	without=$(shares)
+	without=$(shares "$2")
 	echo 1 > $PARAMETER
-	before=$(promoted 0)
-	woken 11000
-	promotions=$(($(promoted 0) - before))
+	before=$(all_promoted)
+	"$2" 11000
+	promotions=$(($(all_promoted) - before))
 	echo 0 > $PARAMETER
-	after=$(shares)
+	after=$(shares "$2")
 	echo "$was" > "$CPUS"/cpuidle/current_governor
 	echo "$1 chooses lite, mid, deep, in %: $without before $promotions promotions, $after after"
 	[ "$promotions" -ge 10000 ] || fail "not promoted often enough"
@@ -276,15 +280,15 @@ learns_nothing() { # GOVERNOR: 10,000 promotions leave its choices as they are
 }
 
 menu_learns_nothing() {
-	learns_nothing menu
+	learns_nothing menu woken
 }
 
 teo_learns_nothing() {
-	learns_nothing teo
+	learns_nothing teo woken
 }
 
 ladder_learns_nothing() {
-	learns_nothing ladder
+	learns_nothing ladder pattern
 }
 
 [ $# -gt 0 ] || set -- leaves_shallow_states does_nothing_when_off \
