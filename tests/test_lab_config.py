@@ -125,11 +125,13 @@ def test_a_machine_says_how_to_boot_it() -> None:
         drives=("driver=null-co,id=d",),
         objects=("iothread,id=t",),
         netdevs=("user,id=n",),
+        cpu="qemu64",
     )
     assert machine.command() == (
         "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
         "--module 'cpuidle_lightsleep x=1' --device virtio-blk-pci,drive=d "
-        "--drive driver=null-co,id=d --object iothread,id=t --netdev user,id=n"
+        "--drive driver=null-co,id=d --object iothread,id=t --netdev user,id=n "
+        "--cpu qemu64"
     )
 
 

@@ -199,6 +199,7 @@ def compare(
     metavar="NETDEV",
     help="What a network device is connected to, as QEMU's -netdev takes it.",
 )
+@click.option("--cpu", default="", help="The model to emulate, as QEMU's -cpu takes it.")
 @click.option("--idle-state", is_flag=True, help="Firmware that has an idle state (aarch64).")
 def shell(
     arch: str,
@@ -210,6 +211,7 @@ def shell(
     drives: tuple[str, ...],
     objects: tuple[str, ...],
     netdevs: tuple[str, ...],
+    cpu: str,
     idle_state: bool,
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
@@ -227,6 +229,7 @@ def shell(
         drives=drives,
         objects=objects,
         netdevs=netdevs,
+        cpu=cpu,
         idle_state=idle_state,
     )
     console = Console(stderr=True)

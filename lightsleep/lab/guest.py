@@ -61,6 +61,8 @@ class Machine:
     """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
     netdevs: tuple[str, ...] = ()
     """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
+    cpu: str = ""
+    """The model to emulate, as QEMU's ``-cpu`` takes it; empty: the architecture's own."""
     idle_state: bool = False
     """Whether its firmware describes an idle state, on top of WFI (aarch64)."""
 
@@ -73,6 +75,7 @@ class Machine:
         words += [word for drive in self.drives for word in ("--drive", drive)]
         words += [word for item in self.objects for word in ("--object", item)]
         words += [word for item in self.netdevs for word in ("--netdev", item)]
+        words += ["--cpu", self.cpu] if self.cpu else []
         words += ["--idle-state"] if self.idle_state else []
         return shlex.join(words)
 
@@ -95,6 +98,8 @@ def prepare(
     modules = project_modules(arch, tree)
     note("accelerator")
     accelerator = accel.choose(machine.accel, arch, tree)
+    if machine.cpu:
+        arch = replace(arch, cpu_tcg=machine.cpu)
     tree_of_devices = None
     if machine.idle_state:
         if not arch.psci_machine:
