@@ -71,8 +71,9 @@ def test_selftests(arch: str) -> None:
     became: dict[str, int] = {}
     with boot(machine, "kselftest", 300) as guest:
         # What the hotplug test takes for granted.
-        guest.run(["sh", "-c", "mkdir /run/bin; ln -s $(which busybox) /run/bin/awk"])
-        guest.run(["ln", "-s", "/run/bin/awk", "/run/bin/mount"])
+        guest.run(["mkdir", "/run/bin"])
+        for applet in ("awk", "mount"):
+            guest.run(["ln", "-s", "/usr/bin/busybox", f"/run/bin/{applet}"])
         for program in (*programs, tests / HOTPLUG):
             copy(guest, program, f"/run/{program.name}")
             path = {"PATH": "/run/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -22,7 +22,7 @@ from lightsleep.lab.waking import APPEND, bring_up
 
 VCPUS = 8
 TARGETS = (1, 3, 7)
-CALLS = 20
+CALLS = 10
 RUN = "/sys/kernel/debug/test_smp_mask/run"
 RUN_S = 120.0
 FROM_CPU_0 = ("taskset", "-c", "0")
@@ -34,7 +34,7 @@ done
 wait
 """
 
-MUNMAPS = 40
+MUNMAPS = 16
 MUNMAP = f"""
 import mmap, os, threading, time
 def sleeper(cpu):
