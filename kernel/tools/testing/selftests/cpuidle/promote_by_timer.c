@@ -15,8 +15,6 @@
 #include <linux/percpu.h>
 #include <trace/events/power.h>
 
-#include "hrtimer_setup.h"
-
 static DEFINE_PER_CPU(struct hrtimer, timers);
 
 static enum hrtimer_restart expire(struct hrtimer *timer)
