@@ -41,10 +41,10 @@ class Counts:
         return 100 * self.armed / max(1, self.entered)
 
 
-def need_states(guest: Guest) -> None:
-    """Have idle states in a guest."""
+def need_states(guest: Guest, states: str = STATES) -> None:
+    """Have idle states in a guest: its own, else ``states``."""
     if guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver") == "none\n":
-        guest.insmod(f"cpuidle_synthetic states={STATES}")
+        guest.insmod(f"cpuidle_synthetic states={states}")
 
 
 def total(guest: Guest, file: str, cpu: int | str = "*") -> int:
