@@ -40,7 +40,7 @@ INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
 MACHINE = """
 struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
 struct period { uint64_t idle_ns, busy_ns; uint32_t timer; };
-struct totals { uint64_t time_ns[10], wakes, promotions; };
+struct totals { uint64_t time_ns[10], wakes, promotions, empty; };
 void machine_start(const char *name, const struct cpuidle_state *states, int count);
 void machine_promote(bool on);
 void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals);
@@ -120,7 +120,8 @@ class Machine:
         first = self.ffi.new("int[]", len(periods))
         totals = self.ffi.new("struct totals *")
         self.lib.machine_run(self.ffi.new("struct period[]", periods), first, len(periods), totals)
-        chosen, all_ns = list(first), sum(totals.time_ns)
+        assert totals.empty == 0  # no sleep that was none is ever reported
+        chosen, all_ns = [x for x in first if x >= 0], sum(totals.time_ns)
         return Run(
             [100 * chosen.count(i) / len(chosen) for i in range(self.count)],
             [100 * totals.time_ns[i] / all_ns for i in range(self.count)],

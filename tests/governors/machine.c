@@ -12,6 +12,7 @@
 #define NEVER		UINT64_MAX
 #define FAR_NS		1000000000	/* to the next timer, where it is not what wakes the CPU */
 #define LOOP_NS		1000		/* once around the idle loop */
+#define SELECT_NS	300		/* of that, until the CPU sleeps */
 
 /**
  * struct period - an idle period, and what follows
@@ -30,11 +31,13 @@ struct period {
  * @time_ns: by state
  * @wakes: how often a state was left
  * @promotions: how often a state was left by promotion
+ * @empty: how often the governor was told of a sleep that was none
  */
 struct totals {
 	u64 time_ns[CPUIDLE_STATE_MAX];
 	u64 wakes;
 	u64 promotions;
+	u64 empty;
 };
 
 static struct cpuidle_governor *governors[GOVERNORS], *governor;
@@ -135,13 +138,33 @@ static void enter(int index)
 	device.last_residency_ns = now_ns - begin_ns;
 }
 
+/* A CPU that was woken meanwhile does not sleep: call_cpuidle(). */
+static int call(int index, struct totals *totals)
+{
+	bool promoting;
+
+	now_ns += SELECT_NS;
+	if (need_resched()) {
+		device.last_residency_ns = 0;
+		return -EBUSY;
+	}
+	device.next_hrtimer = tick_nohz_get_next_hrtimer();
+	promoting = cpuidle_promote_arm(&device, index);
+	enter(index);
+	if (promoting)
+		cpuidle_promote_disarm();
+	totals->time_ns[index] += device.last_residency_ns;
+	totals->wakes++;
+	return index;
+}
+
 /* Returns what the governor said when it was first asked. */
 static int go_idle(struct totals *totals)
 {
 	int first = -1;
 
 	while (!need_resched()) {
-		bool promoting, stop_tick = true;
+		bool stop_tick = true;
 		int index = cpuidle_promote_select(&device, &stop_tick);
 
 		if (index >= 0) {
@@ -154,17 +177,13 @@ static int go_idle(struct totals *totals)
 		/* tick_nohz_next_event() says no where a timer is near. */
 		if (stop_tick && timer_ns > now_ns + TICK_NSEC)
 			tick_stopped = true;
-		device.next_hrtimer = tick_nohz_get_next_hrtimer();
-		promoting = cpuidle_promote_arm(&device, index);
-		enter(index);
-		if (promoting)
-			cpuidle_promote_disarm();
-		totals->time_ns[index] += device.last_residency_ns;
-		totals->wakes++;
+		index = call(index, totals);
 		index = cpuidle_promote_reflect(&device, index);
-		if (index >= 0 && governor->reflect)
+		if (index >= 0) {
+			totals->empty += !device.last_residency_ns;
 			governor->reflect(&device, index);
-		now_ns += LOOP_NS;
+		}
+		now_ns += LOOP_NS - SELECT_NS;
 	}
 	return first;
 }

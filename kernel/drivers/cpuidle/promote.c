@@ -264,6 +264,11 @@ static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_devi
 	}
 	if (chosen == PROMOTE_NONE)
 		return index;
+	/* Raised, and woken before it slept: there is nothing to tell. */
+	if (index < 0 && !pc->slept_ns) {
+		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
+		return index;
+	}
 
 	if (index >= 0 && !need_resched() && ktime_get() >= pc->event) {
 		WRITE_ONCE(pc->reached, index);
