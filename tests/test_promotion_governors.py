@@ -11,13 +11,16 @@ import math
 import random
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cffi
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightsleep.lab import cache, host
 from lightsleep.lab.config import SERIES_KERNELS, BuiltKernel
@@ -34,17 +37,20 @@ STATES = {
     "x86": ((2, 2), (30, 100), (130, 600)),
     "slow": ((1, 10), (16, 60), (32, 120)),
 }
-"""Latency and residency, in us."""
 
 INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
 MACHINE = """
 struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
 struct period { uint64_t idle_ns, busy_ns; uint32_t timer; };
-struct totals { uint64_t time_ns[10], wakes, promotions, empty; };
+struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue; };
 void machine_start(const char *name, const struct cpuidle_state *states, int count);
 void machine_promote(bool on);
+void machine_allow(const bool *states, uint64_t latency_ns);
 void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals);
 """
+
+States = Sequence[tuple[int, int]]
+"""Of each: latency and residency, in us."""
 
 Periods = list[tuple[int, int, bool]]
 """Of each: idle_ns, busy_ns, and whether a timer ends it."""
@@ -83,6 +89,7 @@ def library(
     subprocess.run(
         [
             *("cc", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-DCONFIG_CPU_IDLE_PROMOTE"),
+            *("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
             *(f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}", "-include", HERE / "kernel.h"),
             *("-o", folder / "machine.so", HERE / "machine.c", *sources),
         ],
@@ -107,24 +114,27 @@ class Run:
 class Machine:
     """A CPU with one governor, which goes on learning from one run to the next."""
 
-    def __init__(self, library: tuple[Any, Any], governor: str, states: str) -> None:
+    def __init__(self, library: tuple[Any, Any], governor: str, states: States) -> None:
         self.ffi, self.lib = library
-        self.count = len(STATES[states])
-        rows = [(latency * 1000, residency * 1000, 0) for latency, residency in STATES[states]]
+        self.count = len(states)
+        rows = [(latency * 1000, residency * 1000, 0) for latency, residency in states]
         self.lib.machine_start(
             governor.encode(), self.ffi.new("struct cpuidle_state[]", rows), self.count
         )
+
+    def allow(self, states: Sequence[bool], limit_us: int) -> None:
+        self.lib.machine_allow(self.ffi.new("bool[]", states), limit_us * 1000)
 
     def run(self, periods: Periods, promote: bool) -> Run:
         self.lib.machine_promote(promote)
         first = self.ffi.new("int[]", len(periods))
         totals = self.ffi.new("struct totals *")
         self.lib.machine_run(self.ffi.new("struct period[]", periods), first, len(periods), totals)
-        assert totals.empty == 0  # no sleep that was none is ever reported
+        assert (totals.empty, totals.forbidden, totals.untrue) == (0, 0, 0)
         chosen, all_ns = [x for x in first if x >= 0], sum(totals.time_ns)
         return Run(
-            [100 * chosen.count(i) / len(chosen) for i in range(self.count)],
-            [100 * totals.time_ns[i] / all_ns for i in range(self.count)],
+            [100 * chosen.count(i) / max(1, len(chosen)) for i in range(self.count)],
+            [100 * totals.time_ns[i] / max(1, all_ns) for i in range(self.count)],
             totals.wakes,
             totals.promotions,
         )
@@ -159,8 +169,8 @@ def test_a_usual_load_is_taken_as_without(
     library: tuple[Any, Any], governor: str, states: str
 ) -> None:
     periods = usual(20_000, 1)
-    without = Machine(library, governor, states).run(periods, False)
-    promoted = Machine(library, governor, states).run(periods, True)
+    without = Machine(library, governor, STATES[states]).run(periods, False)
+    promoted = Machine(library, governor, STATES[states]).run(periods, True)
     assert without.promotions == 0
     assert promoted.promotions > 0
     assert furthest(promoted.chosen, without.chosen) < 1
@@ -172,7 +182,7 @@ def test_a_usual_load_is_taken_as_without(
 def test_ten_thousand_promotions_change_no_choice_afterwards(
     library: tuple[Any, Any], governor: str, states: str
 ) -> None:
-    machine = Machine(library, governor, states)
+    machine = Machine(library, governor, STATES[states])
     before = machine.run(usual(20_000, 1), True)
     # ladder looks at latencies only: the states of powernv do not mislead it.
     promotions = machine.run(misled(10_000, 8, 2000), True).promotions
@@ -189,8 +199,39 @@ def test_ticks_teach_what_they_teach_without(
 ) -> None:
     """Were the tick stopped for a promoted CPU, teo would choose otherwise in every fifth case."""
     periods = misled(2000, 8, silence_us)
-    without = Machine(library, governor, states).run(periods, False)
-    promoted = Machine(library, governor, states).run(periods, True)
+    without = Machine(library, governor, STATES[states]).run(periods, False)
+    promoted = Machine(library, governor, STATES[states]).run(periods, True)
     assert furthest(promoted.chosen, without.chosen) < 5
     # Two promotions per silence, and those ticks that the governor kept; teo of 7.2 keeps one more.
     assert promoted.wakes <= without.wakes + 3.1 * 2000
+
+
+short_us = st.integers(0, 300)
+any_state = st.tuples(short_us, short_us)
+any_period = st.tuples(
+    st.one_of(st.integers(0, 10**6), st.integers(0, 10**8)), st.integers(0, 10**6), st.booleans()
+)
+any_setting = st.tuples(
+    st.lists(st.booleans(), min_size=10, max_size=10), short_us, st.booleans(), st.integers(1, 20)
+)
+
+
+@given(
+    governor=st.sampled_from(GOVERNORS),
+    states=st.lists(any_state, min_size=2, max_size=10),
+    settings=st.lists(any_setting, min_size=1, max_size=8),
+    periods=st.lists(any_period, min_size=1, max_size=8),
+)
+@hypothesis.settings(deadline=None, max_examples=200)
+def test_settings_hold_and_the_governor_is_told_the_truth_whatever_comes(
+    library: tuple[Any, Any],
+    governor: str,
+    states: States,
+    settings: list[tuple[list[bool], int, bool, int]],
+    periods: Periods,
+) -> None:
+    """run() checks both. The states are in no order; settings change while the CPU is not idle."""
+    machine = Machine(library, governor, states)
+    for allowed, limit_us, promote, times in settings:
+        machine.allow(allowed[: len(states)], limit_us)
+        machine.run(periods * times, promote)

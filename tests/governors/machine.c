@@ -32,12 +32,16 @@ struct period {
  * @wakes: how often a state was left
  * @promotions: how often a state was left by promotion
  * @empty: how often the governor was told of a sleep that was none
+ * @forbidden: how often promotion led to a state that is disabled, or beyond the limit
+ * @untrue: how often the governor was told of another time than was slept, but for latencies
  */
 struct totals {
 	u64 time_ns[CPUIDLE_STATE_MAX];
 	u64 wakes;
 	u64 promotions;
 	u64 empty;
+	u64 forbidden;
+	u64 untrue;
 };
 
 static struct cpuidle_governor *governors[GOVERNORS], *governor;
@@ -48,7 +52,7 @@ struct cpuidle_device *cpuidle_devices = &device;
 static struct task_struct idle_task;
 struct task_struct *current = &idle_task;
 
-static u64 now_ns, wake_ns, timer_ns, tick_ns;
+static u64 now_ns, wake_ns, timer_ns, tick_ns, limit_ns = KTIME_MAX;
 static bool tick_stopped, got_tick;
 static struct hrtimer *armed;
 
@@ -64,7 +68,7 @@ int cpuidle_register_governor(struct cpuidle_governor *one)
 
 s64 cpuidle_governor_latency_req(unsigned int cpu)
 {
-	return KTIME_MAX;
+	return limit_ns;
 }
 
 struct cpuidle_driver *cpuidle_get_cpu_driver(struct cpuidle_device *dev)
@@ -158,29 +162,53 @@ static int call(int index, struct totals *totals)
 	return index;
 }
 
+static bool is_forbidden(int index)
+{
+	return device.states_usage[index].disable ||
+	       driver.states[index].exit_latency_ns > limit_ns;
+}
+
+static u64 longest_ns(void)
+{
+	u64 ns = 0;
+
+	for (int i = 0; i < driver.state_count; i++)
+		ns = ns > driver.states[i].exit_latency_ns ? ns : driver.states[i].exit_latency_ns;
+	return ns;
+}
+
 /* Returns what the governor said when it was first asked. */
 static int go_idle(struct totals *totals)
 {
+	u64 slept_ns = 0;
 	int first = -1;
 
 	while (!need_resched()) {
-		bool stop_tick = true;
+		bool rejected, stop_tick = true;
 		int index = cpuidle_promote_select(&device, &stop_tick);
 
 		if (index >= 0) {
 			totals->promotions++;
+			totals->forbidden += is_forbidden(index);
 		} else {
-			index = governor->select(&driver, &device, &stop_tick);
-			first = first < 0 ? index : first;
-			index = cpuidle_promote_raise(&device, index);
+			int chosen = governor->select(&driver, &device, &stop_tick);
+
+			slept_ns = 0;
+			first = first < 0 ? chosen : first;
+			index = cpuidle_promote_raise(&device, chosen);
+			totals->forbidden += index != chosen && is_forbidden(index);
 		}
 		/* tick_nohz_next_event() says no where a timer is near. */
 		if (stop_tick && timer_ns > now_ns + TICK_NSEC)
 			tick_stopped = true;
 		index = call(index, totals);
+		rejected = index < 0;
+		slept_ns += device.last_residency_ns;
 		index = cpuidle_promote_reflect(&device, index);
 		if (index >= 0) {
-			totals->empty += !device.last_residency_ns;
+			totals->empty += rejected && !slept_ns;
+			totals->untrue += device.last_residency_ns > slept_ns ||
+					  device.last_residency_ns + longest_ns() < slept_ns;
 			governor->reflect(&device, index);
 		}
 		now_ns += LOOP_NS - SELECT_NS;
@@ -196,6 +224,14 @@ void machine_promote(bool on)
 	cpuidle_promote_update(&device);
 }
 
+void machine_allow(const bool *states, u64 latency_ns)
+{
+	for (int i = 0; i < driver.state_count; i++)
+		device.states_usage[i].disable = !states[i];
+	limit_ns = latency_ns;
+	cpuidle_promote_update(&device);
+}
+
 void machine_start(const char *name, const struct cpuidle_state *states, int count)
 {
 	governor = NULL;
@@ -205,6 +241,7 @@ void machine_start(const char *name, const struct cpuidle_state *states, int cou
 	driver.state_count = count;
 	memcpy(driver.states, states, count * sizeof(*states));
 	memset(&device, 0, sizeof(device));
+	limit_ns = KTIME_MAX;
 	cpuidle_promote_update(&device);
 	device.enabled = true;
 	tick_ns = now_ns + TICK_NSEC;
