@@ -32,12 +32,13 @@
  *
  * Why an interrupt to itself (irq_work), when saving interrupts is the point?
  * Because there is nowhere else to go. Within the idle state, the handler's time
- * would be idle time. After it, the idle loop calls nobody. A thread costs a
- * context switch, and has a priority of its own. And what an interrupt from a
- * device costs is not its entry, but its way: through the interrupt controller
- * or the hypervisor to a CPU that has to be brought back for it. One from a CPU
- * to itself is a register write. (Under a hypervisor without virtual interrupt
- * delivery it is an exit as well, and the gain is smaller.)
+ * would be idle time. After it, the idle loop calls nobody. A thread has a priority
+ * of its own, and costs a context switch: twice as much as the interrupt, measured
+ * on a CPU that is emulated. And what an interrupt from a device costs is not its
+ * entry, but its way: through the interrupt controller or the hypervisor to a CPU
+ * that has to be brought back for it. One from a CPU to itself is a register write.
+ * (Under a hypervisor without virtual interrupt delivery it is an exit as well, and
+ * the gain is smaller.)
  *
  * Locking. The list of a CPU, and the state of its sources, are touched by that
  * CPU alone, with interrupts off: so an interrupt that adds or removes a source
@@ -82,7 +83,8 @@
 
 #define PEEK_BUDGET_NS_DEFAULT	5000
 
-#define LINGER_US_DEFAULT	500
+/* Ten requests of an emulated CPU: it is idle again by then, and the timer is rare. */
+#define LINGER_US_DEFAULT	2000
 /* So many times without, after no poll came in time; at most, if that goes on. */
 #define LINGER_NOT		8
 #define LINGER_NOT_MAX		1024
@@ -93,7 +95,7 @@ MODULE_PARM_DESC(peek_budget_ns, "how long a call of a poll source in idle may t
 
 static unsigned int linger_us = LINGER_US_DEFAULT;
 module_param(linger_us, uint, 0644);
-MODULE_PARM_DESC(linger_us, "how long notifications may stay suppressed after a hit, until the next poll (us, default 500, 0: not at all)");
+MODULE_PARM_DESC(linger_us, "how long notifications may stay suppressed after a hit, until the next poll (us, default 2000, 0: not at all)");
 
 DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 
