@@ -76,6 +76,22 @@ def test_a_daemon_that_keeps_the_output_open_does_not_block(agent: Agent) -> Non
     assert agent.run(["sh", "-c", "sleep 2 & echo done"], 20).duration_s < 2
 
 
+def test_who_watches_the_guest_may_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ill(Exception):
+        pass
+
+    looks = iter([None, None, Ill()])
+
+    def watch() -> None:
+        if ill := next(looks):
+            raise ill
+
+    monkeypatch.setattr("lightsleep.lab.agent.WATCH_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(Ill):
+        Agent(ours, watch).run(["sleep", "1000"], 1000)
+
+
 def test_a_program_that_is_not_there(agent: Agent) -> None:
     with pytest.raises(RequestError, match="no-such-program"):
         agent.run(["no-such-program"], 20)

@@ -210,9 +210,10 @@ def test_a_boot_that_hangs_meets_its_deadline(own_logs: Path) -> None:
     assert (own_logs / "hang-1.console.log").exists()
 
 
-def test_a_splat_fails_the_run() -> None:
+@pytest.mark.parametrize("then", ["true", "sleep 1000"])
+def test_a_splat_fails_the_run(then: str) -> None:
     with pytest.raises(GuestFailed, match="WARNING: made up"), boot(TCG, "x", ENOUGH_S) as ill:
-        ill.run(["sh", "-c", "echo 'WARNING: made up' > /dev/kmsg"])
+        ill.run(["sh", "-c", f"echo 'WARNING: made up' > /dev/kmsg; {then}"], timeout_s=ENOUGH_S)
 
 
 SOURCE = """\

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from lightsleep.errors import LightsleepError
 
 KILL_S = 20.0
 """How long a killed command may take to be reported dead."""
+
+WATCH_S = 5.0
+"""How often whoever waits for a reply looks after the guest."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,13 @@ class RequestError(LightsleepError):
 class Agent:
     """Requests and replies over a connected socket."""
 
-    def __init__(self, line: socket.socket) -> None:
-        """Talk over ``line``, which stays the caller's."""
+    def __init__(self, line: socket.socket, watch: Callable[[], None] = lambda: None) -> None:
+        """Talk over ``line``, which stays the caller's.
+
+        ``watch`` is called now and then while a reply is waited for, and may raise.
+        """
         self._line = line
+        self._watch = watch
         self._pending = b""
         self._last_id = 0
 
@@ -101,9 +108,14 @@ class Agent:
     def _receive(self, request: int, deadline: float) -> dict[str, Any]:
         """Return the reply to ``request``. Raises TimeoutError, AgentGone, RequestError."""
         while b"\n" not in self._pending:
-            self._line.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._line.settimeout(min(max(deadline - time.monotonic(), 0.001), WATCH_S))
             try:
                 data = self._line.recv(65536)
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                self._watch()
+                continue
             except ConnectionError:
                 data = b""
             if not data:

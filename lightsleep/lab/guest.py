@@ -135,7 +135,8 @@ class Guest:
 
     def _start(self) -> None:
         self.vm = VM(self._hardware)
-        self._agent = Agent(self.vm.agent)
+        self._agent = Agent(self.vm.agent, self._watch)
+        self._complained = False
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
         """Wait until the guest has booted; ``load`` comes next."""
@@ -217,6 +218,15 @@ class Guest:
             raise self.failure("the guest has ended")
         if found := splat.find(self.vm.console()):
             raise self.failure(f"its kernel complained, first on {found[0]}")
+
+    def _watch(self) -> None:
+        """Raise GuestFailed where a splat has been on the console before.
+
+        Not the first time: it may not be complete, or be a panic that ends the guest.
+        """
+        if self._complained:
+            self.check()
+        self._complained = bool(splat.find(self.vm.console()))
 
     def failure(self, why: str) -> GuestFailed:
         """Return an error with all a developer needs, keeping the console's log."""
