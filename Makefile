@@ -16,7 +16,8 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 # What the lab needs, and what the tests need on top.
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
 	kmod xz-utils zstd git patch
-CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc
+CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
+	device-tree-compiler
 BENCH_PACKAGES := gcc libc6-dev valgrind
 
 OUT := out

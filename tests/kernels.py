@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernels that a selftest runs in: one in make check, the others in make check-more."""
+"""Which kernels make check boots and builds for, and which only make check-more does.
+
+A selftest runs in one of them in make check. All but the one with PREEMPT_RT, which is large, still
+boot there and take the modules.
+"""
 
 import pytest
 
 from lightsleep.lab.config import KERNELS
 
 FIRST = "6.12"
+RT = "6.12-rt"
 MARKS = {name: [] if name == FIRST else [pytest.mark.more] for name in KERNELS}
 
 EACH_KERNEL = [pytest.param(name, marks=marks) for name, marks in MARKS.items()]
+WITHOUT_RT = [x for x in EACH_KERNEL if x.values != (RT,)]
 ON_X86_64 = [pytest.param("x86_64", name, marks=marks) for name, marks in MARKS.items()]
+
+
+def seldom(arch: str, kernel: str) -> object:
+    """Return parameters of a test that make check runs for every kernel but RT."""
+    return pytest.param(arch, kernel, marks=[pytest.mark.more] if kernel == RT else [])

@@ -2,7 +2,7 @@
 """poll_source in guests: with a device that is a word in memory, and with virtio devices."""
 
 import pytest
-from kernels import EACH_KERNEL
+from kernels import WITHOUT_RT
 from ktap import Result, run_selftest
 
 from lightsleep.lab.accel import Wanted
@@ -18,7 +18,7 @@ ACCEL: Wanted = "tcg-single"
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 
 
-@pytest.mark.parametrize("kernel", EACH_KERNEL)
+@pytest.mark.parametrize("kernel", WITHOUT_RT)
 def test_a_word_in_memory(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel=ACCEL), f"poll-source-{kernel}", ENOUGH_S) as guest:
         result = run_selftest(guest, "poll_source.sh")
@@ -50,7 +50,7 @@ def run_virtio(guest: Guest, *tests: str) -> Result:
     return run_selftest(guest, "virtio_poll_source.sh", *tests, PEER="10.0.2.2")
 
 
-@pytest.mark.parametrize("kernel", EACH_KERNEL)
+@pytest.mark.parametrize("kernel", WITHOUT_RT)
 def test_virtio_devices(kernel: str) -> None:
     with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
         result = run_virtio(guest)

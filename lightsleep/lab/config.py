@@ -74,8 +74,16 @@ KERNELS = _by_name(
         image="linux-image-cloud-{debian}",
         headers="linux-headers-cloud-{debian}",
     ),
+    Kernel(
+        name="6.12-rt",
+        suite="bookworm",
+        target="bookworm",
+        image="linux-image-6.12-rt-{debian}",
+        headers="linux-headers-6.12-rt-{debian}",
+    ),
 )
-"""Those for clouds, which have few drivers; not every architecture has them."""
+"""Those for clouds, which have few drivers, and one with PREEMPT_RT; not every architecture has
+them."""
 
 POWERPC_KERNELS = _by_name(
     Kernel(
