@@ -277,7 +277,7 @@ BUILD_TOOLS = (
 )
 """What a kernel's own build of an external module runs, beyond what its headers depend on."""
 
-KERNEL_TOOLS = ("libc6-dev", "libelf-dev", "flex", "bison", "bc", "gzip", "kmod")
+KERNEL_TOOLS = ("libc6-dev", "libelf-dev", "flex", "bison", "bc", "gzip", "tar", "kmod")
 """What the build of a kernel runs on top."""
 
 CHECK_TOOLS = ("perl", "sparse")
