@@ -261,8 +261,12 @@ def test_nothing_is_left_of_an_interrupted_lab(
         (own_cache / entry.name).symlink_to(entry)
     cached = sorted(own_cache.iterdir())
     mounts = Path("/proc/self/mountinfo").read_text()
+    # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
     with subprocess.Popen(
-        [sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"],
+        [
+            *("env", "--default-signal=INT"),
+            *(sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -276,7 +280,10 @@ def test_nothing_is_left_of_an_interrupted_lab(
             time.sleep(0.1)
         time.sleep(1)
         process.send_signal(number)
-        assert process.wait(60) != 0
+        try:
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
     while any(Path(f"/proc/{pid}").exists() for pid in qemus):
         assert time.monotonic() < deadline
         time.sleep(0.1)
