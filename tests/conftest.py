@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
 settings.load_profile("lightsleep")
+
+# A shell without job control has its background jobs ignore SIGINT, and what is ignored stays so in
+# their children: tests that interrupt one would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

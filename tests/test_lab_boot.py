@@ -261,12 +261,8 @@ def test_nothing_is_left_of_an_interrupted_lab(
         (own_cache / entry.name).symlink_to(entry)
     cached = sorted(own_cache.iterdir())
     mounts = Path("/proc/self/mountinfo").read_text()
-    # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
     with subprocess.Popen(
-        [
-            *("env", "--default-signal=INT"),
-            *(sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"),
-        ],
+        [sys.executable, "-m", "lightsleep", "lab", *command, "--accel", "tcg"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
