@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 settings.register_profile("lightsleep", deadline=None)
 settings.load_profile("lightsleep")
 
-# A shell without job control has its background jobs ignore SIGINT, and what is ignored stays so in
-# their children: tests that interrupt one would wait for ever.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell has its background jobs ignore SIGINT, nohup SIGHUP. What is ignored stays so in their
+# children, and tests that send it to one would wait for ever; what a function handles does not.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[s
             closed.append(self.log)
 
     class FakeAgent:
-        def __init__(self, log: str) -> None:
+        def __init__(self, log: str, _: Callable[[], None]) -> None:
             self.log = log
 
         def hello(self, _: float) -> None:
