@@ -279,6 +279,38 @@ def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) ->
     assert any(x["verdict"]["kind"] == "too-few" for x in rows(document, cpu=5))
 
 
+@pytest.mark.parametrize("goes", [True, False], ids=["offline", "driver unloaded"])
+def test_knobs_may_go_before_their_cpu(
+    goes: bool, power9: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, take = power9.root, power9.run
+    assert root
+
+    def run_until_gone(batch: Batch) -> list[Sample]:
+        knobs = root / CPU / "cpu5/cpuidle"
+        if batch.dest == 5 and not knobs.exists():
+            raise CpuGone("dest=5: no idle states")
+        samples = take(batch)
+        if batch.dest == 5 and len(power9.batches) > 10:
+            shutil.rmtree(knobs, ignore_errors=True)
+        return samples
+
+    def sleep(_: float) -> None:
+        if goes:
+            plant(root, f"{CPU}/online: 0-4,6-7")
+
+    power9.run = run_until_gone  # type: ignore[method-assign]
+    monkeypatch.setattr("lightsleep.measure.run.time.sleep", sleep)
+    monkeypatch.setattr("lightsleep.measure.run.OFFLINE_S", 60.0 if goes else 0.1)
+    if goes:
+        notes = measured("-c", "1,5", "-n", "100")["notes"]
+        assert "CPU 5 went offline: what was measured until then is kept" in notes
+    else:
+        result = run("-c", "1,5", "-n", "100")
+        assert result.exit_code == 1
+        assert "No such file or directory" in result.stderr
+
+
 def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> None:
     assert power9.root
     take, ticks = power9.run, 0

@@ -40,6 +40,10 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+class KnobGone(LightsleepError):
+    """A knob is not there: its CPU goes offline, or its driver was unloaded."""
+
+
 class Borrowed:
     """The knobs a process has borrowed. For one thread at a time."""
 
@@ -53,7 +57,8 @@ class Borrowed:
     def set(self, knob: Path, value: str) -> None:
         """Set a knob until the end of the loan; does nothing if it has that value.
 
-        Raises LightsleepError where the knob cannot be read or written or does not take the value,
+        Raises KnobGone where there is no such knob, LightsleepError where it cannot be read or
+        written or does not take the value,
         and ValueError for a path outside the tree of knobs.
         """
         if not guardian.inside(knob, self._root):
@@ -73,7 +78,8 @@ class Borrowed:
                 # Neither ours nor the old value: the guardian would leave it alone.
                 guardian.write_knob(knob, old)
         except OSError as error:
-            raise LightsleepError(f"cannot set {knob} to {value}: {error.strerror}") from error
+            kind = KnobGone if isinstance(error, FileNotFoundError) else LightsleepError
+            raise kind(f"cannot set {knob} to {value}: {error.strerror}") from error
         if found != value:
             raise LightsleepError(f"cannot set {knob} to {value}: it reads {found} afterwards")
 

@@ -18,10 +18,14 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuGone
+from lightsleep.measure.knobs import KnobGone
 from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
 from lightsleep.scan.collect import CPU_DIR
+
+OFFLINE_S = 5.0
+"""How long a CPU may take to go offline, once its knobs are gone."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is measured, how many of the expected nanoseconds are done, and how many there are."""
@@ -122,14 +126,18 @@ def _batches(
             try:
                 _take(tally, wanted, backend, knobs, cpu)
             except LightsleepError as error:
-                if _online(root, cpu.number) and not isinstance(error, CpuGone):
+                if not isinstance(error, CpuGone) and _stays_online(root, cpu.number, error):
                     raise
                 tally.closed = True
                 notes += [error.message] if error.message not in notes else []
-    if _online(root, cpu.number):
-        _set_back(cpu, knobs)
-    else:
-        notes.append(f"CPU {cpu.number} went offline: what was measured until then is kept")
+    try:
+        if _online(root, cpu.number):
+            _set_back(cpu, knobs)
+            return
+    except KnobGone as error:
+        if _stays_online(root, cpu.number, error):
+            raise
+    notes.append(f"CPU {cpu.number} went offline: what was measured until then is kept")
 
 
 def _disturbed(
@@ -175,6 +183,19 @@ def _online(root: Path, cpu: int) -> bool:
         return cpu in cpulist.parse((root / CPU_DIR / "online").read_text())
     except OSError:
         return True
+
+
+def _stays_online(root: Path, cpu: int, error: LightsleepError) -> bool:
+    """Whether a CPU that ``error`` came up with is online, and not on its way out.
+
+    On its way out it loses its knobs some time before it counts as offline.
+    """
+    deadline = time.monotonic() + (OFFLINE_S if isinstance(error, KnobGone) else 0)
+    while _online(root, cpu):
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def _usage(cell: Cell) -> int | None:
