@@ -7,6 +7,7 @@ even the guardian was killed, the next borrower finds the journal and gives back
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -58,8 +59,7 @@ class Borrowed:
         """Set a knob until the end of the loan; does nothing if it has that value.
 
         Raises KnobGone where there is no such knob, LightsleepError where it cannot be read or
-        written or does not take the value,
-        and ValueError for a path outside the tree of knobs.
+        written or does not take the value, and ValueError for a path outside the tree of knobs.
         """
         if not guardian.inside(knob, self._root):
             raise ValueError(f"{knob} does not lie under {self._root}")
@@ -78,7 +78,9 @@ class Borrowed:
                 # Neither ours nor the old value: the guardian would leave it alone.
                 guardian.write_knob(knob, old)
         except OSError as error:
-            kind = KnobGone if isinstance(error, FileNotFoundError) else LightsleepError
+            # ENODEV: it went while it was open.
+            gone = error.errno in (errno.ENOENT, errno.ENODEV)
+            kind = KnobGone if gone else LightsleepError
             raise kind(f"cannot set {knob} to {value}: {error.strerror}") from error
         if found != value:
             raise LightsleepError(f"cannot set {knob} to {value}: it reads {found} afterwards")
