@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightsleep.lab import disks
-from lightsleep.lab.experiments import poll_source_net, poll_source_off
+from lightsleep.lab.experiments import poll_source_file, poll_source_net, poll_source_off
 from lightsleep.lab.experiments.poll_source_blk import DISKS
 from lightsleep.lab.guest import Guest
 
@@ -52,6 +52,15 @@ def test_each_disk_has_its_own_metrics() -> None:
     names = [metric.name for metric in disks.metrics(DISKS)]
     assert len(set(names)) == len(names) == 10
     assert {"randread_iops", "randread_20us_iops", "irqs_per_io", "irqs_per_io_20us"} <= set(names)
+
+
+def test_the_file_has_the_disks_metrics() -> None:
+    experiment = poll_source_file.EXPERIMENT
+    assert {"randread_iops", "irqs_per_io"} < {
+        x.name for x in disks.metrics(poll_source_file.DISKS)
+    }
+    assert experiment.drives == ("id=vdb,scratch=64M,format=raw,cache=none,aio=threads",)
+    assert experiment.devices == ("virtio-blk-pci,drive=vdb,iothread=thread-vdb",)
 
 
 def test_what_is_polled_is_not_slept() -> None:

@@ -19,7 +19,7 @@ SOURCES = sorted(str(x) for x in SOURCE.rglob("*.[ch]") if not x.name.endswith("
 
 # One kernel of each further architecture: booting builds for the others.
 BUILDS = [seldom("x86_64", x) for x in KERNELS] + [("aarch64", "6.12"), ("ppc64le", "6.12")]
-# 7.2 refuses the sparse that distributions have: "not available or not up to date".
+# That of the backports refuses distributions' sparse: "not available or not up to date".
 SPARSE = ("6.1", "6.12")
 
 

@@ -113,8 +113,10 @@ def test_updates_that_are_out_of_step_are_left_out(
 
 
 def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
-    with pytest.raises(LightsleepError, match=r"no ppc64le kernel '7\.2'; there are: 6\.12, 6\.1"):
-        prepare(Machine(arch="ppc64le", kernel="7.2"))
+    with pytest.raises(
+        LightsleepError, match=r"no ppc64le kernel 'backports'; there are: 6\.12, 6\.1"
+    ):
+        prepare(Machine(arch="ppc64le", kernel="backports"))
 
 
 def test_a_machine_says_how_to_boot_it() -> None:
@@ -125,13 +127,15 @@ def test_a_machine_says_how_to_boot_it() -> None:
         drives=("driver=null-co,id=d",),
         objects=("iothread,id=t",),
         netdevs=("user,id=n",),
+        vcpus=4,
+        threads=2,
         cpu="qemu64",
     )
     assert machine.command() == (
         "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
         "--module 'cpuidle_lightsleep x=1' --device virtio-blk-pci,drive=d "
         "--drive driver=null-co,id=d --object iothread,id=t --netdev user,id=n "
-        "--cpu qemu64"
+        "--vcpus 4 --threads 2 --cpu qemu64"
     )
 
 
@@ -165,6 +169,11 @@ def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ("echo VFS: Unable to mount root fs", "kvm", "a stock kernel boots under it"),
         ("echo Booting from ROM; sleep 99", "tcg", "hung for 1 s (last line: 'Booting from ROM')"),
         ("sleep 99", "tcg", "hung for 1 s (before its first line of output)"),
+        (
+            "echo KVM internal error. Suberror: 1; echo EAX=0; sleep 99",
+            "tcg",
+            "it stopped a stock kernel (last line: 'KVM internal error. Suberror: 1')",
+        ),
         ("echo assertion failed; exit 6", "tcg", "ended with status 6"),
     ],
 )

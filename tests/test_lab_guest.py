@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab import guest
 from lightsleep.lab.accel import Accelerator
 from lightsleep.lab.agent import AgentGone
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
-from lightsleep.lab.vm import Hardware
+from lightsleep.lab.vm import Hardware, with_files
 
 RACED = """\
 [    1.669117] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI
@@ -83,3 +86,30 @@ def test_devices_are_added_one_by_one() -> None:
     argv = replace(HARDWARE, devices=("virtio-rng-pci", "edu,addr=7"), drives=("id=d",)).argv()
     assert argv[-6:-4] == ["-drive", "if=none,id=d"]
     assert argv[-4:] == ["-device", "virtio-rng-pci", "-device", "edu,addr=7"]
+
+
+def test_a_drive_has_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    drives, files = with_files(("id=a,scratch=2M,format=raw", "id=b,driver=null-co"))
+    (file,) = files
+    assert drives == (f"id=a,file=/dev/fd/{file},format=raw", "id=b,driver=null-co")
+    content = Path(f"/dev/fd/{file}").read_bytes()
+    assert len(content) == 2 << 20
+    assert not any(content.startswith(bytes(4096), at) for at in range(0, 2 << 20, 4096))
+    assert not list(tmp_path.iterdir())
+    os.close(file)
+
+
+def test_without_space_no_drive_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        synced.append("")
+        if len(synced) > 1:
+            raise OSError(errno.ENOSPC, "No space left")
+
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(LightsleepError, match=r"no file for a drive under .*No space left"):
+        with_files(("id=a,scratch=1M", "id=b,scratch=1M"))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before

@@ -205,25 +205,36 @@ def test_but_once_and_for_nothing_else(
     assert raised.value is ends[-1]
 
 
-def test_time_left_is_what_steps_took_so_far_and_the_rests_to_come() -> None:
+def test_time_left_is_what_steps_took_so_far_and_the_rest_to_come() -> None:
     said: list[float | None] = []
-    progress = protocol.Progress(lambda _, left_s: said.append(left_s), 4, 2, 22.0)
+    progress = protocol.Progress(lambda _, left_s: said.append(left_s), 4, 25.0)
     assert progress.left_s() is None
     progress.taken_s = [1.0, 3.0]
-    assert progress.left_s() == 4 * 2.0 + 2 * 22.0
-    with progress.rest(""):
+    assert progress.left_s() == 4 * 2.0 + 25.0
+    with progress.rest("", 4.0):
         pass
-    assert progress.left_s() == 4 * 2.0 + 22.0
-    assert said == [52.0]
+    assert progress.left_s() == 4 * 2.0 + 21.0
+    assert said == [33.0]
+
+
+def is_asleep(pid: int) -> bool:
+    """Return whether a process runs sleep, and sleeps."""
+    name, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].split(")", 1)
+    return name == "sleep" and state.split()[0] == "S"
 
 
 @pytest.fixture
 def processes() -> Iterator[tuple[int, int]]:
-    """A process that sleeps and one that spins."""
+    """A process that sleeps and one that spins, and both do so already."""
+    spin = "print(flush=True)\nwhile True: pass"
     with (
         subprocess.Popen(["sleep", "1000"]) as sleeper,
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinner,
+        subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as spinner,
     ):
+        assert spinner.stdout
+        spinner.stdout.readline()
+        while not is_asleep(sleeper.pid):
+            time.sleep(0.01)
         yield sleeper.pid, spinner.pid
         sleeper.kill()
         spinner.kill()
@@ -240,11 +251,12 @@ def test_at_rest_sleepers_are_told_from_spinners(
     with_rest = experiment(lambda _: {"wait_s": 1.0}, arms=arms, rest_s=0.5, warmup=0)
     guests = cast(dict[str, Guest], fake)
     samples = protocol.run_rounds(
-        with_rest, (WAIT, IDLE_RESIDENCY), guests, [["still", "spins"]], quiet()
+        with_rest, (WAIT, IDLE_RESIDENCY), guests, [["still", "spins"]] * 2, quiet()
     )
     asleep = samples[IDLE_RESIDENCY.name]
-    assert asleep["still"][0] > 99
-    assert asleep["spins"][0] < 50  # also where others keep it from running
+    assert len(asleep["still"]) == len(asleep["spins"]) == 2
+    assert min(asleep["still"]) > 99
+    assert max(asleep["spins"]) < 50  # also where others keep it from running
     assert world[-4:] == ["+still", "+spins", "-spins", "-still"]
     assert all(guest.checked == 1 for guest in fake.values())
 

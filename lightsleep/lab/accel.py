@@ -8,23 +8,28 @@ root file system and must panic for want of one, which takes a working KVM about
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import signal
 import subprocess
+import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host
+from lightsleep.lab import cache, emulator
 from lightsleep.lab.config import Arch
 from lightsleep.lab.roots import KernelTree
 
 KVM = Path("/dev/kvm")
 PROBE_S = 10.0
 PROOF = "Unable to mount root fs"
+STOPPED = b"KVM internal error"
+"""Then QEMU stops the guest, prints its registers, and waits for ever."""
 
 Wanted = Literal["auto", "kvm", "tcg", "tcg-single", "tcg-icount"]
 
@@ -94,7 +99,7 @@ def _usable(arch: Arch, tree: KernelTree) -> Accelerator:
         (scratch / "verdict.json").write_text(json.dumps(asdict(verdict)))
 
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
-    key = cache.digest(boot_id, qemu_version(arch), tree.release)
+    key = cache.digest(boot_id, emulator.version(arch), tree.release)
     return Accelerator(
         **json.loads((cache.entry(f"kvm-{key}", build, needs_mb=1) / "verdict.json").read_text())
     )
@@ -110,31 +115,40 @@ def probe(arch: Arch, tree: KernelTree) -> Accelerator:
         *("-serial", "stdio", "-kernel", str(tree.image)),
         *("-append", f"console={arch.console} panic=-1"),
     ]
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=0,
-    ) as process:
+    with (
+        tempfile.TemporaryFile() as console,
+        subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        ) as process,
+    ):
         try:
-            output = process.communicate(timeout=PROBE_S)[0]
-            outcome = f"QEMU ended with status {process.returncode}"
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output = process.communicate()[0]
-            outcome = f"a stock kernel hung for {PROBE_S:.0f} s"
+            outcome = _outcome(process, console.fileno())
         finally:
-            process.kill()
-    text = output.decode(errors="replace")
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        text = _said(console.fileno()).decode(errors="replace")
     if PROOF in text:
         return Accelerator("kvm", "a stock kernel boots under it")
     lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if STOPPED.decode() in line] or lines
     last = f"last line: {lines[-1].strip()!r}" if lines else "before its first line of output"
     return Accelerator("tcg", f"/dev/kvm is there, but {outcome} ({last})")
 
 
-def qemu_version(arch: Arch) -> str:
-    """Return the first line of ``qemu --version``. Raises LightsleepError where QEMU is missing."""
-    host.need(arch.qemu, packages={arch.qemu: arch.qemu_package})
-    return host.run([arch.qemu, "--version"], "asking QEMU for its version").splitlines()[0]
+def _outcome(process: subprocess.Popen[bytes], console: int) -> str:
+    end = time.monotonic() + PROBE_S
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"QEMU ended with status {process.wait(timeout=0.1)}"
+        if STOPPED in _said(console):
+            return "it stopped a stock kernel"
+    return f"a stock kernel hung for {PROBE_S:.0f} s"
+
+
+def _said(console: int) -> bytes:
+    return os.pread(console, 1 << 20, 0)

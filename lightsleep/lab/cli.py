@@ -19,7 +19,7 @@ from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
-from lightsleep.lab.guest import Guest, Machine, prepare
+from lightsleep.lab.guest import Described, Guest, Machine, prepare
 from lightsleep.lab.series import bases, read_series, write_mails
 from lightsleep.lab.source import kernel_source
 
@@ -183,7 +183,8 @@ def compare(
     "drives",
     multiple=True,
     metavar="DRIVE",
-    help="Storage for such a device, as QEMU's -drive takes it, without if=.",
+    help="Storage for such a device, as QEMU's -drive takes it, without if=; scratch=64M in place "
+    "of file= is a file of this size, thrown away at the end.",
 )
 @click.option(
     "--object",
@@ -199,8 +200,15 @@ def compare(
     metavar="NETDEV",
     help="What a network device is connected to, as QEMU's -netdev takes it.",
 )
+@click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="CPUs.")
+@click.option("--threads", type=click.IntRange(1, 8), default=1, help="Threads of each core.")
 @click.option("--cpu", default="", help="The model to emulate, as QEMU's -cpu takes it.")
-@click.option("--idle-state", is_flag=True, help="Firmware that has an idle state (aarch64).")
+@click.option(
+    "--idle-state",
+    type=click.Choice(get_args(Described)),
+    default="no",
+    help="Firmware that describes an idle state, and how (aarch64).",
+)
 def shell(
     arch: str,
     kernel: str,
@@ -211,19 +219,25 @@ def shell(
     drives: tuple[str, ...],
     objects: tuple[str, ...],
     netdevs: tuple[str, ...],
+    vcpus: int,
+    threads: int,
     cpu: str,
-    idle_state: bool,
+    idle_state: Described,
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
     Its root is thrown away at the end. perf and python3 are there, and our modules in
     /usr/lib/lightsleep/modules.
     """
+    if vcpus % threads:
+        raise click.UsageError(f"{vcpus} CPUs are no whole number of cores of {threads} threads")
     machine = Machine(
         arch=arch,
         kernel=kernel,
         append=append,
         modules=modules,
+        vcpus=vcpus,
+        threads=threads,
         accel=accel,
         devices=devices,
         drives=drives,

@@ -68,7 +68,7 @@ KERNELS = _by_name(
         headers="linux-headers-cloud-{debian}",
     ),
     Kernel(
-        name="7.2",
+        name="backports",
         suite="trixie",
         target="trixie-backports",
         image="linux-image-cloud-{debian}",
@@ -83,7 +83,7 @@ KERNELS = _by_name(
     ),
 )
 """Those for clouds, which have few drivers, and one with PREEMPT_RT; not every architecture has
-them."""
+them. That of the backports is whichever is newest there: 7.2, then 7.3 from November 2026."""
 
 POWERPC_KERNELS = _by_name(
     Kernel(
@@ -193,8 +193,15 @@ class Arch:
     bridges: tuple[str, ...] = ()
     """Devices that make this bus, where the machine has none."""
     memory_mib: int = 512
+    able_qemu: int = 0
+    """The first major version of QEMU that can count instructions of this machine, and that
+    boots it with several threads per core."""
     psci_machine: str = ""
     """The machine to describe an idle state to, where that can be."""
+    efi_package: str = ""
+    """The package of the UEFI firmware that such a machine needs for ACPI."""
+    efi_image: str = ""
+    """The firmware in this package."""
 
     @property
     def bootable(self) -> dict[str, Kernel | BuiltKernel]:
@@ -241,6 +248,8 @@ ARCHES = {
             # With the other, before such a state Linux has it that no interrupt reaches the CPU: it
             # relies on a power controller that brings it back, which QEMU does not have.
             psci_machine="virt,gic-version=2",
+            efi_package="qemu-efi-aarch64",
+            efi_image="usr/share/qemu-efi-aarch64/QEMU_EFI.fd",
             # Pointer authentication by the architecture's own cipher is slow to emulate.
             cpu_tcg="max,pauth-impdef=on",
             cpu_kvm="host",
@@ -261,6 +270,7 @@ ARCHES = {
             console="hvc0",
             built=_built(*SERIES_KERNELS),
             memory_mib=1024,  # the machine refuses less
+            able_qemu=10,  # 7 ends, or hangs in the firmware; those between were not tried
             bus="pci",
             bridges=(
                 "pnv-phb,id=phb",

@@ -58,7 +58,7 @@ class Disk:
     """As the guest calls it."""
     what: str
     drive: str
-    """As QEMU's ``-drive`` takes it, without its id."""
+    """As ``Hardware`` takes it, without its id."""
 
 
 def drives(disks: Iterable[Disk]) -> tuple[str, ...]:

@@ -59,8 +59,11 @@ class Experiment:
     on the machine (its idle states), a function of the baseline's guest, which returns them."""
     measure: Callable[[Guest], dict[str, float]]
     rest_s: float = 0
-    """How long all guests are left alone, once per round, to see whether they sleep."""
+    """For how long all guests are left alone after the rounds, to see whether they sleep: for each
+    round a span of this length, one after the other."""
     vcpus: int = 2
+    threads: int = 1
+    """Of each core; ``vcpus`` are threads."""
     warmup: int = 1
     accel: Wanted | None = None
     """What runs the guests where nobody chose; None: KVM where it works, else TCG."""

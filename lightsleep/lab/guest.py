@@ -13,13 +13,13 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, splat
+from lightsleep.lab import accel, acpi, devicetree, emulator, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
-from lightsleep.lab.devicetree import with_idle_state
 from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.modules import project_modules
 from lightsleep.lab.roots import guest_root
@@ -29,6 +29,8 @@ BOOT_S = 120.0
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
+
+Described = Literal["no", "devicetree", "acpi"]
 
 SHOWN = 25
 """Lines of a console that an error message shows."""
@@ -52,19 +54,22 @@ class Machine:
     modules: tuple[str, ...] = ()
     """Modules of ours to load: "name" or "name parameter=value ..."."""
     vcpus: int = 2
+    threads: int = 1
+    """Of each core; ``vcpus`` are threads."""
     accel: accel.Wanted = "auto"
     devices: tuple[str, ...] = ()
     """Devices to add, each as QEMU's ``-device`` takes it."""
     drives: tuple[str, ...] = ()
-    """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
+    """What those devices store their data in, each as QEMU's ``-drive`` takes it, or ``scratch=``;
+    see ``Hardware``."""
     objects: tuple[str, ...] = ()
     """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
     netdevs: tuple[str, ...] = ()
     """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
     cpu: str = ""
     """The model to emulate, as QEMU's ``-cpu`` takes it; empty: the architecture's own."""
-    idle_state: bool = False
-    """Whether its firmware describes an idle state, on top of WFI (aarch64)."""
+    idle_state: Described = "no"
+    """Whether, and how, its firmware describes an idle state on top of WFI (aarch64)."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -75,8 +80,10 @@ class Machine:
         words += [word for drive in self.drives for word in ("--drive", drive)]
         words += [word for item in self.objects for word in ("--object", item)]
         words += [word for item in self.netdevs for word in ("--netdev", item)]
+        words += ["--vcpus", str(self.vcpus)] if self.vcpus != 2 else []
+        words += ["--threads", str(self.threads)] if self.threads != 1 else []
         words += ["--cpu", self.cpu] if self.cpu else []
-        words += ["--idle-state"] if self.idle_state else []
+        words += ["--idle-state", self.idle_state] if self.idle_state != "no" else []
         return shlex.join(words)
 
 
@@ -89,7 +96,7 @@ def prepare(
     """
     arch = lookup("architecture", ARCHES, machine.arch)
     kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
-    accel.qemu_version(arch)
+    emulator.version(arch)
     note(f"kernel {kernel.name}")
     tree = any_tree(arch, kernel, note)
     note("root of the guests")
@@ -98,28 +105,36 @@ def prepare(
     modules = project_modules(arch, tree)
     note("accelerator")
     accelerator = accel.choose(machine.accel, arch, tree)
+    arch = emulator.able(arch, accelerator.name == "tcg-icount", machine.threads)
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu)
-    tree_of_devices = None
-    if machine.idle_state:
+    files = initramfs(tree, root, modules)
+    tree_of_devices = firmware = None
+    if machine.idle_state != "no":
         if not arch.psci_machine:
             raise LightsleepError(f"no machine of {arch.name} has idle states: leave it out")
         arch = replace(arch, machine=arch.psci_machine)
-        tree_of_devices = with_idle_state(arch, accelerator.cpu(arch), machine.vcpus)
+    if machine.idle_state == "devicetree":
+        tree_of_devices = devicetree.with_idle_state(arch, accelerator.cpu(arch), machine.vcpus)
+    elif machine.idle_state == "acpi":
+        firmware = acpi.firmware(arch)
+        files = acpi.with_idle_state(files, machine.vcpus)
     return Hardware(
         arch=arch,
         accelerator=accelerator,
         image=tree.image,
-        initramfs=initramfs(tree, root, modules),
+        initramfs=files,
         root=root.squashfs,
         append=machine.append,
         vcpus=machine.vcpus,
+        threads=machine.threads,
         interactive=interactive,
         devices=machine.devices,
         drives=machine.drives,
         objects=machine.objects,
         netdevs=machine.netdevs,
         devicetree=tree_of_devices,
+        firmware=firmware,
     )
 
 

@@ -17,6 +17,7 @@ PACKAGES = {
     "depmod": "kmod",
     "dtc": "device-tree-compiler",
     "git": "git",
+    "iasl": "acpica-tools",
     "mksquashfs": "squashfs-tools",
     "mmdebstrap": "mmdebstrap",
     "patch": "patch",

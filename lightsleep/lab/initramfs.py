@@ -90,7 +90,7 @@ def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Pat
         ]
         (stage / "modules.load").write_text("".join(f"/drivers/{name}\n" for name in names))
         _payload(stage / "payload", modules)
-        _pack(stage, scratch / "initramfs")
+        pack(stage, scratch / "initramfs")
         shutil.rmtree(stage)
 
     package = [part for x in package_files() for part in (str(x), x.read_bytes())]
@@ -112,7 +112,8 @@ def _payload(folder: Path, modules: Sequence[Path]) -> None:
         shutil.copy(file, target)
 
 
-def _pack(stage: Path, into: Path) -> None:
+def pack(stage: Path, into: Path) -> None:
+    """Write the files of ``stage`` to the archive ``into``, as the kernel reads it."""
     host.need("cpio")
     names = "\0".join(str(x.relative_to(stage)) for x in sorted(stage.rglob("*")))
     with into.open("wb") as out:

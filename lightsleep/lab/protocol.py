@@ -3,10 +3,11 @@
 
 All guests are booted first and then stand still. A round lets each run alone once, in a random
 order (the seed is recorded), so the arms interleave within seconds and whatever drifts on the
-host drifts for all of them. The first rounds warm up and are dropped. At the end of a round all
+host drifts for all of them. The first rounds warm up and are dropped. After the last round all
 guests run side by side and are left alone, and the host sees which of them sleep: after a time
-to settle, 1 - CPU time / wall time of their vCPU threads. A guest that spins may then use only
-what the others leave over, and counts as awake also while it waits for a core.
+to settle, 1 - CPU time / wall time of their vCPU threads, in as many spans as there were rounds,
+one after the other. A guest that spins may then use only what the others leave over, and counts
+as awake also while it waits for a core.
 
 A control arm, booted as the baseline is, shows how large a difference chance alone makes. No
 sample is ever dropped: a guest that fails fails the comparison, and so does a kernel that
@@ -29,9 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import hosttime
-from lightsleep.lab.accel import qemu_version
-from lightsleep.lab.config import ARCHES
+from lightsleep.lab import emulator, hosttime
+from lightsleep.lab.config import Arch
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
@@ -58,15 +58,14 @@ class Progress:
     show: Callable[[str, float | None], None]
     """Called with what is being done, and the seconds left where they can be known."""
     steps: int = 0
-    rests: int = 0
     rest_s: float = 0
     taken_s: list[float] = field(default_factory=list)
 
     def left_s(self) -> float | None:
-        """Return the seconds left: rests are known, the rest is as fast as it was so far."""
+        """Return the seconds left: a turn takes what turns took so far, and the rest is known."""
         if not self.taken_s:
             return None
-        return self.steps * sum(self.taken_s) / len(self.taken_s) + self.rests * self.rest_s
+        return self.steps * sum(self.taken_s) / len(self.taken_s) + self.rest_s
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[None]:
@@ -78,11 +77,11 @@ class Progress:
         self.steps -= 1
 
     @contextlib.contextmanager
-    def rest(self, what: str) -> Iterator[None]:
-        """Account for one rest."""
+    def rest(self, what: str, seconds: float) -> Iterator[None]:
+        """Account for a part of the rest."""
         self.show(what, self.left_s())
         yield
-        self.rests -= 1
+        self.rest_s -= seconds
 
 
 def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
@@ -105,24 +104,22 @@ def run_rounds(
     samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
     for number, arms in enumerate(order, 1 - experiment.warmup):
         label = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
-        values: dict[str, dict[str, float]] = {}
         for name in arms:
             with progress.step(f"{label}: {name}"), running(guests[name]):
-                values[name] = dict(experiment.measure(guests[name]))
-        if number <= 0:
-            continue
-        if experiment.rest_s:
-            with progress.rest(f"{label}: all guests at rest"):
-                for name, percent in rest(experiment, guests).items():
-                    values[name][IDLE_RESIDENCY.name] = percent
-        for name in arms:
-            _record(samples, name, values[name])
+                values = experiment.measure(guests[name])
+            if number > 0:
+                _record(samples, name, values)
+    if experiment.rest_s:
+        for asleep in rest(experiment, guests, len(order) - experiment.warmup, progress):
+            for name, percent in asleep.items():
+                samples[IDLE_RESIDENCY.name][name].append(percent)
     return samples
 
 
 def _record(samples: Samples, arm: str, values: Mapping[str, float]) -> None:
-    if values.keys() != samples.keys() or not all(map(math.isfinite, values.values())):
-        raise LightsleepError(f"{arm}: measured {dict(values)}, but promised {list(samples)}")
+    promised = samples.keys() - {IDLE_RESIDENCY.name}
+    if values.keys() != promised or not all(map(math.isfinite, values.values())):
+        raise LightsleepError(f"{arm}: measured {dict(values)}, but promised {sorted(promised)}")
     for metric, value in values.items():
         samples[metric][arm].append(float(value))
 
@@ -135,8 +132,10 @@ def running(guest: Guest) -> Iterator[None]:
     guest.vm.pause()
 
 
-def rest(experiment: Experiment, guests: Mapping[str, Guest]) -> dict[str, float]:
-    """Leave all guests alone side by side; return by arm in how much of the time it slept, in %."""
+def rest(
+    experiment: Experiment, guests: Mapping[str, Guest], spans: int, progress: Progress
+) -> Iterator[dict[str, float]]:
+    """Leave all guests alone side by side; yield by arm how much of each span it slept, in %."""
     threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
     spinning = [tid for arm in experiment.arms if arm.spins for tid in threads[arm.name]]
 
@@ -150,16 +149,19 @@ def rest(experiment: Experiment, guests: Mapping[str, Guest]) -> dict[str, float
     with contextlib.ExitStack() as stack:
         for guest in guests.values():
             stack.enter_context(running(guest))
-        time.sleep(SETTLE_S)
-        before, start = sample(), time.monotonic_ns()
-        time.sleep(experiment.rest_s)
-        after, wall_ns = sample(), time.monotonic_ns() - start
+        with progress.rest("all guests at rest", SETTLE_S):
+            time.sleep(SETTLE_S)
+        after, now_ns = sample(), time.monotonic_ns()
+        for number in range(spans):
+            before, start_ns = after, now_ns
+            with progress.rest(f"all guests at rest, {number + 1} of {spans}", experiment.rest_s):
+                time.sleep(experiment.rest_s)
+            after, now_ns = sample(), time.monotonic_ns()
+            all_ns = (now_ns - start_ns) * experiment.vcpus
+            yield {arm.name: _asleep(arm, before, after, all_ns) for arm in experiment.arms}
     hosttime.be_idle_class(spinning, False)
     for guest in guests.values():
         guest.check()
-    return {
-        arm.name: _asleep(arm, before, after, wall_ns * experiment.vcpus) for arm in experiment.arms
-    }
 
 
 def _asleep(
@@ -242,6 +244,7 @@ def attempt(
             append=" ".join(x for x in (machine.append, arm.append) if x),
             modules=(*machine.modules, *arm.modules),
             vcpus=experiment.vcpus,
+            threads=experiment.threads,
         )
         for arm in experiment.arms
     }
@@ -255,8 +258,7 @@ def attempt(
     progress = Progress(
         show,
         steps=len(experiment.arms) * len(order),
-        rests=runs if experiment.rest_s else 0,
-        rest_s=experiment.rest_s + SETTLE_S,
+        rest_s=SETTLE_S + runs * experiment.rest_s if experiment.rest_s else 0,
     )
     facts: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -281,7 +283,8 @@ def attempt(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         environment={
             "accelerator": {"name": accelerator.name, "reason": accelerator.reason},
-            "host": host_facts(machine.arch) | {"other_load_pct": round(other_pct, 1)},
+            "host": host_facts(hardware[experiment.arms[0].name].arch)
+            | {"other_load_pct": round(other_pct, 1)},
             "arch": machine.arch,
             "guests": facts,
         },
@@ -369,13 +372,13 @@ def guest_facts(guest: Guest) -> dict[str, Any]:
     }
 
 
-def host_facts(arch: str) -> dict[str, Any]:
+def host_facts(arch: Arch) -> dict[str, Any]:
     """Return what matters about the machine that runs the guests."""
     return {
         "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()),
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
-        "qemu": qemu_version(ARCHES[arch]),
+        "qemu": emulator.version(arch),
     }
 
 

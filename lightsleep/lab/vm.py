@@ -12,9 +12,12 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import subprocess
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,12 +25,15 @@ from typing import Any, Self
 from qemu.qmp import QMPClient, QMPError
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import host
+from lightsleep.lab import cache, host
 from lightsleep.lab.accel import Accelerator
 from lightsleep.lab.config import Arch
 from lightsleep.lab.inside.agent import PORT_NAME
 
 QMP_S = 20.0
+
+SCRATCH = re.compile(r"\bscratch=(\d+)M\b")
+"""Of a drive, what QEMU does not know: a file with so many MiB of noise."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,21 @@ class Hardware:
     root: Path
     append: str = ""
     vcpus: int = 2
+    threads: int = 1
     interactive: bool = False
     devices: tuple[str, ...] = ()
     """Devices on top of those that the lab needs, each as QEMU's ``-device`` takes it."""
     drives: tuple[str, ...] = ()
-    """What those devices store their data in, each as QEMU's ``-drive`` takes it."""
+    """What those devices store their data in, each as QEMU's ``-drive`` takes it; ``scratch=64M``
+    in place of its ``file=`` is a file of this size on the host, of this VM alone."""
     objects: tuple[str, ...] = ()
     """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
     netdevs: tuple[str, ...] = ()
     """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
     devicetree: Path | None = None
     """In place of the machine's own."""
+    firmware: Path | None = None
+    """To boot by, where it is not QEMU that starts the kernel."""
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -61,15 +71,16 @@ class Hardware:
 
     def argv(self) -> list[str]:
         """Return QEMU's command line, without monitor, agent and console."""
+        cores = self.vcpus // self.threads
         return [
             *(self.arch.qemu, "-machine", self.arch.machine, *self.accelerator.options),
             *("-cpu", self.accelerator.cpu(self.arch)),
-            # The firmware of powernv9 hangs with more threads than one.
-            *("-smp", f"{self.vcpus},cores={self.vcpus},threads=1"),
+            *("-smp", f"{self.vcpus},cores={cores},threads={self.threads}"),
             *("-m", f"{self.arch.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
             *(("-dtb", str(self.devicetree)) if self.devicetree else ()),
+            *(("-bios", str(self.firmware)) if self.firmware else ()),
             *(
                 "-drive",
                 f"file={str(self.root).replace(',', ',,')},if=none,id=root,format=raw,readonly=on",
@@ -88,7 +99,7 @@ class VM:
     """A running QEMU. Use it as a context manager: leaving it ends QEMU."""
 
     def __init__(self, hardware: Hardware) -> None:
-        """Start QEMU. Raises LightsleepError where the program is missing."""
+        """Start QEMU. Raises LightsleepError where the program or space for a file is missing."""
         host.need(hardware.arch.qemu, packages={hardware.arch.qemu: hardware.arch.qemu_package})
         self.hardware = hardware
         self.agent, agent = socket.socketpair()
@@ -97,8 +108,9 @@ class VM:
         self._console = os.memfd_create("console")
         fcntl.fcntl(self._console, fcntl.F_SETFL, os.O_APPEND)
         console = f"file,path=/dev/fd/{self._console},append=on"
+        drives, files = with_files(hardware.drives)
         argv = [
-            *("setpriv", "--pdeathsig", "KILL", *hardware.argv()),
+            *("setpriv", "--pdeathsig", "KILL", *replace(hardware, drives=drives).argv()),
             *("-chardev", f"socket,id=agent,fd={agent.fileno()}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
             *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "qmp,mode=control"),
@@ -114,10 +126,12 @@ class VM:
             stdin=stdio,
             stdout=stdio,
             stderr=None if hardware.interactive else self._console,
-            pass_fds=(agent.fileno(), theirs.fileno(), self._console),
+            pass_fds=(agent.fileno(), theirs.fileno(), self._console, *files),
             # Out of reach of Ctrl-C, except where the terminal is the guest's.
             process_group=None if hardware.interactive else 0,
         )
+        for file in files:
+            os.close(file)
         agent.close()
         theirs.close()
         self._loop = asyncio.Runner()
@@ -189,3 +203,30 @@ class VM:
         if self._console >= 0:
             os.close(self._console)
             self._console = -1
+
+
+def with_files(drives: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Return drives as QEMU takes them, and descriptors of the files that it opens for them.
+
+    The files have no names: the kernel removes each when nobody has it open any more. They are in
+    the folder of the cache, so that they are on a disk. Raises LightsleepError where they do not
+    fit.
+    """
+    files: list[int] = []
+
+    def file_of(match: re.Match[str]) -> str:
+        with tempfile.TemporaryFile(dir=cache.folder()) as file:
+            # What was never written would be read without asking the disk.
+            for _ in range(int(match[1])):
+                file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            files.append(os.dup(file.fileno()))
+        return f"file=/dev/fd/{files[-1]}"
+
+    try:
+        return tuple(SCRATCH.sub(file_of, drive) for drive in drives), files
+    except OSError as error:
+        for file in files:
+            os.close(file)
+        raise LightsleepError(f"no file for a drive under {cache.folder()}: {error}") from error

@@ -68,5 +68,5 @@ EXPERIMENT: Experiment = replace(
         ),
         Arm("stock-again", "control", "a second guest booted exactly as stock", kernel=PLAIN),
     ),
-    rest_s=8,
+    rest_s=4,
 )

@@ -84,5 +84,5 @@ EXPERIMENT = Experiment(
         IDLE_RESIDENCY,
     ),
     measure=measure,
-    rest_s=20,
+    rest_s=4,
 )

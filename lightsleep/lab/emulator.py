@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which QEMU runs a guest: the host's own, or a newer one where that one cannot do it.
+
+QEMU 7.2, which is Debian 12's, ends powernv9 at once where it is to count instructions ("Bad icount
+read", in the firmware), and hangs there with two threads per core. The one of SUITE is then
+unpacked into the cache and started by its own dynamic loader, with its own libraries, so nothing of
+it is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache, host, roots
+from lightsleep.lab.config import ARCHES, Arch, lookup
+
+SUITE = "trixie"
+
+
+def version(arch: Arch) -> str:
+    """Return the first line of ``qemu --version``. Raises LightsleepError where QEMU is missing."""
+    host.need(arch.qemu, packages={arch.qemu: arch.qemu_package})
+    return host.run([arch.qemu, "--version"], "asking QEMU for its version").splitlines()[0]
+
+
+def major(line: str) -> int:
+    """Return the number before the first point. Raises LightsleepError where there is none."""
+    found = re.search(r"version (\d+)\.", line)
+    if not found:
+        raise LightsleepError(f"QEMU says of its version: {line!r}, which has no number")
+    return int(found[1])
+
+
+def able(arch: Arch, counts: bool, threads: int) -> Arch:
+    """Return ``arch`` with a QEMU that can do that: count instructions, have cores of threads.
+
+    Takes some 20 s and 400 MB the first time, where that is not the host's.
+    Raises LightsleepError where packages cannot be fetched or the disk is full.
+    """
+    if not (counts or threads > 1) or major(version(arch)) >= arch.able_qemu:
+        return arch
+    return replace(arch, qemu=str(_newer(arch)))
+
+
+def _newer(arch: Arch) -> Path:
+    own = lookup("QEMU for a host", ARCHES, platform.machine())
+    name = Path(arch.qemu).name
+    # An entry is built in one place and kept in another, so the script finds out where it is.
+    script = f"""\
+#!/bin/sh
+root=$(dirname "$(readlink -f "$0")")/tree
+libraries=$root/usr/lib/{own.triplet}
+export QEMU_MODULE_DIR=$libraries/qemu
+set -- {shlex.quote(name)} --library-path "$libraries" "$root/usr/bin/{name}" \\
+    -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" "$@"
+exec "$root"/lib*/ld-linux*.so.* --argv0 "$@"
+"""
+
+    def build(scratch: Path) -> None:
+        roots.unpack(own, SUITE, SUITE, [arch.qemu_package, "base-files"], scratch / "tree")
+        (scratch / name).write_text(script)
+        (scratch / name).chmod(0o755)
+
+    key = cache.digest(SUITE, arch.qemu_package, script)
+    return cache.entry(f"{name}-{SUITE}-{key}", build, needs_mb=800) / name
