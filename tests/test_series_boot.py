@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from intree import insmod
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import Guest, Machine, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
 BOOT_S = 600.0
 KERNEL = "6.12-series"
+CPUIDLE = "/sys/devices/system/cpu/cpuidle"
 LEDGER = "/sys/kernel/debug/idle_wakes"
 
 
@@ -91,9 +93,14 @@ def test_a_caller_is_not_stuck_behind_a_softirq(many: int) -> None:
 def test_the_drivers_are_in_the_tree(arch: str) -> None:
     machine = Machine(arch=arch, kernel=KERNEL, accel="tcg")
     with boot(machine, f"series-drivers-{arch}", BOOT_S) as guest:
+        driver = f"{CPUIDLE}/current_driver"
+        if arch == "ppc64le":
+            # The CPUs of a POWER9 have a driver, and nobody is to take it away.
+            with pytest.raises(LightsleepError, match="Device or resource busy"):
+                insmod(guest, "cpuidle_lightsleep")
+            assert guest.read_text(driver).strip() == "powernv_idle"
+            return
         insmod(guest, "virtio_poll_source")
-        driver = guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver").strip()
-        # On POWER9 another one has the CPUs.
-        assert driver == ("powernv_idle" if arch == "ppc64le" else "lightsleep")
+        assert guest.read_text(driver).strip() == "lightsleep"
         guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
         assert guest.read_text("/sys/kernel/debug/poll_source").startswith("cpu name state")

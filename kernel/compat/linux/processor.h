@@ -8,10 +8,12 @@
  * there if the event stream is on, which leaves out that it is off around power
  * states that lose it; nobody polls there.
  */
-#ifndef _LIGHTSLEEP_COMPAT_PROCESSOR_H
+#include_next <linux/processor.h>
+
+/* What follows needs linux/sched.h, and so cannot be in what that includes (from 7.3 on). */
+#if !defined(_LIGHTSLEEP_COMPAT_PROCESSOR_H) && !defined(__LINUX_INSIDE_SPINLOCK_H)
 #define _LIGHTSLEEP_COMPAT_PROCESSOR_H
 
-#include_next <linux/processor.h>
 #include <asm/barrier.h>
 
 #if defined(CONFIG_ARM64) && !defined(cpu_poll_relax)
