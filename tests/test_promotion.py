@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.experiments.promotion import figures
 from lightsleep.lab.guest import Machine, boot
-from lightsleep.lab.inside.silence import EXIT, Silence, silences
+from lightsleep.lab.inside.silence import EXIT, Silence, complete, silences
 from lightsleep.lab.promotions import KERNEL, STATES, Counts, counts
 
 DEEPEST = 3
@@ -56,13 +54,40 @@ def test_a_cpu_that_was_not_misled_and_another_cpu() -> None:
     assert list(silences(other, 1, DEEPEST)) == []
 
 
+def test_wakes_of_a_sibling_are_counted_while_it_is_silent() -> None:
+    def sibling(at_us: int) -> str:
+        """Return an idle period of CPU 0."""
+        return trace((at_us, "2"), (at_us + 5, OUT)).replace("cpu_id=1", "cpu_id=0")
+
+    text = sibling(10) + trace((100, "silence"), (110, "3")) + sibling(200) + sibling(300)
+    text += trace((500, OUT), (510, "noise")) + sibling(600)
+    assert list(silences(text, 1, DEEPEST, 0)) == [Silence(3, 0, True, 390, 1, 400, 2)]
+    assert list(silences(text, 1, DEEPEST)) == [Silence(3, 0, True, 390, 1, 400)]
+
+
+@pytest.mark.parametrize(
+    ("header", "ends"),
+    [
+        ("# entries-in-buffer/entries-written: 39/39   #P:2", False),
+        ("# entries-in-buffer/entries-written: 22000/86000   #P:2", True),
+        ("# tracer: function", True),
+    ],
+)
+def test_a_trace_that_lost_its_beginning_is_no_trace(header: str, ends: bool) -> None:
+    if ends:
+        with pytest.raises(SystemExit, match="not complete"):
+            complete(header)
+    else:
+        assert complete(header) == header
+
+
 def test_figures_are_of_those_that_were_misled() -> None:
     found = [
         Silence(1, 90, True, 900, 3, 1_000),
         Silence(1, 110, True, 880, 5, 1_000),
         Silence(3, 0, True, 1_000, 1, 1_000),
     ]
-    assert figures([asdict(x) for x in found], Counts(6, 30, 60, 0)) == {
+    assert figures(found, Counts(6, 30, 60, 0)) == {
         "exit_shallow_us": 100,
         "longest_us": 110,
         "fooled_pct": 100 * 2 / 3,
@@ -82,8 +107,9 @@ ENOUGH_S = 900.0
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-def test_selftest() -> None:
-    with boot(Machine(kernel=KERNEL, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
+@pytest.mark.parametrize("kernel", [KERNEL, "7.2-series"])
+def test_selftest(kernel: str) -> None:
+    with boot(Machine(kernel=kernel, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
         result = run_selftest(guest, "promote.sh", timeout_s=ENOUGH_S)
     assert not result.failed
     assert not result.skipped

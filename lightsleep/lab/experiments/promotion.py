@@ -9,29 +9,45 @@ choose again, is what was proposed before: promote_by_timer.c.
 
 from __future__ import annotations
 
-import json
 import statistics
-from typing import Any
+from collections.abc import Sequence
 
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
-from lightsleep.lab.promotions import KERNEL, Counts, counts, need_states
+from lightsleep.lab.inside.silence import Silence
+from lightsleep.lab.promotions import (
+    KERNEL,
+    Counts,
+    counts,
+    need_states,
+    shallow_us,
+    silences,
+)
 
 CPU = 1
 SILENCES = 10
 
+EXIT_SHALLOW_US = Metric(
+    "exit_shallow_us",
+    "us",
+    "lower",
+    "Shallow by mistake",
+    "From the begin of the silence until the deepest state is entered, or until it ends; "
+    f"median over {SILENCES} silences of those that began in another state",
+)
 
-def figures(silences: list[dict[str, Any]], counted: Counts) -> dict[str, float]:
+
+def figures(found: Sequence[Silence], counted: Counts) -> dict[str, float]:
     """Return the metrics of one run."""
-    fooled = [x["exit_shallow_us"] for x in silences if x["exit_shallow_us"]]
-    length_us = sum(x["length_us"] for x in silences)
+    fooled = shallow_us(found)
+    length_us = sum(x.length_us for x in found)
     return {
         "exit_shallow_us": statistics.median(fooled) if fooled else 0,
         "longest_us": max(fooled, default=0),
-        "fooled_pct": 100 * len(fooled) / len(silences),
-        "deep_pct": 100 * sum(x["deep_us"] for x in silences) / length_us,
-        "wakes": sum(x["wakes"] for x in silences) / len(silences),
-        "promotions": counted.promoted / len(silences),
+        "fooled_pct": 100 * len(fooled) / len(found),
+        "deep_pct": 100 * sum(x.deep_us for x in found) / length_us,
+        "wakes": sum(x.wakes for x in found) / len(found),
+        "promotions": counted.promoted / len(found),
         "armed_pct": counted.armed_pct,
     }
 
@@ -40,14 +56,8 @@ def measure(guest: Guest) -> dict[str, float]:
     """Go through bursts and silences on one CPU."""
     need_states(guest)
     before = counts(guest, CPU)
-    done = guest.run(
-        [
-            *("python3", "-m", "lightsleep.lab.inside.silence"),
-            *("--cpu", str(CPU), "--count", str(SILENCES)),
-        ],
-        timeout_s=300,
-    )
-    return figures(json.loads(done.stdout), counts(guest, CPU) - before)
+    found = silences(guest, CPU, SILENCES)
+    return figures(found, counts(guest, CPU) - before)
 
 
 EXPERIMENT = Experiment(
@@ -106,14 +116,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     metrics=(
-        Metric(
-            "exit_shallow_us",
-            "us",
-            "lower",
-            "Shallow by mistake",
-            "From the begin of the silence until the deepest state is entered, or until it ends; "
-            f"median over {SILENCES} silences of those that began in another state",
-        ),
+        EXIT_SHALLOW_US,
         Metric("longest_us", "us", "lower", "Longest of these", "The longest of the same times"),
         Metric(
             "fooled_pct",

@@ -23,6 +23,7 @@ CPUS = Path("/sys/devices/system/cpu")
 LINE = re.compile(
     r"\s(\d+)\.(\d{6}): (cpu_idle: state=(\d+) cpu_id=(\d+)|tracing_mark_write: (\w+))"
 )
+WRITTEN = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
 EXIT = 2**32 - 1
 BEGIN, END = "silence", "noise"
 
@@ -42,6 +43,8 @@ class Silence:
     wakes: int
     """How often the CPU left an idle state."""
     length_us: int
+    sibling_wakes: int = 0
+    """How often its sibling left an idle state meanwhile, where one is watched."""
 
 
 def states(cpu: int) -> list[int]:
@@ -50,28 +53,31 @@ def states(cpu: int) -> list[int]:
     return sorted(int(x.name[5:]) for x in folders if (x / "disable").read_text() == "0\n")
 
 
-def events(trace: str, cpu: int) -> Iterator[tuple[int, int | str]]:
-    """Yield time in us, and the state entered, EXIT, or the mark written."""
+def events(trace: str) -> Iterator[tuple[int, int, int | str]]:
+    """Yield time in us, CPU, and the state that it entered, or EXIT; or the mark written."""
     for line in trace.splitlines():
-        found = LINE.search(line)
-        if found and (found[6] or int(found[5]) == cpu):
-            yield int(found[1]) * 10**6 + int(found[2]), found[6] or int(found[4])
+        if found := LINE.search(line):
+            at_us = int(found[1]) * 10**6 + int(found[2])
+            yield (at_us, -1, found[6]) if found[6] else (at_us, int(found[5]), int(found[4]))
 
 
-def silences(trace: str, cpu: int, deepest: int) -> Iterator[Silence]:
-    """Yield what the CPU did between each BEGIN and END."""
+def silences(trace: str, cpu: int, deepest: int, sibling: int | None = None) -> Iterator[Silence]:
+    """Yield what the CPU, and its sibling, did between each BEGIN and END."""
     one: Silence | None = None
-    quiet, begin_us, entered = False, 0, (0, EXIT)
-    for at_us, what in events(trace, cpu):
+    quiet, begin_us, entered, sibling_wakes = False, 0, (0, EXIT), 0
+    for at_us, on, what in events(trace):
         if what in (BEGIN, END):
             if one is not None:
                 one.length_us = at_us - begin_us
+                one.sibling_wakes = sibling_wakes
                 if not one.reached:
                     one.exit_shallow_us = one.length_us
                 yield one
-            one, quiet = None, what == BEGIN
+            one, quiet, sibling_wakes = None, what == BEGIN, 0
         elif not quiet or not isinstance(what, int):
             continue
+        elif on != cpu:
+            sibling_wakes += on == sibling and what == EXIT
         elif what == EXIT:
             if one is not None:
                 one.wakes += 1
@@ -84,10 +90,20 @@ def silences(trace: str, cpu: int, deepest: int) -> Iterator[Silence]:
             entered = (at_us, what)
 
 
+def complete(trace: str) -> str:
+    """Return ``trace``. Exits where the kernel had to drop a part of it."""
+    counts = WRITTEN.search(trace)
+    if not counts or counts[1] != counts[2]:
+        said = counts[0] if counts else trace[:200]
+        raise SystemExit(f"the trace is not complete, use shorter silences: {said}")
+    return trace
+
+
 def main() -> None:
     """Print one JSON list of silences."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpu", type=int, default=1)
+    parser.add_argument("--sibling", type=int, help="a CPU whose wakes are counted as well")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--burst", type=int, default=64, help="sleeps before each silence")
     parser.add_argument("--sleep-us", type=float, default=15)
@@ -97,11 +113,12 @@ def main() -> None:
     os.sched_setaffinity(0, [args.cpu])
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))  # without it, sleeps are 50 us late
     (TRACING / "trace_clock").write_text("mono")
-    (TRACING / "trace").write_text("")
     # Left on: to switch it is to patch the kernel's code, which QEMU does not take well.
     (TRACING / "events/power/cpu_idle/enable").write_text("1")
+    found: list[Silence] = []
     with (TRACING / "trace_marker").open("w", buffering=1) as mark:
         for _ in range(args.count):
+            (TRACING / "trace").write_text("")
             for _ in range(args.burst):
                 time.sleep(args.sleep_us / 1e6)
             mark.write(BEGIN)
@@ -109,8 +126,8 @@ def main() -> None:
             time.sleep(args.silence_ms / 1e3)
             mark.write(END)
             mark.flush()
-    trace = (TRACING / "trace").read_text()
-    found = silences(trace, args.cpu, states(args.cpu)[-1])
+            trace = complete((TRACING / "trace").read_text())
+            found += silences(trace, args.cpu, states(args.cpu)[-1], args.sibling)
     print(json.dumps([asdict(x) for x in found]))
 
 

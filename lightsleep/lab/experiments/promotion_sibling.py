@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What promotion is to the other thread of a core: ``promotion`` under menu, on cores with two.
+
+Of a core of two threads, one is misled, as in ``promotion``. Its sibling sleeps, and is to go on
+sleeping. What it is worth to a sibling at work that the other thread leaves a state which keeps a
+share of the core, no emulation shows: its threads share nothing. (Nor is a governor misled beside
+a sibling at work where instructions are counted: next to no silence began in a shallow state.)
+
+For ``--arch ppc64le``, where that state is the firmware's stop0_lite; elsewhere states are
+cpuidle_synthetic's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+from lightsleep.lab.experiment import Experiment, Metric
+from lightsleep.lab.experiments import promotion
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.promotions import need_states, shallow_us, silences
+
+SIBLING, CPU = 2, 3
+"""A core without the CPU that has the guest's other work."""
+ARMS = ("tick", "lightsleep", "tick-again")
+SIBLINGS = f"/sys/devices/system/cpu/cpu{CPU}/topology/thread_siblings_list"
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Go through silences beside a sibling that sleeps."""
+    need_states(guest)
+    siblings = guest.read_text(SIBLINGS).strip()
+    assert siblings == f"{SIBLING}-{CPU}", siblings
+    found = silences(guest, CPU, promotion.SILENCES, SIBLING)
+    return {
+        "sibling_wakes": sum(x.sibling_wakes for x in found) / len(found),
+        "exit_shallow_us": statistics.median(shallow_us(found) or [0]),
+    }
+
+
+EXPERIMENT: Experiment = replace(
+    promotion.EXPERIMENT,
+    title="Promotion and the sibling thread",
+    hypothesis=(
+        "A promotion wakes no sibling: one that sleeps is woken as often as without. Falsified by "
+        "more wakes, beyond the intervals."
+    ),
+    arms=tuple(arm for arm in promotion.EXPERIMENT.arms if arm.name in ARMS),
+    metrics=(
+        Metric(
+            "sibling_wakes",
+            "",
+            "lower",
+            "Wakes of a sleeping sibling",
+            "How often the other thread of the core left an idle state, per silence",
+        ),
+        promotion.EXIT_SHALLOW_US,
+    ),
+    measure=measure,
+    vcpus=4,
+    threads=2,
+)
