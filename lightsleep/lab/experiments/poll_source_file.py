@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a virtio disk with storage gains when idle CPUs poll it in place of its interrupts.
+
+As poll-source-blk, but the disk is a file of the host, past its page cache: an answer takes as
+long as the host's own disk does, and as the threads of QEMU that ask it.
+"""
+
+from lightsleep.lab import disks
+from lightsleep.lab.disks import ARMS, Disk
+from lightsleep.lab.experiment import Experiment
+
+DISKS = (Disk("", "vdb", "a file of the host", "scratch=64M,format=raw,cache=none,aio=threads"),)
+
+EXPERIMENT = Experiment(
+    title="A virtio disk that is a file of the host, polled by idle CPUs",
+    hypothesis=(
+        "A CPU that polls the disk itself serves more requests than one that is interrupted, also "
+        "where the disk takes the time that a real one takes. Falsified if poll_source is not "
+        "above irq, or has more than 0.05 of its interrupts per request."
+    ),
+    arms=ARMS,
+    metrics=disks.metrics(DISKS),
+    measure=disks.measure(DISKS),
+    drives=disks.drives(DISKS),
+    objects=disks.threads(DISKS),
+    devices=disks.devices(DISKS),
+)
