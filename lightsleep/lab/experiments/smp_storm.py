@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What sparing polling CPUs an interrupt costs CPUs that never poll: all are busy.
+
+They interrupt one another as fast as they can (inside/storm.py), so each call asks of each CPU
+whether it polls, and none does.
+"""
+
+from __future__ import annotations
+
+from lightsleep.lab import pipe
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+
+SECONDS = 3
+
+
+def rate(guest: Guest, kind: str) -> tuple[float, float]:
+    """Return how often per second that was done, and the interrupts of calls per second."""
+    before = guest.read_text("/proc/interrupts")
+    argv = ("python3", "-m", "lightsleep.lab.inside.storm", kind, "--seconds", str(SECONDS))
+    per_s = float(guest.run(argv, timeout_s=60).stdout)
+    after = guest.read_text("/proc/interrupts")
+    rows = (pipe.CALLS, "TLB shootdowns")
+    return per_s, (pipe.interrupts(after, *rows) - pipe.interrupts(before, *rows)) / SECONDS
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run both kinds once."""
+    values: dict[str, float] = {}
+    for kind in ("calls", "unmap"):
+        values[f"{kind}_per_s"], values[f"{kind}_ipis_per_s"] = rate(guest, kind)
+    return values
+
+
+EXPERIMENT = Experiment(
+    title="CPUs that are all busy and call one another",
+    hypothesis=(
+        "With the series, CPUs that are busy call one another as often per second as without, and "
+        "unmap memory as often, by as many interrupts. Falsified if a rate is lower beyond the "
+        "intervals, or if the interrupts of calls are not as many as the calls."
+    ),
+    arms=(
+        Arm("stock", "baseline", "without the series", kernel="6.12-plain"),
+        Arm("series", "treatment", "with the series", kernel="6.12-series"),
+        Arm("stock-again", "control", "booted as stock is", kernel="6.12-plain"),
+    ),
+    metrics=(
+        Metric(
+            "calls_per_s",
+            "1/s",
+            "higher",
+            "Calls between busy CPUs",
+            f"membarrier(2), GLOBAL_EXPEDITED, by a process on each CPU, for {SECONDS} s",
+        ),
+        Metric("calls_ipis_per_s", "1/s", "none", "Their interrupts", "From /proc/interrupts"),
+        Metric(
+            "unmap_per_s",
+            "1/s",
+            "higher",
+            "Unmapping by all CPUs",
+            "256 KiB mapped, touched and unmapped by a thread on each CPU, all of one process, "
+            f"for {SECONDS} s",
+        ),
+        Metric("unmap_ipis_per_s", "1/s", "none", "Their interrupts", "From /proc/interrupts"),
+    ),
+    measure=measure,
+)
