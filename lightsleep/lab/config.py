@@ -158,6 +158,14 @@ X86_KERNELS = (
         version="6.12",
         fragments=("debug",),
     ),
+    BuiltKernel(
+        name="6.12-series-rt",
+        purpose="our series of patches, PREEMPT_RT, CPUs without the tick, and lockdep",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "series", "rt"),
+        patched=True,
+    ),
 )
 
 

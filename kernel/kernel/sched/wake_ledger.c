@@ -5,8 +5,9 @@
  *
  * Counted is by whoever wakes, who alone knows the reason, and before the wake,
  * while the CPU is still idle. What it looks at is in cache lines that it needs
- * anyway: rq->curr lies beside rq->idle, whose flags have just been tested.
- * What it writes is one line of the CPU that it wakes.
+ * anyway: rq->curr lies beside rq->idle, whose flags have just been tested. A
+ * call to several CPUs tests no flags of one that is busy, and does not come
+ * here for it. What is written is one line of the CPU that is woken.
  */
 
 #include <linux/atomic.h>
@@ -53,15 +54,6 @@ void wake_ledger_add(int cpu, enum wake_kind kind, bool ipi)
 		atomic_long_inc(&ledger->by_store[kind]);
 	else if (rcu_access_pointer(rq->curr) == rq->idle)
 		atomic_long_inc(&ledger->by_ipi[kind]);
-}
-
-/* Account for the interrupts of a function call to several CPUs. */
-void wake_ledger_add_ipis(const struct cpumask *mask)
-{
-	int cpu;
-
-	for_each_cpu(cpu, mask)
-		wake_ledger_add(cpu, WAKE_CALL_MANY, true);
 }
 
 static int idle_wakes_show(struct seq_file *m, void *unused)
