@@ -53,6 +53,12 @@ def test_a_guest_runs_commands(booted_guest: Guest) -> None:
     assert booted_guest.run(["nproc"]).stdout == "2\n"
 
 
+def test_a_guest_has_no_instruction_that_is_emulated_wrongly(booted_guest: Guest) -> None:
+    flags = booted_guest.run(["grep", "-m1", "^flags", "/proc/cpuinfo"]).stdout.split()
+    assert "lm" in flags
+    assert not {"monitor", "cx16"}.intersection(flags)
+
+
 def test_a_guest_can_import_the_probing_half(booted_guest: Guest) -> None:
     done = booted_guest.run(["python3", "-m", "lightsleep", "scan", "--json"])
     assert isinstance(json.loads(done.stdout), dict)

@@ -11,7 +11,7 @@ import pytest
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import build, series
-from lightsleep.lab.config import ARCHES
+from lightsleep.lab.config import ARCHES, SERIES_KERNELS
 from lightsleep.lab.modules import SOURCE
 from lightsleep.lab.source import kernel_source, style_tools
 
@@ -187,7 +187,7 @@ def test_mails_overwrite_none(tmp_path: Path) -> None:
         series.write_mails(patches, archive, tmp_path / "mails", kernel)
 
 
-OURS = [row for row in ARCHES["x86_64"].built.values() if row.patched]
+OURS = [row for row in SERIES_KERNELS if row.patched]
 
 
 def test_each_base_has_a_kernel_for_every_architecture() -> None:
