@@ -100,14 +100,17 @@ def test_figures_are_of_those_that_were_misled() -> None:
 
 STATES_MODULE = f"cpuidle_synthetic states={STATES}"
 BURST = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
-CPU = "/sys/devices/system/cpu/cpu1/cpuidle"
+CPUS = "/sys/devices/system/cpu"
+CPU = f"{CPUS}/cpu1/cpuidle"
 ENOUGH_S = 900.0
+RT = "6.12-series-rt"
+"""PREEMPT_RT, lockdep, and CPUs that can run without the tick."""
 
 
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-@pytest.mark.parametrize("kernel", [KERNEL, "7.2-series"])
+@pytest.mark.parametrize("kernel", [KERNEL, "7.2-series", RT])
 def test_selftest(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
         result = run_selftest(guest, "promote.sh", timeout_s=ENOUGH_S)
@@ -118,14 +121,12 @@ def test_selftest(kernel: str) -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-def test_isolated_cpus_are_left_alone_unless_asked_for() -> None:
-    machine = Machine(
-        kernel=KERNEL,
-        accel="tcg-icount",
-        append="isolcpus=domain,1",
-        modules=(STATES_MODULE,),
-    )
+@pytest.mark.parametrize(("kernel", "append"), [(KERNEL, "isolcpus=domain,1"), (RT, "nohz_full=1")])
+def test_isolated_cpus_are_left_alone_unless_asked_for(kernel: str, append: str) -> None:
+    machine = Machine(kernel=kernel, accel="tcg-icount", append=append, modules=(STATES_MODULE,))
     with boot(machine, "promote-isolated", ENOUGH_S) as guest:
+        setting = append.partition("=")[0].replace("isolcpus", "isolated")
+        assert guest.read_text(f"{CPUS}/{setting}") == "1\n"
         guest.run(BURST, timeout_s=ENOUGH_S)
         assert guest.read_text(f"{CPU}/state0/promote/armed") == "0\n"
         guest.write_text("/sys/module/cpuidle/parameters/promote_isolated", "1")
@@ -136,8 +137,9 @@ def test_isolated_cpus_are_left_alone_unless_asked_for() -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-def test_promotion_goes_on_after_suspend_to_idle() -> None:
-    machine = Machine(kernel=KERNEL, accel="tcg", append=SUSPEND_APPEND, modules=(STATES_MODULE,))
+@pytest.mark.parametrize("kernel", [KERNEL, RT])
+def test_promotion_goes_on_after_suspend_to_idle(kernel: str) -> None:
+    machine = Machine(kernel=kernel, accel="tcg", append=SUSPEND_APPEND, modules=(STATES_MODULE,))
     with boot(machine, "promote-suspend", ENOUGH_S) as guest:
         for number in (1, 2):
             before = counts(guest, 1)

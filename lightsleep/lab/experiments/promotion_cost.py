@@ -2,7 +2,8 @@
 """What promotion costs where there is nothing to promote: loads that wake their CPUs soon.
 
 Its timer is armed and cancelled for sleeps that end before it. The clock counts instructions, so
-what that takes is seen to the instruction; what it takes to program a real clock is not.
+what that takes is seen to the instruction; what it takes to program a real clock is not. An arm without
+promotion arms the same timer from a tracepoint: what it has in common with promotion is the timer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CYCLIC = (
 )
 CYCLIC_US = re.compile(r"Avg:\s*(\d+) Max:\s*(\d+)")
 IDLE_S = 10
+TIMER = ("promote_by_timer",)
 
 
 def watched(guest: Guest, argv: Sequence[str]) -> tuple[str, Counts]:
@@ -63,23 +65,25 @@ def measure(guest: Guest) -> dict[str, float]:
 
 
 def arms() -> tuple[Arm, ...]:
-    """Return two governors, each with and without, and the first without again."""
-    rows: tuple[tuple[str, Role, str, bool], ...] = (
-        ("menu", "baseline", "menu", False),
-        ("menu-promotion", "treatment", "menu", True),
-        ("teo", "treatment", "teo", False),
-        ("teo-promotion", "treatment", "teo", True),
-        ("menu-again", "control", "menu", False),
+    """Return two governors, each with and without, the first with a timer alone, and again."""
+    rows: tuple[tuple[str, Role, str, bool, tuple[str, ...]], ...] = (
+        ("menu", "baseline", "menu, without promotion", False, ()),
+        ("menu-promotion", "treatment", "menu, with promotion", True, ()),
+        ("menu-timer", "treatment", "menu, and a timer that is armed", False, TIMER),
+        ("teo", "treatment", "teo, without promotion", False, ()),
+        ("teo-promotion", "treatment", "teo, with promotion", True, ()),
+        ("menu-again", "control", "booted as menu is", False, ()),
     )
     return tuple(
         Arm(
             name,
             role,
-            f"{governor}, {'with' if on else 'without'} promotion",
-            append=f"cpuidle.promote={on:d} cpuidle.governor={governor}",
+            what,
+            append=f"cpuidle.promote={on:d} cpuidle.governor={name.partition('-')[0]}",
+            modules=modules,
             kernel=KERNEL,
         )
-        for name, role, governor, on in rows
+        for name, role, what, on, modules in rows
     )
 
 
