@@ -3,7 +3,7 @@
 
 Its timer is armed and cancelled for sleeps that end before it. The clock counts instructions, so
 what that takes is seen to the instruction; what it takes to program a real clock is not. An arm without
-promotion arms the same timer from a tracepoint: what it has in common with promotion is the timer.
+promotion arms the same timer, from a tracepoint: that is all it has in common with promotion.
 """
 
 from __future__ import annotations
