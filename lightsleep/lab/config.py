@@ -160,10 +160,18 @@ X86_KERNELS = (
     ),
     BuiltKernel(
         name="6.12-series-rt",
-        purpose="our series of patches, PREEMPT_RT, CPUs without the tick, and lockdep",
+        purpose="our series of patches, PREEMPT_RT, and CPUs without the tick",
         suite="bookworm",
         version="6.12",
         fragments=("common", "series", "rt"),
+        patched=True,
+    ),
+    BuiltKernel(
+        name="6.12-series-debug",
+        purpose="our series of patches, lockdep, KASAN and other checks",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "series", "debug", "series-debug"),
         patched=True,
     ),
 )
