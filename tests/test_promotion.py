@@ -7,10 +7,11 @@ import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
+from lightsleep.lab.accel import Wanted
 from lightsleep.lab.experiments.promotion import figures
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import Guest, Machine, boot
 from lightsleep.lab.inside.silence import EXIT, Silence, complete, silences
-from lightsleep.lab.promotions import KERNEL, STATES, Counts, counts
+from lightsleep.lab.promotions import KERNEL, Counts, counts
 
 DEEPEST = 3
 
@@ -98,22 +99,37 @@ def test_figures_are_of_those_that_were_misled() -> None:
     }
 
 
-STATES_MODULE = f"cpuidle_synthetic states={STATES}"
-BURST = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
 CPUS = "/sys/devices/system/cpu"
 CPU = f"{CPUS}/cpu1/cpuidle"
-ENOUGH_S = 900.0
+ENOUGH_S = 1800.0
 RT = "6.12-series-rt"
-"""PREEMPT_RT, lockdep, and CPUs that can run without the tick."""
+DEBUG = "6.12-series-debug"
+SLOW = {KERNEL: 1, "7.2-series": 1, RT: 4, DEBUG: 4}
+"""How many times as long sleeps and states are: a kernel that checks itself takes 50 us for one."""
+
+
+DEEPER = (("mid", 16, 30), ("deep", 32, 64))
+
+
+def states_module(kernel: str) -> str:
+    """Return the module with states of which 15 us, times SLOW, mislead menu."""
+    rows = [("lite", 1, 10), *((n, x * SLOW[kernel], y * SLOW[kernel]) for n, x, y in DEEPER)]
+    return "cpuidle_synthetic states=" + ",".join(f"{n}:{x}:{y}" for n, x, y in rows)
+
+
+def mislead(guest: Guest, kernel: str) -> None:
+    """Make CPU 1 sleep shortly, many times, and then for long."""
+    command = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
+    guest.run((*command, "--sleep-us", str(15 * SLOW[kernel])), timeout_s=ENOUGH_S)
 
 
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-@pytest.mark.parametrize("kernel", [KERNEL, "7.2-series", RT])
+@pytest.mark.parametrize("kernel", SLOW)
 def test_selftest(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
-        result = run_selftest(guest, "promote.sh", timeout_s=ENOUGH_S)
+        result = run_selftest(guest, "promote.sh", timeout_s=ENOUGH_S, SLOW=SLOW[kernel])
     assert not result.failed
     assert not result.skipped
 
@@ -121,28 +137,36 @@ def test_selftest(kernel: str) -> None:
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-@pytest.mark.parametrize(("kernel", "append"), [(KERNEL, "isolcpus=domain,1"), (RT, "nohz_full=1")])
+@pytest.mark.parametrize(
+    ("kernel", "append"),
+    [(KERNEL, "isolcpus=domain,1"), (RT, "nohz_full=1"), (DEBUG, "isolcpus=domain,1 nohz_full=1")],
+)
 def test_isolated_cpus_are_left_alone_unless_asked_for(kernel: str, append: str) -> None:
-    machine = Machine(kernel=kernel, accel="tcg-icount", append=append, modules=(STATES_MODULE,))
+    machine = Machine(
+        kernel=kernel, accel="tcg-icount", append=append, modules=(states_module(kernel),)
+    )
     with boot(machine, "promote-isolated", ENOUGH_S) as guest:
-        setting = append.partition("=")[0].replace("isolcpus", "isolated")
-        assert guest.read_text(f"{CPUS}/{setting}") == "1\n"
-        guest.run(BURST, timeout_s=ENOUGH_S)
+        for word in append.split():
+            name = word.partition("=")[0].replace("isolcpus", "isolated")
+            assert guest.read_text(f"{CPUS}/{name}") == "1\n"
+        mislead(guest, kernel)
         assert guest.read_text(f"{CPU}/state0/promote/armed") == "0\n"
         guest.write_text("/sys/module/cpuidle/parameters/promote_isolated", "1")
-        guest.run(BURST, timeout_s=ENOUGH_S)
+        mislead(guest, kernel)
         assert int(guest.read_text(f"{CPU}/state0/promote/promoted")) > 0
 
 
 @pytest.mark.boot
 @pytest.mark.build
 @pytest.mark.more
-@pytest.mark.parametrize("kernel", [KERNEL, RT])
-def test_promotion_goes_on_after_suspend_to_idle(kernel: str) -> None:
-    machine = Machine(kernel=kernel, accel="tcg", append=SUSPEND_APPEND, modules=(STATES_MODULE,))
+@pytest.mark.parametrize(("kernel", "accel"), [(KERNEL, "tcg"), (RT, "tcg-icount")])
+def test_promotion_goes_on_after_suspend_to_idle(kernel: str, accel: Wanted) -> None:
+    machine = Machine(
+        kernel=kernel, accel=accel, append=SUSPEND_APPEND, modules=(states_module(kernel),)
+    )
     with boot(machine, "promote-suspend", ENOUGH_S) as guest:
         for number in (1, 2):
             before = counts(guest, 1)
-            guest.run(BURST, timeout_s=ENOUGH_S)
+            mislead(guest, kernel)
             assert (counts(guest, 1) - before).promoted > 0
             suspend_to_idle(guest, number)

@@ -4,7 +4,9 @@
 # Promotion out of shallow idle states, in a kernel that has it: that it happens,
 # that every setting is honoured, and that governors do not learn from it.
 #
-# Usage: promote.sh MODULE-FOLDER [TEST...]
+# Usage: [SLOW=N] promote.sh MODULE-FOLDER [TEST...]
+# SLOW makes all sleeps and states N times as long, for a kernel that takes so much
+# longer to begin a sleep. Two timeouts have to fit in a period of the tick.
 # Needs root, cpuidle_synthetic, two CPUs and python3. Made for a machine whose clock
 # counts instructions: how long a CPU sleeps is then up to the test alone.
 
@@ -17,7 +19,8 @@ MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
 
 PARAMETER=/sys/module/cpuidle/parameters/promote
-STATES=lite:1:10,mid:16:60,deep:32:120
+SLOW=${SLOW:-1}
+STATES=lite:1:10,mid:$((16 * SLOW)):$((60 * SLOW)),deep:$((32 * SLOW)):$((120 * SLOW))
 CPU=$CPUS/cpu1/cpuidle
 
 need_promotion() {
@@ -41,14 +44,15 @@ after_each() {
 # Bursts of short sleeps on CPU 1, each with a silence behind it. The burst makes a
 # governor believe that sleeps are short. SCHED_FIFO: others are woken 50 us late.
 pattern() { # COUNT
-	python3 - "$1" <<-END || fail "the pattern failed"
+	python3 - "$1" "$SLOW" <<-END || fail "the pattern failed"
 		import os, sys, time
 		os.sched_setaffinity(0, [1])
 		os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-		for _ in range(int(sys.argv[1])):
+		count, slow = map(int, sys.argv[1:])
+		for _ in range(count):
 		    for _ in range(8):
-		        time.sleep(15e-6)
-		    time.sleep(500e-6)
+		        time.sleep(slow * 15e-6)
+		    time.sleep(slow * 500e-6)
 	END
 }
 
@@ -127,7 +131,7 @@ keeps_to_the_latency_limit() {
 	need_promotion
 	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
 	exec 3> /dev/cpu_dma_latency # holds as long as it is open
-	printf '\020\000\000\000' >&3 # 16 us
+	printf '%b' "\\0$(printf %o $((16 * SLOW)))\\0\\0\\0" >&3 # of mid
 	pattern 1 # ends the sleep that the limit found the CPU in
 	deep=$(cat "$CPU"/state2/usage) mid=$(armed 1) lite=$(promoted 0)
 	pattern 20
@@ -217,7 +221,7 @@ survives_another_driver() {
 
 # The same, but another CPU ends all of it, which no governor can foresee; teo knows timers.
 woken() { # COUNT
-	python3 - "$1" <<-END || fail "the load failed"
+	python3 - "$1" "$SLOW" <<-END || fail "the load failed"
 		import os, sys, time
 		def be_on(cpu):
 		    os.sched_setaffinity(0, [cpu])
@@ -231,10 +235,11 @@ woken() { # COUNT
 		        os.write(say, b".")
 		    os._exit(0)
 		be_on(0)
-		for _ in range(int(sys.argv[1])):
+		count, slow = map(int, sys.argv[1:])
+		for _ in range(count):
 		    for us in (10, 10, 10, 10, 10, 10, 10, 10, 2000):
 		        if us > 10:
-		            time.sleep(us * 1e-6)
+		            time.sleep(slow * us * 1e-6)
 		        os.write(give, b".")
 		        os.read(done, 1)
 		os.close(give)
