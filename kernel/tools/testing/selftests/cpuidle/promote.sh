@@ -269,8 +269,12 @@ learns_nothing() { # GOVERNOR LOAD: 10,000 promotions leave its choices as they 
 	without=$(shares "$2")
 	echo 1 > $PARAMETER
 	before=$(all_promoted)
-	"$2" 11000
-	promotions=$(($(all_promoted) - before))
+	# Not every silence of a kernel that wakes its CPUs slowly begins in a shallow state.
+	for _ in 1 2 3 4 5 6; do
+		"$2" 11000
+		promotions=$(($(all_promoted) - before))
+		[ "$promotions" -lt 10000 ] || break
+	done
 	echo 0 > $PARAMETER
 	after=$(shares "$2")
 	echo "$was" > "$CPUS"/cpuidle/current_governor
