@@ -261,6 +261,7 @@ shares() { # LOAD: of the three states in what a governor chooses, in %; promoti
 }
 
 learns_nothing() { # GOVERNOR LOAD: 10,000 promotions leave its choices as they are
+	[ "$SLOW" = 1 ] || skip "takes too long in a slow kernel"
 	need_promotion
 	grep -qw "$1" "$CPUS"/cpuidle/available_governors || skip "this kernel has no $1"
 	was=$(cat "$CPUS"/cpuidle/current_governor)
