@@ -107,7 +107,7 @@ DEBUG = "6.12-series-debug"
 SLOW = {KERNEL: 1, "7.2-series": 1, RT: 1, DEBUG: 6}
 """How many times as long sleeps and states are: the debug kernel takes 200 us for one."""
 LONG = {f"{governor}_learns_nothing" for governor in ("menu", "teo", "ladder")}
-DEEPER = (("mid", 16, 30), ("deep", 32, 64))
+DEEPER = (("mid", 16, 60), ("deep", 32, 120))
 
 
 def states_module(kernel: str) -> str:
