@@ -3,11 +3,12 @@
  * How idle CPUs are woken by others: by an interrupt, or by a store that they
  * poll for.
  *
- * Counted is by whoever wakes, who alone knows the reason, and before the wake,
- * while the CPU is still idle. What it looks at is in cache lines that it needs
- * anyway: rq->curr lies beside rq->idle, whose flags have just been tested. A
- * call to several CPUs tests no flags of one that is busy, and does not come
- * here for it. What is written is one line of the CPU that is woken.
+ * Counted is by whoever wakes, who alone knows the reason: an interrupt before it
+ * is sent, while the CPU is still idle; a store after it was done, which nobody
+ * but the waker notices. What is looked at is in cache lines that are needed
+ * anyway: rq->curr lies beside rq->idle, whose flags have mostly just been tested.
+ * Calls to several CPUs come here for those only that are in the idle loop, which
+ * the caller knows. What is written is one line of the CPU that is woken.
  */
 
 #include <linux/atomic.h>
