@@ -2,8 +2,9 @@
 """What promotion costs where there is nothing to promote: loads that wake their CPUs soon.
 
 Its timer is armed and cancelled for sleeps that end before it. The clock counts instructions, so
-what that takes is seen to the instruction; what it takes to program a real clock is not. An arm without
-promotion arms the same timer, from a tracepoint: that is all it has in common with promotion.
+what that takes is seen to the instruction; what it takes to program a real clock is not. An arm
+without promotion arms the same timer, from a tracepoint: that is all it has in common with
+promotion.
 """
 
 from __future__ import annotations
