@@ -104,3 +104,23 @@ def test_the_drivers_are_in_the_tree(arch: str) -> None:
         assert guest.read_text(driver).strip() == "lightsleep"
         guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
         assert guest.read_text("/sys/kernel/debug/poll_source").startswith("cpu name state")
+
+
+BUILT_IN = "6.12-series-builtin"
+SOURCES = "/sys/kernel/debug/poll_source"
+
+
+def test_drivers_that_are_built_in_start_one_after_the_other() -> None:
+    with boot(Machine(kernel=BUILT_IN, vcpus=1, accel="tcg"), "series-builtin", BOOT_S) as guest:
+        assert guest.read_text(f"{CPUIDLE}/current_driver").strip() == "lightsleep"
+        assert " virtio" in guest.read_text(SOURCES)
+        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
+
+
+@pytest.mark.parametrize("append", ["cpuidle.off=1", "idle=halt"])
+def test_without_an_idle_driver_there_are_no_sources(append: str) -> None:
+    machine = Machine(kernel=BUILT_IN, append=append, vcpus=1, accel="tcg")
+    with boot(machine, "series-builtin-off", BOOT_S) as guest:
+        assert "is not polled: error -19" in guest.run(["dmesg"]).stdout
+        guest.run(["test", "!", "-e", SOURCES])
+        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)

@@ -167,6 +167,14 @@ X86_KERNELS = (
         patched=True,
     ),
     BuiltKernel(
+        name="6.12-series-builtin",
+        purpose="our series of patches, its drivers built in",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "series", "builtin"),
+        patched=True,
+    ),
+    BuiltKernel(
         name="6.12-series-debug",
         purpose="our series of patches, lockdep, KASAN and other checks",
         suite="bookworm",

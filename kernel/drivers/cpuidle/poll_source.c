@@ -12,7 +12,7 @@
  *     is all that driver code does in idle;
  *  3. ends the poll at the first hit, and stops the sources that had none. To
  *     stop is to let notifications arrive again, and then to look once more:
- *     what came in between is a hit, too. So nothing is ever lost, nor late;
+ *     what came in between is a hit, too. So nothing is ever lost;
  *  4. raises an interrupt at itself for each hit. Interrupts are off until the
  *     cpuidle core has taken the time and has left idle; only then the handler
  *     runs, in an interrupt: with the same rules, accounted in the same way,
@@ -47,7 +47,7 @@
  * with cpus_read_lock() it stays so. A CPU that goes offline has left its poll,
  * as it does so in a thread, and takes no notice of its sources until it is
  * back. @registry_mutex serialises registrations, and guards @registry, which
- * only the statistics and the log read.
+ * only the statistics and the log read, and @has_poller.
  *
  * On PREEMPT_RT interrupt handlers are threads, with priorities that the
  * administrator gives them. Calling them from elsewhere takes that away: there
@@ -104,6 +104,7 @@ static DEFINE_PER_CPU(struct hrtimer, linger_timers);
 
 static DEFINE_MUTEX(registry_mutex);
 static LIST_HEAD(registry);
+static bool has_poller;
 
 static struct dentry *statistics;
 
@@ -339,7 +340,8 @@ static void call_on_its_cpu(struct poll_source *source, smp_call_func_t func)
  * Context: may sleep.
  *
  * Return: 0, or -EINVAL where there is no such CPU, or -EOPNOTSUPP where this
- * kernel cannot handle a source outside of idle at once.
+ * kernel cannot handle a source outside of idle at once, or -ENODEV where nobody
+ * polls: the idle driver is built in and does not have the CPUs, or not yet.
  */
 int poll_source_register(struct poll_source *source)
 {
@@ -351,6 +353,10 @@ int poll_source_register(struct poll_source *source)
 	init_irq_work(&source->work, poll_source_handle);
 	source->linger_not_next = LINGER_NOT;
 	mutex_lock(&registry_mutex);
+	if (!has_poller) {
+		mutex_unlock(&registry_mutex);
+		return -ENODEV;
+	}
 	list_add_tail(&source->all, &registry);
 	call_on_its_cpu(source, poll_source_attach);
 	mutex_unlock(&registry_mutex);
@@ -404,6 +410,13 @@ static int poll_source_show(struct seq_file *seq, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(poll_source);
 
+static void allow_registration(bool yes)
+{
+	mutex_lock(&registry_mutex);
+	has_poller = yes;
+	mutex_unlock(&registry_mutex);
+}
+
 /* Before the first CPU polls. Without statistics, sources work all the same. */
 void poll_source_init(void)
 {
@@ -415,13 +428,18 @@ void poll_source_init(void)
 			      CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 	}
 	statistics = debugfs_create_file("poll_source", 0444, NULL, NULL, &poll_source_fops);
+	allow_registration(true);
 }
 
-/* After the last; whoever has sources holds a reference to this module. */
+/*
+ * After the last. Whoever has sources holds a reference to this module, or, where
+ * both are built in, comes later than this can.
+ */
 void poll_source_exit(void)
 {
 	unsigned int cpu;
 
+	allow_registration(false);
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(per_cpu_ptr(&linger_timers, cpu));
 	debugfs_remove(statistics);

@@ -372,7 +372,8 @@ static void __exit virtio_poll_source_exit(void)
 	unregister_virtio_driver(&bus_member);
 }
 
-module_init(virtio_poll_source_init);
+/* Built in, it comes after the idle driver, which is linked behind this one. */
+late_initcall(virtio_poll_source_init);
 module_exit(virtio_poll_source_exit);
 MODULE_DESCRIPTION("lets idle CPUs poll virtqueues in place of their interrupts");
 MODULE_LICENSE("GPL");
