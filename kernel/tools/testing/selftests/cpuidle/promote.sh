@@ -4,9 +4,10 @@
 # Promotion out of shallow idle states, in a kernel that has it: that it happens,
 # that every setting is honoured, and that governors do not learn from it.
 #
-# Usage: [SLOW=N] promote.sh MODULE-FOLDER [TEST...]
-# SLOW makes all sleeps and states N times as long, for a kernel that takes so much
-# longer to begin a sleep. Two timeouts have to fit in a period of the tick.
+# Usage: [SLOW=N STATES=...] promote.sh MODULE-FOLDER [TEST...]
+# SLOW makes all sleeps N times as long, for a kernel that takes so much longer to begin
+# one. STATES are those for cpuidle_synthetic: three, of which short sleeps fit the first
+# one only. Two timeouts have to fit in a period of the tick.
 # Needs root, cpuidle_synthetic, two CPUs and python3. Made for a machine whose clock
 # counts instructions: how long a CPU sleeps is then up to the test alone.
 
@@ -20,7 +21,7 @@ shift
 
 PARAMETER=/sys/module/cpuidle/parameters/promote
 SLOW=${SLOW:-1}
-STATES=lite:1:10,mid:$((16 * SLOW)):$((60 * SLOW)),deep:$((32 * SLOW)):$((120 * SLOW))
+STATES=${STATES:-lite:1:10,mid:16:60,deep:32:120}
 CPU=$CPUS/cpu1/cpuidle
 
 need_promotion() {
@@ -131,7 +132,7 @@ keeps_to_the_latency_limit() {
 	need_promotion
 	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
 	exec 3> /dev/cpu_dma_latency # holds as long as it is open
-	printf '%b' "\\0$(printf %o $((16 * SLOW)))\\0\\0\\0" >&3 # of mid
+	printf '%b' "\\0$(printf %o "$(cat "$CPU"/state1/latency)")\\0\\0\\0" >&3
 	pattern 1 # ends the sleep that the limit found the CPU in
 	deep=$(cat "$CPU"/state2/usage) mid=$(armed 1) lite=$(promoted 0)
 	pattern 20
