@@ -97,13 +97,14 @@ static int device_begin(struct latency_batch *batch, struct latency_error *error
 static void device_launch(struct latency_batch *batch, u64 due_ns, u64 now_ns)
 {
 	struct scatterlist sg;
-	int ret;
 
 	sg_init_one(&sg, entropy.buffer, REQUEST_BYTES);
-	ret = virtqueue_add_inbuf(entropy.vq, &sg, 1, &entropy, GFP_ATOMIC);
-	WRITE_ONCE(entropy.owes, !ret);
+	/* Before the device sees the request: one that looks without a kick may answer at once. */
+	WRITE_ONCE(entropy.owes, true);
 	latency_batch_launch(batch, ktime_get_ns());
-	if (!ret)
+	if (virtqueue_add_inbuf(entropy.vq, &sg, 1, &entropy, GFP_ATOMIC))
+		WRITE_ONCE(entropy.owes, false);
+	else
 		virtqueue_kick(entropy.vq);
 }
 
