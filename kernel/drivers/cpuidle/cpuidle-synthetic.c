@@ -49,6 +49,7 @@
 #include <linux/tracepoint.h>
 
 #ifdef CONFIG_ARM64
+#include <asm/cpuidle.h>
 #include <asm/sysreg.h>
 #endif
 
@@ -108,12 +109,19 @@ static void synthetic_pay(void)
  */
 static __cpuidle void synthetic_spin(void)
 {
+#ifdef CONFIG_ARM64
+	struct arm_cpuidle_irq_context context;
+#endif
+
 	this_cpu_write(asleep, true);
 	instrumentation_begin();
 	ct_cpuidle_enter();
 #ifdef CONFIG_ARM64
+	/* What pseudo-NMIs mask by priority is not pending: as cpu_do_idle() does. */
+	arm_cpuidle_save_irq_context(&context);
 	while (!read_sysreg(isr_el1))
 		barrier();
+	arm_cpuidle_restore_irq_context(&context);
 #else
 	raw_local_irq_enable();
 	while (this_cpu_read(asleep) && !need_resched())
