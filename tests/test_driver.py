@@ -39,6 +39,12 @@ def test_a_single_cpu_measures_by_timer() -> None:
     assert not result.failed
 
 
+def test_a_poll_ends_where_the_clock_of_the_scheduler_stands_still_without_the_tick() -> None:
+    with boot(Machine(append="tsc=unstable", accel="tcg"), "driver-clock", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "halts_after_the_longest_poll")
+    assert not result.failed
+
+
 @pytest.mark.parametrize("option", ["idle=poll", "idle=halt", "idle=nomwait"])
 def test_refuses_an_idle_override_by_name(option: str) -> None:
     with boot(Machine(append=option, accel="tcg"), "driver-override", ENOUGH_S) as guest:

@@ -42,10 +42,10 @@
 #include <linux/percpu.h>
 #include <linux/poll_source.h>
 #include <linux/sched.h>
-#include <linux/sched/clock.h>
 #include <linux/sched/idle.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
+#include <linux/timekeeping.h>
 #include <linux/workqueue.h>
 
 #include "halt_cost.h"
@@ -53,6 +53,7 @@
 #include "poll_limit.h"
 #include "poll_source.h"
 #include "poll_wait.h"
+#include "ranged_param.h"
 
 #define POLL_INDEX		0
 #define HALT_INDEX		1
@@ -101,6 +102,7 @@ enum outcome {
  * @period_ns: time polled so far in the idle period that is open
  * @seen_ns: residency that is accounted for already
  * @switches: context switches of the idle task when the last poll expired
+ * @shown: its statistics are in sysfs
  * @forced: wait like this, by order of the measurement
  * @last: how this CPU waited last
  * @waiting: it does so now
@@ -118,6 +120,7 @@ struct lightsleep {
 	u64 period_ns;
 	u64 seen_ns;
 	unsigned long switches;
+	bool shown;
 	enum idle_wait forced;
 	enum idle_wait last;
 	bool waiting;
@@ -138,6 +141,7 @@ static u64 halt_cost_ns;
 /* Guards the measurement, and @running against the end of the module. */
 static DEFINE_MUTEX(calibrate_mutex);
 static bool running;
+static bool measured;
 
 static struct poll_limit_params lightsleep_params(void)
 {
@@ -246,6 +250,10 @@ static void end_wait(struct lightsleep *ls)
  * that polls has to serve them; an interrupt without a wake does not end it.
  * The polling flag stays set, so wakers need not send an interrupt. A device
  * that has work is a wake, too; its handler runs when the CPU has left idle.
+ *
+ * The clock is one that never stands still. Where the TSC is not stable, local_clock()
+ * may do so from one period of the tick after the last interrupt on, and a CPU without
+ * the tick would go on polling.
  */
 static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 {
@@ -255,7 +263,7 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 
 	ls->polls++;
 	begin_wait(ls, WAIT_POLL);
-	start_ns = local_clock();
+	start_ns = ktime_get_mono_fast_ns();
 	poll_sources_start();
 	local_irq_enable();
 
@@ -267,7 +275,7 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 			outcome = IDLE_WOKEN;
 		} else if (++looks == LOOKS_PER_CLOCK) {
 			looks = 0;
-			spent_ns = local_clock() - start_ns;
+			spent_ns = ktime_get_mono_fast_ns() - start_ns;
 			if (spent_ns >= for_ns)
 				break;
 		}
@@ -284,6 +292,19 @@ static enum outcome lightsleep_poll(struct lightsleep *ls, u64 for_ns)
 	return outcome;
 }
 
+/*
+ * Leaves an enter function without a halt. RCU takes a halt and a context switch
+ * for quiescent states. A CPU that only serves devices which it polls, or that must
+ * not halt, has neither, maybe for long.
+ */
+static int leave_awake(struct lightsleep *ls)
+{
+	ls->dev.poll_time_limit = ls->outcome == IDLE_EXPIRED;
+	if (!need_resched())
+		idle_driver_pass_quiescent_state();
+	return POLL_INDEX;
+}
+
 /* By order of the governor: the CPU must not halt. */
 static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
@@ -292,10 +313,7 @@ static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driv
 	lightsleep_settle(ls);
 	ls->ordered = true;
 	ls->outcome = lightsleep_poll(ls, lightsleep_params().ceiling_ns);
-	dev->poll_time_limit = ls->outcome == IDLE_EXPIRED;
-	if (dev->poll_time_limit)
-		idle_driver_pass_quiescent_state();
-	return POLL_INDEX;
+	return leave_awake(ls);
 }
 
 static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
@@ -305,22 +323,21 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 	u64 for_ns = lightsleep_limit_ns(ls);
 
 	ls->ordered = false;
-	dev->poll_time_limit = false;
 	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->forced) == WAIT_POLL)) {
 		ls->outcome = lightsleep_poll(ls, for_ns);
-		dev->poll_time_limit = ls->outcome == IDLE_EXPIRED;
-		return POLL_INDEX;
+		return leave_awake(ls);
 	}
 
 	ls->outcome = IDLE_WOKEN;
 	if (poll_sources_rest() || current_clr_polling_and_test())
-		return POLL_INDEX;
+		return leave_awake(ls);
 
 	ls->halts++;
 	begin_wait(ls, WAIT_HALT);
 	idle_driver_halt();
 	end_wait(ls);
 	ls->outcome = IDLE_HALTED;
+	dev->poll_time_limit = false;
 	return HALT_INDEX;
 }
 
@@ -387,7 +404,8 @@ static int lightsleep_calibrate(bool lower)
 
 	mutex_lock(&calibrate_mutex);
 	ret = running ? halt_cost_measure(&halt_cost_ops, &cost_ns) : -ENODEV;
-	if (!ret && !(lower && halt_cost_ns && cost_ns >= halt_cost_ns)) {
+	if (!ret && !(lower && measured && cost_ns >= halt_cost_ns)) {
+		measured = true;
 		WRITE_ONCE(halt_cost_ns, cost_ns);
 		/* Governors read the latency while they select: stop them. */
 		cpuidle_pause_and_lock();
@@ -450,17 +468,7 @@ MODULE_PARM_DESC(mode, "adaptive: learn the poll limit (default), fixed: poll_li
 
 static int poll_limit_us_set(const char *text, const struct kernel_param *kp)
 {
-	unsigned int us;
-	int ret = kstrtouint(text, 0, &us);
-
-	if (!ret && (us < 1 || us > POLL_LIMIT_US_MAX))
-		ret = -ERANGE;
-	if (ret) {
-		pr_err("poll_limit_us: must be a number from 1 to %u\n", POLL_LIMIT_US_MAX);
-		return ret;
-	}
-	WRITE_ONCE(poll_limit_us, us);
-	return 0;
+	return ranged_param_set(text, kp, 1, POLL_LIMIT_US_MAX);
 }
 
 static const struct kernel_param_ops poll_limit_us_ops = {
@@ -555,6 +563,7 @@ static int lightsleep_cpu_online(unsigned int cpu)
 	ret = cpuidle_register_device(&ls->dev);
 	if (!ret)
 		ret = sysfs_create_group(&get_cpu_device(cpu)->kobj, &statistics);
+	ls->shown = !ret;
 	/* A CPU without us idles as before; that is no reason to keep it offline. */
 	if (ret)
 		pr_warn("CPU %u: no polling or no statistics: error %d\n", cpu, ret);
@@ -568,7 +577,7 @@ static int lightsleep_cpu_offline(unsigned int cpu)
 	local_irq_disable();
 	poll_sources_rest();
 	local_irq_enable();
-	if (ls->dev.registered)
+	if (ls->shown)
 		sysfs_remove_group(&get_cpu_device(cpu)->kobj, &statistics);
 	cpuidle_unregister_device(&ls->dev);
 	return 0;

@@ -18,7 +18,7 @@
  * timer there, and is late by more when its CPU halted.
  *
  * Some CPUs, spread over the machine, stand for all; the result is the median
- * of theirs. Isolated CPUs are left alone.
+ * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
  * Context: process context, may sleep; takes about 0.1 s. Callers serialise.
  */
@@ -30,10 +30,12 @@
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/isolation.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
+#include <linux/tick.h>
 #include <linux/topology.h>
 #include <linux/workqueue.h>
 
@@ -227,7 +229,9 @@ static int measure_cpu(const struct halt_cost_ops *ops, unsigned int waker, unsi
 	ret = work_on_cpu(waker, probe_samples, probe);
 	ops->force(cpu, WAIT_FREE);
 
+	/* Wherever it can run: the CPU that it is bound to may have no time for it. */
 	WRITE_ONCE(probe->quit, true);
+	set_cpus_allowed_ptr(probe->thread, cpu_possible_mask);
 	complete(&probe->go);
 	kthread_stop(probe->thread);
 	if (ret)
@@ -241,10 +245,18 @@ out_free:
 	return ret;
 }
 
-/* Somebody wanted to be left alone on the others: no probe, no waker there. */
+/*
+ * Somebody wanted to be left alone on the others: no probe, no waker there. 7.2
+ * frees the mask, after a grace period, when isolated partitions of cpusets change.
+ */
 static bool may_use(unsigned int cpu)
 {
-	return cpumask_test_cpu(cpu, housekeeping_cpumask(HK_TYPE_DOMAIN));
+	bool isolated;
+
+	rcu_read_lock();
+	isolated = !cpumask_test_cpu(cpu, housekeeping_cpumask(HK_TYPE_DOMAIN));
+	rcu_read_unlock();
+	return !isolated && !tick_nohz_full_cpu(cpu);
 }
 
 /* The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. */
@@ -269,8 +281,10 @@ static unsigned int waker_of(unsigned int cpu)
  * @ops: the idle driver, which must be running on all online CPUs
  * @cost_ns: set to the result in ns on success; 0 is a valid one
  *
- * Return: 0, -EAGAIN if no CPU came to rest for long enough, -ETIMEDOUT if a
- * CPU was too busy to run a thread, or another negative error.
+ * Waits for a CPU that wakes others for as long as it has no time to do so.
+ *
+ * Return: 0, -EAGAIN if no CPU came to rest for long enough, -ETIMEDOUT if one
+ * was too busy to run the thread that is woken, or another negative error.
  */
 int halt_cost_measure(const struct halt_cost_ops *ops, u64 *cost_ns)
 {

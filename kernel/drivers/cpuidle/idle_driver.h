@@ -27,7 +27,7 @@ static __cpuidle void idle_driver_halt(void)
 	instrumentation_end();
 }
 
-/* A CPU that never halts must let RCU look away now and then. */
+/* A CPU that neither halts nor schedules must let RCU look away now and then. */
 static __cpuidle void idle_driver_pass_quiescent_state(void)
 {
 	instrumentation_begin();

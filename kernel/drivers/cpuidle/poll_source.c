@@ -69,9 +69,11 @@
 #include <linux/sched/clock.h>
 #include <linux/seq_file.h>
 #include <linux/smp.h>
+#include <linux/time64.h>
 #include <linux/workqueue.h>
 
 #include "poll_source.h"
+#include "ranged_param.h"
 
 /* A call that overruns counts as much as this many that do not. */
 #define STRIKE			16
@@ -82,19 +84,43 @@
 #define STRIKES_MAX		(64 * STRIKE)
 
 #define PEEK_BUDGET_NS_DEFAULT	5000
+/* Less than any clock can tell would switch off all sources. */
+#define PEEK_BUDGET_NS_MIN	100
+#define PEEK_BUDGET_NS_MAX	NSEC_PER_MSEC
 
 /* Ten requests of an emulated CPU: it is idle again by then, and the timer is rare. */
 #define LINGER_US_DEFAULT	2000
+#define LINGER_US_MAX		(10 * USEC_PER_SEC)
 /* So many times without, after no poll came in time; at most, if that goes on. */
 #define LINGER_NOT		8
 #define LINGER_NOT_MAX		1024
 
+static int peek_budget_ns_set(const char *text, const struct kernel_param *kp)
+{
+	return ranged_param_set(text, kp, PEEK_BUDGET_NS_MIN, PEEK_BUDGET_NS_MAX);
+}
+
+static const struct kernel_param_ops peek_budget_ns_ops = {
+	.set = peek_budget_ns_set,
+	.get = param_get_uint,
+};
+
 static unsigned int peek_budget_ns = PEEK_BUDGET_NS_DEFAULT;
-module_param(peek_budget_ns, uint, 0644);
+module_param_cb(peek_budget_ns, &peek_budget_ns_ops, &peek_budget_ns, 0644);
 MODULE_PARM_DESC(peek_budget_ns, "how long a call of a poll source in idle may take (ns, default 5000)");
 
+static int linger_us_set(const char *text, const struct kernel_param *kp)
+{
+	return ranged_param_set(text, kp, 0, LINGER_US_MAX);
+}
+
+static const struct kernel_param_ops linger_us_ops = {
+	.set = linger_us_set,
+	.get = param_get_uint,
+};
+
 static unsigned int linger_us = LINGER_US_DEFAULT;
-module_param(linger_us, uint, 0644);
+module_param_cb(linger_us, &linger_us_ops, &linger_us, 0644);
 MODULE_PARM_DESC(linger_us, "how long notifications may stay suppressed after a hit, until the next poll (us, default 2000, 0: not at all)");
 
 DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
@@ -270,7 +296,8 @@ static void poll_source_linger(struct poll_source *source)
 	source->state = POLL_SOURCE_LINGERS;
 	source->stats.lingers++;
 	source->linger_until = ktime_add_us(ktime_get(), us);
-	if (!hrtimer_active(timer))
+	/* It may have been set when linger_us was longer. */
+	if (!hrtimer_active(timer) || hrtimer_get_expires(timer) > source->linger_until)
 		hrtimer_start(timer, source->linger_until, HRTIMER_MODE_ABS_PINNED_HARD);
 }
 

@@ -130,9 +130,15 @@ takes_parameters_at_run_time() {
 
 halts_after_the_longest_poll() {
 	loaded mode=fixed poll_limit_us=10000
-	halts=$(usage 1)
-	sleep 1
-	[ "$(usage 1)" -gt "$halts" ] || fail "polls for ever"
+	polled=$(sum $CPUS/cpu*/cpuidle/state0/time)
+	halted=$(sum $CPUS/cpu*/cpuidle/state1/time)
+	sleep 3
+	polled=$(($(sum $CPUS/cpu*/cpuidle/state0/time) - polled))
+	halted=$(($(sum $CPUS/cpu*/cpuidle/state1/time) - halted))
+	echo "polled for $polled us, halted for $halted us"
+	[ $halted -gt 0 ] || fail "polls for ever"
+	# One poll of 10 ms for each wake of a machine that has nothing to do.
+	[ $halted -gt $polled ] || fail "polls for too long"
 }
 
 refuses_bad_parameters() {

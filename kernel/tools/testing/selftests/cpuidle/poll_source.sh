@@ -19,6 +19,7 @@ shift
 DRIVER=cpuidle_lightsleep
 SOURCE=test_poll_source
 TABLE=/sys/kernel/debug/poll_source
+PARAMETERS=/sys/module/$DRIVER/parameters
 ONLINE=$CPUS/cpu1/online
 
 load_source() { # [PARAMETER=VALUE...]
@@ -70,7 +71,7 @@ now_us() {
 }
 
 parameter() { # of the driver: NAME VALUE
-	echo "$2" > "/sys/module/$DRIVER/parameters/$1" || fail "cannot set $1 to $2"
+	echo "$2" > "$PARAMETERS/$1" || fail "cannot set $1 to $2"
 }
 
 until_it_grows() { # COUNTER of the source: within 5 s
@@ -147,6 +148,19 @@ is_interrupt_time() {
 	echo "$handled us in the handler, $irq us of interrupts in /proc/stat"
 	[ $irq -gt $((handled * 9 / 10)) ] || fail "the handler's time is not in it"
 	ends_well
+}
+
+refuses_bad_parameters() {
+	load_driver
+	for bad in peek_budget_ns=99 peek_budget_ns=1000001 peek_budget_ns=x linger_us=10000001 \
+		linger_us=-1 linger_us=; do
+		name=${bad%%=*}
+		before=$(cat "$PARAMETERS/$name")
+		mark_log
+		! echo "${bad#*=}" 2> /dev/null > "$PARAMETERS/$name" || fail "takes $bad"
+		last_message "$name: must be a number from" || fail "$bad: does not say what it takes"
+		[ "$(cat "$PARAMETERS/$name")" = "$before" ] || fail "$bad stuck"
+	done
 }
 
 # As long as it takes: what ends it here is not the time.
@@ -324,7 +338,8 @@ if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 elif [ $# = 0 ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \
 		is_interrupt_time \
-		lingers_after_work lingers_no_longer_than_that lingers_not_while_the_cpu_halts \
+		refuses_bad_parameters lingers_after_work lingers_no_longer_than_that \
+		lingers_not_while_the_cpu_halts \
 		lingers_not_while_the_cpu_is_offline is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
 		survives_hotplug comes_and_goes_while_polled holds_its_driver \
 		refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
