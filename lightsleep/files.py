@@ -3,7 +3,9 @@
 
 import contextlib
 import json
-import tempfile
+import os
+import secrets
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,17 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
+    """Put a whole new file in the place of ``target``, whose mode it keeps."""
+    kept = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    # Not named after the target, whose name may be as long as a name can be.
+    scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
     with contextlib.ExitStack() as on_failure:
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        scratch = Path(name)
         on_failure.callback(scratch.unlink, missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = os.open(scratch, flags, 0o666 if kept is None else kept)
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
             file.write(text)
-        scratch.chmod(0o644)
+        if kept is not None:
+            scratch.chmod(kept)  # with what the umask took away
         scratch.replace(target)
         on_failure.pop_all()
