@@ -12,8 +12,8 @@ from typing import Any
 from lightsleep.errors import LightsleepError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace the content of ``path`` by ``text`` (UTF-8), making its folder where missing.
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace the content of ``path`` by ``data``, making its folder where missing.
 
     Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
     Raises LightsleepError where the file cannot be written.
@@ -22,11 +22,16 @@ def write_text(path: Path, text: str) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_file():  # a device or a pipe; a folder fails here
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
         else:
-            _replace(target, text)
+            _replace(target, data)
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, in UTF-8, as write_bytes() does."""
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
@@ -41,7 +46,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     write_text(path, text + "\n")
 
 
-def _replace(target: Path, text: str) -> None:
+def _replace(target: Path, data: bytes) -> None:
     """Put a whole new file in the place of ``target``, whose mode it keeps."""
     kept = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     # Not named after the target, whose name may be as long as a name can be.
@@ -50,8 +55,8 @@ def _replace(target: Path, text: str) -> None:
         on_failure.callback(scratch.unlink, missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         descriptor = os.open(scratch, flags, 0o666 if kept is None else kept)
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
-            file.write(text)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
+            file.write(data)
         if kept is not None:
             scratch.chmod(kept)  # with what the umask took away
         scratch.replace(target)

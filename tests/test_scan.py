@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -360,6 +361,22 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
     assert b"secret" not in archive.read_bytes()
 
 
+def test_a_recording_that_cannot_be_written_destroys_none(tmp_path: Path) -> None:
+    archive = tmp_path / "new" / "keep.tar.gz"
+    command = [sys.executable, "-m", "lightsleep", "scan", "--record", str(archive)]
+    subprocess.run(command, check=True, capture_output=True)
+    kept = archive.read_bytes()
+
+    def no_space() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=no_space)
+    assert result.returncode == 1
+    assert f"cannot write {archive}: File too large" in " ".join(result.stderr.split())
+    assert archive.read_bytes() == kept
+    assert list(archive.parent.iterdir()) == [archive]
+
+
 def test_recording_of_this_machine_names_no_host(tmp_path: Path) -> None:
     archive = tmp_path / "this.tar.gz"
     assert run("--record", archive).exit_code == 0
@@ -482,7 +499,7 @@ def test_random_bytes_in_random_files(data: st.DataObject, machine: str, tmp_pat
         (["-c", "3-x"], 2, "'3-x' is not a CPU"),
         (["-c", ""], 2, "names no CPU"),
         (["-c", "60000"], 1, "CPU 60000 is not online"),
-        (["--record", "no/such/folder/x.tar.gz"], 1, "cannot write no/such/folder/x.tar.gz"),
+        (["--record", "/proc/no/x.tar.gz"], 1, "cannot write /proc/no/x.tar.gz"),
     ],
 )
 def test_user_errors(

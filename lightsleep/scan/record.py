@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-from lightsleep.errors import LightsleepError
+from lightsleep.files import write_bytes
 from lightsleep.scan.collect import (
     HYPERVISORS,
     INTERRUPTS,
@@ -80,22 +80,20 @@ ANONYMISE: dict[str, Callable[[str], str]] = {
 def record(tree: Tree, file: Path) -> int:
     """Write the files that were read from ``tree`` to ``file``; return how many.
 
-    Raises LightsleepError where ``file`` cannot be written.
+    Raises LightsleepError where ``file`` cannot be written; an older one then stays as it is.
     """
-    try:
-        with (
-            file.open("wb") as raw,
-            # An empty name and time: gzip would keep both.
-            gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w") as archive,
-        ):
-            for path in sorted(tree.read):
-                content = anonymise(path, tree.read[path])
-                member = tarfile.TarInfo(path)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    except OSError as error:
-        raise LightsleepError(f"cannot write {file}: {error.strerror}") from error
+    packed = io.BytesIO()
+    with (
+        # An empty name and time: gzip would keep both.
+        gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
+        for path in sorted(tree.read):
+            content = anonymise(path, tree.read[path])
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    write_bytes(file, packed.getvalue())
     return len(tree.read)
 
 
