@@ -2,14 +2,39 @@
 """Writing a file so that a reader sees the old one or the whole new one."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from lightsleep.errors import LightsleepError
+
+
+def check_writable(path: Path) -> None:
+    """Find out, before work begins, whether its result could be written to ``path``.
+
+    Makes no file and no folder: the command may refuse to run for another reason. Raises
+    LightsleepError where write_bytes() would.
+    """
+    try:
+        found = _status(path)
+        if found and stat.S_ISDIR(found.st_mode):
+            raise LightsleepError(f"{path} is a folder: name a file in it")
+        if found is None or stat.S_ISREG(found.st_mode):
+            _check_room(_followed(path))
+        elif not os.access(path, os.W_OK):  # to open a pipe would wait for its reader
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+
+
+def same(path: Path, other: Path) -> bool:
+    """Return whether these lead to one file, which need not be there."""
+    return _followed(path) == _followed(other)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -18,13 +43,14 @@ def write_bytes(path: Path, data: bytes) -> None:
     Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
     Raises LightsleepError where the file cannot be written.
     """
-    target = path.resolve()  # replaces what a link points to, not the link
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists() and not target.is_file():  # a device or a pipe; a folder fails here
-            target.write_bytes(data)
+        found = _status(path)
+        if found and not stat.S_ISREG(found.st_mode):  # a device or a pipe; a folder fails here
+            path.write_bytes(data)
         else:
-            _replace(target, data)
+            target = _followed(path)  # replaces what a link points to, not the link
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _replace(target, data, found)
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
 
@@ -46,18 +72,39 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     write_text(path, text + "\n")
 
 
-def _replace(target: Path, data: bytes) -> None:
-    """Put a whole new file in the place of ``target``, whose mode it keeps."""
-    kept = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _followed(path: Path) -> Path:
+    # Path.resolve() fails where links lead in a circle, and not with an OSError.
+    return Path(os.path.realpath(path))
+
+
+def _check_room(target: Path) -> None:
+    """Raise the OSError of who would make ``target``, and its folders where they are missing."""
+    there = next(folder for folder in target.parents if folder.exists())
+    with tempfile.TemporaryFile(dir=there):
+        pass
+    longest = os.pathconf(there, "PC_NAME_MAX")
+    if any(len(os.fsencode(part)) > longest for part in target.relative_to(there).parts):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+
+def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+    """Put a whole new file in the place of ``target``; it has the mode of the ``old`` one."""
+    mode = stat.S_IMODE(old.st_mode) if old else 0o666
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(scratch.unlink, missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = os.open(scratch, flags, 0o666 if kept is None else kept)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
             file.write(data)
-        if kept is not None:
-            scratch.chmod(kept)  # with what the umask took away
+        if old:
+            scratch.chmod(mode)  # with what the umask took away
         scratch.replace(target)
         on_failure.pop_all()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lightsleep.files import write_text
+from lightsleep.errors import LightsleepError
+from lightsleep.files import check_writable, write_text
 
 
 @pytest.fixture
@@ -40,3 +41,81 @@ def test_a_file_keeps_its_mode(tmp_path: Path, umask: int, before: int) -> None:
 def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
     write_text(tmp_path / ("n" * 255), "text")
     assert [len(x.name) for x in tmp_path.iterdir()] == [255]
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become nobody")
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+def refusals(path: Path) -> list[str]:
+    """Return what is said of a file before any work, and when it is written after all."""
+    said = []
+    for write in (check_writable, lambda path: write_text(path, "text")):
+        with pytest.raises(LightsleepError) as caught:
+            write(path)
+        said.append(caught.value.message)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("loop", "Too many levels of symbolic links"),
+        ("loop/x.json", "Too many levels of symbolic links"),
+        ("file/x.json", "Not a directory"),
+        ("n" * 256, "File name too long"),
+        ("/proc/x.json", "No such file or directory"),
+        ("/proc/no/x.json", "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written_is_found_out_before(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    path = tmp_path / name
+    assert refusals(path) == [f"cannot write {path}: {why}"] * 2
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "loop"]
+    assert (tmp_path / "loop").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["n" * 256, f"{'n' * 256}/x.json"])
+def test_a_name_too_long_is_found_out_below_a_folder_to_make(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LightsleepError, match="File name too long"):
+        check_writable(tmp_path / "new" / name)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(LightsleepError, match=rf"{tmp_path} is a folder: name a file"):
+        check_writable(tmp_path)
+
+
+def test_folders_of_others(tmp_path: Path, nobody: None) -> None:
+    for path in (Path("/root/x.json"), Path("/x.json")):
+        assert refusals(path) == [f"cannot write {path}: Permission denied"] * 2
+
+
+def test_to_find_out_makes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("new/a/b.json")
+    for path in ("new/a/b.json", "link"):
+        check_writable(tmp_path / path)
+    assert [x.name for x in tmp_path.iterdir()] == ["link"]
+    check_writable(Path("/dev/null"))
+
+
+def test_nobody_waits_for_a_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    check_writable(tmp_path / "pipe")
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    pipe = Path(f"/dev/fd/{writer}")
+    check_writable(pipe)
+    write_text(pipe, "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    os.close(writer)

@@ -400,7 +400,10 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-c", "1", "--source-cpu", "1", "--source", "ipi"], 4, "no other CPU to wake it"),
         (["-o", "file/x.json"], 1, "cannot write file/x.json: Not a directory"),
         (["--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
+        (["-o", "loop"], 1, "cannot write loop: Too many levels of symbolic links"),
+        (["-o", "n" * 256], 1, "File name too long"),
         (["-o", "."], 2, "is a directory"),
+        (["-o", "new/x.json", "--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
         (["--load", "--mode", "userspace"], 2, "--load loads the module"),
     ],
 )
@@ -408,7 +411,10 @@ def test_user_errors(
     arguments: list[str], status: int, complaint: str, power9: FakeBackend, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
     result = run("-n", "20", *arguments)
+    assert isinstance(result.exception, SystemExit)
+    assert not (tmp_path / "new").exists()
     assert complaint in " ".join(result.output.split())
     assert result.exit_code == status
     assert not power9.batches

@@ -234,6 +234,14 @@ def test_refusals_of_the_output(tmp_path: Path, file: Path) -> None:
     done = run(file, "-o", file / "below" / "page.html")
     assert done.exit_code == 1
     assert "cannot write" in done.stderr
+    (tmp_path / "loop").symlink_to("loop")
+    for arguments in ((file, "-o", tmp_path / "loop"), (tmp_path / "loop",)):
+        done = run(*arguments)
+        assert done.exit_code == 1
+        assert "Too many levels of symbolic links" in done.stderr
+    done = run(file, "-o", tmp_path / ("n" * 256))
+    assert done.exit_code == 1
+    assert "File name too long" in done.stderr
     assert run().exit_code == 2
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import write_json
+from lightsleep.files import check_writable, write_json
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
@@ -79,21 +78,6 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     return runs
 
 
-def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Find out before hours of measuring that the result cannot be written."""
-    if path is None:
-        return None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise click.BadParameter(f"cannot write in {path.parent}: {error.strerror}") from error
-    if path.is_dir():
-        raise click.BadParameter(f"{path} is a folder; name a file")
-    return path
-
-
 @lab.command()
 @click.argument("name")
 @arch_option
@@ -111,8 +95,7 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
 @click.option(
     "--json",
     "json_path",
-    type=click.Path(path_type=Path),
-    callback=writable,
+    type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the result, raw samples included, to this file.",
 )
 def compare(
@@ -134,6 +117,8 @@ def compare(
         chosen = experiment.load(name)
     except LightsleepError as error:
         raise click.UsageError(error.message) from error
+    if json_path:
+        check_writable(json_path)
     machine = Machine(arch=arch, kernel=kernel, accel=accel)
     seed = random.randrange(2**31) if seed is None else seed
     console = Console(stderr=True)
@@ -293,6 +278,7 @@ def series(base: str, out: Path) -> None:
 
     They are numbered, have the new files in them, and a cover letter before them.
     """
+    check_writable(out / "0000-cover-letter.patch")  # before the kernel's source is fetched
     row = ARCHES["x86_64"].built[f"{base}-series"]
     for mail in write_mails(
         read_series(base), kernel_source(row.version, row.suite, row.target), out

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -21,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
-from lightsleep.files import write_text
+from lightsleep.files import check_writable, write_text
 from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
@@ -121,7 +120,7 @@ def measure(
         raise LightsleepError("measuring switches idle states on and off: run it as root (sudo)")
     for path in (output, table):
         if path:
-            _check_writable(path)
+            check_writable(path)
     seed = random.getrandbits(32) if seed is None else seed
 
     with contextlib.ExitStack() as stack:
@@ -166,18 +165,6 @@ def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
             dict.fromkeys(f"{state.index} {state.name}" for cpu in cpus for state in cpu.states)
         )
         raise click.BadParameter(f"no idle state {unknown[0]!r}; there are: {there}")
-
-
-def _check_writable(path: Path) -> None:
-    """Find out before the measurement what would lose its result after it."""
-    folder = path.resolve().parent
-    try:
-        if not folder.exists():
-            folder.mkdir(parents=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backend, list[str]]:

@@ -13,7 +13,7 @@ import click
 from lightsleep import analysis, result
 from lightsleep.document import Format, load
 from lightsleep.errors import LightsleepError
-from lightsleep.files import write_text
+from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.report import measure_section
@@ -42,9 +42,11 @@ def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
-    _check_output(output, results)
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        _check_output(output, results)
     page = render(_labelled(results))
-    if str(output) == "-":
+    if to_stdout:
         click.echo(page, nl=False)
     else:
         write_text(output, page)
@@ -63,10 +65,9 @@ def _summary(loaded: Result) -> dict[str, Any]:
 
 def _check_output(output: Path, results: tuple[Path, ...]) -> None:
     """Refuse what would lose something, before any work is done."""
-    if output.is_dir():
-        raise LightsleepError(f"{output} is a folder: name a file, as in -o {output}/report.html")
-    if any(output.resolve() == path.resolve() for path in results):
+    if any(same(output, path) for path in results):
         raise LightsleepError(f"{output} is a result to read: name another file with -o")
+    check_writable(output)
 
 
 def _labelled(results: tuple[Path, ...]) -> list[tuple[str, Result]]:
