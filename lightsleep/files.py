@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     except ValueError as error:
         raise LightsleepError(f"cannot write {path}: {error}") from error
     write_text(path, text + "\n")
+
+
+@contextlib.contextmanager
+def written(*writes: Callable[[], None]) -> Iterator[None]:
+    """Do all ``writes`` of a result, let the caller show it, then raise what could not be written.
+
+    So what took hours is in its files where nobody can be shown it (the disk of standard output
+    is full, the reader of a pipe gone), and shown where it is in no file.
+    """
+    lost = []
+    for write in writes:
+        try:
+            write()
+        except LightsleepError as error:
+            lost.append(error.message)
+    try:
+        yield
+    finally:
+        if lost:
+            raise LightsleepError("\n".join(lost))
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_text
+from lightsleep.files import check_writable, write_text, written
 
 
 @pytest.fixture
@@ -119,3 +119,25 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert os.read(reader, 10) == b"text"
     os.close(reader)
     os.close(writer)
+
+
+def failing() -> None:
+    raise LightsleepError("cannot write a: full")
+
+
+def test_a_result_is_written_and_shown_whatever_of_it_fails(tmp_path: Path) -> None:
+    shown = False
+    with (
+        pytest.raises(LightsleepError, match=r"cannot write a: full\ncannot write a: full"),
+        written(failing, lambda: write_text(tmp_path / "b", "text"), failing),
+    ):
+        shown = True
+    assert shown
+    assert (tmp_path / "b").exists()
+
+
+def test_what_cannot_be_shown_hides_no_lost_file() -> None:
+    with pytest.raises(LightsleepError, match="cannot write a: full"), written(failing):
+        raise SystemExit(1)
+    with pytest.raises(SystemExit), written():
+        raise SystemExit(1)

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from results import made_up
 
 from lightsleep.cli import main
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cli, protocol
 from lightsleep.lab.config import ARCHES
 
 
@@ -53,6 +56,21 @@ def test_bad_input_is_explained(
     assert said in result.output
     assert isinstance(result.exception, SystemExit)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise LightsleepError("cannot write x.json: No space left on device")
+
+    made = made_up()
+    made.environment["host"]["other_load_pct"] = 90.0
+    monkeypatch.setattr(protocol, "compare", lambda *_: made)
+    monkeypatch.setattr(cli, "write_json", full)
+    result = CliRunner().invoke(main, ["lab", "compare", "idle", "--json", "x.json"])
+    assert result.exit_code == 1
+    assert "sched pipe" in result.stdout
+    assert "The host was 90 % busy with other work" in result.stderr
+    assert "cannot write x.json: No space left on device" in result.stderr
 
 
 def test_list_names_everything() -> None:

@@ -427,15 +427,30 @@ def test_without_root(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> N
     assert "run it as root (sudo)" in result.output
 
 
-def test_a_full_disk_loses_no_result(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise LightsleepError("cannot write out.json: No space left on device")
+def full(path: Path, _: object) -> None:
+    raise LightsleepError(f"cannot write {path}: No space left on device")
 
-    monkeypatch.setattr(cli, "write_text", full)
-    result = run("-c", "1", "-n", "20", "--json", "-o", "out.json")
+
+def test_a_full_disk_loses_no_result(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "write_json", full)
+    result = run("-c", "1", "-n", "20", "--json", "-o", "out.json", "--csv", "out.csv")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["rows"]
-    assert "No space left on device" in result.stderr
+    assert "cannot write out.json: No space left on device" in result.stderr
+    assert Path("out.csv").exists()
+
+
+def test_what_cannot_be_shown_is_written(
+    power9: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(cli, "render", gone)
+    result = run("-c", "1", "-n", "20", "-o", "out.json", "--csv", "out.csv")
+    assert result.exit_code == 1
+    assert load_measurement(Path("out.json")).rows
+    assert Path("out.csv").exists()
 
 
 # The module, and what stands in its way.

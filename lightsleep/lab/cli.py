@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_json
+from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
@@ -21,6 +22,7 @@ from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.guest import Described, Guest, Machine, prepare
 from lightsleep.lab.series import bases, read_series, write_mails
 from lightsleep.lab.source import kernel_source
+from lightsleep.result import CompareResult
 
 LEAST_RUNS = 5
 
@@ -131,9 +133,14 @@ def compare(
                 console.print(what + left)
 
         result = protocol.compare(name, chosen, machine, runs, seed, show)
-    if json_path:
-        write_json(json_path, result.to_json())
-    print_table(result, Console())
+    writes = [partial(write_json, json_path, result.to_json())] if json_path else []
+    with written(*writes):
+        print_table(result, Console())
+        _print_remarks(result, console)
+
+
+def _print_remarks(result: CompareResult, console: Console) -> None:
+    """Say what a reader of the table has to know of how it came about."""
     if why := result.protocol.get("started_over"):
         console.print(f"All of it was measured anew, because of the first attempt: {why}")
     load_pct = result.environment["host"]["other_load_pct"]

@@ -10,7 +10,9 @@ import json
 import os
 import random
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_text
+from lightsleep.files import check_writable, write_json, write_text, written
 from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
@@ -145,11 +147,13 @@ def measure(
         rows=assess.rows(here, tallies),
         wakes=ledger.between(before, after, {x.dest for x in cells}),
     )
-    _show(result, as_json, verbose)
+    writes: list[Callable[[], None]] = []
     if output:
-        write_text(output, json.dumps(result.to_json()) + "\n")
+        writes.append(partial(write_json, output, result.to_json()))
     if table:
-        write_text(table, _csv(tallies))
+        writes.append(partial(write_text, table, _csv(tallies)))
+    with written(*writes):
+        _show(result, as_json, verbose)
 
 
 def _end(number: int, _frame: object) -> None:
