@@ -404,6 +404,7 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-o", "n" * 256], 1, "File name too long"),
         (["-o", "."], 2, "is a directory"),
         (["-o", "new/x.json", "--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
+        (["-o", "x", "--csv", "./x"], 2, "-o and --csv both name x"),
         (["--load", "--mode", "userspace"], 2, "--load loads the module"),
     ],
 )

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_json, write_text, written
+from lightsleep.files import check_writable, same, write_json, write_text, written
 from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
@@ -115,6 +115,8 @@ def measure(
     """
     if load and mode == "userspace":
         raise click.UsageError("--load loads the module, which --mode userspace does without")
+    if output and table and same(output, table):
+        raise click.UsageError(f"-o and --csv both name {output}: a file holds one of them")
     here = machine.read(ROOT)
     wish = plan.Wish(cpus, states, sources or DEFAULT_SOURCES, samples, source_cpu)
     _check_states(here, wish)
