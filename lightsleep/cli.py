@@ -5,11 +5,17 @@
 pay for, or fail on, what only another verb needs.
 """
 
+import contextlib
+import errno
 import importlib
+import os
+import sys
+from collections.abc import Iterator
 
 import click
 
 from lightsleep import __version__
+from lightsleep.errors import LightsleepError
 
 # verb -> (module, name of its click command, one-line help)
 VERBS = {
@@ -24,8 +30,48 @@ VERBS = {
 }
 
 
+def _stdout_fails(text: str = "") -> bool:
+    """Return whether standard output fails to take ``text`` or what it still holds."""
+    if not sys.stdout:
+        return False
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        # Else Python would try again when it ends, complain, and change the exit status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _output_checked() -> Iterator[None]:
+    """Say of every verb alike that standard output took no more, as a full disk does."""
+    try:
+        yield
+    except OSError as error:
+        # click ends quietly when the reader of a pipe is gone. Whether it was standard output that
+        # failed, and not a file, shows when it is given one more character.
+        if error.errno == errno.EPIPE or not _stdout_fails("\n"):
+            raise
+        raise LightsleepError(f"cannot write standard output: {error.strerror}") from error
+    except LightsleepError:
+        _stdout_fails()  # as well; the error is what the user has to know
+        raise
+
+
 class VerbGroup(click.Group):
     """A click group that imports the module of a verb when the verb is used."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the verb; two of them print something."""
+        with _output_checked():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb."""
+        with _output_checked():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs, in the order in which a newcomer meets them."""

@@ -524,16 +524,6 @@ def test_masked_sys_is_not_taken_for_no_driver(tmp_path: Path) -> None:
     assert "HLT" not in text.replace("one that halts", "")
 
 
-@pytest.mark.parametrize("option", ["--json", "-v"])
-def test_full_disk(option: str) -> None:
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "lightsleep", "scan", option]
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert result.returncode == 1
-    assert "Error: cannot write the scan: No space left on device" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_empty_root(tmp_path: Path) -> None:
     printed = check_everything(tmp_path)
     assert printed["cpus"] == []

@@ -4,7 +4,6 @@
 import contextlib
 import csv
 import dataclasses
-import errno
 import io
 import json
 import os
@@ -155,7 +154,10 @@ def measure(
     if table:
         writes.append(partial(write_text, table, _csv(tallies)))
     with written(*writes):
-        _show(result, as_json, verbose)
+        if as_json:
+            click.echo(json.dumps(result.to_json()))
+        else:
+            render(Console(highlight=False), result, verbose)
 
 
 def _end(number: int, _frame: object) -> None:
@@ -212,19 +214,6 @@ def _measure(
         )
     samples = (sample for tally in tallies for sample in tally.samples)
     return tallies, [*backend.notes(samples), *notes, *borrowed.notes]
-
-
-def _show(result: MeasureResult, as_json: bool, verbose: bool) -> None:
-    try:
-        if as_json:
-            click.echo(json.dumps(result.to_json()))
-        else:
-            render(Console(highlight=False), result, verbose)
-    except OSError as error:
-        # click ends quietly when the reader of a pipe is gone.
-        if error.errno == errno.EPIPE:
-            raise
-        raise LightsleepError(f"cannot write the result: {error.strerror}") from error
 
 
 def _csv(tallies: list[Tally]) -> str:

@@ -2,7 +2,6 @@
 """``lightsleep scan``: the command."""
 
 import dataclasses
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -73,13 +72,7 @@ def scan(
     if archive:
         count = record(tree, archive)
         click.echo(f"saved {count} files in {archive}", err=True)
-    try:
-        if as_json:
-            click.echo(json.dumps(document(result, findings), indent=1))
-        else:
-            render(Console(highlight=False), result, findings, verbose)
-    except OSError as error:
-        # click ends quietly when the reader of a pipe is gone.
-        if error.errno == errno.EPIPE:
-            raise
-        raise LightsleepError(f"cannot write the scan: {error.strerror}") from error
+    if as_json:
+        click.echo(json.dumps(document(result, findings), indent=1))
+    else:
+        render(Console(highlight=False), result, findings, verbose)
