@@ -8,6 +8,7 @@ pay for, or fail on, what only another verb needs.
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,8 @@ class VerbGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the verb; two of them print something."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # not all encodings have our ✔ and ×
         with _output_checked():
             return super().parse_args(ctx, args)
 

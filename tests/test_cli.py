@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import results
+from click.testing import CliRunner
 from measurements import made_up
 
+from lightsleep.cli import main
 from lightsleep.files import write_json
+from lightsleep.lab import protocol
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +69,30 @@ def test_another_error_is_not_blamed_on_standard_output(result: Path) -> None:
     done = lightsleep("report nowhere.json", result, "/dev/full")
     assert done.stderr == b"Error: cannot read nowhere.json: No such file or directory\n"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1"])
+def test_what_standard_output_cannot_spell_is_replaced(
+    charset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = results.made_up()
+    made.environment["host"]["other_load_pct"] = 0.0
+    monkeypatch.setattr(protocol, "compare", lambda *_: made)
+    done = CliRunner(charset=charset).invoke(main, ["lab", "compare", "idle"])
+    assert done.exit_code == 0, done.exception
+    assert "? 5.98 " in done.stdout
+    assert "faster" in done.stdout
+
+
+def test_cut_cells_are_spelled_in_ascii(result: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    narrow = {"PYTHONIOENCODING": "ascii", "COLUMNS": "30"}
+    assert lightsleep("lab list", result, str(out), **narrow).returncode == 0
+    assert out.read_text("ascii")
+
+
+def test_a_page_is_utf_8_whatever_standard_output_is(result: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    done = lightsleep("report -o - result.json", result, str(out), PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "\u2714" in out.read_text("utf-8")

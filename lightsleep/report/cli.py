@@ -47,7 +47,7 @@ def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
         _check_output(output, results)
     page = render(_labelled(results))
     if to_stdout:
-        click.echo(page, nl=False)
+        click.echo(page.encode(), nl=False)  # the page says of itself that it is UTF-8
     else:
         write_text(output, page)
         click.echo(f"wrote {output}", err=True)
