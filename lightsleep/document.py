@@ -89,7 +89,8 @@ def _parse(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        if body.startswith("{") and (not body.endswith("}") or error.pos >= len(body)):
+        more = error.msg == "Extra data"  # behind a document that is whole
+        if not more and body.startswith("{") and (not body.endswith("}") or error.pos >= len(body)):
             raise ValueError(f"the file looks cut off ({where})") from error
         raise ValueError(f"not JSON: {where}") from error
 
@@ -100,7 +101,10 @@ def _checked(document: Any, formats: tuple[Format[T_co], ...]) -> T_co:
     if found is None:
         what = " or ".join(each.what for each in formats)
         schemas = " or ".join(f'"{each.schema}"' for each in formats)
-        raise ValueError(f'not {what}: "schema" is not {schemas}')
+        if schema is None:
+            raise ValueError(f'not {what}: it has no "schema", which would be {schemas}')
+        named = shortened(json.dumps(schema))
+        raise ValueError(f'not {what}: "schema" is {named}, not {schemas}')
     version = document.get("version")
     if isinstance(version, int) and version > found.version:
         raise ValueError(f"made by a newer lightsleep (version {version}): upgrade lightsleep")

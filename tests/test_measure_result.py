@@ -90,9 +90,9 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, document: Docume
     [
         ("", "the file is empty"),
         ("hello", "not JSON: line 1, column 1"),
-        ("[]", 'not a result of a measurement: "schema" is not "lightsleep.measure"'),
-        ('{"schema": "lightsleep.compare"}', '"schema" is not "lightsleep.measure"'),
-        ('{"schema": ["lightsleep.measure"]}', '"schema" is not "lightsleep.measure"'),
+        ("[]", 'not a result of a measurement: it has no "schema"'),
+        ('{"schema": "lightsleep.compare"}', 'is "lightsleep.compare", not "lightsleep.measure"'),
+        ('{"schema": ["lightsleep.measure"]}', 'is ["lightsleep.measure"], not "lightsleep.mea'),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

@@ -307,7 +307,7 @@ def test_what_is_neither_names_both(tmp_path: Path) -> None:
     (tmp_path / "fio.json").write_text('{"schema": "fio"}')
     done = run(tmp_path / "fio.json")
     assert done.exit_code == 1
-    assert 'is not "lightsleep.compare" or "lightsleep.measure"' in done.stderr
+    assert '"schema" is "fio", not "lightsleep.compare" or "lightsleep.measure"' in done.stderr
     assert "a result of a comparison or a result of a measurement" in done.stderr
 
 
