@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -174,6 +175,13 @@ def test_several_files_stand_side_by_side(tmp_path: Path, file: Path) -> None:
     assert "3 comparisons side by side" in page.text
     assert "The other one" in page.text
     assert f"{file} (2)" in page.text
+
+
+def test_the_name_of_a_file_need_not_be_utf_8(tmp_path: Path, file: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json"))
+    file.rename(odd)
+    assert run(odd, "-o", tmp_path / "page.html").exit_code == 0
+    assert "\ufffd.json" in (tmp_path / "page.html").read_text()
 
 
 def test_page_on_standard_output(file: Path) -> None:

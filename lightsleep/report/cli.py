@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ def _labelled(results: tuple[Path, ...]) -> list[tuple[str, Result]]:
     labelled, seen = [], Counter[Path]()
     for path in results:
         seen[path] += 1
-        label = str(path) if seen[path] == 1 else f"{path} ({seen[path]})"
+        label = os.fsencode(path).decode(errors="replace")  # a name may be any bytes
+        if seen[path] > 1:
+            label += f" ({seen[path]})"
         labelled.append((label, _load(path)))
     return labelled
