@@ -14,6 +14,12 @@ class LightsleepError(click.ClickException):
     exit_code = 1
 
 
+class WrongUsage(LightsleepError):
+    """The command cannot mean what it says: it names what is not there (exit status 2)."""
+
+    exit_code = 2
+
+
 class Skipped(LightsleepError):
     """What was asked for does not apply to this machine (exit status 4, as in kselftest)."""
 

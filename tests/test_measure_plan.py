@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measure_fakes import ALL, FakeBackend, cpu, machine, state
 from scan_trees import plant, unfold
 
-from lightsleep.errors import LightsleepError, Skipped
+from lightsleep.errors import Skipped, WrongUsage
 from lightsleep.measure import machine as machines
 from lightsleep.measure import plan
 from lightsleep.measure.plan import Cell, Wish
@@ -246,7 +246,7 @@ def test_a_sibling_as_the_only_waker_is_noted() -> None:
     "wish", [Wish((7,), (), ("timer",), 1, None), Wish((), (), ("ipi",), 1, 7)]
 )
 def test_a_cpu_that_is_not_online(wish: Wish) -> None:
-    with pytest.raises(LightsleepError, match="CPU 7 is not online; online are 0-1"):
+    with pytest.raises(WrongUsage, match="CPU 7 is not online; online are 0-1"):
         plan.cells(machine(cpu(0, C1), cpu(1, C1)), wish, ALL)
 
 

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightsleep import cpulist
-from lightsleep.errors import LightsleepError, Skipped
+from lightsleep.errors import Skipped, WrongUsage
 from lightsleep.measure.machine import Cpu, IdleState, Machine, say
 from lightsleep.measure.model import Batch, Source
 
@@ -123,8 +123,8 @@ def cells(
 ) -> tuple[list[Cell], list[str]]:
     """Return what to measure, CPU by CPU, and notes on what is left out and why.
 
-    ``usable`` gives the reason for every source that cannot be used. Raises LightsleepError for
-    a CPU or state that is not there, Skipped where nothing is left to measure.
+    ``usable`` gives the reason for every source that cannot be used. Raises WrongUsage for
+    a CPU that is not there, Skipped where nothing is left to measure.
     """
     whys = {source: usable.get(source, UNKNOWN) for source in wish.sources}
     notes = [f"{source}: {why}" for source, why in whys.items() if why]
@@ -158,7 +158,7 @@ def _block(source: Source, src: int, dest: int, states: Sequence[IdleState]) -> 
 def _destinations(machine: Machine, wish: Wish, notes: list[str]) -> list[Cpu]:
     asked = {*wish.cpus} if wish.source_cpu is None else {*wish.cpus, wish.source_cpu}
     if missing := asked - machine.cpus.keys():
-        raise LightsleepError(
+        raise WrongUsage(
             f"CPU {cpulist.format(missing)} is not online; "
             f"online are {cpulist.format(machine.cpus)}"
         )

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from lightsleep import cpulist
-from lightsleep.errors import LightsleepError
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.model import (
     Clock,
     Cpu,
@@ -72,7 +72,7 @@ def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan
     """Scan the machine below ``root``; ``cpus`` limits the scan to these CPUs.
 
     Returns the scan and the tree, which holds the files that were read. Raises LightsleepError
-    where ``root`` is not a folder, or a CPU of ``cpus`` is not online.
+    where ``root`` is not a folder, WrongUsage where a CPU of ``cpus`` is not online.
     """
     if not root.is_dir():
         raise LightsleepError(f"{root} is not a folder; --root takes one that holds sys and proc")
@@ -192,7 +192,7 @@ def _online(tree: Tree, wanted: list[int] | None) -> list[int]:
         return cpus
     missing = sorted(set(wanted) - set(cpus))
     if missing:
-        raise LightsleepError(
+        raise WrongUsage(
             f"CPU {cpulist.format(missing)} is not online; online are {cpulist.format(cpus)}"
         )
     return wanted
