@@ -19,7 +19,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
 from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
@@ -28,6 +27,7 @@ from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Tally
 from lightsleep.measure.run import measure as take
+from lightsleep.options import cpus_option
 from lightsleep.scan.collect import CPU_DIR
 
 ROOT = Path("/")
@@ -36,18 +36,8 @@ DEFAULT_SOURCES: tuple[Source, ...] = ("timer", "ipi", "store")
 Mode = Literal["auto", "module", "userspace"]
 
 
-def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, ...]:
-    try:
-        cpus = cpulist.parse(text or "")
-    except LightsleepError as error:
-        raise click.BadParameter(error.message) from error
-    if text is not None and not cpus:
-        raise click.BadParameter("names no CPU")
-    return tuple(cpus)
-
-
 @click.command()
-@click.option("-c", "--cpus", callback=_cpus, metavar="LIST", help="Only these CPUs, as in 0-3,8.")
+@cpus_option
 @click.option(
     "-s", "--state", "states", multiple=True, metavar="NAME|INDEX", help="Only this idle state."
 )
@@ -93,7 +83,7 @@ def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show every CPU, and what did not count.")
 def measure(
-    cpus: tuple[int, ...],
+    cpus: list[int] | None,
     states: tuple[str, ...],
     sources: tuple[Source, ...],
     samples: int,
@@ -117,7 +107,7 @@ def measure(
     if output and table and same(output, table):
         raise click.UsageError(f"-o and --csv both name {output}: a file holds one of them")
     here = machine.read(ROOT)
-    wish = plan.Wish(cpus, states, sources or DEFAULT_SOURCES, samples, source_cpu)
+    wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
     _check_states(here, wish)
     if os.geteuid() != 0:
         raise LightsleepError("measuring switches idle states on and off: run it as root (sudo)")

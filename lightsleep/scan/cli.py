@@ -9,8 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from lightsleep import cpulist
-from lightsleep.errors import LightsleepError
+from lightsleep.options import cpus_option
 from lightsleep.scan.collect import collect
 from lightsleep.scan.lint import Finding, lint
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
@@ -28,20 +27,8 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        cpus = cpulist.parse(text)
-    except LightsleepError as error:
-        raise click.BadParameter(error.message) from error
-    if not cpus:
-        raise click.BadParameter("names no CPU")
-    return cpus
-
-
 @click.command()
-@click.option("-c", "--cpus", callback=_cpus, metavar="LIST", help="Only these CPUs, as in 0-3,8.")
+@cpus_option
 @click.option("-v", "--verbose", is_flag=True, help="Add counters per CPU and unusable files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @click.option(
