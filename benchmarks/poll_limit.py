@@ -8,7 +8,6 @@ numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from lightsleep.files import write_text
+from lightsleep.files import write_json
 from lightsleep.policy.binding import PollLimit
 from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns
 from lightsleep.policy.patterns import PATTERNS, trace
@@ -208,7 +207,7 @@ def main(output: Path) -> None:
         "outcomes": [asdict(result) for result in results],
         "ping_pong": [asdict(pair) for pair in pairs],
     }
-    write_text(output, json.dumps(document, indent=1) + "\n")
+    write_json(output, document)
     print_outcomes(results, console)
     print_ping_pong(pairs, console)
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
-from lightsleep.document import Format, load, shortened
+from lightsleep.document import Format, shortened
 
 SCHEMA = "lightsleep.compare"
 VERSION = 1
@@ -70,15 +69,8 @@ class CompareResult:
         return next(arm for arm in self.arms if self.roles[arm] == "baseline")
 
 
-def load_result(path: Path) -> CompareResult:
-    """Read and check one result file; every arm has a list of samples in every metric.
-
-    Raises LightsleepError that says what is wrong and where in the file it is.
-    """
-    return load(path, FORMAT)
-
-
 def _built(document: dict[str, Any]) -> CompareResult:
+    """Return the result of a file; every arm has a list of samples in every metric."""
     _check_arms(document)
     fields = {entry.name: document[entry.name] for entry in dataclasses.fields(CompareResult)}
     arms = fields["arms"]

@@ -5,12 +5,12 @@ import re
 import subprocess
 
 import pytest
+from checkers import CHECK_TOOLS, style_tools
 from kernels import seldom
 
-from lightsleep.lab.config import ARCHES, CHECK_TOOLS, KERNELS
+from lightsleep.lab.config import ARCHES, KERNELS
 from lightsleep.lab.modules import SOURCE, build_modules
 from lightsleep.lab.roots import kernel_tree
-from lightsleep.lab.source import style_tools
 
 pytestmark = pytest.mark.build
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkers import CHECK_TOOLS
 from kernels import seldom
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, guest, roots
 from lightsleep.lab.agent import CommandTimeout
-from lightsleep.lab.config import ARCHES, CHECK_TOOLS, KERNELS
+from lightsleep.lab.config import ARCHES, KERNELS
 from lightsleep.lab.guest import Guest, GuestFailed, Machine, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
 from lightsleep.lab.modules import build_modules

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from results import made_up
 
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import hosttime, protocol
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
@@ -24,7 +25,7 @@ from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.hosttime import ThreadTime
 from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
-from lightsleep.result import CompareResult, load_result
+from lightsleep.result import FORMAT, CompareResult
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 
@@ -192,7 +193,7 @@ def test_what_the_emulator_ended_starts_over_and_says_so(
     assert shown == ["starting over: b: the guest went away; that was QEMU's emulation"]
     assert result.protocol["started_over"] in shown[0]
     (tmp_path / "x.json").write_text(json.dumps(result.to_json()))
-    assert load_result(tmp_path / "x.json") == result
+    assert load(tmp_path / "x.json", FORMAT) == result
     assert "started_over" not in compared(made_up())[0].protocol
 
 

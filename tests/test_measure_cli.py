@@ -23,10 +23,11 @@ from measure_fakes import FakeBackend
 from scan_trees import plant, unfold
 
 from lightsleep.cli import main
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import cli, module, userspace
 from lightsleep.measure.kernel_backend import COLUMNS, FILES, CpuGone
-from lightsleep.measure.load import load_measurement
+from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
 
 CPU = "sys/devices/system/cpu"
@@ -183,7 +184,7 @@ def test_files(power9: FakeBackend, tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text("old")
     result = run("-c", "1", "-n", "20", "-o", "old.json", "--csv", "new/raw.csv")
     assert result.exit_code == 0, result.output
-    assert load_measurement(tmp_path / "old.json").settings["samples"] == 20
+    assert load(tmp_path / "old.json", FORMAT).settings["samples"] == 20
     with (tmp_path / "new/raw.csv").open() as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == COLUMNS
@@ -450,7 +451,7 @@ def test_what_cannot_be_shown_is_written(
     monkeypatch.setattr(cli, "render", gone)
     result = run("-c", "1", "-n", "20", "-o", "out.json", "--csv", "out.csv")
     assert result.exit_code == 1
-    assert load_measurement(Path("out.json")).rows
+    assert load(Path("out.json"), FORMAT).rows
     assert Path("out.csv").exists()
 
 

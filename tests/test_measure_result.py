@@ -15,9 +15,10 @@ import pytest
 from measurements import made_up
 
 from lightsleep import document as document_module
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
-from lightsleep.measure.load import load_measurement
+from lightsleep.measure.load import FORMAT
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -31,10 +32,10 @@ def document() -> Document:
 
 
 def refusal(path: Path, content: object) -> str:
-    """Return how load_measurement() refuses a file with this content (text or JSON)."""
+    """Return how load() refuses a file with this content (text or JSON)."""
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(LightsleepError) as caught:
-        load_measurement(path)
+        load(path, FORMAT)
     assert str(path) in caught.value.message
     return caught.value.message
 
@@ -50,7 +51,7 @@ def put(document: Document, place: Place, value: Any) -> None:
 def test_what_is_written_is_read_back(tmp_path: Path, mode: Any) -> None:
     result = made_up(mode=mode)
     write_json(tmp_path / "r.json", result.to_json())
-    assert load_measurement(tmp_path / "r.json") == result
+    assert load(tmp_path / "r.json", FORMAT) == result
 
 
 def test_the_schema_is_a_schema_and_describes_every_key() -> None:
@@ -82,7 +83,7 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, document: Docume
         damaged[position] ^= 0x15
         path.write_bytes(damaged)
         with contextlib.suppress(LightsleepError):  # a changed digit may be a good file, too
-            load_measurement(path)
+            load(path, FORMAT)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ LATER = {"wakes"}
 def test_a_result_without_a_ledger_is_read(tmp_path: Path, document: Document) -> None:
     del document["wakes"]
     write_json(tmp_path / "r.json", document)
-    assert load_measurement(tmp_path / "r.json").wakes == []
+    assert load(tmp_path / "r.json", FORMAT).wakes == []
 
 
 @pytest.mark.parametrize("key", sorted(set(made_up(samples=1).to_json()) - LATER))
@@ -191,5 +192,5 @@ def test_unknown_keys_are_tolerated(tmp_path: Path, document: Document) -> None:
     for place in places:
         put(document, (*place, "added_later"), {"anything": [1, "x"]})
     write_json(tmp_path / "after.json", document)
-    before, after = (load_measurement(tmp_path / f"{when}.json") for when in ("before", "after"))
+    before, after = (load(tmp_path / f"{when}.json", FORMAT) for when in ("before", "after"))
     assert after.rows == before.rows

@@ -15,9 +15,10 @@ import pytest
 from results import made_up
 
 from lightsleep import document as document_module
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
-from lightsleep.result import load_result
+from lightsleep.result import FORMAT
 
 Document = dict[str, Any]
 
@@ -28,20 +29,20 @@ def document() -> Document:
 
 
 def refusal(path: Path, content: object) -> str:
-    """Return how load_result() refuses a file with this content (text, bytes or JSON)."""
+    """Return how load() refuses a file with this content (text, bytes or JSON)."""
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(LightsleepError) as caught:
-        load_result(path)
+        load(path, FORMAT)
     assert str(path) in caught.value.message
     return caught.value.message
 
 
 def test_what_is_written_is_read_back(tmp_path: Path, document: Document) -> None:
     write_json(tmp_path / "deep" / "result.json", document)
-    assert load_result(tmp_path / "deep" / "result.json") == made_up()
+    assert load(tmp_path / "deep" / "result.json", FORMAT) == made_up()
 
 
 def test_the_schema_is_a_schema_and_describes_every_key() -> None:
@@ -79,7 +80,7 @@ def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, document: Docume
         damaged[position] ^= 0x15
         path.write_bytes(damaged)
         with contextlib.suppress(LightsleepError):  # a changed digit is a good file, too
-            load_result(path)
+            load(path, FORMAT)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +106,9 @@ def test_what_is_not_a_result(tmp_path: Path, content: str | bytes, said: str) -
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match=r"cannot read .*gone.json: No such file"):
-        load_result(tmp_path / "gone.json")
+        load(tmp_path / "gone.json", FORMAT)
     with pytest.raises(LightsleepError, match=r"cannot read .*: Is a directory"):
-        load_result(tmp_path)
+        load(tmp_path, FORMAT)
 
 
 def test_oversize_files_are_refused_before_they_are_parsed(
@@ -186,14 +187,14 @@ def test_long_messages_are_shortened(tmp_path: Path, document: Document) -> None
 def test_an_arm_without_samples_is_empty(tmp_path: Path, document: Document) -> None:
     del document["metrics"]["ipis"]["samples"]["control"]
     write_json(tmp_path / "r.json", document)
-    assert load_result(tmp_path / "r.json").metrics["ipis"].samples["control"] == []
+    assert load(tmp_path / "r.json", FORMAT).metrics["ipis"].samples["control"] == []
 
 
 def test_unknown_keys_are_tolerated(tmp_path: Path, document: Document) -> None:
     for place in ((), ("environment",), ("protocol",), PIPE):
         put(document, (*place, "added_later"), {"anything": [1, "x"]})
     write_json(tmp_path / "r.json", document)
-    assert load_result(tmp_path / "r.json").arms == made_up().arms
+    assert load(tmp_path / "r.json", FORMAT).arms == made_up().arms
 
 
 def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(
@@ -204,5 +205,5 @@ def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(
     document["metrics"]["ipis"]["samples"]["stock"][0] = float("nan")
     with pytest.raises(LightsleepError, match="cannot write"):
         write_json(path, document)
-    assert load_result(path) == made_up()
+    assert load(path, FORMAT) == made_up()
     assert list(tmp_path.iterdir()) == [path]

@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from checkers import style_tools
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import build, series
 from lightsleep.lab.config import ARCHES, SERIES_KERNELS
 from lightsleep.lab.modules import SOURCE
-from lightsleep.lab.source import kernel_source, style_tools
+from lightsleep.lab.source import kernel_source
 
 STOCK = "int hook(void)\n{\n\treturn 0;\n}\n"
 MAIL = """\

@@ -316,9 +316,6 @@ BUILD_TOOLS = (
 KERNEL_TOOLS = ("libc6-dev", "libelf-dev", "flex", "bison", "bc", "gzip", "tar", "kmod")
 """What the build of a kernel runs on top."""
 
-CHECK_TOOLS = ("perl", "sparse")
-"""What such a build runs with W=1 and C=1, on top: large, and for tests only."""
-
 GUEST_SUITE = "trixie"
 """The oldest suite whose perf knows ``bench sched seccomp-notify``."""
 

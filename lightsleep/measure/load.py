@@ -4,20 +4,11 @@
 from __future__ import annotations
 
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from lightsleep.document import Format, load
+from lightsleep.document import Format
 from lightsleep.measure.result import SCHEMA, VERSION, Figures, MeasureResult, Row, Verdict
 from lightsleep.scan.model import Wakes
-
-
-def load_measurement(path: Path) -> MeasureResult:
-    """Read and check one result file.
-
-    Raises LightsleepError that says what is wrong and where in the file it is.
-    """
-    return load(path, FORMAT)
 
 
 def _built(document: dict[str, Any]) -> MeasureResult:

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What checks kernel code for tests, and only for them: checkpatch.pl and sparse."""
+
+from pathlib import Path
+
+from lightsleep.lab import cache, host
+from lightsleep.lab.source import kernel_source
+
+STYLE_TOOLS = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")
+
+CHECK_TOOLS = ("perl", "sparse")
+"""Packages: what a build of modules runs with W=1 and C=1 on top of what it always runs."""
+
+
+def style_tools() -> Path:
+    """Return a folder with the kernel's own style checker, checkpatch.pl."""
+
+    def build(scratch: Path) -> None:
+        names = [f"*/scripts/{name}" for name in STYLE_TOOLS]
+        archive = kernel_source()
+        host.run(
+            ["tar", "-xJf", archive, "-C", scratch, "--strip-components=2", "--wildcards", *names],
+            "unpacking checkpatch",
+        )
+
+    return cache.entry("linux-style-tools", build, needs_mb=10)
