@@ -71,6 +71,28 @@ def test_another_error_is_not_blamed_on_standard_output(result: Path) -> None:
     assert done.returncode == 1
 
 
+COMPARE = """
+from lightsleep.cli import main
+from lightsleep.lab import protocol
+from results import made_up
+protocol.compare = lambda *_: made_up()
+main(["lab", "compare", "idle", "--json", "/dev/full"])
+"""
+
+
+def test_a_disk_too_full_for_file_and_table_says_so_of_the_file() -> None:
+    paths = os.pathsep.join(str(x) for x in (Path(__file__).parent, Path(__file__).parents[1]))
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", COMPARE],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.stderr == b"Error: cannot write /dev/full: No space left on device\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("charset", ["ascii", "latin-1"])
 def test_what_standard_output_cannot_spell_is_replaced(
     charset: str, monkeypatch: pytest.MonkeyPatch
