@@ -248,6 +248,29 @@ def test_a_state_that_the_driver_refuses_has_no_samples(power9: FakeBackend) -> 
     assert row["invalid"] == {"not-entered": 20}
 
 
+@pytest.mark.parametrize("counter", ["rejected", "none"])
+def test_a_state_is_accused_only_where_the_cpu_idled(counter: str, power9: FakeBackend) -> None:
+    """A driver that refuses a state counts that; a CPU that has other things to do, nothing."""
+    assert power9.root
+    refused = power9.root / f"{CPU}/cpu1/cpuidle/state3" / counter
+    plant(power9.root, f"{CPU}/cpu1/cpuidle/state{{0-3}}/rejected: 0")
+
+    def fate(batch: Batch, sample: Sample) -> Sample:
+        if batch.requested != "3":
+            return sample
+        refused.write_text(str(len(power9.batches) * 1000))
+        return dataclasses.replace(sample, entered=-1, verdict="not-idle")
+
+    power9.fate = fate
+    (row,) = rows(measured("-c", "1", "--source", "ipi"), name="stop1")
+    assert row["usage"] == 0
+    if counter == "rejected":
+        assert row["verdict"]["kind"] == "not-entered"
+    else:
+        assert row["verdict"]["kind"] == "too-noisy"
+        assert row["verdict"]["text"].startswith("the CPU was busy: ")
+
+
 def test_invalid_samples_are_topped_up(power9: FakeBackend) -> None:
     def fate(batch: Batch, sample: Sample) -> Sample:
         spoiled = power9.rng.random() < 0.5

@@ -33,6 +33,7 @@ def evidence(
         invalid={},
         instead={},
         usage=count,
+        idled=count,
         polls=False,
         disturbed=None,
     )
@@ -227,6 +228,21 @@ def test_a_state_without_a_single_entry_was_not_entered() -> None:
     assert (verdict.kind, verdict.text) == ("not-entered", "never entered (16 x not-idle)")
 
 
+@pytest.mark.parametrize("usage", [0, 1])
+@pytest.mark.parametrize("idled", [0, 1, 6])
+def test_a_cpu_that_was_busy_says_nothing_of_a_state(usage: int, idled: int) -> None:
+    verdict = judge(replace(NOTHING, invalid={"not-idle": 13}, usage=usage, idled=idled))
+    assert verdict == Verdict("too-noisy", None, None, "the CPU was busy: 13 x not-idle")
+    # What was found in another state did idle.
+    found = replace(NOTHING, invalid={"wrong-state": 7, "not-idle": 6}, usage=usage, idled=idled)
+    assert judge(found).kind == "not-entered"
+
+
+def test_where_nothing_tells_whether_the_cpu_idled_no_state_is_accused() -> None:
+    verdict = judge(replace(NOTHING, invalid={"not-idle": 13}, idled=None))
+    assert verdict == Verdict("too-noisy", None, None, "no valid sample: 13 x not-idle")
+
+
 def test_nothing_advertised() -> None:
     verdict = judge(evidence(None, 20_000))
     assert (verdict.kind, verdict.ratio) == ("nothing-advertised", None)
@@ -247,6 +263,6 @@ def test_honest_drivers_are_not_accused_by_chance(
     assert baseline
     assume(raw.ci_ns and baseline.ci_ns)
     honest = Evidence(
-        advertised_us, raw, baseline, subtract(raw, baseline), None, {}, {}, 200, False, None
+        advertised_us, raw, baseline, subtract(raw, baseline), None, {}, {}, 200, 200, False, None
     )
     assert judge(honest).kind == "agrees"

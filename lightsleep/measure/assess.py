@@ -41,6 +41,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 invalid=invalid,
                 instead=_instead(machine, tally),
                 usage=tally.usage,
+                idled=tally.idled,
                 polls=state.polls,
                 disturbed=tally.disturbed,
             )

@@ -40,13 +40,18 @@ class Knobs(Protocol):
 
 @dataclass
 class Tally:
-    """What came of one cell so far: all samples, and those of them that count."""
+    """What came of one cell so far: all samples, and those of them that count.
+
+    ``usage`` is how often the CPU entered the state meanwhile, ``idled`` how often it went idle;
+    None where nothing tells.
+    """
 
     cell: Cell
     samples: list[Sample] = field(default_factory=list)
     valid: list[Sample] = field(default_factory=list)
     batches: int = 0
     usage: int | None = None
+    idled: int | None = None
     elapsed_ns: int = 0
     closed: bool = False
     disturbed: str | None = None
@@ -161,13 +166,12 @@ def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -
         for other in cpu.states:
             if other.knob:
                 knobs.set(other.knob / "disable", "0" if other == state else "1")
-    before = _usage(tally.cell)
+    before, idles_before = _usage(tally.cell), _idles(cpu)
     start_ns = time.monotonic_ns()
     tally.add(backend.run(tally.cell.batch(tally.next_batch(wanted))))
     tally.elapsed_ns += time.monotonic_ns() - start_ns
-    after = _usage(tally.cell)
-    if before is not None and after is not None:
-        tally.usage = (tally.usage or 0) + after - before
+    tally.usage = _grown(tally.usage, before, _usage(tally.cell))
+    tally.idled = _grown(tally.idled, idles_before, _idles(cpu))
 
 
 def _set_back(cpu: Cpu, knobs: Knobs) -> None:
@@ -199,12 +203,32 @@ def _stays_online(root: Path, cpu: int, error: LightsleepError) -> bool:
 
 
 def _usage(cell: Cell) -> int | None:
-    if not cell.state or not cell.state.knob:
-        return None
+    return _count(cell.state.knob / "usage") if cell.state and cell.state.knob else None
+
+
+def _idles(cpu: Cpu) -> int | None:
+    """Return how often a CPU went idle since boot: into any of its states, or refused by one."""
+    counts = [
+        _count(state.knob / name) if state.knob else None
+        for state in cpu.states
+        for name in ("usage", "rejected")
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count(file: Path) -> int | None:
     try:
-        return int((cell.state.knob / "usage").read_text())
+        return int(file.read_text())
     except (OSError, ValueError):
         return None
+
+
+def _grown(so_far: int | None, before: int | None, after: int | None) -> int | None:
+    """Return a count plus what a counter grew by; as it was where that is not known."""
+    if before is None or after is None:
+        return so_far
+    return (so_far or 0) + after - before
 
 
 @contextlib.contextmanager

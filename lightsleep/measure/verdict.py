@@ -27,7 +27,8 @@ With that interval, in this order:
 1. No valid sample, or a driver that counted less than half as many entries as there were samples
    (it was asked for the state but entered another; a polling state may last for several wakes):
    *not entered*, with what was entered instead. Where it is not the state's fault (the wake did
-   not come, the CPU was busy): *too noisy*.
+   not come, the CPU was busy): *too noisy*. A state without a single entry is at fault only if the
+   CPU went idle: if it entered some state, or had this one refused, for every other wake.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
 3. Nothing advertised: said so.
 4. Wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no measure here (as
@@ -65,6 +66,7 @@ class Evidence:
     ``fastest_ns`` is what the fastest tenth of the samples does not exceed. ``invalid`` counts
     samples by reason, ``instead`` by name of the state that the CPU was in, ``usage`` is how often
     the driver says that the state was entered; one that ``polls`` may last for several wakes.
+    ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
     ``disturbed`` says what else went on; None: nothing of note.
     """
 
@@ -76,6 +78,7 @@ class Evidence:
     invalid: Mapping[str, int]
     instead: Mapping[str, int]
     usage: int | None
+    idled: int | None
     polls: bool
     disturbed: str | None
 
@@ -92,15 +95,17 @@ def accepted_ns(advertised_us: int) -> tuple[float, float]:
 
 
 def _unmeasured(evidence: Evidence) -> Verdict | None:
-    raw, usage = evidence.raw, evidence.usage
+    raw, usage, idled = evidence.raw, evidence.usage, evidence.idled
     if raw is None:
         missed = sum(evidence.invalid.get(reason, 0) for reason in NOT_ENTERED)
         total = sum(evidence.invalid.values())
         if not total:
             return Verdict("too-few", None, None, "no sample was taken")
-        if 2 * missed >= total or usage == 0:
+        busy = idled is not None and 2 * idled < total
+        if 2 * missed >= total or (usage == 0 and idled is not None and not busy):
             return Verdict("not-entered", None, None, f"never entered{_instead(evidence)}")
-        return Verdict("too-noisy", None, None, f"no valid sample: {_reasons(evidence.invalid)}")
+        why = "the CPU was busy" if busy else "no valid sample"
+        return Verdict("too-noisy", None, None, f"{why}: {_reasons(evidence.invalid)}")
     if usage is not None and 2 * usage < raw.count and not evidence.polls:
         text = f"chosen {raw.count} times, but the driver counted {usage} entries"
         return Verdict("not-entered", None, None, text)
