@@ -10,8 +10,9 @@ import pytest
 import lightsleep
 from lightsleep.lab import host
 from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.modules import SOURCE, is_source
+from lightsleep.lab.modules import is_source
 from lightsleep.lab.roots import sources
+from lightsleep.sources import KERNEL
 
 pytestmark = pytest.mark.build
 
@@ -36,10 +37,10 @@ def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
     kernel = KERNELS["6.12"]
     headers = kernel.headers.format(debian=ARCHES["x86_64"].debian)
     copy = tmp_path / "kernel"
-    for file in SOURCE.rglob("*"):
+    for file in KERNEL.rglob("*"):
         if file.is_file() and (is_source(file) or file.name == "dkms.conf"):
-            (copy / file.relative_to(SOURCE)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy / file.relative_to(SOURCE))
+            (copy / file.relative_to(KERNEL)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy / file.relative_to(KERNEL))
     (tmp_path / "steps").write_text(STEPS)
     host.run(
         [
@@ -53,7 +54,7 @@ def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
 
 
 def test_the_versions_agree() -> None:
-    text = (SOURCE / "dkms.conf").read_text()
+    text = (KERNEL / "dkms.conf").read_text()
     assert f'PACKAGE_VERSION="{lightsleep.__version__}"' in text
     for module in ("cpuidle_lightsleep", "cpuidle_synthetic", "test_cpuidle_latency"):
-        assert f"obj-m += {module}.o" in (SOURCE / "Kbuild").read_text()
+        assert f"obj-m += {module}.o" in (KERNEL / "Kbuild").read_text()

@@ -9,12 +9,13 @@ from checkers import CHECK_TOOLS, style_tools
 from kernels import seldom
 
 from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.modules import SOURCE, build_modules
+from lightsleep.lab.modules import build_modules
 from lightsleep.lab.roots import kernel_tree
+from lightsleep.sources import KERNEL
 
 pytestmark = pytest.mark.build
 
-SOURCES = sorted(str(x) for x in SOURCE.rglob("*.[ch]") if not x.name.endswith(".mod.c"))
+SOURCES = sorted(str(x) for x in KERNEL.rglob("*.[ch]") if not x.name.endswith(".mod.c"))
 
 
 # One kernel of each further architecture: booting builds for the others.
@@ -27,7 +28,7 @@ def complaints(arch: str, kernel: str, **variables: str) -> tuple[str, list[str]
     """Build for a kernel; return the log, and its warnings about our files."""
     row = ARCHES[arch]
     tree = kernel_tree(row, row.kernels[kernel], CHECK_TOOLS)
-    modules = build_modules(row, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1", **variables})
+    modules = build_modules(row, tree, KERNEL, {"LIGHTSLEEP_TESTS": "1", **variables})
     log = (modules[0].parent / "build.log").read_text()
     warnings = [x for x in log.splitlines() if "warning:" in x and "linux-headers" not in x]
     return log, warnings
@@ -43,7 +44,7 @@ def test_the_compiler_has_nothing_to_say(arch: str, kernel: str) -> None:
 @pytest.mark.parametrize("kernel", SPARSE)
 def test_sparse_has_nothing_to_say(kernel: str) -> None:
     log, warnings = complaints("x86_64", kernel, C="2")
-    of_modules = re.findall(r"(drivers/\S+)\.o", (SOURCE / "Kbuild").read_text())
+    of_modules = re.findall(r"(drivers/\S+)\.o", (KERNEL / "Kbuild").read_text())
     assert len(of_modules) > 10
     for source in of_modules:
         assert f"CHECK   /mnt/{source}.c" in log, "sparse did not run"

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from results import made_up
 
+from lightsleep import sources
 from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, protocol
@@ -44,6 +45,8 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["shell", "--vcpus", "4", "--threads", "3"], 2, "no whole number of cores of 3 threads"),
         (["compare", "idle"], 1, "LIGHTSLEEP_CACHE"),
         (["shell"], 1, "LIGHTSLEEP_CACHE"),
+        (["series", "5.4", "out"], 2, "no series for '5.4'; there are: 6.12, "),
+        (["series", "--help"], 0, "BASE OUT"),
     ],
 )
 def test_bad_input_is_explained(
@@ -71,6 +74,28 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sched pipe" in result.stdout
     assert "The host was 90 % busy with other work" in result.stderr
     assert "cannot write x.json: No space left on device" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["compare", "idle"], ["shell"], ["build", "6.12-series"], ["series", "6.12", "out"]],
+)
+def test_an_installed_package_lacks_the_kernel_part(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sources, "KERNEL", tmp_path / "site-packages/kernel")
+    result = CliRunner().invoke(main, ["lab", *arguments])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "site-packages/kernel" in said
+    assert "pip install -e '.[lab]'" in said
+
+
+def test_what_needs_no_kernel_part_does_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sources, "KERNEL", tmp_path / "site-packages/kernel")
+    assert CliRunner().invoke(main, ["lab", "list"]).exit_code == 0
 
 
 def test_list_names_everything() -> None:

@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from measure_fakes import FakeBackend
 from scan_trees import plant, unfold
 
+from lightsleep import sources
 from lightsleep.cli import main
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
@@ -526,8 +527,10 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
     assert "takes make and gcc: install" in " ".join(run("--load").output.split())
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     assert "cannot build test_cpuidle_latency" in run("--load").output
-    monkeypatch.setattr(module, "SOURCES", bare / "nowhere")
-    assert "make -C kernel dkms-install" in " ".join(run("--load").output.split())
+    monkeypatch.setattr(sources, "KERNEL", bare / "nowhere")
+    said = " ".join(run("--load").output.split())
+    for way_out in ("pip install -e '.[lab]'", "make -C kernel dkms-install", "--mode userspace"):
+        assert way_out in said
 
 
 def test_a_module_that_was_loaded_is_unloaded(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from checkers import style_tools
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import build, series
 from lightsleep.lab.config import ARCHES, SERIES_KERNELS
-from lightsleep.lab.modules import SOURCE
 from lightsleep.lab.source import kernel_source
+from lightsleep.sources import KERNEL
 
 STOCK = "int hook(void)\n{\n\treturn 0;\n}\n"
 MAIL = """\
@@ -232,7 +232,7 @@ def test_our_mails_please_checkpatch_and_apply(kernel: object, tmp_path: Path) -
     assert files == {x.relative_to(fresh) for x in fresh.rglob("*") if x.is_file()}
     assert all((fresh / x).read_bytes() == (applied / x).read_bytes() for x in files)
     assert all(
-        (fresh / x).read_bytes() == (SOURCE / x).read_bytes() for p in patches for x in p.new
+        (fresh / x).read_bytes() == (KERNEL / x).read_bytes() for p in patches for x in p.new
     )
 
 

@@ -277,13 +277,21 @@ def build(kernel: str, arch: str, as_json: bool) -> None:
             click.echo(f"{name:8} {path}")
 
 
+def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
+    """Refuse a version of the kernel that there is no series for."""
+    if base not in (there := bases()):
+        raise click.BadParameter(f"no series for {base!r}; there are: {', '.join(there)}")
+    return base
+
+
 @lab.command()
-@click.argument("base", type=click.Choice(bases()))
+@click.argument("base", callback=known_base)
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 def series(base: str, out: Path) -> None:
     """Write our series for kernel BASE to the folder OUT, as mails for `git am`.
 
-    They are numbered, have the new files in them, and a cover letter before them.
+    They are numbered, have the new files in them, and a cover letter before them. BASE is a
+    version, as the folders of kernel/patches are called.
     """
     check_writable(out / "0000-cover-letter.patch")  # before the kernel's source is fetched
     row = ARCHES["x86_64"].built[f"{base}-series"]

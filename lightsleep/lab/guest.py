@@ -24,6 +24,7 @@ from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.modules import project_modules
 from lightsleep.lab.roots import guest_root
 from lightsleep.lab.vm import VM, Hardware
+from lightsleep.sources import kernel_sources
 
 BOOT_S = 120.0
 SHELL_S = 7 * 24 * 3600.0
@@ -94,6 +95,7 @@ def prepare(
 
     ``note`` hears what is being done. Raises LightsleepError for whatever stands in the way.
     """
+    kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
     kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
     emulator.version(arch)

@@ -10,13 +10,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import lightsleep
 from lightsleep.lab import cache, host
 from lightsleep.lab.config import Arch
 from lightsleep.lab.roots import KernelTree
-
-SOURCE = Path(lightsleep.__file__).parent.parent / "kernel"
-"""The kernel part of this project; not there where only the Python package is installed."""
+from lightsleep.sources import kernel_sources
 
 SOURCES = ("*.[chS]", "Kbuild", "Makefile", "Kconfig")
 
@@ -68,10 +65,5 @@ def build_modules(
 
 
 def project_modules(arch: Arch, tree: KernelTree) -> list[Path]:
-    """Return this project's own modules for ``tree``, those that only tests load among them.
-
-    None where their source is not there.
-    """
-    if not (SOURCE / "Kbuild").exists():
-        return []
-    return build_modules(arch, tree, SOURCE, {"LIGHTSLEEP_TESTS": "1"})
+    """Return this project's own modules for ``tree``, those that only tests load among them."""
+    return build_modules(arch, tree, kernel_sources(), {"LIGHTSLEEP_TESTS": "1"})

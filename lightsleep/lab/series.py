@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.modules import SOURCE
+from lightsleep.sources import KERNEL, kernel_sources
 
 HOOKED = re.compile(r"^--- a/(\S+)", re.MULTILINE)
 CREATED = re.compile(r"^--- /dev/null", re.MULTILINE)
@@ -45,24 +45,26 @@ class Patch:
         """The files of the kernel that the patch changes."""
         return sorted(set(HOOKED.findall(self.path.read_text())))
 
-    def contents(self, kernel: Path = SOURCE) -> list[bytes]:
+    def contents(self, kernel: Path = KERNEL) -> list[bytes]:
         """Return all that the mechanism is made of but words, for the key of a cache."""
         named = [part for x in self.new for part in (x.encode(), (kernel / x).read_bytes())]
         _, _, change = self.path.read_bytes().partition(b"\n---\n")
         return [self.name.encode(), change, *named]
 
 
-def bases(kernel: Path = SOURCE) -> list[str]:
+def bases(kernel: Path | None = None) -> list[str]:
     """Return the versions of the kernel that there is a series for."""
+    kernel = kernel or kernel_sources()
     return sorted(path.parent.name for path in kernel.glob("patches/*/series"))
 
 
-def read_series(base: str, kernel: Path = SOURCE) -> tuple[Patch, ...]:
+def read_series(base: str, kernel: Path | None = None) -> tuple[Patch, ...]:
     """Return the series for version ``base``, in order.
 
     Raises LightsleepError, with file and line, where it names what is not there or what is not
     as this module describes it.
     """
+    kernel = kernel or kernel_sources()
     file = kernel / "patches" / base / "series"
     if not file.exists():
         found = ", ".join(bases(kernel)) or "none"
@@ -112,7 +114,7 @@ def _wrong(patch: Patch, before: Sequence[Patch], kernel: Path) -> str | None:
     return None
 
 
-def apply(patch: Patch, source: Path, kernel: Path = SOURCE) -> None:
+def apply(patch: Patch, source: Path, kernel: Path = KERNEL) -> None:
     """Change ``source``, a kernel's, as ``patch`` says, and put the new files there.
 
     Raises LightsleepError where a hook does not apply, to the letter, or a new file is not new.
@@ -151,7 +153,7 @@ def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:
 
 
 def write_mails(
-    patches: Sequence[Patch], archive: Path, out: Path, kernel: Path = SOURCE
+    patches: Sequence[Patch], archive: Path, out: Path, kernel: Path = KERNEL
 ) -> list[Path]:
     """Write the series to ``out`` as numbered mails, a cover letter first, and return them.
 

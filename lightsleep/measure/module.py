@@ -14,9 +14,9 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
+from lightsleep.sources import kernel_sources
 
 NAME = "test_cpuidle_latency"
-SOURCES = Path(__file__).parents[2] / "kernel"
 HEADERS = Path("/lib/modules")
 LOCKDOWN = Path("sys/kernel/security/lockdown")
 
@@ -88,11 +88,13 @@ def _load() -> None:
 def _build(folder: Path) -> Path:
     release = os.uname().release
     headers = HEADERS / release / "build"
-    if not SOURCES.is_dir():
+    try:
+        sources = kernel_sources()
+    except LightsleepError as error:
         raise NoModule(
-            f"{NAME} is not installed, and its sources are not beside this program: in "
-            "lightsleep's sources, make -C kernel dkms-install"
-        )
+            f"{NAME} is not installed, and cannot be built: {error.message}, "
+            f"or make -C kernel dkms-install, {USERSPACE}"
+        ) from error
     if not (headers / "Makefile").exists():
         raise NoModule(
             f"{NAME} is not installed, and no headers of kernel {release} to build it with: apt "
@@ -101,7 +103,7 @@ def _build(folder: Path) -> Path:
     if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
         raise NoModule(f"building {NAME} takes {' and '.join(missing)}: install it, {USERSPACE}")
     click.echo(f"building {NAME} for kernel {release}", err=True)
-    shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
+    shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
     if refusal := _run(["make", "-C", str(folder), f"BUILD={headers}", "modules"]):
         raise NoModule(f"cannot build {NAME} for kernel {release}:\n{refusal}")
     return folder / f"{NAME}.ko"
