@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -88,6 +89,19 @@ class VerbGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; say what to install where it lacks a package of somebody else."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "lightsleep", *sys.stdlib_module_names):
+                raise
+            raise LightsleepError(
+                f"this takes the Python package {package}, which is not installed: in "
+                "lightsleep's sources, pip install -e '.[lab]'"
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
