@@ -10,7 +10,7 @@ from results import made_up
 from lightsleep import sources
 from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cli, protocol
+from lightsleep.lab import cli, experiment, protocol
 from lightsleep.lab.config import ARCHES
 
 
@@ -103,3 +103,13 @@ def test_list_names_everything() -> None:
     assert result.exit_code == 0
     for word in ("idle", "6.12", "6.1", "backports", *ARCHES):
         assert word in result.output
+
+
+@pytest.mark.parametrize("columns", ["20", "40", None])
+def test_list_cuts_no_name(columns: str | None) -> None:
+    out = CliRunner().invoke(main, ["lab", "list"], env={"COLUMNS": columns}).output
+    for name in (*experiment.names(), "6.12-series-debug"):
+        assert name in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    if columns is None:
+        assert "our series of patches, PREEMPT_RT, and CPUs without the tick\n" in out

@@ -242,9 +242,39 @@ def test_virtio_queues(tmp_path: Path) -> None:
     assert second["source"]["enabled"] is False
     assert (third["name"], third["cpus"], third["source"]) == ("virtio1-input.0", [], None)
     out = show(root)
-    assert re.search("4,283 +5,000 +4,000 +3,990 +12 +200 +22,000 +polled", out)
-    assert re.search("17 +70 +1 +0 +0 +100,000 +30,000 +too slow", out)
-    assert re.search("9 +(- +){6}interrupts", out)
+    assert re.search("virtio0-req.0 .* 4,283 +polled", out)
+    assert re.search("virtio0-req.1 .* 17 +too slow", out)
+    assert re.search("virtio1-input.0 .* 9 +interrupts", out)
+    assert re.search("virtio0-req.0 +5,000 +4,000 +3,990 +12 +200 +22,000", out)
+    assert re.search("virtio0-req.1 +70 +1 +0 +0 +100,000 +30,000", out)
+    assert out.count("virtio1-input.0") == 1
+
+
+def busy(root: Path) -> Path:
+    """A machine of large numbers."""
+    plant(unfold("lightsleep-tcg", root), QUEUES.replace("4000 ", "1375000000 ") + SOURCES)
+    return plant(root, f"{CPU}/cpu{{0-1}}/cpuidle/state0/usage: 3022470000")
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_no_number_and_no_name_is_ever_cut(width: int, tmp_path: Path) -> None:
+    result = run("--root", busy(tmp_path), "-v", width=width)
+    for whole in ("virtio0-req.0", "1,375,000,283", "6,044,940,000", "3,022,470,000", "22,000"):
+        assert whole in result.stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in result.stdout
+
+
+def test_80_columns_are_enough_for_large_numbers(tmp_path: Path) -> None:
+    out = run("--root", busy(tmp_path), width=80).stdout
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_lines_of_a_file_are_as_long_as_what_they_say(tmp_path: Path) -> None:
+    unfold("kvm-haltpoll-zero", tmp_path)
+    out = CliRunner().invoke(scan, ["--root", str(tmp_path)], env={"COLUMNS": None}).stdout
+    (finding,) = lint(collect(tmp_path)[0])
+    assert len(finding.why) > 100
+    assert f"    {finding.why}\n" in out
 
 
 def test_poll_sources_of_another_shape_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from lightsleep import terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
@@ -135,7 +136,7 @@ def compare(
         result = protocol.compare(name, chosen, machine, runs, seed, show)
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
     with written(*writes):
-        print_table(result, Console())
+        print_table(result, terminal.output())
         _print_remarks(result, console)
 
 
@@ -304,7 +305,7 @@ def series(base: str, out: Path) -> None:
 @lab.command("list")
 def list_() -> None:
     """Show the experiments, the architectures and their kernels."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = Table("what", "name", "about", box=None, show_header=False, pad_edge=False)
     for name in experiment.names():
         table.add_row("experiment", name, experiment.load(name).title)
     for arch in ARCHES.values():
@@ -315,4 +316,4 @@ def list_() -> None:
         for built in arch.built.values():
             origin = f"linux-source-{built.version} of {built.suite}"
             table.add_row("  kernel", built.name, f"built from {origin}: {built.purpose}")
-    Console().print(table)
+    terminal.output().print(terminal.whole(table, "about"), crop=False)

@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lightsleep import terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
 from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
@@ -147,7 +148,7 @@ def measure(
         if as_json:
             click.echo(json.dumps(result.to_json()))
         else:
-            render(Console(highlight=False), result, verbose)
+            render(terminal.output(), result, verbose)
 
 
 def _end(number: int, _frame: object) -> None:

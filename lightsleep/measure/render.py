@@ -12,6 +12,7 @@ from lightsleep import cpulist
 from lightsleep.measure.result import Figures, MeasureResult, Row
 from lightsleep.measure.units import us
 from lightsleep.scan.render import woken
+from lightsleep.terminal import whole
 
 # So many CPUs are shown one by one; more are folded unless asked for.
 SHOWN = 4
@@ -32,13 +33,13 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
     for row in result.rows:
         by_cpu[row.cpu].append(row)
     if len(by_cpu) > SHOWN and not verbose:
-        console.print(_folded(result.rows))
+        console.print(_folded(result.rows), crop=False)
         console.print(f"\n{len(by_cpu)} CPUs, folded; -v shows each")
     else:
         for number, (cpu, rows) in enumerate(by_cpu.items()):
             if number:
                 console.print()
-            console.print(_of_cpu(cpu, rows))
+            console.print(_of_cpu(cpu, rows), crop=False)
     console.print(
         "\nAll in us. own: median minus that of the busy CPU, with its 95 % interval; "
         "p50, p90, p99, max: as measured."
@@ -70,7 +71,7 @@ def _table(title: str, first: str) -> Table:
     table.add_column(first)
     table.add_column("by")
     for column in ("adv", "n", "p50", "p90", "p99", "max", "own"):
-        table.add_column(column, justify="right", no_wrap=True)
+        table.add_column(column, justify="right")
     table.add_column("verdict")
     return table
 
@@ -91,7 +92,7 @@ def _of_cpu(cpu: int, rows: list[Row]) -> Table:
             _own(row),
             Text(row.verdict.text, STYLE.get(row.verdict.kind, "")),
         )
-    return table
+    return whole(table, "verdict")
 
 
 def _folded(rows: list[Row]) -> Table:
@@ -115,7 +116,7 @@ def _folded(rows: list[Row]) -> Table:
             Text(first.verdict.kind, STYLE.get(first.verdict.kind, "")),
             cpulist.format(row.cpu for row in same),
         )
-    return table
+    return whole(table, "cpus")
 
 
 def _medians(figures: list[Figures]) -> tuple[float, ...]:

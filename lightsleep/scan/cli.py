@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from lightsleep.options import cpus_option
 from lightsleep.scan.collect import collect
@@ -15,6 +14,7 @@ from lightsleep.scan.lint import Finding, lint
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
 from lightsleep.scan.record import record
 from lightsleep.scan.render import render
+from lightsleep.terminal import output
 
 
 def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
@@ -62,4 +62,4 @@ def scan(
     if as_json:
         click.echo(json.dumps(document(result, findings), indent=1))
     else:
-        render(Console(highlight=False), result, findings, verbose)
+        render(output(), result, findings, verbose)

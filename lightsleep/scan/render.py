@@ -13,6 +13,7 @@ from lightsleep import cpulist
 from lightsleep.scan import explain
 from lightsleep.scan.lint import Finding
 from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State, Wakes
+from lightsleep.terminal import whole
 
 SEVERITY_STYLE = {"warning": "bold yellow", "note": "bold cyan"}
 
@@ -26,6 +27,8 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
         parts.append(_facts(polling))
     if scan.queues:
         parts.append(_queues(scan.queues))
+    if any(queue.source for queue in scan.queues):
+        parts.append(_sources(scan.queues))
     if verbose:
         parts += _per_cpu(scan)
     if verbose and scan.problems:
@@ -36,14 +39,14 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
     for number, part in enumerate(parts):
         if number:
             console.print()
-        console.print(part)
+        console.print(part, crop=False)
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid("name", "value", padding=(0, 2))
     for name, value in facts:
         grid.add_row(Text(name, style="bold"), Text(value))
-    return grid
+    return whole(grid, "value")
 
 
 def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
@@ -142,7 +145,7 @@ def _states(scan: Scan, cpus: list[Cpu]) -> Table:
             *(_meter(same, scan.kernel.uptime_s) if meter else ()),
             Text(state.desc or ""),
         )
-    return table
+    return whole(table, "description")
 
 
 def _meter(same: list[State], uptime_s: float | None) -> tuple[str, str]:
@@ -202,8 +205,7 @@ def _queues(queues: list[Queue]) -> Table:
     title = Text("virtio queues", style="bold")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("queue")
-    counts = ("polls", "hits", "lingers", "expired", "ns/look", "ns/hit")
-    for column in ("irq", "cpu", "interrupts", *counts):
+    for column in ("irq", "cpu", "interrupts"):
         table.add_column(column, justify="right")
     table.add_column("while idle")
     for queue in queues:
@@ -213,15 +215,25 @@ def _queues(queues: list[Queue]) -> Table:
             str(queue.irq),
             cpulist.format(queue.cpus) or "-",
             _number(queue.interrupts),
-            *(_number(n) for n in _counts(source)),
             "interrupts" if not source else "polled" if source.enabled else "too slow",
         )
-    return table
+    return whole(table)
 
 
-def _counts(source: PollSource | None) -> tuple[int | None, ...]:
-    if not source:
-        return (None,) * 6
+def _sources(queues: list[Queue]) -> Table:
+    """Return what came of polling the queues; beside the other columns it would be too wide."""
+    title = Text("virtio queues, polled", style="bold")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("queue")
+    for column in ("polls", "hits", "lingers", "expired", "ns/look", "ns/hit"):
+        table.add_column(column, justify="right")
+    for queue in queues:
+        if queue.source:
+            table.add_row(Text(queue.name), *map(_number, _counts(queue.source)))
+    return whole(table)
+
+
+def _counts(source: PollSource) -> tuple[int | None, ...]:
     look_ns = source.peek_ns // source.peeks if source.peeks else None
     hit_ns = source.handle_ns // source.handled if source.handled else None
     return source.polls, source.hits, source.lingers, source.expired, look_ns, hit_ns
@@ -284,7 +296,7 @@ def _per_cpu(scan: Scan) -> Iterator[Table]:
     for cpu in scan.cpus:
         if len(cpu.siblings) > 1:
             siblings.add_row(str(cpu.number), cpulist.format(cpu.siblings))
-    return (table for table in (states, polls, siblings) if table.rows)
+    return (whole(table) for table in (states, polls, siblings) if table.rows)
 
 
 def _counters(*columns: str) -> Table:
