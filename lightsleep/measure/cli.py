@@ -175,7 +175,10 @@ def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backe
         except module.NoModule as error:
             if mode == "module" or load:
                 raise
-            remarks = [error.message]
+            remarks = [
+                f"measured from user space, because {error.why}; with the module "
+                f"({error.remedy}), every sample proves its state, and ends at the interrupt"
+            ]
     return stack.enter_context(userspace.attached(ROOT)), remarks
 
 

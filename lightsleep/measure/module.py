@@ -24,21 +24,27 @@ USERSPACE = "or measure with --mode userspace, which is less certain"
 
 
 class NoModule(LightsleepError):
-    """The module is not loaded, or cannot be used; the message says what to do."""
+    """The module is not loaded, or cannot be used: ``why``, and with which ``remedy`` it could."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        """Keep both; the message names the other way out, too."""
+        super().__init__(f"{why}: {remedy}, {USERSPACE}")
+        self.why = why
+        self.remedy = remedy
 
 
 @contextlib.contextmanager
 def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
     """Hand out the module's backend; with ``load``, load the module where it is not loaded.
 
-    What was loaded here is unloaded at the end. Raises NoModule where it cannot be used.
+    What was loaded here is unloaded at the end. Raises NoModule where it cannot be used,
+    LightsleepError where it does not build.
     """
     with contextlib.ExitStack() as stack:
         if not (root / "sys/module" / NAME).is_dir():
             if not load:
                 raise NoModule(
-                    f"the kernel module {NAME} is not loaded: let --load load or build it, "
-                    f"{USERSPACE}"
+                    f"the kernel module {NAME} is not loaded", "let --load load or build it"
                 )
             _load()
             stack.callback(_unload)
@@ -52,14 +58,14 @@ def _check_debugfs(root: Path) -> None:
     locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
     if locked:
         raise NoModule(
-            f"the kernel is locked down ({locked[1]}), which closes debugfs: boot without Secure "
-            f"Boot or lockdown=, {USERSPACE}"
+            f"the kernel is locked down ({locked[1]}), which closes debugfs",
+            "boot without Secure Boot or lockdown=",
         )
     if not _mounted(root):
-        raise NoModule("debugfs is not mounted: mount -t debugfs debugfs /sys/kernel/debug")
+        raise NoModule("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
     raise NoModule(
-        f"{NAME} is loaded, but /{FILES} is not there: the module of another version? "
-        f"Unload it (rmmod {NAME}) and use --load, {USERSPACE}"
+        f"{NAME} is loaded, but /{FILES} is not there (the module of another version?)",
+        f"unload it (rmmod {NAME}) and use --load",
     )
 
 
@@ -82,7 +88,7 @@ def _load() -> None:
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
         module = _build(Path(scratch) / "kernel")
         if refusal := _run(["insmod", str(module)]):
-            raise NoModule(f"the kernel refuses {NAME}: {_hint(refusal)}, {USERSPACE}")
+            raise NoModule(f"the kernel refuses {NAME}", _hint(refusal))
 
 
 def _build(folder: Path) -> Path:
@@ -92,20 +98,20 @@ def _build(folder: Path) -> Path:
         sources = kernel_sources()
     except LightsleepError as error:
         raise NoModule(
-            f"{NAME} is not installed, and cannot be built: {error.message}, "
-            f"or make -C kernel dkms-install, {USERSPACE}"
+            f"{NAME} is not installed, and cannot be built",
+            f"{error.message}, or make -C kernel dkms-install",
         ) from error
     if not (headers / "Makefile").exists():
         raise NoModule(
-            f"{NAME} is not installed, and no headers of kernel {release} to build it with: apt "
-            f"install linux-headers-{release} (or what your distribution calls them), {USERSPACE}"
+            f"{NAME} is not installed, and no headers of kernel {release} to build it with",
+            f"apt install linux-headers-{release} (or what your distribution calls them)",
         )
     if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
-        raise NoModule(f"building {NAME} takes {' and '.join(missing)}: install it, {USERSPACE}")
+        raise NoModule(f"building {NAME} takes {' and '.join(missing)}", "install it")
     click.echo(f"building {NAME} for kernel {release}", err=True)
     shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
     if refusal := _run(["make", "-C", str(folder), f"BUILD={headers}", "modules"]):
-        raise NoModule(f"cannot build {NAME} for kernel {release}:\n{refusal}")
+        raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}")
     return folder / f"{NAME}.ko"
 
 
