@@ -28,7 +28,7 @@ VERBS = {
         "What waking costs here; are the advertised latencies true?",
     ),
     "report": ("lightsleep.report.cli", "report", "One self-contained HTML page from results."),
-    "lab": ("lightsleep.lab.cli", "lab", "The QEMU lab: compare, shell, list."),
+    "lab": ("lightsleep.lab.cli", "lab", "The QEMU lab: compare, shell, build, series, list."),
 }
 
 
@@ -85,9 +85,10 @@ class VerbGroup(click.Group):
         """Import and return one verb, or None where there is no such verb."""
         if cmd_name not in VERBS:
             return None
-        module, attribute, _ = VERBS[cmd_name]
+        module, attribute, text = VERBS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        command.short_help = text
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

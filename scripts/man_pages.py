@@ -16,4 +16,5 @@ for verb in VERBS:
     command = main.get_command(None, verb)  # type: ignore[arg-type]
     assert command is not None
     main.add_command(command, verb)
+main.short_help = main.help
 write_man_pages("lightsleep", main, version=__version__, target_dir=str(folder))

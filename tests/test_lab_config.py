@@ -22,6 +22,20 @@ def test_package_names_are_complete(arch: config.Arch) -> None:
             assert re.fullmatch(r"linux-(image|headers)-[a-z0-9.-]+", package.format(debian="x"))
 
 
+def rows_of_docs() -> dict[str, list[str]]:
+    """Return the cells of the tables of docs/lab.md, by each of the names in the first one."""
+    lines = (Path(__file__).parents[1] / "docs/lab.md").read_text().splitlines()
+    rows = [[x.strip() for x in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    return {name: cells for cells in rows for name in cells[0].split(", ")}
+
+
+def test_docs_have_all_kernels() -> None:
+    documented = rows_of_docs()
+    for arch in ARCHES.values():
+        assert documented[arch.name][2].split(", ") == [*arch.kernels]
+        assert documented.keys() >= arch.built.keys()
+
+
 def test_rows_are_found_by_their_own_names() -> None:
     assert all(name == row.name for name, row in ARCHES.items())
     assert all(name == row.name for arch in ARCHES.values() for name, row in arch.kernels.items())

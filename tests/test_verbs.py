@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command as a whole: help, and verbs that lack what they need."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from lightsleep.cli import VERBS, main
+from lightsleep.lab.cli import lab
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 PROGRAM = """
 import sys
@@ -37,3 +45,26 @@ def test_a_bug_is_not_taken_for_a_missing_package(blocked: str) -> None:
     done = without([blocked], "report", "x.json")
     assert "Traceback" in done.stderr
     assert "pip" not in done.stderr
+
+
+def test_help_names_all_commands_of_the_lab() -> None:
+    _, _, text = VERBS["lab"]
+    assert sorted(re.findall(r"\w+", text.partition(":")[2])) == sorted(lab.commands)
+    assert text in CliRunner().invoke(main, ["lab", "--help"]).output
+
+
+def test_no_line_of_help_is_cut() -> None:
+    for arguments in ([], ["lab"]):
+        text = CliRunner().invoke(main, [*arguments, "--help"], env={"COLUMNS": "80"}).output
+        assert "..." not in text.partition("Commands:")[2]
+
+
+def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, SCRIPTS / "man_pages.py", tmp_path], check=True)
+    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.1")}
+    assert pages.keys() == {"lightsleep", *(f"lightsleep-{verb}" for verb in VERBS)} | {
+        f"lightsleep-lab-{name}" for name in lab.commands
+    }
+    for page in pages.values():
+        (name,) = re.findall(r"^\.SH NAME\n(.*)$", page, re.MULTILINE)
+        assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)

@@ -81,7 +81,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     return runs
 
 
-@lab.command()
+@lab.command(short_help="Run an experiment, show what differs.")
 @click.argument("name")
 @arch_option
 @kernel_option
@@ -254,7 +254,7 @@ def shell(
         guest.close()
 
 
-@lab.command()
+@lab.command(short_help="Build or fetch a kernel, print where it is.")
 @click.argument("kernel", callback=available)
 @arch_option
 @click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
@@ -285,7 +285,7 @@ def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
     return base
 
 
-@lab.command()
+@lab.command(short_help="Write our series of patches as mails.")
 @click.argument("base", callback=known_base)
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 def series(base: str, out: Path) -> None:
@@ -302,7 +302,7 @@ def series(base: str, out: Path) -> None:
         click.echo(mail)
 
 
-@lab.command("list")
+@lab.command("list", short_help="Show experiments, architectures, kernels.")
 def list_() -> None:
     """Show the experiments, the architectures and their kernels."""
     table = Table("what", "name", "about", box=None, show_header=False, pad_edge=False)
