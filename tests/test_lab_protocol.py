@@ -319,10 +319,3 @@ def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> 
     assert by_role["control"].modules == by_role["baseline"].modules
     assert by_role["control"].append == by_role["baseline"].append
     assert all(metric.description for metric in EXPERIMENT.metrics)
-
-
-def test_the_cpu_model_is_found_whatever_it_is_called() -> None:
-    assert protocol.cpu_model("processor\t: 0\nmodel name\t: QEMU TCG\n") == "QEMU TCG"
-    assert protocol.cpu_model("processor\t: 0\ncpu\t\t: POWER9\n") == "POWER9"
-    assert protocol.cpu_model("") == "unknown"
-    assert protocol.cpu_model(Path("/proc/cpuinfo").read_text())

@@ -23,9 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scan_trees import NAMES, plant, unfold
 
+from lightsleep.measure.machine import read as read_machine
 from lightsleep.scan import explain
 from lightsleep.scan.cli import document, scan
-from lightsleep.scan.collect import collect, idle_options
+from lightsleep.scan.collect import collect, cpu_model, idle_options
 from lightsleep.scan.lint import lint
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree
@@ -324,6 +325,23 @@ def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
     # The parameters are there on every x86 kernel; the governor only in a KVM guest.
     assert "guest_halt_poll_ns" not in show(unfold("lightsleep-tcg", tmp_path / "tcg"))
     assert "guest_halt_poll_ns" in show(unfold("kvm-haltpoll", tmp_path / "kvm"))
+
+
+def test_the_cpu_model_is_found_whatever_it_is_called() -> None:
+    assert cpu_model("processor\t: 0\nmodel\t: 6\nmodel name\t: QEMU TCG\n") == "QEMU TCG"
+    assert cpu_model("processor\t: 0\ncpu\t\t: POWER9\n") == "POWER9"
+    assert cpu_model("processor\t: 0\nCPU part\t: 0xd0c\n") == "CPU part 0xd0c"
+    assert cpu_model("model name\t: \ncpu\t: POWER9\n") == "POWER9"
+    assert cpu_model("") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "polls"), [("POLL", True), ("poll", True), ("snooze", True), ("POLLUX", False)]
+)
+def test_states_that_poll_are_known_by_name(name: str, polls: bool, tmp_path: Path) -> None:
+    plant(unfold("intel-laptop", tmp_path), f"{CPU}/cpu0/cpuidle/state0/name: {name}")
+    assert collect(tmp_path)[0].cpus[0].states[0].polls is polls
+    assert read_machine(tmp_path).cpus[0].states[0].polls is polls
 
 
 def test_idle_options() -> None:

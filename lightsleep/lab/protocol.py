@@ -36,6 +36,7 @@ from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
 from lightsleep.result import CompareResult, MetricResult
+from lightsleep.scan.collect import cpu_model
 
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
@@ -365,7 +366,7 @@ def guest_facts(guest: Guest) -> dict[str, Any]:
     return {
         "kernel": guest.run(["uname", "-r"]).stdout.strip(),
         "cmdline": guest.read_text("/proc/cmdline").strip(),
-        "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")),
+        "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")) or "unknown",
         "cpuidle_driver": guest.read_text(f"{cpuidle}/current_driver").strip(),
         "governor": guest.read_text(f"{cpuidle}/current_governor").strip(),
         "modules": sorted(x.split()[0] for x in guest.read_text("/proc/modules").splitlines()),
@@ -375,15 +376,8 @@ def guest_facts(guest: Guest) -> dict[str, Any]:
 def host_facts(arch: Arch) -> dict[str, Any]:
     """Return what matters about the machine that runs the guests."""
     return {
-        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()),
+        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "qemu": emulator.version(arch),
     }
-
-
-def cpu_model(cpuinfo: str) -> str:
-    """Return the CPU's name from /proc/cpuinfo, whose key for it depends on the architecture."""
-    rows = (row.split(":", 1) for row in cpuinfo.splitlines() if ":" in row)
-    keys = {key.strip(): value.strip() for key, value in rows}
-    return keys.get("model name") or keys.get("cpu") or keys.get("CPU part") or "unknown"

@@ -12,8 +12,7 @@ from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.model import Scan, State
 from lightsleep.scan.tree import Tree
 
-# Idle states in which a CPU watches memory, so that a store wakes it: by name or description.
-POLLS = re.compile(r"POLL|snooze", re.IGNORECASE)
+# Said in the description of states in which a CPU watches memory, so that a store wakes it.
 MONITORS = re.compile(r"\bMWAIT\b")
 
 
@@ -99,7 +98,7 @@ def _state(root: Path, cpu: int, state: State) -> IdleState:
         name=state.name,
         latency_us=state.latency_us,
         residency_us=state.residency_us,
-        polls=bool(POLLS.fullmatch(state.name) or MONITORS.search(state.desc or "")),
+        polls=state.polls or bool(MONITORS.search(state.desc or "")),
         disabled=bool(state.disabled),
         knob=root / CPU_DIR / f"cpu{cpu}/cpuidle/state{state.index}",
     )

@@ -97,7 +97,7 @@ def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
         offline=_offline(tree),
         isolated=tree.cpus(f"{CPU_DIR}/isolated") or [],
         smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
-        cpu_model=_cpu_model(tree),
+        cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
         latency_limit_us=_latency_limit_us(tree),
         haltpoll=_haltpoll(tree),
@@ -146,11 +146,12 @@ def _hypervisor(tree: Tree) -> str | None:
     return None
 
 
-def _cpu_model(tree: Tree) -> str | None:
-    model = re.search(
-        r"(?m)^(?:model name|cpu)[ \t]*:[ \t]*(.{1,64})", tree.text("proc/cpuinfo") or ""
-    )
-    return model[1].strip() if model else None
+def cpu_model(cpuinfo: str) -> str | None:
+    """Return the CPU's name from /proc/cpuinfo, whose key for it depends on the architecture."""
+    for key, prefix in (("model name", ""), ("cpu", ""), ("CPU part", "CPU part ")):
+        if model := re.search(rf"(?m)^{key}[ \t]*:[ \t]*(\S.{{0,63}})", cpuinfo):
+            return prefix + model[1].strip()
+    return None
 
 
 def _can_mwait(tree: Tree) -> bool | None:

@@ -17,8 +17,6 @@ from lightsleep.scan.model import Cpu, Scan, State
 
 Severity = Literal["warning", "note"]
 
-# States of these names spin; no other way to tell is visible from user space.
-POLLING_STATES = {"POLL", "snooze"}
 LIGHTSLEEP_DRIVER = "lightsleep"
 HALTPOLL_DEFAULTS = {
     "guest_halt_poll_ns": 200_000,
@@ -109,11 +107,11 @@ def _on(cpus: list[Cpu]) -> str | None:
 
 def _deeper(cpu: Cpu) -> list[State]:
     """Return the states of a CPU that do not poll."""
-    return [state for state in cpu.states if state.name not in POLLING_STATES]
+    return [state for state in cpu.states if not state.polls]
 
 
 def _polls_first(cpu: Cpu) -> bool:
-    return bool(cpu.states) and cpu.states[0].name in POLLING_STATES
+    return bool(cpu.states) and cpu.states[0].polls
 
 
 def _state_pairs(scan: Scan) -> Iterator[tuple[Cpu, State, State]]:

@@ -55,6 +55,11 @@ class State:
     promoted: int | None
     """How often promotion ended this state."""
 
+    @property
+    def polls(self) -> bool:
+        """Whether a CPU in it spins; nothing that user space sees but its name tells."""
+        return self.name.lower() in ("poll", "snooze")
+
 
 @dataclass(frozen=True)
 class PollStats:

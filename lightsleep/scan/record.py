@@ -23,7 +23,7 @@ from lightsleep.scan.collect import (
 )
 from lightsleep.scan.tree import Tree
 
-CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|machine|flags)[ \t]*:.*\n"
+CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|CPU part|machine|flags)[ \t]*:.*\n"
 CPU_FLAGS = {"hypervisor", "monitor"}
 
 
