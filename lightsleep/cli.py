@@ -12,7 +12,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -62,6 +61,21 @@ def _output_checked() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _packages_named() -> Iterator[None]:
+    """Say what to install where a verb lacks a package of somebody else."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "lightsleep", *sys.stdlib_module_names):
+            raise
+        raise LightsleepError(
+            f"this takes the Python package {package}, which is not installed: in "
+            "lightsleep's sources, pip install -e '.[lab]'"
+        ) from error
+
+
 class VerbGroup(click.Group):
     """A click group that imports the module of a verb when the verb is used."""
 
@@ -74,7 +88,7 @@ class VerbGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb."""
-        with _output_checked():
+        with _output_checked(), _packages_named():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,19 +104,6 @@ class VerbGroup(click.Group):
         assert isinstance(command, click.Command)
         command.short_help = text
         return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; say what to install where it lacks a package of somebody else."""
-        try:
-            return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package in ("", "lightsleep", *sys.stdlib_module_names):
-                raise
-            raise LightsleepError(
-                f"this takes the Python package {package}, which is not installed: in "
-                "lightsleep's sources, pip install -e '.[lab]'"
-            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
