@@ -140,15 +140,22 @@ def test_selftest(kernel: str) -> None:
 @pytest.mark.build
 @pytest.mark.more
 @pytest.mark.parametrize(
-    ("kernel", "append"),
-    [(KERNEL, "isolcpus=domain,1"), (RT, "nohz_full=1"), (DEBUG, "isolcpus=domain,1")],
+    ("kernel", "append", "governor"),
+    [
+        (KERNEL, "isolcpus=domain,1", "ladder"),
+        # menu goes by the next timer where the tick is stopped, and is not misled.
+        (RT, "nohz_full=1", "ladder"),
+        # ladder goes by latencies, which are short beside the sleeps of this kernel.
+        (DEBUG, "isolcpus=domain,1", "menu"),
+    ],
 )
-def test_isolated_cpus_are_left_alone_unless_asked_for(kernel: str, append: str) -> None:
+def test_isolated_cpus_are_left_alone_unless_asked_for(
+    kernel: str, append: str, governor: str
+) -> None:
     machine = Machine(
         kernel=kernel,
         accel="tcg-icount",
-        # menu goes by the next timer where the tick is stopped, and is not misled.
-        append=f"{append} cpuidle.governor=ladder",
+        append=f"{append} cpuidle.governor={governor}",
         modules=(states_module(kernel),),
     )
     with boot(machine, "promote-isolated", ENOUGH_S) as guest:
