@@ -56,6 +56,7 @@
  * @go: wakes @thread
  * @done: @thread ran
  * @alone: nobody else can wake @cpu, so @thread sleeps on a timer after @go
+ * @sleep_us: for so long; the CPU has to be idle by then
  * @due_ns: when the timer of @thread was due
  * @woke_ns: when @thread ran
  * @quit: @thread is to leave
@@ -68,6 +69,7 @@ struct probe {
 	struct completion go;
 	struct completion done;
 	bool alone;
+	unsigned int sleep_us;
 	u64 due_ns;
 	u64 woke_ns;
 	bool quit;
@@ -83,7 +85,7 @@ static int probe_thread(void *data)
 		if (READ_ONCE(probe->quit))
 			break;
 		if (probe->alone) {
-			ktime_t due = ktime_add_us(ktime_get(), 2 * HALT_COST_SETTLE_US);
+			ktime_t due = ktime_add_us(ktime_get(), probe->sleep_us);
 
 			probe->due_ns = ktime_to_ns(due);
 			set_current_state(TASK_UNINTERRUPTIBLE);
@@ -163,11 +165,13 @@ static int sample(struct probe *probe, enum idle_wait how, u64 *latency_ns)
 	int ret;
 
 	probe->ops->force(probe->cpu, how);
+	probe->sleep_us = 2 * HALT_COST_SETTLE_US;
 	do {
 		if (probe->alone)
 			ret = sample_timer(probe, how, latency_ns);
 		else
 			ret = sample_wake(probe, how, latency_ns);
+		probe->sleep_us *= 2;
 	} while (ret == -EAGAIN && --tries);
 	return ret;
 }
