@@ -79,7 +79,8 @@ def test_every_state_of_every_cpu(polling_guest: Guest) -> None:
             for name in ("busy", "POLL", "HALT"):
                 assert rows[cpu, source, name]["latencies_ns"], (cpu, source, name)
         assert rows[cpu, "timer", "HALT"]["path"] == "timer"
-        assert rows[cpu, "ipi", "HALT"]["path"] == "ipi"
+        # HALT polls first, and a busy host may stop the CPU in that.
+        assert rows[cpu, "ipi", "HALT"]["path"] in ("ipi", "mixed")
         assert rows[cpu, "ipi", "HALT"]["source_cpu"] == 1 - cpu
         assert rows[cpu, "ipi", "HALT"]["usage"] >= len(rows[cpu, "ipi", "HALT"]["latencies_ns"])
         assert rows[cpu, "ipi", "POLL"]["path"] in ("none", "mixed")
