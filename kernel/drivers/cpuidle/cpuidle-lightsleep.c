@@ -19,16 +19,17 @@
  * A poll is booked to the POLL state, whichever state it was entered from, so
  * residencies in sysfs are true.
  *
- * Nothing on the way out of a poll reads a clock or takes a decision. The
- * period is settled when the CPU enters idle the next time, when nobody waits
- * for it, from the residency that the cpuidle core has measured anyway.
+ * Nothing on the way from a poll to the task that was woken reads a clock or
+ * takes a decision. The period is settled when the CPU enters idle the next time,
+ * when nobody waits for it, from the residency that the cpuidle core has measured
+ * anyway.
  *
  * Context of both enter functions: idle task of the CPU that owns @dev, called
  * and left with interrupts off and preemption disabled. RCU is watching
- * (CPUIDLE_FLAG_RCU_IDLE) except within idle_driver_halt(). While a poll runs,
- * interrupts are on. Everything in struct lightsleep is written by its own CPU
- * alone, but for @forced; others only read single words, so there is nothing to
- * lock.
+ * (CPUIDLE_FLAG_RCU_IDLE) except within idle_driver_halt() and, for a moment,
+ * idle_driver_pass_quiescent_state(). While a poll runs, interrupts are on.
+ * Everything in struct lightsleep is written by its own CPU alone, but for
+ * @forced; others only read single words, so there is nothing to lock.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
