@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The agent and its host side, over a socket pair instead of a virtio port."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -63,8 +64,10 @@ def test_a_command_that_a_signal_ends(agent: Agent) -> None:
 
 def test_a_command_over_its_time_dies_with_its_children(agent: Agent, tmp_path: Path) -> None:
     script = f"sleep 1000 & echo $! > {tmp_path}/pid; echo started; wait"
-    with pytest.raises(CommandTimeout, match=r"after 1 s.*started"):
+    with pytest.raises(CommandTimeout, match=r"after 1 s.*started") as caught:
         agent.run(["sh", "-c", script], 1)
+    said = caught.value.message
+    assert re.search(r"(?s)process \d+, S: sh -c .*process \d+, S: sleep 1000", said)
     status = Path("/proc") / (tmp_path / "pid").read_text().strip() / "stat"
     deadline = time.monotonic() + 20
     while status.exists() and status.read_text().split()[2] != "Z":

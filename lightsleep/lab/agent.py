@@ -78,7 +78,8 @@ class Agent:
             reply = self._finish(request, KILL_S, f"{' '.join(argv)}, killed after {timeout_s} s")
             printed = (reply["stdout"] + reply["stderr"])[-2000:]
             raise CommandTimeout(
-                f"{' '.join(argv)}: killed after {timeout_s:g} s; it had printed: {printed!r}"
+                f"{' '.join(argv)}: killed after {timeout_s:g} s; it had printed: {printed!r}; "
+                f"what it was doing:\n{reply.get('processes', '(it had just ended)')}"
             ) from None
         return Completed(**{k: reply[k] for k in ("rc", "stdout", "stderr", "duration_s")})
 

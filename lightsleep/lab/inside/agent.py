@@ -10,7 +10,8 @@ JSON lines over a virtio-serial port, one request at a time, each answered with 
     {"id": 3, "write": "/path", "text": "..."}
         -> {"id": 3}
     {"kill": 1}
-        kills the process group of request 1, which then is answered
+        kills the process group of request 1, which then is answered, with "processes" beside the
+        rest: what each of them was doing
 
 What fails is answered with {"id": ..., "error": "..."}. The measured idle CPU must not be
 disturbed, so the agent always blocks in one system call and never arms a timer: the host keeps
@@ -77,8 +78,35 @@ def contents(fd: int) -> str:
     return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
 
+def family(first: int) -> list[int]:
+    """Return a process and all that descend from it, parents first."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [first]
+    for process in found:
+        found += sorted(children.get(process, []))
+    return found
+
+
+def doing(process: int) -> str:
+    """Return what a process is doing, and where in the kernel each of its threads sleeps."""
+    text = ""
+    with contextlib.suppress(OSError):  # it has just ended, or we are not root
+        folder = Path("/proc", str(process))
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        text = f"process {process}, {state}: {' '.join(command.split())[:200]}\n"
+        for stack in sorted(folder.glob("task/*/stack")):
+            text += stack.read_text()
+    return text
+
+
 def run(port: Port, request: dict[str, Any]) -> dict[str, Any]:
     """Run one command to its end, or until the host says kill."""
+    processes = {}
     files = [memory_file(request.get("stdin", "")), memory_file(), memory_file()]
     start = time.monotonic()
     try:
@@ -97,6 +125,7 @@ def run(port: Port, request: dict[str, Any]) -> dict[str, Any]:
             wait.register(port.fd, select.POLLIN)
             while not any(fd == child_fd for fd, _ in wait.poll()):
                 if port.receive().get("kill") == request["id"]:
+                    processes["processes"] = "".join(map(doing, family(child.pid)))
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(child.pid, signal.SIGKILL)
             duration_s = time.monotonic() - start
@@ -107,6 +136,7 @@ def run(port: Port, request: dict[str, Any]) -> dict[str, Any]:
             "stdout": contents(files[1]),
             "stderr": contents(files[2]),
             "duration_s": duration_s,
+            **processes,
         }
     finally:
         for fd in files:
