@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A boot that the emulator spoiled is tried once more; one that the kernel spoiled is not."""
+"""A start that the emulator spoiled is tried again; one that the kernel spoiled is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import guest
 from lightsleep.lab.accel import Accelerator
-from lightsleep.lab.agent import AgentGone
+from lightsleep.lab.agent import AgentGone, Completed
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.vm import Hardware, with_files
@@ -25,6 +25,7 @@ RACED = """\
 [    1.669810] Code: 90 90 f3 0f 1e fa 41 54 55 53 66 <90> e8 c1 ed f0 ff 48 03
 [    1.671848] Kernel panic - not syncing: Fatal exception in interrupt
 """
+LOADED = "[    1.500000] a module, in a guest that has booted\n"
 BROKEN = RACED.replace("53 66 <90>", "53 cc <90>")
 HARDWARE = Hardware(
     ARCHES["x86_64"], Accelerator("tcg", "a test"), Path("image"), Path("initramfs"), Path("root")
@@ -51,8 +52,13 @@ def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[s
             self.log = log
 
         def hello(self, _: float) -> None:
+            if self.log and LOADED not in self.log:
+                raise AgentGone("the guest went away")
+
+        def run(self, *_: object) -> Completed:
             if self.log:
                 raise AgentGone("the guest went away")
+            return Completed(0, "", "", 0.0)
 
     monkeypatch.setattr(guest, "VM", FakeVM)
     monkeypatch.setattr(guest, "Agent", FakeAgent)
@@ -60,7 +66,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[s
     return closed
 
 
-def test_what_the_emulator_spoiled_is_tried_once_more(
+def test_what_the_emulator_spoiled_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     closed = boots(monkeypatch, tmp_path, RACED, "")
@@ -69,8 +75,19 @@ def test_what_the_emulator_spoiled_is_tried_once_more(
     assert [x.read_text() for x in tmp_path.iterdir()] == [RACED]
 
 
-def test_but_not_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    boots(monkeypatch, tmp_path, RACED, RACED)
+def test_so_is_a_guest_that_it_spoiled_as_modules_were_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = boots(monkeypatch, tmp_path, LOADED + RACED, RACED, "")
+    started = Guest(Machine(modules=("a", "b")), HARDWARE)
+    started.wait()
+    assert not closed
+    started.load()
+    assert closed == [LOADED + RACED, RACED]
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    boots(monkeypatch, tmp_path, RACED, RACED, RACED)
     with pytest.raises(EmulatorRaced, match=r"went away; .*QEMU's emulation"):
         Guest(Machine(), HARDWARE).wait()
 

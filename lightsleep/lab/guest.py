@@ -27,6 +27,9 @@ from lightsleep.lab.vm import VM, Hardware
 from lightsleep.sources import kernel_sources
 
 BOOT_S = 120.0
+REBOOTS = 2
+"""How often a guest is booted anew that QEMU's emulation ended before it did anything."""
+
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
@@ -147,6 +150,7 @@ class Guest:
         """Start QEMU with ``hardware``, made for a machine that may differ in its parameters."""
         self.machine = machine
         self.name = name
+        self._boot_s = BOOT_S
         self._hardware = replace(hardware, append=machine.append, vcpus=machine.vcpus)
         self._start()
 
@@ -154,25 +158,43 @@ class Guest:
         self.vm = VM(self._hardware)
         self._agent = Agent(self.vm.agent, self._watch)
         self._complained = False
+        self._booted = False
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
         """Wait until the guest has booted; ``load`` comes next."""
-        try:
-            self._hello(timeout_s)
-        except EmulatorRaced:
-            self.vm.close()
-            self._start()
-            self._hello(timeout_s)
-
-    def _hello(self, timeout_s: float) -> None:
-        with self._watched():
-            try:
-                self._agent.hello(timeout_s)
-            except TimeoutError:
-                raise AgentGone(f"not booted within {timeout_s:g} s") from None
+        self._boot_s = timeout_s
+        self._unspoiled(self._wait)
 
     def load(self) -> None:
         """Load the modules that belong to this machine."""
+        self._unspoiled(self._load)
+
+    def _unspoiled(self, step: Callable[[], None]) -> None:
+        """Take a step of the start, on a guest booted anew where QEMU's emulation spoils it.
+
+        Both steps patch code that other CPUs run, and until now the guest has done nothing else.
+        """
+        for left in reversed(range(REBOOTS + 1)):
+            try:
+                step()
+                return
+            except EmulatorRaced:
+                if not left:
+                    raise
+            self.vm.close()
+            self._start()
+
+    def _wait(self) -> None:
+        with self._watched():
+            try:
+                self._agent.hello(self._boot_s)
+            except TimeoutError:
+                raise AgentGone(f"not booted within {self._boot_s:g} s") from None
+        self._booted = True
+
+    def _load(self) -> None:
+        if not self._booted:
+            self._wait()
         for module in self.machine.modules:
             self.insmod(module)
 

@@ -267,9 +267,9 @@ def attempt(
         for arm in experiment.arms:
             # Alone: what a module measures as it is loaded is not disturbed by the other guests.
             with running(guests[arm.name]):
+                guests[arm.name].load()
                 if accelerator.real_time:
                     check_clock(guests[arm.name])
-                guests[arm.name].load()
                 facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
         metrics = promised(experiment, guests)
         load = Load([guest.vm.process.pid for guest in guests.values()])
