@@ -78,7 +78,7 @@ def busy(guest: Guest) -> Iterator[None]:
 def measure(guest: Guest) -> dict[str, float]:
     """Call CPUs that poll, then CPUs that are busy."""
     bring_up(guest)
-    values: dict[str, float] = {}
+    values = {"many_0_ns": call_ns(guest, 0, wait=False)}
     before = guest.read_text("/proc/interrupts")
     for n in TARGETS:
         values[f"many_{n}_ns"] = call_ns(guest, n, wait=False)
@@ -138,6 +138,13 @@ EXPERIMENT = Experiment(
         ),
     ),
     metrics=(
+        Metric(
+            "many_0_ns",
+            "ns",
+            "lower",
+            "Call to nobody",
+            "The same with no CPU to call: what the clock and a caller that has slept take",
+        ),
         *(
             Metric(
                 f"many_{n}_ns",
