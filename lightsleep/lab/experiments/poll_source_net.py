@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What requests over the network gain when idle CPUs poll a virtio device for the answers.
 
-The guest asks, the host answers, over and over, each time one small message: the guest's only CPU
-is idle in between. QEMU carries the messages, in a thread that needs a core of the host, as does
-the program that answers.
+The guest asks, the host answers, over and over, each time one small message. QEMU carries the
+messages, in a thread that needs a core of the host, as does the program that answers. Once it
+answers at once, when an emulated CPU that has just asked is not idle yet, and once it takes its
+time, as a server does that has something to do: then the guest's only CPU waits for the answer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import select
 import socket
+import socketserver
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 
 from lightsleep.errors import LightsleepError
@@ -29,6 +34,9 @@ HOST = "10.0.2.2"
 
 CLIENT = ("sockperf", "ping-pong", "--tcp", "--msg-size", "64", "--time", "2", "-i", HOST)
 
+LATE_US = 200
+"""How much later the answer comes that does not come at once, at least."""
+
 METRICS = (
     Metric(
         "rr_per_s",
@@ -44,16 +52,42 @@ METRICS = (
         "Interrupts per request",
         "Of the network device, both directions, in /proc/interrupts",
     ),
+    Metric(
+        "rr_late_per_s",
+        "/s",
+        "higher",
+        f"The same, answered {LATE_US} us later",
+        f"Pairs per second, where the host takes {LATE_US} us or more over every answer",
+    ),
+    Metric(
+        "irqs_per_rr_late",
+        "",
+        "lower",
+        "Interrupts per late answer",
+        "Of the network device, both directions, in /proc/interrupts",
+    ),
 )
 
 
 def measure(guest: Guest) -> dict[str, float]:
-    """Exchange messages with the host for a while."""
+    """Exchange messages with the host for a while, then with one that takes its time."""
     connect(guest)
-    with server() as port:
-        before = device_interrupts(guest)
-        output = guest.run([*CLIENT, "-p", str(port)]).stdout
-        irqs = device_interrupts(guest) - before
+    with server() as port, late(port) as late_port:
+        rr_per_s, irqs_per_rr = exchange(guest, port)
+        rr_late_per_s, irqs_per_rr_late = exchange(guest, late_port)
+    return {
+        "rr_per_s": rr_per_s,
+        "irqs_per_rr": irqs_per_rr,
+        "rr_late_per_s": rr_late_per_s,
+        "irqs_per_rr_late": irqs_per_rr_late,
+    }
+
+
+def exchange(guest: Guest, port: int) -> tuple[float, float]:
+    """Return the requests and responses per second, and the interrupts that each pair took."""
+    before = device_interrupts(guest)
+    output = guest.run([*CLIENT, "-p", str(port)]).stdout
+    irqs = device_interrupts(guest) - before
     found = {
         part: re.search(rf"\[{part}\].*RunTime=([\d.]+) sec;.*ReceivedMessages=(\d+)", output)
         for part in ("Total Run", "Valid Duration")
@@ -61,7 +95,7 @@ def measure(guest: Guest) -> dict[str, float]:
     total, valid = found["Total Run"], found["Valid Duration"]
     if not total or not valid:
         raise LightsleepError(f"{guest.name}: sockperf says\n{output}")
-    return {"rr_per_s": int(valid[2]) / float(valid[1]), "irqs_per_rr": irqs / int(total[2])}
+    return int(valid[2]) / float(valid[1]), irqs / int(total[2])
 
 
 def connect(guest: Guest) -> None:
@@ -87,6 +121,36 @@ def server() -> Iterator[int]:
             yield port
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def late(port: int) -> Iterator[int]:
+    """Answer as whoever listens on ``port`` does, but later; yield the port to ask."""
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            asks = self.request
+            with socket.create_connection(("127.0.0.1", port)) as answers:
+                for line in (asks, answers):
+                    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    for line in select.select([asks, answers], [], [])[0]:
+                        message = line.recv(65536)
+                        if not message:
+                            return
+                        if line is answers:
+                            time.sleep(LATE_US / 1e6)
+                        (asks if line is answers else answers).sendall(message)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
+        relay.daemon_threads = True
+        thread = threading.Thread(target=relay.serve_forever)
+        thread.start()
+        try:
+            yield relay.server_address[1]
+        finally:
+            relay.shutdown()
+            thread.join()
 
 
 def device_interrupts(guest: Guest) -> int:
