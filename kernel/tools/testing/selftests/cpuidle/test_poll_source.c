@@ -9,7 +9,8 @@
  * handler runs where and as an interrupt handler does. @complaints counts what
  * did not.
  *
- * peek_ns and handle_ns make the driver as slow as a test wants it.
+ * peek_ns and handle_ns make the driver as slow as a test wants it, handle_ns also
+ * where the event interrupts.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -147,6 +148,7 @@ static struct poll_source source = {
 static void device_interrupt(void *unused)
 {
 	notified++;
+	spin_ns(handle_ns);
 	consumed = READ_ONCE(produced);
 	poll_source_notified(&source);
 }
