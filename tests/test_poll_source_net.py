@@ -19,7 +19,7 @@ def test_an_answer_that_is_late_is_whole() -> None:
                 while message := line.recv(100):
                     line.sendall(message)
 
-        threading.Thread(target=echo).start()
+        threading.Thread(target=echo, daemon=True).start()
         with (
             late(listening.getsockname()[1]) as port,
             socket.create_connection(("127.0.0.1", port)) as asking,

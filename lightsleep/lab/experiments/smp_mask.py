@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
             "ns",
             "lower",
             "Call to nobody",
-            "The same with no CPU to call: what the clock and a caller that has slept take",
+            "Median time of smp_call_function_many() with no CPU to call: what is in all of these",
         ),
         *(
             Metric(
