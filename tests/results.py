@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from lightsleep.result import Better, CompareResult, MetricResult, Role
+from lightsleep.compare.result import Better, CompareResult, MetricResult, Role
 
 ROLES: dict[str, Role] = {
     "stock": "baseline",

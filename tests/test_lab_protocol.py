@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from results import made_up
 
+from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import hosttime, protocol
@@ -25,7 +26,6 @@ from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.hosttime import ThreadTime
 from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
-from lightsleep.result import FORMAT, CompareResult
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 

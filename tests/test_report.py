@@ -14,14 +14,15 @@ from click.testing import CliRunner, Result
 from pages import Page, assert_self_contained
 from results import ROLES, made_up
 
-from lightsleep import wording
-from lightsleep.analysis import analyse
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.analysis import analyse
+from lightsleep.compare.method import compare, summarise
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
 from lightsleep.report.cli import report
 from lightsleep.report.page import render
 from lightsleep.report.plots import ecdf_plot
-from lightsleep.stats import compare, summarise
 
 
 def run(*arguments: object) -> Result:
@@ -57,13 +58,13 @@ def test_figures_on_the_page_are_those_of_stats(html: str) -> None:
         for arm, samples in metric.samples.items():
             summary = summarise(samples)
             assert summary
-            assert wording.value(summary.median, metric.unit) in text
-            assert wording.span(summary.ci_low, summary.ci_high, metric.unit) in text
-            assert wording.span(summary.q1, summary.q3, metric.unit) in text
+            assert units.value(summary.median, metric.unit) in text
+            assert units.span(summary.ci_low, summary.ci_high, metric.unit) in text
+            assert units.span(summary.q1, summary.q3, metric.unit) in text
             assert " ".join(map(str, samples)) in text
             if arm != "stock":
                 comparison = compare(metric.samples["stock"], samples, metric.better)
-                assert wording.effect_interval(comparison, metric.unit) in text
+                assert words.effect_interval(comparison, metric.unit) in text
 
 
 def test_verdicts_are_said_in_words(html: str) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from measurements import STATES, State, made_up, without_samples
 from pages import Page, assert_self_contained
 
-from lightsleep import wording
+from lightsleep import units
 from lightsleep.files import write_json
 from lightsleep.measure.result import MeasureResult, Row
 from lightsleep.report import measure_words
@@ -69,7 +69,7 @@ def test_every_figure_is_on_the_page(html: str, result: MeasureResult) -> None:
     for figures in (each for row in result.rows for each in (row.raw, row.subtracted) if each):
         assert figures.ci_ns
         p50, p90, p99, most, low, high = (
-            wording.digits(ns / 1000, "µs")
+            units.digits(ns / 1000, "µs")
             for ns in (
                 figures.p50_ns,
                 figures.p90_ns,

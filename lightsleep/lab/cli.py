@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightsleep import terminal
+from lightsleep.compare.result import CompareResult
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
@@ -23,7 +24,6 @@ from lightsleep.lab.config import ARCHES, lookup
 from lightsleep.lab.guest import Described, Guest, Machine, prepare
 from lightsleep.lab.series import bases, read_series, write_mails
 from lightsleep.lab.source import kernel_source
-from lightsleep.result import CompareResult
 
 LEAST_RUNS = 5
 
@@ -114,7 +114,7 @@ def compare(
 
     `lightsleep lab list` names the experiments.
     """
-    from lightsleep.table import print_table  # needs numpy, which only a result needs
+    from lightsleep.compare.table import print_table  # needs numpy, which only a result needs
 
     try:
         chosen = experiment.load(name)

@@ -13,11 +13,11 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lightsleep.compare.result import Better, Role
 from lightsleep.lab import experiments
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import lookup
 from lightsleep.lab.guest import Guest
-from lightsleep.result import Better, Role
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import emulator, hosttime
 from lightsleep.lab.config import Arch
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
-from lightsleep.result import CompareResult, MetricResult
 from lightsleep.scan.collect import cpu_model
 
 SETTLE_S = 1.0

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from lightsleep import cpulist
 from lightsleep.measure.result import Figures, MeasureResult, Row
-from lightsleep.measure.units import us
 from lightsleep.scan.render import woken
 from lightsleep.terminal import whole
+from lightsleep.units import us
 
 # So many CPUs are shown one by one; more are folded unless asked for.
 SHOWN = 4

@@ -47,13 +47,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightsleep.measure.result import Figures, Verdict
-from lightsleep.measure.summary import rank
-from lightsleep.measure.units import us
+from lightsleep.order import ranks
+from lightsleep.units import us
 
 RATIO = 1.25
 SLACK_NS = 2000
 MAX_SAMPLES = 10_000
-MIN_SAMPLES = next(n for n in range(1, 100) if rank(n))
+MIN_SAMPLES = next(n for n in range(1, 100) if ranks(n)[0])
 
 # Reasons why a sample is invalid that speak of the state, not of something that came between.
 NOT_ENTERED = {"wrong-state", "not-entered", "not-polling"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from lightsleep import analysis, result
+from lightsleep.compare import analysis, result
 from lightsleep.document import Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from markupsafe import Markup
 
-from lightsleep import wording
-from lightsleep.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
+from lightsleep.compare import words
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
+from lightsleep.compare.method import Verdict
+from lightsleep.compare.result import CompareResult
 from lightsleep.report import plots
 from lightsleep.report.rows import Rows, flat, text_of
-from lightsleep.result import CompareResult
-from lightsleep.stats import Verdict
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
             _metric(f"{key}m{index}", metric, result, limit) for index, metric in enumerate(metrics)
         ],
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
-        control=wording.control_sentences(metrics, result.baseline),
+        control=words.control_sentences(metrics, result.baseline),
         environment=flat(result.environment, said_elsewhere={"guests"}),
         protocol=flat(result.protocol, said_elsewhere={"runs", "warmup", "seed", "order"}),
         guests=_guests(result),
@@ -83,7 +83,7 @@ def _metric(
         strip=Markup(plots.strip_plot(metric, f"{key}s")),
         ecdf=Markup(ecdf) if ecdf else None,
         scale=plots.scale_of(metric),
-        sentences=wording.sentences(metric, result.baseline, limit),
+        sentences=words.sentences(metric, result.baseline, limit),
     )
 
 

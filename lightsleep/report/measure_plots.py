@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from lightsleep import wording
+from lightsleep import units
 from lightsleep.measure.result import Row
 from lightsleep.report.cdf import Curve, Dashes, Limits, cdf_plot
 from lightsleep.report.measure_words import Idle, idle, label
@@ -80,7 +80,7 @@ def _plot(
 ) -> Plot:
     curves = curves_of(rows, looks)
     medians = (
-        f"{curve.label}: {wording.value(statistics.median(curve.pooled_us), 'µs')}"
+        f"{curve.label}: {units.value(statistics.median(curve.pooled_us), 'µs')}"
         for curve in curves
     )
     return Plot(title, Markup(cdf_plot(curves, limits, key)), ", ".join(medians))

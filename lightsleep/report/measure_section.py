@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lightsleep import cpulist, wording
+from lightsleep import cpulist, units
 from lightsleep.measure.result import MeasureResult, Row, VerdictKind
 from lightsleep.report import measure_words
 from lightsleep.report.cdf import limits_of
@@ -121,8 +121,8 @@ def _cell(rows: Sequence[Row]) -> Cell:
     figures = [row.subtracted if subtracted else row.raw for row in rows]
     medians_us = sorted(each.p50_ns / 1000 for each in figures if each)
     return Cell(
-        median=wording.value(statistics.median(medians_us), "µs") if medians_us else "",
-        reach=wording.span(medians_us[0], medians_us[-1], "µs") if len(medians_us) > 1 else "",
+        median=units.value(statistics.median(medians_us), "µs") if medians_us else "",
+        reach=units.span(medians_us[0], medians_us[-1], "µs") if len(medians_us) > 1 else "",
         subtracted=subtracted,
         findings=[
             _finding(kind, [row for row in rows if row.verdict.kind == kind], of=len(rows))
@@ -138,7 +138,7 @@ def _finding(kind: VerdictKind, rows: Sequence[Row], of: int) -> Finding:
     return Finding(
         kind=kind,
         cpus="" if len(rows) == of else cpulist.format(row.cpu for row in rows),
-        ratio=wording.value(statistics.median(ratios), "×") if ratios else "",
+        ratio=units.value(statistics.median(ratios), "×") if ratios else "",
     )
 
 

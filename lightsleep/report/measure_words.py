@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from lightsleep import wording
+from lightsleep import units
 from lightsleep.measure.result import Mode, Row, RowPath, VerdictKind
 
 
@@ -80,7 +80,7 @@ def label(state: Idle) -> str:
     """Return a state and what it advertises, which tells states of one name apart."""
     if state.advertised_us is None:
         return state.name
-    return f"{state.name} ({wording.digits(state.advertised_us, '')} µs)"
+    return f"{state.name} ({units.digits(state.advertised_us, '')} µs)"
 
 
 def unusual(row: Row) -> bool:

@@ -8,12 +8,13 @@ from typing import Any
 
 import jinja2
 
-from lightsleep import __version__, wording
+from lightsleep import __version__, units
+from lightsleep.compare import words
+from lightsleep.compare.result import CompareResult
 from lightsleep.measure.result import MeasureResult
 from lightsleep.report import compare_section, measure_section, measure_words, plots
 from lightsleep.report.compare_section import CompareSection
 from lightsleep.report.measure_section import MeasureSection
-from lightsleep.result import CompareResult
 
 Result = CompareResult | MeasureResult
 Section = CompareSection | MeasureSection
@@ -24,9 +25,10 @@ PLURAL = {"compare": "comparisons", "measure": "measurements"}
 NAMES: dict[str, Any] = {
     "metric_titles": compare_section.metric_titles,
     "colours": plots.COLOURS,
-    "marks": wording.MARKS,
-    "words": measure_words,
-    "wording": wording,
+    "marks": words.MARKS,
+    "measure_words": measure_words,
+    "words": words,
+    "units": units,
     "version": __version__,
 }
 

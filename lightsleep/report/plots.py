@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from lightsleep import wording
-from lightsleep.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep import units
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep.compare.result import Role
 from lightsleep.report.svg import INK, blank, style, to_svg
-from lightsleep.result import Role
 
 WIDE = 10.0  # arms whose medians differ by more than this factor need a logarithmic axis
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
@@ -109,7 +109,7 @@ def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) 
 
 
 def _label(arm: ArmAnalysis, unit: str) -> str:
-    median = wording.value(arm.summary.median, unit) if arm.summary else "no samples"
+    median = units.value(arm.summary.median, unit) if arm.summary else "no samples"
     return f"{short(arm.name)}\n{median}"
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from lightsleep.compare.result import Role
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.pipe import PIPE, SCHED_PIPE_S
 from lightsleep.lab.promotions import KERNEL, Counts, counts, need_states
-from lightsleep.result import Role
 
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "100")
 CYCLIC = (

@@ -4,11 +4,8 @@
 Benchmark times are skewed, have outliers and come in small numbers, so nothing here assumes a
 distribution.
 
-The interval of a median is a pair of order statistics: of n sorted samples, the k-th smallest
-and the k-th largest enclose the true median unless fewer than k samples fell on one side of it,
-which is a matter of coin tosses: the confidence is 1 - 2 P(B < k) with B ~ Binomial(n, 1/2).
-The largest k that still gives 95 % is used. Fewer than six samples cannot give 95 % whatever k
-is, so the confidence that was really reached goes with every interval (93.75 % for n = 5).
+The interval of a median is a pair of order statistics (``order.py``). Fewer than six samples cannot
+give 95 %, so the confidence that was really reached goes with every interval (93.75 % for n = 5).
 
 Two arms differ where these intervals do not overlap, which is stricter than a test of the
 difference at 5 %. Below MIN_SAMPLES no verdict is given. How large a difference is, as a ratio
@@ -23,11 +20,10 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
-from lightsleep.result import Better
+from lightsleep.compare.result import Better
+from lightsleep.order import CONFIDENCE, median_ranks
 
-CONFIDENCE = 0.95
 MIN_SAMPLES = 5
 RESAMPLES = 10_000
 TINY = 1e-18  # no ratio is taken of samples under this: none of a quantity worth dividing by
@@ -103,14 +99,14 @@ def summarise(samples: Sequence[float]) -> Summary | None:
         return None
     ordered = np.sort(np.asarray(samples, dtype=float))
     n = len(ordered)
-    k = max(1, int(binom.ppf((1 - CONFIDENCE) / 2, n, 0.5)))
+    low, high, confidence = median_ranks(n)
     q1, median, q3 = np.quantile(ordered, [0.25, 0.5, 0.75])
     return Summary(
         n=n,
         median=float(median),
-        ci_low=float(ordered[k - 1]),
-        ci_high=float(ordered[n - k]),
-        confidence=float(1 - 2 * binom.cdf(k - 1, n, 0.5)),
+        ci_low=float(ordered[low - 1]),
+        ci_high=float(ordered[high - 1]),
+        confidence=confidence,
         minimum=float(ordered[0]),
         q1=float(q1),
         q3=float(q3),

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lightsleep import wording
-from lightsleep.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
-from lightsleep.result import CompareResult
-from lightsleep.stats import Comparison, Verdict
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
+from lightsleep.compare.method import Comparison, Verdict
+from lightsleep.compare.result import CompareResult
 
 STYLES = {
     Verdict.BETTER: "green",
@@ -51,12 +52,12 @@ def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
     name = Text(f"  {arm.name}")
     if arm.summary is None:
         return [name, Text("no samples"), Text(""), Text("0"), Text(""), Text("")]
-    ends = wording.span(arm.summary.ci_low, arm.summary.ci_high, unit)
-    if wording.falls_short(arm.summary):
+    ends = units.span(arm.summary.ci_low, arm.summary.ci_high, unit)
+    if words.falls_short(arm.summary):
         ends += " *"
     return [
         name,
-        Text(wording.value(arm.summary.median, unit)),
+        Text(units.value(arm.summary.median, unit)),
         Text(ends),
         Text(str(arm.summary.n)),
         _against(arm.baseline, unit, is_control=arm.role == "control"),
@@ -68,19 +69,19 @@ def _against(comparison: Comparison | None, unit: str, *, is_control: bool = Fal
     if comparison is None:
         return Text("")
     verdict = comparison.verdict
-    said = wording.effect(comparison, unit) if verdict.differs else verdict
+    said = words.effect(comparison, unit) if verdict.differs else verdict
     style = "bold red" if is_control and verdict.differs else STYLES.get(verdict, "")
-    return Text(f"{wording.MARKS[verdict]} {said}", style=style)
+    return Text(f"{words.MARKS[verdict]} {said}", style=style)
 
 
 def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console) -> None:
     console.print()
     summaries = [arm.summary for metric in metrics for arm in metric.arms if arm.summary]
-    short = {wording.confidence(s): s.n for s in summaries if wording.falls_short(s)}
+    short = {words.confidence(s): s.n for s in summaries if words.falls_short(s)}
     if short:
         reached = ", ".join(sorted(short, key=lambda text: short[text]))
         console.print(Text(f"* confidence reached: {reached}; 95 % needs 6 samples"))
-    for well, said in wording.control_sentences(metrics, baseline):
+    for well, said in words.control_sentences(metrics, baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"
         console.print(Text(f"{warning}control: {said}", style=style))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How figures and verdicts are said: digits, units, and sentences a stranger understands."""
+"""How verdicts are said, in sentences a stranger understands."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
-from lightsleep.analysis import ArmAnalysis, MetricAnalysis
-from lightsleep.stats import CONFIDENCE, Comparison, Estimate, Summary, Verdict
+from lightsleep import units
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep.compare.method import Comparison, Estimate, Summary, Verdict
+from lightsleep.order import CONFIDENCE
 
 MARKS = {
     Verdict.BETTER: "✔",
@@ -23,16 +24,6 @@ ADVERBS = {
     **dict.fromkeys(("s", "ms", "us", "µs", "ns"), ("faster", "slower")),
     "": ("fewer", "more"),
 }
-
-
-def value(number: float, unit: str) -> str:
-    """Return a number with its unit, in digits that mean something: 0.402 s, 39,700, 99.93 %."""
-    return f"{digits(number, unit)} {unit}".rstrip()
-
-
-def span(low: float, high: float, unit: str) -> str:
-    """Return an interval with its unit: 0.39 to 0.41 s."""
-    return f"{digits(low, unit)} to {value(high, unit)}"
 
 
 def falls_short(summary: Summary) -> bool:
@@ -51,10 +42,10 @@ def effect(comparison: Comparison, unit: str) -> str:
     if difference is None:
         return ""
     if factor is None or unit == "%":
-        number = digits(abs(difference.value), unit, points=True)
+        number = units.digits(abs(difference.value), unit, points=True)
         amount = f"{number} points" if unit == "%" else f"{number} {unit}".rstrip()
     else:
-        amount = f"{_factor_digits(factor.value)} ×"
+        amount = f"{units.factor(factor.value)} ×"
     return f"{amount} {_adverb(comparison, unit)}"
 
 
@@ -67,9 +58,9 @@ def effect_interval(comparison: Comparison, unit: str) -> str:
         low, high = difference.low, difference.high
         if difference.value < 0:
             low, high = -high, -low
-        ends, sign = [digits(end, unit, points=True) for end in (low, high)], unit
+        ends, sign = [units.digits(end, unit, points=True) for end in (low, high)], unit
     else:
-        ends, sign = [_factor_digits(end) for end in (factor.low, factor.high)], "×"
+        ends, sign = [units.factor(end) for end in (factor.low, factor.high)], "×"
     return f"{ends[0]} to {ends[1]} {sign.replace('%', 'points')}".rstrip()
 
 
@@ -138,25 +129,3 @@ def _factor(comparison: Comparison) -> Estimate | None:
     """Return by what factor the values differ, at least 1: "5 times slower", never 0.2."""
     ratio = comparison.ratio
     return ratio.inverse() if ratio and ratio.value < 1 else ratio
-
-
-def _factor_digits(factor: float) -> str:
-    return f"{factor:,.{3 if abs(factor - 1) < 0.1 else _decimals(factor)}f}"
-
-
-def digits(number: float, unit: str, *, points: bool = False) -> str:
-    """Return a number in at least three significant digits.
-
-    ``points`` marks a difference of percentages, which is far smaller than they are.
-    """
-    if unit == "" and number == round(number) and abs(number) < 1e15:
-        return f"{number:,.0f}"
-    if number and not 1e-6 <= abs(number) < 1e15:
-        return f"{number:.3g}"
-    if unit == "%":
-        return f"{number:.{3 if points and abs(number) < 0.1 else 2}f}"
-    return f"{number:,.{_decimals(number)}f}"
-
-
-def _decimals(number: float) -> int:
-    return max(0, 2 - math.floor(math.log10(abs(number)))) if number else 0

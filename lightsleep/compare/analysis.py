@@ -10,8 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from lightsleep.result import CompareResult, MetricResult, Role
-from lightsleep.stats import Comparison, Summary, compare, summarise
+from lightsleep.compare.method import Comparison, Summary, compare, summarise
+from lightsleep.compare.result import CompareResult, MetricResult, Role
 
 
 @dataclass(frozen=True)

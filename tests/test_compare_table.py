@@ -10,8 +10,8 @@ import pytest
 from results import made_up
 from rich.console import Console
 
-from lightsleep.result import CompareResult
-from lightsleep.table import print_table
+from lightsleep.compare.result import CompareResult
+from lightsleep.compare.table import print_table
 
 
 def printed(result: CompareResult, *, terminal: bool = False) -> str:

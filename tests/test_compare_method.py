@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightsleep import wording
-from lightsleep.result import Better
-from lightsleep.stats import (
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.method import (
     MIN_SAMPLES,
     RESAMPLES,
     Verdict,
@@ -23,6 +23,7 @@ from lightsleep.stats import (
     compare,
     summarise,
 )
+from lightsleep.compare.result import Better
 
 values = st.floats(-1e18, 1e18)
 positive = st.floats(1e-9, 1e9)
@@ -176,7 +177,7 @@ def test_zeros_have_a_difference_but_no_ratio() -> None:
     assert comparison.ratio is None
     assert comparison.difference
     assert comparison.difference.value == 39_700
-    assert wording.sentence("x", comparison, "y", "") == (
+    assert words.sentence("x", comparison, "y", "") == (
         "x has 39,700 more than y (95 % CI 39,700 to 39,700)"
     )
     assert compare([0.0] * 6, [0.0] * 6, "lower").verdict is Verdict.SAME
@@ -221,7 +222,7 @@ def test_shortcut_bootstrap_has_the_distribution_of_the_real_one(n: int) -> None
     ],
 )
 def test_digits_and_units(number: float, unit: str, said: str) -> None:
-    assert wording.value(number, unit) == said
+    assert units.value(number, unit) == said
 
 
 @pytest.mark.parametrize(
@@ -246,4 +247,4 @@ def test_verdicts_in_words(
     unit: str, better: Better, baseline: float, arm: float, said: str
 ) -> None:
     comparison = compare([baseline] * 6, [arm] * 6, better)
-    assert wording.sentence("a", comparison, "b", unit) == said
+    assert words.sentence("a", comparison, "b", unit) == said

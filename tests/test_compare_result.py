@@ -15,10 +15,10 @@ import pytest
 from results import made_up
 
 from lightsleep import document as document_module
+from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
-from lightsleep.result import FORMAT
 
 Document = dict[str, Any]
 
@@ -46,7 +46,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, document: Document) -> Non
 
 
 def test_the_schema_is_a_schema_and_describes_every_key() -> None:
-    text = resources.files("lightsleep").joinpath("result.schema.json").read_text()
+    text = resources.files("lightsleep.compare").joinpath("result.schema.json").read_text()
     schema = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(schema)
 

@@ -109,6 +109,6 @@ FORMAT = Format(
     SCHEMA,
     VERSION,
     "a result of a comparison",
-    resources.files("lightsleep").joinpath("result.schema.json"),
+    resources.files("lightsleep.compare").joinpath("result.schema.json"),
     _built,
 )
