@@ -26,7 +26,9 @@ BASE := 6.12
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kernel series check check-quick check-more lint bench-policy man clean clean-cache
+TEST := tests
+
+.PHONY: help demo kernel series test check check-quick check-more lint bench-policy man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -77,7 +79,12 @@ lint:
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy lightsleep benchmarks scripts
+	git ls-files -z ':!LICENSE' ':!docs/results' ':!tests/fixtures' | xargs -0 $(VENV)/bin/codespell
 	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
+
+test: ## some tests: TEST='tests/test_stats.py -k median'
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) -m pytest -q $(TEST)
 
 check-quick: ## tests that boot and build no kernel
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
