@@ -9,7 +9,8 @@ import pytest
 from scan_trees import NAMES, plant, unfold
 
 from lightsleep.scan.collect import collect
-from lightsleep.scan.lint import RULES, Finding, lint
+from lightsleep.scan.lint import RULES, lint
+from lightsleep.scan.rule import Finding
 
 CPU = "sys/devices/system/cpu"
 HALTPOLL = "sys/module/haltpoll/parameters/guest_halt_poll"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep import cpulist
-from lightsleep.scan import lint
+from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.model import Scan, State
 from lightsleep.scan.tree import Tree
@@ -106,7 +106,7 @@ def _state(root: Path, cpu: int, state: State) -> IdleState:
 
 def _default_idle(scan: Scan) -> IdleState:
     """Return the idling of a CPU without a driver: the kernel traces it as state 1, or 0."""
-    spins = lint.idle_override(scan) == "poll"
+    spins = facts.idle_override(scan) == "poll"
     name = "spin" if spins else "default"
     return IdleState(0 if spins else 1, name, None, None, spins, False, None)
 

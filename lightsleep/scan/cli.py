@@ -10,10 +10,11 @@ import click
 
 from lightsleep.options import cpus_option
 from lightsleep.scan.collect import collect
-from lightsleep.scan.lint import Finding, lint
+from lightsleep.scan.lint import lint
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
 from lightsleep.scan.record import record
 from lightsleep.scan.render import render
+from lightsleep.scan.rule import Finding
 from lightsleep.terminal import output
 
 

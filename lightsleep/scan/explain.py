@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the kernel does where no setting tells: idle without a driver, wakeups of idle CPUs."""
 
-from lightsleep.scan import lint
+from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
 
 # Architecture -> what it takes to wake an idle CPU where TIF_POLLING_NRFLAG tells that it polls.
@@ -20,17 +20,17 @@ DEFAULT_IDLE = {
 
 def wakeup(scan: Scan) -> str | None:
     """Return what a wakeup takes on this architecture, None where that is not known."""
-    if lint.interrupts_polling_cpus(scan):
+    if facts.interrupts_polling_cpus(scan):
         return "an IPI even to a polling CPU (stock kernels lack TIF_POLLING_NRFLAG)"
     return WAKEUP.get(scan.kernel.arch or "")
 
 
 def default_idle(scan: Scan) -> str:
     """Return what the kernel does on an idle CPU without a cpuidle driver."""
-    if lint.idle_override(scan) == "poll":
+    if facts.idle_override(scan) == "poll":
         return "spin (idle=poll)"
     if scan.kernel.arch == "x86_64":
-        if lint.idle_override(scan) or scan.can_mwait is False:
+        if facts.idle_override(scan) or scan.can_mwait is False:
             return "HLT"
         return "MWAIT C1, or HLT where that has a fault" if scan.can_mwait else "HLT or MWAIT C1"
     if scan.kernel.arch == "ppc64le" and scan.kernel.options.get("powersave") == "off":
@@ -40,8 +40,8 @@ def default_idle(scan: Scan) -> str:
 
 def why_no_driver(scan: Scan) -> str | None:
     """Return why no cpuidle driver is bound, as far as that can be told from outside."""
-    override = lint.idle_override(scan)
-    if lint.cpuidle_off(scan):
+    override = facts.idle_override(scan)
+    if facts.cpuidle_off(scan):
         return "cpuidle.off on the command line"
     if override in ("poll", "halt"):
         return f"idle={override} keeps the drivers away"

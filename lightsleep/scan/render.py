@@ -11,8 +11,8 @@ from rich.text import Text
 
 from lightsleep import cpulist
 from lightsleep.scan import explain
-from lightsleep.scan.lint import Finding
 from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State, Wakes
+from lightsleep.scan.rule import Finding
 from lightsleep.terminal import whole
 
 SEVERITY_STYLE = {"warning": "bold yellow", "note": "bold cyan"}

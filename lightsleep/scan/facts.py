@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What several rules, the page and measure ask of a scan."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+from lightsleep import cpulist
+from lightsleep.scan.model import Cpu, Scan, State
+
+LIGHTSLEEP_DRIVER = "lightsleep"
+
+
+def words(scan: Scan, *prefixes: str) -> list[str]:
+    """Return the command line options of these names or name prefixes, as they were written."""
+    return [
+        name if value is None else f"{name}={value}"
+        for name, value in scan.kernel.options.items()
+        if name.startswith(prefixes)
+    ]
+
+
+def idle_override(scan: Scan) -> str | None:
+    """Return poll, halt or nomwait where the command line overrides how x86 idles."""
+    value = scan.kernel.options.get("idle")
+    known = scan.kernel.arch in (None, "x86_64", "i686")
+    return value if known and value in ("poll", "halt", "nomwait") else None
+
+
+def is_off(value: str | None) -> bool:
+    """Return whether the kernel's kstrtobool() takes ``value`` for false."""
+    value = (value or "").lower()
+    return value[:1] in ("0", "n", "f") or value[:2] == "of"
+
+
+def cpuidle_off(scan: Scan) -> bool:
+    """Return whether cpuidle.off= switched cpuidle off; it takes any integer."""
+    return scan.kernel.options.get("cpuidle.off") not in (None, "0")
+
+
+def governor_is_haltpoll(scan: Scan) -> bool:
+    """Return whether the current governor is haltpoll."""
+    return scan.cpuidle.governor == "haltpoll"
+
+
+def interrupts_polling_cpus(scan: Scan) -> bool:
+    """Return whether a wakeup takes an IPI even where the CPU polls.
+
+    It does on arm64, unless the kernel has TIF_POLLING_NRFLAG. Nothing tells user space so; but
+    whoever brings the governor haltpoll to arm64 brings the flag, too.
+    """
+    return scan.kernel.arch == "aarch64" and "haltpoll" not in scan.cpuidle.available_governors
+
+
+def on(cpus: Iterable[Cpu]) -> str | None:
+    """Return "CPU 0-3" for the CPUs that a check fired on, None for none."""
+    numbers = [cpu.number for cpu in cpus]
+    return f"CPU {cpulist.format(numbers)}" if numbers else None
+
+
+def where(scan: Scan, condition: Callable[[Cpu], bool]) -> str | None:
+    """Return "CPU 0-3" for the CPUs that meet ``condition``, None for none."""
+    return on(cpu for cpu in scan.cpus if condition(cpu))
+
+
+def deeper(cpu: Cpu) -> list[State]:
+    """Return the states of a CPU that do not poll."""
+    return [state for state in cpu.states if not state.polls]
+
+
+def polls_first(cpu: Cpu) -> bool:
+    """Return whether the shallowest state of a CPU polls."""
+    return bool(cpu.states) and cpu.states[0].polls
+
+
+def may_poll(cpu: Cpu) -> bool:
+    """Return whether the shallowest state of a CPU polls and is enabled."""
+    return polls_first(cpu) and not cpu.states[0].disabled
+
+
+def state_pairs(scan: Scan) -> Iterator[tuple[State, State]]:
+    """Yield each state that does not poll with the next deeper one."""
+    for cpu in scan.cpus:
+        yield from itertools.pairwise(deeper(cpu))

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The haltpoll driver and governor."""
+
+from lightsleep.scan import facts
+from lightsleep.scan.model import Scan
+from lightsleep.scan.rule import Rule
+
+DEFAULTS = {
+    "guest_halt_poll_ns": 200_000,
+    "grow": 2,
+    "grow_start_ns": 50_000,
+    "shrink": 2,
+    "allow_shrink": True,
+}
+
+
+def _haltpoll_grow_start(scan: Scan) -> str | None:
+    knobs = scan.haltpoll
+    if not knobs or not knobs.guest_halt_poll_ns or knobs.grow_start_ns is None:
+        return None
+    if knobs.grow_start_ns <= knobs.guest_halt_poll_ns:
+        return None
+    return (
+        f"guest_halt_poll_grow_start {knobs.grow_start_ns:,} ns is above "
+        f"guest_halt_poll_ns {knobs.guest_halt_poll_ns:,} ns"
+    )
+
+
+def _haltpoll_zero(scan: Scan) -> str | None:
+    if facts.governor_is_haltpoll(scan) and scan.haltpoll and scan.haltpoll.guest_halt_poll_ns == 0:
+        return "governor haltpoll with guest_halt_poll_ns 0"
+    return None
+
+
+def _haltpoll_unused(scan: Scan) -> str | None:
+    if facts.governor_is_haltpoll(scan) or not scan.haltpoll or not scan.cpus:
+        return None
+    changed = [
+        f"{name} {value}"
+        for name, default in DEFAULTS.items()
+        if (value := getattr(scan.haltpoll, name)) not in (None, default)
+    ]
+    if scan.cpuidle.driver == "haltpoll":
+        changed.insert(0, "driver haltpoll")
+    if not changed:
+        return None
+    return f"{', '.join(changed)}, but the governor is {scan.cpuidle.governor or 'none'}"
+
+
+def _haltpoll_not_bound(scan: Scan) -> str | None:
+    if not scan.haltpoll or not scan.haltpoll.force or not scan.cpus:
+        return None
+    if scan.cpuidle.driver == "haltpoll":
+        return None
+    return f"cpuidle_haltpoll.force is set, but the driver is {scan.cpuidle.driver or 'none'}"
+
+
+def _haltpoll_shallow(scan: Scan) -> str | None:
+    if not facts.governor_is_haltpoll(scan):
+        return None
+    unreachable = {state.name for cpu in scan.cpus for state in cpu.states[2:]}
+    return f"governor haltpoll never uses {', '.join(sorted(unreachable))}" if unreachable else None
+
+
+def _haltpoll_ignores_disable(scan: Scan) -> str | None:
+    if not facts.governor_is_haltpoll(scan):
+        return None
+    where = facts.where(scan, lambda cpu: any(state.disabled for state in cpu.states[:2]))
+    return f"{where}: state disabled, but the governor is haltpoll" if where else None
+
+
+RULES = (
+    Rule(
+        "haltpoll-grow-start",
+        "warning",
+        _haltpoll_grow_start,
+        "The first growth is cut to guest_halt_poll_ns and the first shrink falls below "
+        "grow_start, which means 0: the limit no longer adapts, it is all or nothing. Published "
+        "SAP HANA settings differ by 10x here (24,000,000 and 2,400,000).",
+        "Set guest_halt_poll_grow_start at or below guest_halt_poll_ns.",
+    ),
+    Rule(
+        "haltpoll-zero",
+        "warning",
+        _haltpoll_zero,
+        "The limit never grows from 0, so the guest never polls. The haltpoll driver, where bound, "
+        "has asked the host not to poll for this guest either.",
+        "Set guest_halt_poll_ns (default 200000), or unload cpuidle-haltpoll so that the host "
+        "polls again.",
+    ),
+    Rule(
+        "haltpoll-unused",
+        "warning",
+        _haltpoll_unused,
+        "Only the haltpoll governor reads guest_halt_poll_*; under any other governor they are "
+        "without effect.",
+        "Write haltpoll to current_governor, or drop the settings.",
+    ),
+    Rule(
+        "haltpoll-not-bound",
+        "warning",
+        _haltpoll_not_bound,
+        "force only replaces the host's KVM_HINTS_REALTIME. The driver still needs a KVM guest, "
+        "no idle= option, and no other cpuidle driver before it.",
+        "Remove what stands in its way, or drop the option.",
+    ),
+    Rule(
+        "haltpoll-shallow",
+        "warning",
+        _haltpoll_shallow,
+        "The haltpoll governor chooses between the first two states only.",
+        "Write menu or teo to current_governor.",
+    ),
+    Rule(
+        "haltpoll-ignores-disable",
+        "warning",
+        _haltpoll_ignores_disable,
+        "The haltpoll governor does not look at a state's disable file; the state is still used.",
+        "Write menu or teo to current_governor, or enable the state again.",
+    ),
+)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lightsleep driver, and everything else that polls."""
+
+from lightsleep.scan import facts
+from lightsleep.scan.model import Scan
+from lightsleep.scan.rule import Rule
+
+# Too few polls say nothing about a hit rate.
+ENOUGH_POLLS = 1000
+POOR_HIT_RATE = 0.1
+
+
+def _lightsleep_off(scan: Scan) -> str | None:
+    if scan.lightsleep and scan.lightsleep.mode == "off":
+        return "module cpuidle_lightsleep is loaded with mode off"
+    return None
+
+
+def _lightsleep_limit_low(scan: Scan) -> str | None:
+    knobs = scan.lightsleep
+    if not knobs or knobs.mode == "off" or knobs.poll_limit_us is None or not knobs.halt_cost_ns:
+        return None
+    if knobs.poll_limit_us * 1000 >= knobs.halt_cost_ns:
+        return None
+    return f"poll_limit_us {knobs.poll_limit_us} is below the {knobs.halt_cost_ns:,} ns of a halt"
+
+
+def _lightsleep_wasteful(scan: Scan) -> str | None:
+    if not scan.lightsleep or scan.lightsleep.mode != "fixed":
+        return None
+    stats = [cpu.lightsleep for cpu in scan.cpus if cpu.lightsleep]
+    polls = sum(s.polls or 0 for s in stats)
+    hits = sum(s.hits or 0 for s in stats)
+    if polls < ENOUGH_POLLS or hits >= polls * POOR_HIT_RATE:
+        return None
+    return f"mode fixed, and {hits:,} of {polls:,} polls ({hits / polls:.1%}) saw a wakeup"
+
+
+def _arm64_ipi(scan: Scan) -> str | None:
+    if not facts.interrupts_polling_cpus(scan):
+        return None
+    if scan.lightsleep and scan.lightsleep.mode != "off":
+        return "lightsleep polls on arm64"
+    polling = facts.on(
+        [cpu for cpu in scan.cpus if facts.polls_first(cpu) and not cpu.states[0].disabled]
+    )
+    return f"{polling}: polling state on arm64" if polling else None
+
+
+def _poll_queues_missing(scan: Scan) -> str | None:
+    disk_of = {"virtio_blk": "vd", "nvme": "nvme"}
+    missing = [
+        f"{driver}.poll_queues={count}, but {disk} has io_poll 0"
+        for driver, count in scan.io.poll_queues.items()
+        for disk, polled in scan.io.disks.items()
+        if count and disk.startswith(disk_of[driver]) and not polled
+    ]
+    return "; ".join(missing) or None
+
+
+RULES = (
+    Rule(
+        "lightsleep-off",
+        "note",
+        _lightsleep_off,
+        "With mode off the driver only halts, as the kernel does without it.",
+        "Set mode to adaptive, or unload the module.",
+    ),
+    Rule(
+        "lightsleep-limit-low",
+        "note",
+        _lightsleep_limit_low,
+        "Polling as long as a halt costs is what bounds the loss to twice the optimum; below "
+        "that, wakeups that come just after the limit pay for both.",
+        "Raise poll_limit_us to the cost of a halt.",
+    ),
+    Rule(
+        "lightsleep-wasteful",
+        "warning",
+        _lightsleep_wasteful,
+        "Fewer than one poll in ten ended in a wakeup: the rest delayed the halt and burned power.",
+        "Use mode adaptive, which stops polling where it does not pay.",
+    ),
+    Rule(
+        "arm64-ipi",
+        "note",
+        _arm64_ipi,
+        "Stock arm64 kernels have no TIF_POLLING_NRFLAG: polling saves the halt, but every wakeup "
+        "still sends an IPI. (Kernels that have the flag are told by their governor haltpoll.)",
+        "Nothing on a stock kernel; the arm64 patches of lightsleep's kernel series add the flag.",
+    ),
+    Rule(
+        "poll-queues-missing",
+        "warning",
+        _poll_queues_missing,
+        "The driver gives poll queues only out of the queues the device has left; a virtio disk "
+        "with one queue gets none. Polled I/O on this disk falls back to interrupts.",
+        "Give the device more queues, or drop poll_queues.",
+    ),
+)
