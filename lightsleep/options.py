@@ -15,10 +15,10 @@ def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -
     except LightsleepError as error:
         raise click.BadParameter(error.message) from error
     if not cpus:
-        raise click.BadParameter("names no CPU")
+        raise click.BadParameter("the list names no CPU; write for example 0-3,8")
     return cpus
 
 
 cpus_option = click.option(
-    "-c", "--cpus", callback=_cpus, metavar="LIST", help="Only these CPUs, as in 0-3,8."
+    "-c", "--cpus", callback=_cpus, metavar="LIST", help="Use only these CPUs, for example 0-3,8."
 )

@@ -30,14 +30,21 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
 
 @click.command()
 @cpus_option
-@click.option("-v", "--verbose", is_flag=True, help="Add counters per CPU and unusable files.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also show counters per CPU, and which files could not be used.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead of the page."
+)
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
     default=Path("/"),
     metavar="DIR",
-    help="Read a recorded /sys and /proc tree.",
+    help="Scan a recorded tree of /sys and /proc instead of this machine.",
 )
 @click.option(
     "--record",
@@ -49,11 +56,11 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
 def scan(
     cpus: list[int] | None, verbose: bool, as_json: bool, root: Path, archive: Path | None
 ) -> None:
-    """What idles on this machine, and how.
+    """Show how the CPUs of this machine idle.
 
-    Shows the cpuidle driver, governor and states, everything that makes an idle CPU poll, and
-    warns about settings that contradict each other. Needs no privileges; with them it also sees
-    the system-wide latency limit.
+    Shows the cpuidle driver, governor and states, and everything that makes an idle CPU poll.
+    Warns about settings that contradict each other. Changes nothing and needs no privileges;
+    root also sees the system-wide latency limit.
     """
     result, tree = collect(root, cpus)
     findings = lint(result)

@@ -32,7 +32,8 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
     if verbose:
         parts += _per_cpu(scan)
     if verbose and scan.problems:
-        parts.append(Group(Text("not usable", style="bold"), _facts(scan.problems.items())))
+        title = Text("files that could not be used", style="bold")
+        parts.append(Group(title, _facts(scan.problems.items())))
     elif scan.problems:
         parts.append(Text(f"files that could not be used: {len(scan.problems)} (-v names them)"))
     parts += [_finding(finding) for finding in findings]

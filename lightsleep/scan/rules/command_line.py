@@ -89,63 +89,62 @@ RULES = (
         "idle-poll-wins",
         "warning",
         _idle_poll_wins,
-        "With idle=poll the idle loop spins and never asks cpuidle: no driver, governor or "
-        "polling limit is used, and an idle CPU takes full power.",
-        "Drop idle=poll, or drop the rest.",
+        "With idle=poll, the idle loop spins and never asks cpuidle. The kernel uses no driver, "
+        "governor or poll limit, and an idle CPU runs at full power.",
+        "Remove idle=poll, or remove the settings named above.",
     ),
     Rule(
         "idle-poll-smt",
         "warning",
         _idle_poll_smt,
-        "A spinning thread takes issue slots and turbo budget from its busy sibling; the kernel "
-        "itself warns about this pair at boot.",
-        "Boot with nosmt, or use a polling idle with a limit instead of idle=poll.",
+        "A spinning thread slows its busy sibling: they share execution units and turbo budget. "
+        "The kernel warns about this pair at boot.",
+        "Boot with nosmt, or replace idle=poll by an idle driver that polls for a limited time.",
     ),
     Rule(
         "idle-override",
         "warning",
         _idle_override,
-        "intel_idle and haltpoll refuse to load with any idle= option, acpi_idle with idle=halt; "
-        "their own options are then without effect.",
-        "Drop idle=, or drop the options named here.",
+        "intel_idle and haltpoll do not load with any idle= option. acpi_idle does not load with "
+        "idle=halt. Their own options then have no effect.",
+        "Remove idle=, or remove the options named above.",
     ),
     Rule(
         "cpuidle-off",
         "warning",
         _cpuidle_off,
-        "cpuidle.off=1 makes every driver and governor fail to register; options for them are "
-        "without effect.",
-        "Drop cpuidle.off, or drop the options named here.",
+        "With cpuidle.off=1, no driver and no governor registers. Their options have no effect.",
+        "Remove cpuidle.off, or remove the options named above.",
     ),
     Rule(
         "governor-unknown",
         "warning",
         _governor_unknown,
-        "A governor name that matches none is ignored without a message, but still stops a "
+        "The kernel ignores an unknown governor name without a message. The option still keeps a "
         "driver from choosing its own governor.",
-        "Name an available governor.",
+        "Name one of the available governors.",
     ),
     Rule(
         "acpi-takes-over",
         "warning",
         _acpi_takes_over,
-        "intel_idle.max_cstate=0 switches only intel_idle off. acpi_idle then binds and offers "
-        "the deep states of the firmware.",
+        "intel_idle.max_cstate=0 disables only intel_idle. acpi_idle then binds and offers the "
+        "deep states of the firmware.",
         "Use intel_idle.max_cstate=1, or add processor.max_cstate=1.",
     ),
     Rule(
         "max-cstate-unused",
         "warning",
         _max_cstate_unused,
-        "processor.max_cstate limits acpi_idle only; intel_idle does not read it.",
-        "Use intel_idle.max_cstate.",
+        "Only acpi_idle reads processor.max_cstate. intel_idle ignores it.",
+        "Use intel_idle.max_cstate instead.",
     ),
     Rule(
         "nohz-off",
         "note",
         _nohz_off,
-        "The tick wakes every idle CPU 100 to 1000 times a second, so states that need longer to "
-        "pay off are hardly ever chosen.",
-        "Drop nohz=off.",
+        "The tick wakes every idle CPU 100 to 1000 times a second. Governors therefore rarely "
+        "choose a state whose residency is longer than the tick period.",
+        "Remove nohz=off.",
     ),
 )

@@ -74,17 +74,18 @@ RULES = (
         "haltpoll-grow-start",
         "warning",
         _haltpoll_grow_start,
-        "The first growth is cut to guest_halt_poll_ns and the first shrink falls below "
-        "grow_start, which means 0: the limit no longer adapts, it is all or nothing. Published "
-        "SAP HANA settings differ by 10x here (24,000,000 and 2,400,000).",
-        "Set guest_halt_poll_grow_start at or below guest_halt_poll_ns.",
+        "The poll limit grows from 0 to grow_start, capped at guest_halt_poll_ns. The first "
+        "reduction brings it below grow_start, which the governor turns into 0. The limit "
+        "alternates between 0 and the cap and does not adapt. Published settings for SAP HANA "
+        "contain both 24,000,000 and 2,400,000.",
+        "Set guest_halt_poll_grow_start to guest_halt_poll_ns or less.",
     ),
     Rule(
         "haltpoll-zero",
         "warning",
         _haltpoll_zero,
-        "The limit never grows from 0, so the guest never polls. The haltpoll driver, where bound, "
-        "has asked the host not to poll for this guest either.",
+        "The poll limit never grows from 0, so the guest never polls. A bound haltpoll driver also "
+        "asks the host not to poll for this guest.",
         "Set guest_halt_poll_ns (default 200000), or unload cpuidle-haltpoll so that the host "
         "polls again.",
     ),
@@ -92,30 +93,30 @@ RULES = (
         "haltpoll-unused",
         "warning",
         _haltpoll_unused,
-        "Only the haltpoll governor reads guest_halt_poll_*; under any other governor they are "
-        "without effect.",
-        "Write haltpoll to current_governor, or drop the settings.",
+        "Only the haltpoll governor reads guest_halt_poll_*. Under any other governor, these "
+        "settings have no effect.",
+        "Write haltpoll to current_governor, or remove the settings.",
     ),
     Rule(
         "haltpoll-not-bound",
         "warning",
         _haltpoll_not_bound,
-        "force only replaces the host's KVM_HINTS_REALTIME. The driver still needs a KVM guest, "
-        "no idle= option, and no other cpuidle driver before it.",
-        "Remove what stands in its way, or drop the option.",
+        "force replaces only the host's hint KVM_HINTS_REALTIME. The driver still needs a KVM "
+        "guest, no idle= option, and no other cpuidle driver.",
+        "Remove what keeps the driver away, or remove the option.",
     ),
     Rule(
         "haltpoll-shallow",
         "warning",
         _haltpoll_shallow,
-        "The haltpoll governor chooses between the first two states only.",
+        "The haltpoll governor chooses only between the first two states.",
         "Write menu or teo to current_governor.",
     ),
     Rule(
         "haltpoll-ignores-disable",
         "warning",
         _haltpoll_ignores_disable,
-        "The haltpoll governor does not look at a state's disable file; the state is still used.",
+        "The haltpoll governor does not read a state's disable file, so CPUs still use the state.",
         "Write menu or teo to current_governor, or enable the state again.",
     ),
 )

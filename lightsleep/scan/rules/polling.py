@@ -63,38 +63,40 @@ RULES = (
         "lightsleep-off",
         "note",
         _lightsleep_off,
-        "With mode off the driver only halts, as the kernel does without it.",
+        "In mode off, the driver only halts, as the kernel does without it.",
         "Set mode to adaptive, or unload the module.",
     ),
     Rule(
         "lightsleep-limit-low",
         "note",
         _lightsleep_limit_low,
-        "Polling as long as a halt costs is what bounds the loss to twice the optimum; below "
-        "that, wakeups that come just after the limit pay for both.",
+        "A poll that lasts as long as a halt costs keeps the total cost within twice the optimum. "
+        "With a shorter limit, a wakeup soon after the limit costs both the poll and the halt.",
         "Raise poll_limit_us to the cost of a halt.",
     ),
     Rule(
         "lightsleep-wasteful",
         "warning",
         _lightsleep_wasteful,
-        "Fewer than one poll in ten ended in a wakeup: the rest delayed the halt and burned power.",
-        "Use mode adaptive, which stops polling where it does not pay.",
+        "Fewer than one poll in ten ended in a wakeup. All other polls delayed the halt and wasted "
+        "power.",
+        "Use mode adaptive: it stops polling where polling does not pay.",
     ),
     Rule(
         "arm64-ipi",
         "note",
         _arm64_ipi,
-        "Stock arm64 kernels have no TIF_POLLING_NRFLAG: polling saves the halt, but every wakeup "
-        "still sends an IPI. (Kernels that have the flag are told by their governor haltpoll.)",
-        "Nothing on a stock kernel; the arm64 patches of lightsleep's kernel series add the flag.",
+        "Stock arm64 kernels lack TIF_POLLING_NRFLAG: polling saves the halt, but every wakeup "
+        "still sends an IPI. A kernel with the governor haltpoll has the flag.",
+        "A stock kernel cannot change this. The arm64 patches of lightsleep's kernel series add "
+        "the flag.",
     ),
     Rule(
         "poll-queues-missing",
         "warning",
         _poll_queues_missing,
-        "The driver gives poll queues only out of the queues the device has left; a virtio disk "
-        "with one queue gets none. Polled I/O on this disk falls back to interrupts.",
-        "Give the device more queues, or drop poll_queues.",
+        "A driver makes poll queues only from queues that the device has left. A virtio disk with "
+        "one queue gets none. Polled I/O on this disk falls back to interrupts.",
+        "Give the device more queues, or remove poll_queues.",
     ),
 )

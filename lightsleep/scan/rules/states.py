@@ -121,55 +121,59 @@ RULES = (
         "only-polling-left",
         "warning",
         _only_polling_left,
-        "Such a CPU spins whenever it is idle, at full power, and slows its SMT sibling.",
+        "Such a CPU spins at full power whenever it is idle, and slows its SMT sibling.",
         "Write 0 to the disable file of a state that halts.",
     ),
     Rule(
         "qos-polls",
         "warning",
         _qos_polls,
-        "The latency limit is below the exit latency of every state that halts, so these CPUs "
-        'spin whenever they are idle ("n/a" tolerates no latency at all).',
-        "Raise the limit to the exit latency of the shallowest halting state, or end the process "
-        "that holds /dev/cpu_dma_latency open.",
+        "The latency limit is below the exit latency of every state that halts. These CPUs "
+        'therefore spin whenever they are idle. The value "n/a" tolerates no latency at all.',
+        "Raise the limit to the exit latency of the shallowest state that halts, or end the "
+        "process that holds /dev/cpu_dma_latency open.",
     ),
     Rule(
         "poll-limit-core",
         "note",
         _poll_limit_is_core_default,
-        "The core takes the poll limit from the first enabled state with a target residency of "
-        "10 us or more. There is none, so POLL spins for up to 1/16 of a tick (62 us at HZ=1000, "
-        "625 us at HZ=100) whatever the states say.",
-        "Nothing, if that is wanted; else a governor or driver that sets its own limit.",
+        "The cpuidle core derives the poll limit from the first enabled state with a target "
+        "residency of 10 us or more. No state has one, so POLL spins for up to 1/16 of a tick: 62 "
+        "us at HZ=1000, 625 us at HZ=100.",
+        "No action is needed if this is intended. Otherwise, use a governor or driver that sets "
+        "its own limit.",
     ),
     Rule(
         "asymmetric-states",
         "note",
         _asymmetric,
-        "CPUs differ in what is disabled, so wakeup latency depends on where a task runs.",
-        "Nothing, if that is wanted; else write the same to the disable files of all CPUs.",
+        "The CPUs differ in which states are disabled, so the wakeup latency of a task depends on "
+        "its CPU.",
+        "No action is needed if this is intended. Otherwise, write the same value to the disable "
+        "files of all CPUs.",
     ),
     Rule(
         "states-not-sorted",
         "note",
         _not_sorted,
-        "Governors take a higher index for a deeper state and stop searching at the first that "
-        "does not fit.",
-        "Measure both states; the driver or firmware table is wrong.",
+        "Governors assume that a higher index is a deeper state. They stop searching at the first "
+        "state that does not fit.",
+        "The driver or the firmware table is wrong. Measure both states.",
     ),
     Rule(
         "residency-below-latency",
         "note",
         _residency_below_latency,
-        "A sleep shorter than its own exit latency cannot save anything, so one of the two "
-        "numbers is not true.",
-        "Measure the state; the driver or firmware table is wrong.",
+        "A sleep that is shorter than its exit latency saves no energy. One of the two numbers is "
+        "therefore wrong.",
+        "The driver or the firmware table is wrong. Measure the state.",
     ),
     Rule(
         "equal-states",
         "note",
         _equal_states,
-        "menu and teo take the deepest state that fits, so the shallower twin is never chosen.",
-        "Measure both states; the driver or firmware table is wrong.",
+        "menu and teo choose the deepest state that fits, so they never choose the shallower of "
+        "the two.",
+        "The driver or the firmware table is wrong. Measure both states.",
     ),
 )
