@@ -48,6 +48,9 @@ class FakeGuest:
     def vcpu_threads(self) -> list[int]:
         return [self.pid]
 
+    def vcpu_time(self) -> ThreadTime:
+        return hosttime.thread_time(self.pid, [self.pid])
+
     def check(self) -> None:
         self.checked += 1
 

@@ -20,7 +20,7 @@ from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, lookup
+from lightsleep.lab.config import ARCHES, ROOTS, lookup
 from lightsleep.lab.guest import Described, Guest, Machine, prepare
 from lightsleep.lab.series import bases, read_series, write_mails
 from lightsleep.lab.source import kernel_source
@@ -202,6 +202,13 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     default="no",
     help="Firmware that describes an idle state, and how (aarch64).",
 )
+@click.option(
+    "--root",
+    type=click.Choice(list(ROOTS)),
+    default="base",
+    show_default=True,
+    help="Root file system; `programs` has the servers of the experiments.",
+)
 def shell(
     arch: str,
     kernel: str,
@@ -216,6 +223,7 @@ def shell(
     threads: int,
     cpu: str,
     idle_state: Described,
+    root: str,
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
@@ -238,6 +246,7 @@ def shell(
         netdevs=netdevs,
         cpu=cpu,
         idle_state=idle_state,
+        root=root,
     )
     console = Console(stderr=True)
     with console.status("preparing") as status:

@@ -325,6 +325,19 @@ GUEST_PACKAGES = (
     *("fio", "sockperf", "rt-tests"),
 )
 
+PROGRAM_PACKAGES = (
+    *("redis-server", "redis-tools", "nginx", "wrk", "memcached", "libmemcached-tools"),
+    *("postgresql-17", "postgresql-client-17", "unbound", "dnsperf"),
+    *("mosquitto", "mosquitto-clients", "haproxy"),
+)
+"""Servers, and what puts load on them (see ``programs/``)."""
+
+ROOTS: Mapping[str, tuple[str, ...]] = {
+    "base": GUEST_PACKAGES,
+    "programs": (*GUEST_PACKAGES, *PROGRAM_PACKAGES),
+}
+"""Root file systems of guests, by name, and the packages in each."""
+
 DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")
 """Modules a cloud kernel needs, beyond what it has built in, to reach the guest's root."""
 

@@ -58,6 +58,12 @@ class Experiment:
     """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0. Where they depend
     on the machine (its idle states), a function of the baseline's guest, which returns them."""
     measure: Callable[[Guest], dict[str, float]]
+    """Called in each round for each arm, with its guest running and all others paused. CPU time on
+    the host is the difference of two ``guest.vcpu_time()``."""
+    start: Callable[[Guest], None] = lambda _: None
+    """Called once for each guest, before the first round: starts what ``measure`` needs there."""
+    root: str = "base"
+    """Root file system of the guests; see ``Machine``."""
     rest_s: float = 0
     """For how long all guests are left alone after the rounds, to see whether they sleep: for each
     round a span of this length, one after the other."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, acpi, devicetree, emulator, splat
+from lightsleep.lab import accel, acpi, devicetree, emulator, hosttime, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, lookup
@@ -74,6 +74,8 @@ class Machine:
     """The model to emulate, as QEMU's ``-cpu`` takes it; empty: the architecture's own."""
     idle_state: Described = "no"
     """Whether, and how, its firmware describes an idle state on top of WFI (aarch64)."""
+    root: str = "base"
+    """Its root file system, a name of ROOTS."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -88,6 +90,7 @@ class Machine:
         words += ["--threads", str(self.threads)] if self.threads != 1 else []
         words += ["--cpu", self.cpu] if self.cpu else []
         words += ["--idle-state", self.idle_state] if self.idle_state != "no" else []
+        words += ["--root", self.root] if self.root != "base" else []
         return shlex.join(words)
 
 
@@ -105,7 +108,7 @@ def prepare(
     note(f"kernel {kernel.name}")
     tree = any_tree(arch, kernel, note)
     note("root of the guests")
-    root = guest_root(arch)
+    root = guest_root(arch, machine.root)
     note("modules")
     modules = project_modules(arch, tree)
     note("accelerator")
@@ -159,6 +162,7 @@ class Guest:
         self._agent = Agent(self.vm.agent, self._watch)
         self._complained = False
         self._booted = False
+        self._vcpus: list[int] | None = None
 
     def wait(self, timeout_s: float = BOOT_S) -> None:
         """Wait until the guest has booted; ``load`` comes next."""
@@ -243,6 +247,16 @@ class Guest:
                 f"modules there: {', '.join(there) or 'none'}; last kernel messages:\n"
                 + "\n".join(last)
             )
+
+    def vcpu_time(self) -> hosttime.ThreadTime:
+        """Return what the host's scheduler has given the vCPUs so far, all of them together.
+
+        Take it before and after a span: the difference of ``ran_ns`` is the CPU time that the guest
+        used on the host, time in which its idle CPUs polled included.
+        """
+        if self._vcpus is None:
+            self._vcpus = self.vm.vcpu_threads()
+        return hosttime.thread_time(self.vm.process.pid, self._vcpus)
 
     def shell(self) -> None:
         """Give the console to a shell; return when it, or the guest, has ended."""

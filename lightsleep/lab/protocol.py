@@ -137,14 +137,15 @@ def rest(
     experiment: Experiment, guests: Mapping[str, Guest], spans: int, progress: Progress
 ) -> Iterator[dict[str, float]]:
     """Leave all guests alone side by side; yield by arm how much of each span it slept, in %."""
-    threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
-    spinning = [tid for arm in experiment.arms if arm.spins for tid in threads[arm.name]]
+    spinning = [
+        thread
+        for arm in experiment.arms
+        if arm.spins
+        for thread in guests[arm.name].vm.vcpu_threads()
+    ]
 
     def sample() -> dict[str, hosttime.ThreadTime]:
-        return {
-            name: hosttime.thread_time(guest.vm.process.pid, threads[name])
-            for name, guest in guests.items()
-        }
+        return {name: guest.vcpu_time() for name, guest in guests.items()}
 
     hosttime.be_idle_class(spinning, True)
     with contextlib.ExitStack() as stack:
@@ -237,6 +238,7 @@ def attempt(
         drives=(*machine.drives, *experiment.drives),
         objects=(*machine.objects, *experiment.objects),
         netdevs=(*machine.netdevs, *experiment.netdevs),
+        root=experiment.root,
     )
     machines = {
         arm.name: replace(
@@ -268,6 +270,7 @@ def attempt(
             # Alone: what a module measures as it is loaded is not disturbed by the other guests.
             with running(guests[arm.name]):
                 guests[arm.name].load()
+                experiment.start(guests[arm.name])
                 if accelerator.real_time:
                     check_clock(guests[arm.name])
                 facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}

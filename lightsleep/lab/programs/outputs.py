@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What load generators print, read.
+
+Each function takes the standard output of one generator and returns what it says of the requests.
+None has a side effect. All raise LightsleepError where the output has another form than expected,
+or where requests failed: a rate of errors is no rate of requests.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightsleep.errors import LightsleepError
+
+UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The requests of one run of a generator, as far as it says."""
+
+    per_s: float
+    requests: int | None = None
+    p50_us: float | None = None
+    p99_us: float | None = None
+
+
+def redis_benchmark(text: str) -> Outcome:
+    """Read ``redis-benchmark --csv`` with one test; it does not say how many requests it made."""
+    rows = list(csv.DictReader(text.splitlines()))
+    try:
+        (row,) = rows
+        return Outcome(
+            per_s=float(row["rps"]),
+            p50_us=1000 * float(row["p50_latency_ms"]),
+            p99_us=1000 * float(row["p99_latency_ms"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise _unexpected("redis-benchmark", text) from None
+
+
+def wrk(text: str) -> Outcome:
+    """Read ``wrk --latency``."""
+    if "Socket errors" in text or "Non-2xx" in text:
+        raise _failed("wrk", text)
+    return Outcome(
+        per_s=_number("wrk", r"^Requests/sec:\s+([\d.]+)", text),
+        requests=int(_number("wrk", r"^\s+(\d+) requests in ", text)),
+        p50_us=_wrk_us("50", text),
+        p99_us=_wrk_us("99", text),
+    )
+
+
+def _wrk_us(percent: str, text: str) -> float:
+    found = re.search(rf"(?m)^\s+{percent}%\s+([\d.]+)(us|ms|s)$", text)
+    if not found:
+        raise _unexpected("wrk", text)
+    return float(found[1]) * UNITS_US[found[2]]
+
+
+def memaslap(text: str) -> Outcome:
+    """Read ``memaslap``, which Debian calls memcaslap; it prints no percentiles."""
+    if _number("memaslap", r"^get_misses: (\d+)$", text):
+        raise _failed("memaslap", text)
+    last = r"^Run time: [\d.]+s Ops: {} TPS: {} "
+    return Outcome(
+        per_s=_number("memaslap", last.format(r"\d+", r"(\d+)"), text),
+        requests=int(_number("memaslap", last.format(r"(\d+)", r"\d+"), text)),
+    )
+
+
+def pgbench(text: str) -> Outcome:
+    """Read ``pgbench``; it prints no percentiles, and its rate leaves out the time to connect."""
+    if _number("pgbench", r"^number of failed transactions: (\d+) ", text):
+        raise _failed("pgbench", text)
+    return Outcome(
+        per_s=_number("pgbench", r"^tps = ([\d.]+) \(without initial connection time\)$", text),
+        requests=int(
+            _number("pgbench", r"^number of transactions actually processed: (\d+)(?:/\d+)?$", text)
+        ),
+    )
+
+
+def dnsperf(text: str) -> Outcome:
+    """Read ``dnsperf -O latency-histogram``; a percentile is the middle of its bucket."""
+    completed = int(_number("dnsperf", r"^  Queries completed:\s+(\d+) ", text))
+    lost = _number("dnsperf", r"^  Queries lost:\s+(\d+) ", text)
+    answered = _number("dnsperf", r"^  Response codes:\s+NOERROR (\d+) \(100\.00%\)$", text)
+    if lost or answered != completed:
+        raise _failed("dnsperf", text)
+    buckets = [
+        (float(low), float(high), int(count))
+        for low, high, count in re.findall(r"(?m)^  ([\d.]+) - ([\d.]+):\s+(\d+)$", text)
+    ]
+    if sum(count for *_, count in buckets) != completed:
+        raise _unexpected("dnsperf", text)
+    return Outcome(
+        per_s=_number("dnsperf", r"^  Queries per second:\s+([\d.]+)$", text),
+        requests=completed,
+        p50_us=1e6 * quantile(buckets, 0.50),
+        p99_us=1e6 * quantile(buckets, 0.99),
+    )
+
+
+def quantile(buckets: Sequence[tuple[float, float, int]], part: float) -> float:
+    """Return the middle of the bucket (low, high, count) that holds the quantile ``part``."""
+    left = math.ceil(part * sum(count for *_, count in buckets))
+    for low, high, count in buckets:
+        left -= count
+        if left <= 0:
+            return (low + high) / 2
+    raise AssertionError("buckets of a run have requests")
+
+
+def cyclictest_mean_us(text: str) -> float:
+    """Return the average wakeup latency that ``cyclictest -q`` with one thread prints, in us."""
+    return _number("cyclictest", r"^T: 0 .* Avg:\s*(\d+) Max:", text)
+
+
+def _number(generator: str, pattern: str, text: str) -> float:
+    found = re.search(f"(?m){pattern}", text)
+    if not found:
+        raise _unexpected(generator, text)
+    return float(found[1])
+
+
+def _unexpected(generator: str, text: str) -> LightsleepError:
+    return LightsleepError(
+        f"{generator}: its output has another form than expected (is it another version?):\n"
+        f"{text.strip()[-2000:] or '(no output)'}"
+    )
+
+
+def _failed(generator: str, text: str) -> LightsleepError:
+    return LightsleepError(f"{generator}: requests failed:\n{text.strip()[-2000:]}")

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What load generators print is read right, or refused; recorded from a guest of the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.agent import Completed
+from lightsleep.lab.experiments.programs import EXPERIMENT
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.hosttime import ThreadTime
+from lightsleep.lab.programs import outputs, run
+from lightsleep.lab.programs.outputs import Outcome
+from lightsleep.lab.programs.servers import MANY, MOSQUITTO, NGINX, ONE, PROGRAMS, REDIS, Program
+
+RECORDED = Path(__file__).parent / "fixtures/generators"
+READ = {
+    "redis_1": Outcome(138.48, None, 4015.0, 44319.0),
+    "redis_50": Outcome(3106.88, None, 9287.0, 47615.0),
+    "nginx_1": Outcome(151.49, 157, 6660.0, 38370.0),
+    "nginx_50": Outcome(1790.07, 1895, 20520.0, 76060.0),
+    "memcached_1": Outcome(245.0, 3000),
+    "memcached_50": Outcome(2157.0, 12000),
+    "postgresql_1": Outcome(67.802255, 57),
+    "postgresql_50": Outcome(336.024328, 2000),
+    "unbound_1": Outcome(23.896861, 24, 3999.5, 12159.5),
+    "unbound_50": Outcome(6320.079523, 6358, 3743.5, 19199.5),
+}
+READERS = {program.name: program.read for program in PROGRAMS if program.read}
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+def reader(name: str) -> Callable[[str], Outcome]:
+    return READERS[name.partition("_")[0]]
+
+
+def test_every_generator_has_a_recording_of_each_load() -> None:
+    assert {f"{name}_{load}" for name in READERS for load in (ONE, MANY)} == READ.keys()
+    assert {path.stem for path in RECORDED.iterdir()} == READ.keys()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_recorded_output_is_read(name: str) -> None:
+    assert astuple(reader(name)(recorded(name))) == pytest.approx(astuple(READ[name]))
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("spoil", [lambda _: "", lambda text: text[: len(text) // 3]])
+def test_an_output_of_another_form_is_refused(name: str, spoil: Callable[[str], str]) -> None:
+    text = spoil(recorded(name))
+    with pytest.raises(LightsleepError, match="another form than expected"):
+        reader(name)(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("nginx_1", "Requests/sec", "  Socket errors: connect 0, read 3\nRequests/sec"),
+        ("nginx_1", "Requests/sec", "  Non-2xx or 3xx responses: 157\nRequests/sec"),
+        ("memcached_1", "get_misses: 0", "get_misses: 7"),
+        ("postgresql_1", "failed transactions: 0 ", "failed transactions: 2 "),
+        ("unbound_1", "Queries lost:         0 ", "Queries lost:         1 "),
+        ("unbound_1", "NOERROR 24 (100.00%)", "NOERROR 23 (95.83%), SERVFAIL 1 (4.17%)"),
+        ("unbound_1", "NOERROR 24 (100.00%)", "SERVFAIL 24 (100.00%)"),
+    ],
+)
+def test_requests_that_fail_are_no_requests(name: str, good: str, bad: str) -> None:
+    text = recorded(name)
+    assert good in text
+    with pytest.raises(LightsleepError, match=r"requests failed|another form"):
+        reader(name)(text.replace(good, bad))
+
+
+def test_a_histogram_that_misses_answers_is_refused() -> None:
+    lines = recorded("unbound_1").splitlines(keepends=True)
+    del lines[-2]
+    with pytest.raises(LightsleepError, match="another form"):
+        outputs.dnsperf("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("latency", "us"), [("850.00us", 850), ("1.37ms", 1370), ("1.02s", 1_020_000)]
+)
+def test_units_of_wrk(latency: str, us: float) -> None:
+    text = recorded("nginx_1").replace("6.66ms", latency)
+    assert outputs.wrk(text).p50_us == pytest.approx(us)
+
+
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any),
+    part=st.floats(0.01, 1),
+)
+def test_a_quantile_is_the_bucket_of_the_sorted_value(counts: list[int], part: float) -> None:
+    buckets = [(float(i), float(i), count) for i, count in enumerate(counts)]
+    values = [low for low, _, count in buckets for _ in range(count)]
+    found = outputs.quantile(buckets, part)
+    assert sum(value <= found for value in values) >= part * len(values)
+    assert sum(value < found for value in values) < part * len(values)
+
+
+def test_cyclictest() -> None:
+    text = "# /dev/cpu_dma_latency set to 0us\nT: 0 (  204) P:80 I:1000 C:    500 Min:     53 "
+    assert outputs.cyclictest_mean_us(text + "Act:  178 Avg:  129 Max:    1023\n") == 129
+    with pytest.raises(LightsleepError, match="cyclictest: its output"):
+        outputs.cyclictest_mean_us("FATAL: timerlat")
+
+
+def test_a_generator_that_prints_nothing_is_timed() -> None:
+    load = MOSQUITTO.loads[ONE]
+    assert load.requests
+    outcome = run.outcome_of(MOSQUITTO, load, Completed(0, "", "", duration_s=2.0))
+    assert outcome == Outcome(per_s=load.requests / 2.0, requests=load.requests)
+
+
+class FakeGuest:
+    """Prints what was recorded; its CPU time and interrupts grow with each command."""
+
+    name = "fake"
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+        self.commands = 0
+
+    def run(self, argv: object, **_: object) -> Completed:
+        self.commands += 1
+        return Completed(0, self.output, "", 1.0)
+
+    def vcpu_time(self) -> ThreadTime:
+        return ThreadTime(ran_ns=self.commands * 6_000_000_000, waited_ns=0)
+
+    def read_text(self, _: str) -> str:
+        return f" RES: {self.commands * 4500} 0   Rescheduling interrupts\n"
+
+
+def loaded(program: Program, connections: int) -> dict[str, float]:
+    guest = FakeGuest(recorded(f"{program.name}_{connections}"))
+    return run.run_load(cast(Guest, guest), program, connections)
+
+
+def test_figures_are_per_request() -> None:
+    assert REDIS.loads[ONE].requests == 3000
+    assert loaded(REDIS, ONE) == {
+        "redis_1_per_s": 138.48,
+        "redis_1_p50_us": pytest.approx(4015),
+        "redis_1_p99_us": pytest.approx(44319),
+        "redis_1_cpu_us": pytest.approx(2000),
+        "redis_1_ipis": pytest.approx(1.5),
+    }
+    assert loaded(NGINX, MANY)["nginx_50_cpu_us"] == pytest.approx(6e6 / 1895)
+
+
+def test_a_server_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(FakeGuest):
+        def run(self, argv: object, **_: object) -> Completed:
+            return Completed(1 if argv == REDIS.probe else 0, "", "Connection refused", 0.1)
+
+        def write_text(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(run, "READY_S", 0.0)
+    with pytest.raises(LightsleepError, match=r"fake: redis does not answer.*refused"):
+        run.starter([REDIS])(cast(Guest, Silent("")))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize("connections", [ONE, MANY])
+def test_what_is_measured_is_what_is_promised(program: Program, connections: int) -> None:
+    promised = [metric.name for metric in run.metrics_of(program, connections)]
+    if program.read:
+        assert list(loaded(program, connections)) == promised
+    assert isinstance(EXPERIMENT.metrics, tuple)
+    assert set(promised) <= {metric.name for metric in EXPERIMENT.metrics}
+
+
+def test_names_of_metrics_are_unique() -> None:
+    assert isinstance(EXPERIMENT.metrics, tuple)
+    names = [metric.name for metric in EXPERIMENT.metrics]
+    assert len(set(names)) == len(names)
