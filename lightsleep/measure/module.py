@@ -99,7 +99,7 @@ def _build(folder: Path) -> Path:
     except LightsleepError as error:
         raise NoModule(
             f"{NAME} is not installed, and cannot be built",
-            f"{error.message}, or make -C kernel dkms-install",
+            f"{error.message}, or make -C kernel dkms-install LIGHTSLEEP_TOOLS=1",
         ) from error
     if not (headers / "Makefile").exists():
         raise NoModule(
@@ -110,7 +110,8 @@ def _build(folder: Path) -> Path:
         raise NoModule(f"building {NAME} takes {' and '.join(missing)}", "install it")
     click.echo(f"building {NAME} for kernel {release}", err=True)
     shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
-    if refusal := _run(["make", "-C", str(folder), f"BUILD={headers}", "modules"]):
+    make = ["make", "-C", str(folder), f"BUILD={headers}", "LIGHTSLEEP_TOOLS=1", "modules"]
+    if refusal := _run(make):
         raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}")
     return folder / f"{NAME}.ko"
 
