@@ -59,8 +59,12 @@ endef
 demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call packages,$(LAB_PACKAGES))
 	$(call environment,lab)
-	$(LIGHTSLEEP) lab compare idle --json $(OUT)/demo/result.json
-	$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html
+	@rm -f $(OUT)/demo/result.json
+	@# A control that differs fails the demo, and is on the page.
+	$(LIGHTSLEEP) lab compare idle --json $(OUT)/demo/result.json; status=$$?; \
+	test ! -e $(OUT)/demo/result.json || \
+		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html; \
+	exit $$status
 
 kernel: ## build a kernel with our series of patches: ARCH=x86_64 BASE=6.12
 	$(call packages,$(LAB_PACKAGES))

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from lightsleep.compare.result import Better, CompareResult, MetricResult, Role
+from lightsleep.compare.result import Better, Claim, CompareResult, MetricResult, Role
 
 ROLES: dict[str, Role] = {
     "stock": "baseline",
@@ -24,16 +25,27 @@ METRICS: list[tuple[str, str, Better, str, tuple[float, ...], float]] = [
     ("idle_residency_pct", "%", "higher", "idle residency", (99.93, 99.93, 0.1, 99.92), 0.002),
 ]
 
+CLAIMS = [
+    Claim("lightsleep", "stock", ("sched_pipe_s", "sched_seccomp_notify_s")),
+    Claim("lightsleep", "idle=poll", ("sched_pipe_s",), at_most=1.25),
+    Claim("lightsleep", "stock", ("ipis",), at_most=0.001),
+    Claim("lightsleep", "stock", ("idle_residency_pct",), at_least=-0.0105),
+]
 
-def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareResult:
+
+def made_up(n: int = 10, seed: int = 1, metrics: int = len(METRICS)) -> CompareResult:
     """Return ``n`` samples per arm of the first ``metrics``; the control equals the baseline."""
     rng = random.Random(seed)
 
-    def samples(centre: float, reach: float, unit: str) -> list[float]:
-        # The same symmetric steps for every arm, so that no verdict depends on luck.
+    def samples(centres: Sequence[float], reach: float, unit: str) -> dict[str, list[float]]:
+        # Symmetric steps, in every other arm negated, so that no verdict depends on luck.
         steps = [reach * (2 * (i + 0.5) / n - 1) for i in range(n)]
         rng.shuffle(steps)
-        return [round(centre + step, 0 if unit == "" else 6) for step in steps]
+        places = 0 if unit == "" else 6
+        return {
+            arm: [round(centre + (-1) ** number * step, places) for step in steps]
+            for number, (arm, centre) in enumerate(zip(ROLES, centres, strict=True))
+        }
 
     return CompareResult(
         experiment="idle",
@@ -52,6 +64,7 @@ def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareRe
             "order": [rng.sample(list(ROLES), len(ROLES)) for _ in range(n + 1)],
             "rest_s": 20,
         },
+        claims=[claim for claim in CLAIMS if {*claim.metrics} <= {m[0] for m in METRICS[:metrics]}],
         arms=list(ROLES),
         roles=dict(ROLES),
         metrics={
@@ -60,10 +73,7 @@ def made_up(n: int = 6, seed: int = 1, metrics: int = len(METRICS)) -> CompareRe
                 better,
                 title,
                 f"how {title} was measured",
-                {
-                    arm: samples(centre, reach, unit)
-                    for arm, centre in zip(ROLES, centres, strict=True)
-                },
+                samples(centres, reach, unit),
             )
             for name, unit, better, title, centres, reach in METRICS[:metrics]
         },

@@ -167,10 +167,42 @@ def test_the_error_names_the_place(
     assert said in refusal(tmp_path / "bad.json", document)
 
 
-@pytest.mark.parametrize("key", list(made_up().to_json()))
+@pytest.mark.parametrize("key", sorted(made_up().to_json().keys() - {"claims"}))
 def test_no_key_may_be_missing(tmp_path: Path, document: Document, key: str) -> None:
     del document[key]
     assert key in refusal(tmp_path / "short.json", document)
+
+
+def test_results_of_an_older_lightsleep_have_no_claims(tmp_path: Path, document: Document) -> None:
+    del document["claims"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    assert load(path, FORMAT).claims == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arm": "nobody"}, "claims[0]: nobody is not among the arms"),
+        ({"reference": "nobody"}, "claims[0]: nobody is not among the arms"),
+        ({"metrics": ["naps"]}, "claims[0]: naps is not among the metrics"),
+        ({"metrics": []}, "claims[0].metrics"),
+        ({"metrics": ["ipis", "idle_residency_pct"]}, "better in both directions"),
+        ({"metrics": ["wakes_without_ipi"]}, "no direction that is better"),
+        ({"at_most": "much"}, "claims[0].at_most"),
+    ],
+)
+def test_a_claim_that_nobody_could_judge_is_refused(
+    tmp_path: Path, document: Document, changes: Document, said: str
+) -> None:
+    document["claims"][0] |= changes
+    assert said in refusal(tmp_path / "x.json", document)
+
+
+def test_a_round_in_which_an_arm_is_missing_is_named(tmp_path: Path, document: Document) -> None:
+    del document["metrics"]["ipis"]["samples"]["lightsleep"][3]
+    said = refusal(tmp_path / "x.json", document)
+    assert "metrics.ipis.samples: lightsleep has 9, but there were 10 rounds" in said
 
 
 def test_an_overflowing_number_is_not_finite(tmp_path: Path, document: Document) -> None:

@@ -48,7 +48,7 @@ def test_figures_and_verdicts() -> None:
     assert "0.368 s" in lines["lightsleep"]
     assert "✔ 5.98 × faster" in lines["lightsleep"]
     assert "✘ 1.15 × slower" in lines["lightsleep"]
-    assert "= no difference shown" in lines["control"]
+    assert "= none shown (1.1 %)" in lines["control"]
 
 
 def test_no_colour_unless_on_a_terminal() -> None:
@@ -73,13 +73,13 @@ def test_a_control_that_differs_is_a_loud_warning_for_that_metric() -> None:
     assert (
         "WARNING: control: Interrupts between CPUs: control has 2.00 times more than stock" in text
     )
-    assert "do not trust this metric" in text
+    assert "this run proves nothing, repeat it" in text
     assert text.count("WARNING") == 1
     assert "no difference shown in sched pipe, messaging" in text
 
 
 def test_a_control_of_few_samples_judges_nothing() -> None:
-    assert "too few samples to judge" in " ".join(printed(made_up(3)).split())
+    assert "too few rounds to judge" in " ".join(printed(made_up(3)).split())
     assert "as it must be" not in printed(made_up(3))
 
 
@@ -89,8 +89,21 @@ def test_empty_arms_and_no_metrics_at_all() -> None:
     assert "no samples" in lines_of(printed(result), "Interrupts between CPUs")["lightsleep"]
     result.metrics["ipis"].samples = {}
     assert "no samples" in lines_of(printed(result), "Interrupts between CPUs")["stock"]
-    result.metrics = {}
+    result.metrics, result.claims = {}, []
     assert result.title in printed(result)
+
+
+def test_claims_come_first_with_what_came_of_them() -> None:
+    text = " ".join(printed(made_up()).split())
+    assert text.startswith(
+        "Polling idle against halting idle sched pipe and seccomp notify: lightsleep is 5.57 times "
+        "faster than stock (95 % CI 5.48 to 5.65). idle residency: lightsleep 99.92 %, idle=poll "
+        "0.10 %. Emulated, 10 rounds. ✔ sched pipe and seccomp notify: lightsleep is better than "
+        "stock: held: 5.57 × faster"
+    )
+    assert "✔ sched pipe: lightsleep / idle=poll is at most 1.25: held: 1.15" in text
+    assert "✘ Interrupts between CPUs: lightsleep / stock is at most 0.001: refuted: 0.00" in text
+    assert "? idle residency: lightsleep - stock is at least -0.0105 points: not decided: -" in text
 
 
 def test_names_are_not_markup() -> None:

@@ -9,6 +9,8 @@ from results import made_up
 
 from lightsleep import sources
 from lightsleep.cli import main
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, experiment, protocol
 from lightsleep.lab.config import ARCHES
@@ -25,7 +27,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "status", "said"),
     [
         (["compare", "nap"], 2, "no experiment 'nap'; there are: "),
-        (["compare", "idle", "--runs", "4"], 2, "at least 5"),
+        (["compare", "idle", "--runs", "5"], 2, "at least 6"),
         (["compare", "idle", "--runs", "many"], 2, "many"),
         (["compare", "idle", "--kernel", "5.4"], 2, "6.12"),
         (["compare", "idle", "--arch", "vax"], 2, "x86_64"),
@@ -74,6 +76,24 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sched pipe" in result.stdout
     assert "The host was 90 % busy with other work" in result.stderr
     assert "cannot write x.json: No space left on device" in result.stderr
+
+
+def test_a_control_that_differs_fails_the_run_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = made_up()
+    made.environment["host"]["other_load_pct"] = 0.0
+    monkeypatch.setattr(protocol, "compare", lambda *_: made)
+    arguments = ["lab", "compare", "idle", "--json", str(tmp_path / "x.json")]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    (tmp_path / "x.json").unlink()
+    samples = made.metrics["sched_pipe_s"].samples
+    samples["control"] = [x * 1.1 for x in samples["control"]]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1
+    assert "control is 1.10 times slower than stock" in " ".join(result.stdout.split())
+    assert "the control differs from the baseline" in result.stderr
+    assert load(tmp_path / "x.json", FORMAT) == made
 
 
 @pytest.mark.parametrize(

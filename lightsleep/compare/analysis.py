@@ -7,19 +7,30 @@ The table, the page and the JSON summary all read this and compute nothing thems
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from lightsleep.compare.method import Comparison, Summary, compare, summarise
-from lightsleep.compare.result import CompareResult, MetricResult, Role
+from lightsleep.compare.method import (
+    Comparison,
+    Summary,
+    Verdict,
+    compare,
+    compare_jointly,
+    summarise,
+)
+from lightsleep.compare.result import Claim, CompareResult, MetricResult, Role
+from lightsleep.order import CONFIDENCE
 
 
 @dataclass(frozen=True)
 class ArmAnalysis:
     """One arm in one metric.
 
-    ``summary`` is None without samples, ``baseline`` (the comparison to the baseline) for the
-    baseline itself, ``limit`` (the comparison to the first limit) for all but treatments.
+    ``samples`` has one of each round. ``summary`` is None without samples, ``baseline`` (the
+    comparison to the baseline) for the baseline itself, ``limit`` (the comparison to the first
+    limit) for all but treatments.
     """
 
     name: str
@@ -43,10 +54,37 @@ class MetricAnalysis:
         return [arm for arm in self.arms if arm.role == role]
 
 
+class Outcome(StrEnum):
+    """What a run says about a claim."""
+
+    HELD = "held"
+    REFUTED = "refuted"
+    OPEN = "not decided"
+
+
+@dataclass(frozen=True)
+class ClaimAnalysis:
+    """A claim and what came of it; ``comparison`` is None where samples allow none."""
+
+    claim: Claim
+    metrics: list[MetricResult]
+    outcome: Outcome
+    comparison: Comparison | None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the metrics, where they share one."""
+        units = {metric.unit for metric in self.metrics}
+        return units.pop() if len(units) == 1 else "metrics of several units"
+
+
 def analyse(result: CompareResult) -> list[MetricAnalysis]:
     """Analyse every metric of a result, in its order."""
+    confidence = control_confidence(result)
     return [
-        MetricAnalysis(name, metric, [_analyse_arm(result, metric, arm) for arm in result.arms])
+        MetricAnalysis(
+            name, metric, [_analyse_arm(result, metric, arm, confidence) for arm in result.arms]
+        )
         for name, metric in result.metrics.items()
     ]
 
@@ -56,12 +94,78 @@ def limit_of(result: CompareResult) -> str | None:
     return next((arm for arm in result.arms if result.roles[arm] == "limit"), None)
 
 
-def _analyse_arm(result: CompareResult, metric: MetricResult, arm: str) -> ArmAnalysis:
-    def compared_to(other: str) -> Comparison:
-        return compare(metric.samples.get(other, []), samples, metric.better)
+def control_confidence(result: CompareResult) -> float:
+    """Return the confidence with which to compare a control in one metric.
 
+    All comparisons of controls together then raise a false alarm in at most 5 % of runs. Those in
+    which no round differs cannot raise one, so they do not count.
+    """
+    comparisons = sum(
+        metric.samples.get(arm, []) != metric.samples.get(result.baseline, [])
+        for metric in result.metrics.values()
+        for arm in result.arms
+        if result.roles[arm] == "control"
+    )
+    return 1 - (1 - CONFIDENCE) / max(1, comparisons)
+
+
+def control_failed(result: CompareResult) -> bool:
+    """Whether a control differs from the baseline, from which nothing should tell it."""
+    return any(
+        arm.baseline is not None and arm.baseline.verdict.differs
+        for metric in analyse(result)
+        for arm in metric.arms_as("control")
+    )
+
+
+def judge_claims(result: CompareResult) -> list[ClaimAnalysis]:
+    """Judge every claim of a result, in its order."""
+    return [_judge_claim(result, claim) for claim in result.claims]
+
+
+def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
+    metrics = [result.metrics[name] for name in claim.metrics]
+    ours, theirs = (
+        [metric.samples.get(arm, []) for metric in metrics] for arm in (claim.arm, claim.reference)
+    )
+    better = metrics[0].better
+    try:
+        if metrics[0].unit == "%":
+            comparison = compare(theirs[0], ours[0], better, "%")
+        else:
+            comparison = compare_jointly(theirs, ours, better)
+    except ValueError:
+        return ClaimAnalysis(claim, metrics, Outcome.OPEN, None)
+    return ClaimAnalysis(claim, metrics, _outcome(claim, comparison), comparison)
+
+
+def _outcome(claim: Claim, comparison: Comparison) -> Outcome:
+    effect = comparison.effect
+    if effect is None:
+        return Outcome.OPEN
+    if claim.is_gain:
+        outcomes = {Verdict.BETTER: Outcome.HELD, Verdict.WORSE: Outcome.REFUTED}
+        return outcomes.get(comparison.verdict, Outcome.OPEN)
+    least = -math.inf if claim.at_least is None else claim.at_least
+    most = math.inf if claim.at_most is None else claim.at_most
+    if least <= effect.low and effect.high <= most:
+        return Outcome.HELD
+    return Outcome.REFUTED if effect.high < least or effect.low > most else Outcome.OPEN
+
+
+def _analyse_arm(
+    result: CompareResult, metric: MetricResult, arm: str, of_controls: float
+) -> ArmAnalysis:
     role, limit = result.roles[arm], limit_of(result)
     samples = metric.samples.get(arm, [])
+    confidence = of_controls if role == "control" else CONFIDENCE
+
+    def compared_to(other: str) -> Comparison:
+        theirs = metric.samples.get(other, [])
+        if not samples or not theirs:
+            return Comparison(Verdict.TOO_FEW, 0, confidence)
+        return compare(theirs, samples, metric.better, metric.unit, confidence)
+
     return ArmAnalysis(
         name=arm,
         role=role,
@@ -80,6 +184,15 @@ def to_json(result: CompareResult) -> dict[str, Any]:
         "created": result.created,
         "baseline": result.baseline,
         "limit": limit_of(result),
+        "control_failed": control_failed(result),
+        "claims": [
+            dataclasses.asdict(found.claim)
+            | {
+                "outcome": found.outcome,
+                "comparison": dataclasses.asdict(found.comparison) if found.comparison else None,
+            }
+            for found in judge_claims(result)
+        ],
         "metrics": {
             metric.name: {
                 "unit": metric.metric.unit,

@@ -1,22 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a handful of samples can say: medians, their confidence, and whether two arms differ.
+"""What rounds can say about an arm: its effect, how sure that is, and what would have been missed.
 
-Benchmark times are skewed, have outliers and come in small numbers, so nothing here assumes a
-distribution.
+A round runs every arm once, within seconds. What the host does meanwhile slows all arms of a round
+alike, so an arm is compared with its reference within each round, and only then over the rounds:
 
-The interval of a median is a pair of order statistics (``order.py``). Fewer than six samples cannot
-give 95 %, so the confidence that was really reached goes with every interval (93.75 % for n = 5).
+1. The effect in a round is the logarithm of arm / reference, because noise multiplies: a host that
+   is busy for a third of the time takes a third of the speed of every arm. Percentages, and
+   quantities of which some sample is not positive (a count that may be 0), have no ratio; for them
+   the effect is arm - reference.
+2. The estimate over all rounds is the Hodges-Lehmann estimate: the median of the averages of all
+   pairs of rounds, each round with itself included (Walsh averages).
+3. Its interval is that of Wilcoxon's signed-rank test: from the c-th smallest to the c-th largest
+   Walsh average, where c is the largest with P(T < c) <= 2.5 % and T is the rank sum of n fair
+   coins. It holds exactly for any distribution that is symmetric about the effect, as differences
+   of two arms are that differ by nothing else; ties make it wider, never narrower.
+4. The verdict is where the interval lies. A difference is shown if it does not hold "none" (a
+   ratio of 1, a difference of 0). Nothing else is asked.
+5. ``detectable`` is the difference that a run with as many rounds and this much noise shows in
+   90 % of cases: half the width of the interval, times (z[0.975] + z[0.9]) / z[0.975] = 1.65.
+   It is what "no difference shown" leaves open.
 
-Two arms differ where these intervals do not overlap, which is stricter than a test of the
-difference at 5 %. Below MIN_SAMPLES no verdict is given. How large a difference is, as a ratio
-of medians and as a difference of medians, comes with a bootstrap interval (percentile, 95 %).
+Six rounds are the fewest that give 95 %; there, one round that went the other way is a veto. From
+twelve on it is none, however far it went. The tests simulate how often a difference of 20 % is
+shown, and how often one that is not there.
+
+Several metrics together have one effect: in each round the geometric mean of their ratios.
+
+A control is compared in every metric, and each comparison may be a false alarm. Its intervals are
+wider, so that all of them together hold "none" with 95 % (Bonferroni; the first step of Holm's
+procedure, and more steps do not change whether there is any alarm).
+
+scipy has the test (scipy.stats.wilcoxon), not the interval: the distribution of T is counted here,
+and the tests compare the two. Sources: Hollander, Wolfe, Chicken: Nonparametric Statistical
+Methods, 3rd edition, sections 3.1 to 3.3; Lehmann: Nonparametrics, section 4.3 on the power.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +49,11 @@ from numpy.typing import NDArray
 from lightsleep.compare.result import Better
 from lightsleep.order import CONFIDENCE, median_ranks
 
-MIN_SAMPLES = 5
-RESAMPLES = 10_000
 TINY = 1e-18  # no ratio is taken of samples under this: none of a quantity worth dividing by
+MOST = 256
+"""Of more rounds, neighbours are averaged to this many: Walsh averages grow with the square."""
+BEYOND = 1.6539
+"""(z[0.975] + z[0.9]) / z[0.975]; z are quantiles of the normal distribution."""
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +66,7 @@ class Verdict(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     SAME = "no difference shown"
-    TOO_FEW = "too few samples"
+    TOO_FEW = "too few rounds"
 
     @property
     def differs(self) -> bool:
@@ -52,6 +79,7 @@ class Summary:
     """One arm's samples of one metric, in the unit of the metric.
 
     ``ci_low`` and ``ci_high`` enclose the true median with probability ``confidence`` (0 to 1).
+    They describe this arm alone: how arms differ is not read from them.
     """
 
     n: int
@@ -67,11 +95,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % bootstrap interval."""
+    """A value with its interval."""
 
     value: float
     low: float
     high: float
+
+    def map(self, function: Callable[[float], float]) -> Estimate:
+        """Return the estimate of an increasing function of the value."""
+        return Estimate(function(self.value), function(self.low), function(self.high))
 
     def inverse(self) -> Estimate:
         """Return the estimate of 1 / value."""
@@ -80,17 +112,25 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm compared to a reference.
+    """An arm compared to a reference over ``rounds`` rounds.
 
-    ``ratio`` says how many times better the arm is: median of the reference / median of the arm
-    where lower is better, the inverse where higher or neither is. It is None unless all samples
-    are positive. ``difference`` is median of the arm - median of the reference, in the unit of
-    the metric. Both are None where there are too few samples.
+    Either ``ratio``, arm / reference, or ``difference``, arm - reference in the unit of the metric,
+    is the effect, with an interval of this ``confidence``; both are None where there are too few
+    rounds for one. ``detectable`` is the least effect that such a run shows in 90 % of cases: a
+    factor above 1, or a difference above 0.
     """
 
     verdict: Verdict
-    ratio: Estimate | None
-    difference: Estimate | None
+    rounds: int
+    confidence: float
+    ratio: Estimate | None = None
+    difference: Estimate | None = None
+    detectable: float | None = None
+
+    @property
+    def effect(self) -> Estimate | None:
+        """The ratio or the difference, whichever there is."""
+        return self.ratio or self.difference
 
 
 def summarise(samples: Sequence[float]) -> Summary | None:
@@ -114,28 +154,80 @@ def summarise(samples: Sequence[float]) -> Summary | None:
     )
 
 
-def compare(reference: Sequence[float], arm: Sequence[float], better: Better) -> Comparison:
-    """Compare the samples of an arm to those of a reference."""
-    of_reference, of_arm = summarise(reference), summarise(arm)
-    if not of_reference or not of_arm or min(of_reference.n, of_arm.n) < MIN_SAMPLES:
-        return Comparison(Verdict.TOO_FEW, None, None)
+def compare(
+    reference: Sequence[float],
+    arm: Sequence[float],
+    better: Better,
+    unit: str = "",
+    confidence: float = CONFIDENCE,
+) -> Comparison:
+    """Compare an arm with a reference: samples of one metric, round by round.
 
-    rng = np.random.default_rng(0)
-    medians_reference = _bootstrap_medians(reference, rng)
-    medians_arm = _bootstrap_medians(arm, rng)
-    difference = _estimate(of_arm.median - of_reference.median, medians_arm - medians_reference)
-    ratio = None
-    if min(of_reference.minimum, of_arm.minimum) > TINY:
-        ratio = _estimate(of_arm.median / of_reference.median, medians_arm / medians_reference)
-        if better == "lower":
-            ratio = ratio.inverse()
-    return Comparison(_verdict(of_reference, of_arm, better), ratio, difference)
+    Raises ValueError where one has more rounds than the other.
+    """
+    _check_paired(reference, arm)
+    if has_ratio(reference, arm, unit):
+        return _judge(_logs(reference, arm), better, confidence, as_ratio=True)
+    effects = np.subtract(arm, reference, dtype=float)
+    return _judge(effects, better, confidence, as_ratio=False)
 
 
-def _verdict(reference: Summary, arm: Summary, better: Better) -> Verdict:
-    if arm.ci_low > reference.ci_high:
+def compare_jointly(
+    reference: Sequence[Sequence[float]], arm: Sequence[Sequence[float]], better: Better
+) -> Comparison:
+    """Compare an arm with a reference in several metrics as one: samples by metric and round.
+
+    Raises ValueError where a sample is not positive, or the numbers of rounds differ.
+    """
+    for ours, theirs in zip(arm, reference, strict=True):
+        _check_paired(theirs, ours)
+        if ours and not has_ratio(theirs, ours, ""):
+            raise ValueError("a sample is not positive: there is no ratio")
+    logs = [_logs(theirs, ours) for ours, theirs in zip(arm, reference, strict=True)]
+    return _judge(np.mean(logs, axis=0), better, CONFIDENCE, as_ratio=True)
+
+
+def _check_paired(reference: Sequence[float], arm: Sequence[float]) -> None:
+    if len(reference) != len(arm):
+        raise ValueError(f"{len(arm)} rounds cannot be compared with {len(reference)}")
+
+
+def has_ratio(reference: Sequence[float], arm: Sequence[float], unit: str) -> bool:
+    """Whether the effect on such samples is a ratio."""
+    return unit != "%" and min((*reference, *arm), default=0) > TINY
+
+
+def rounds_needed(confidence: float = CONFIDENCE) -> int:
+    """Return the fewest rounds that give an interval of this confidence."""
+    return next(n for n in range(1, 100) if _rank(n, (1 - confidence) / 2))
+
+
+def _logs(reference: Sequence[float], arm: Sequence[float]) -> Floats:
+    logs: Floats = np.log(arm) - np.log(reference)
+    return logs
+
+
+def _judge(effects: Floats, better: Better, confidence: float, *, as_ratio: bool) -> Comparison:
+    rounds = len(effects)
+    blocks = effects
+    if rounds > MOST:
+        blocks = np.array([part.mean() for part in np.array_split(effects, MOST)])
+    rank = _rank(len(blocks), (1 - confidence) / 2)
+    if not rank:
+        return Comparison(Verdict.TOO_FEW, rounds, confidence)
+    walsh = _walsh_averages(blocks)
+    found = Estimate(float(np.median(walsh)), float(walsh[rank - 1]), float(walsh[-rank]))
+    verdict, detectable = _verdict(found, better), BEYOND * (found.high - found.low) / 2
+    if as_ratio:
+        ratio, detectable = found.map(math.exp), math.exp(min(detectable, 700))
+        return Comparison(verdict, rounds, confidence, ratio=ratio, detectable=detectable)
+    return Comparison(verdict, rounds, confidence, difference=found, detectable=detectable)
+
+
+def _verdict(effect: Estimate, better: Better) -> Verdict:
+    if effect.low > 0:
         direction = "higher"
-    elif arm.ci_high < reference.ci_low:
+    elif effect.high < 0:
         direction = "lower"
     else:
         return Verdict.SAME
@@ -144,31 +236,22 @@ def _verdict(reference: Summary, arm: Summary, better: Better) -> Verdict:
     return Verdict.BETTER if direction == better else Verdict.WORSE
 
 
-def _bootstrap_medians(samples: Sequence[float], rng: np.random.Generator) -> Floats:
-    """Return the medians of RESAMPLES resamples, without drawing the resamples.
+def _walsh_averages(effects: Floats) -> Floats:
+    """Return the averages of all pairs of rounds, a round with itself included, sorted."""
+    first, second = np.triu_indices(len(effects))
+    averages: Floats = np.sort(effects[first] / 2 + effects[second] / 2)
+    return averages
 
-    Drawing n indices with replacement is rounding n uniform numbers down to multiples of 1/n.
-    Only the middle one of them is needed, or the middle two, and order statistics of uniform
-    numbers are known: the m-th of n is Beta(m, n - m + 1), and the next one cuts the rest at
-    Beta(1, n - m). So the cost does not depend on n.
+
+@cache
+def _rank(n: int, tail: float) -> int:
+    """Return the largest c with P(T < c) <= tail; 0 where there is none.
+
+    T is the sum of those of the ranks 1 to n for which a fair coin fell heads.
     """
-    ordered = np.sort(np.asarray(samples, dtype=float))
-    n = len(ordered)
-    m = (n + 1) // 2
-    middle = rng.beta(m, n - m + 1, RESAMPLES)
-    if n % 2:
-        return _at(ordered, middle)
-    after = middle + (1 - middle) * rng.beta(1, n - m, RESAMPLES)
-    return (_at(ordered, middle) + _at(ordered, after)) / 2
-
-
-def _at(ordered: Floats, quantile: Floats) -> Floats:
-    index = np.minimum((quantile * len(ordered)).astype(int), len(ordered) - 1)
-    taken: Floats = np.take(ordered, index)
-    return taken
-
-
-def _estimate(value: float, resampled: Floats) -> Estimate:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail])
-    return Estimate(float(value), float(low), float(high))
+    chances = np.zeros(n * (n + 1) // 2 + 1)
+    chances[0] = 1
+    for rank in range(1, n + 1):
+        chances[rank:] += chances[:-rank]  # by 2 ** -n at the end would underflow for many rounds
+        chances /= 2
+    return int(np.searchsorted(np.cumsum(chances), tail, side="right"))

@@ -9,6 +9,7 @@ recompute every figure that a table or a report shows.
      "experiment": "idle", "title": ..., "hypothesis": ..., "created": "2026-11-20T08:30:00+00:00",
      "environment": {"accelerator": {...}, "host": {...}, "guests": {arm: {...}}, ...},
      "protocol": {"runs": 6, "warmup": 1, "seed": 1234, "order": [[arm, ...], ...]},
+     "claims": [{"arm": arm, "reference": arm, "metrics": [name, ...], "at_most": 1.2}, ...],
      "arms": [arm, ...], "roles": {arm: "baseline" | "treatment" | "control" | "limit"},
      "metrics": {name: {"unit": "s", "better": "lower", "title": ..., "description": ...,
                         "samples": {arm: [float, ...]}}}}
@@ -17,9 +18,10 @@ recompute every figure that a table or a report shows.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from lightsleep.document import Format, shortened
 
@@ -30,15 +32,48 @@ Better = Literal["lower", "higher", "none"]
 Role = Literal["baseline", "treatment", "control", "limit"]
 
 
+class Measured(Protocol):
+    """What judging a claim needs to know of a metric."""
+
+    @property
+    def unit(self) -> str:
+        """Symbol of the unit."""
+
+    @property
+    def better(self) -> Better:
+        """Which direction is an improvement, if any."""
+
+
 @dataclass
 class MetricResult:
-    """The raw samples of one metric, by arm, in the order in which they were taken."""
+    """The raw samples of one metric, by arm: one of each round, in their order."""
 
     unit: str
     better: Better
     title: str
     description: str
     samples: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What was expected of an arm, compared with a reference, before the first run.
+
+    Several metrics are one claim together, about the geometric mean of their ratios. The bounds are
+    of the ratio arm / reference, or of arm - reference in points where the unit is %. Without
+    bounds, what is claimed is that the arm is shown to be better.
+    """
+
+    arm: str
+    reference: str
+    metrics: tuple[str, ...]
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it claims that the arm is better, by however much."""
+        return self.at_most is None and self.at_least is None
 
 
 @dataclass
@@ -54,6 +89,7 @@ class CompareResult:
     arms: list[str]
     roles: dict[str, Role]
     metrics: dict[str, MetricResult]
+    claims: list[Claim] = field(default_factory=list)
     schema: str = field(default=SCHEMA)
     version: int = field(default=VERSION)
 
@@ -72,7 +108,8 @@ class CompareResult:
 def _built(document: dict[str, Any]) -> CompareResult:
     """Return the result of a file; every arm has a list of samples in every metric."""
     _check_arms(document)
-    fields = {entry.name: document[entry.name] for entry in dataclasses.fields(CompareResult)}
+    names = [entry.name for entry in dataclasses.fields(CompareResult)]
+    fields = {name: document[name] for name in names if name in document}
     arms = fields["arms"]
     fields["metrics"] = {
         name: MetricResult(
@@ -84,12 +121,44 @@ def _built(document: dict[str, Any]) -> CompareResult:
         )
         for name, metric in document["metrics"].items()
     }
+    fields["claims"] = [
+        Claim(
+            claim["arm"],
+            claim["reference"],
+            tuple(claim["metrics"]),
+            claim.get("at_most"),
+            claim.get("at_least"),
+        )
+        for claim in document.get("claims", [])
+    ]
+    check_claims(fields["claims"], arms, fields["metrics"])
     return CompareResult(**fields)
+
+
+def check_claims(
+    claims: Iterable[Claim], arms: Collection[str], metrics: Mapping[str, Measured]
+) -> None:
+    """Raise ValueError for a claim that no comparison of these arms and metrics could judge."""
+    for number, claim in enumerate(claims):
+        where = f"claims[{number}]"
+        for arm in (claim.arm, claim.reference):
+            if arm not in arms:
+                raise ValueError(f"{where}: {arm} is not among the arms")
+        if unknown := [name for name in claim.metrics if name not in metrics]:
+            raise ValueError(f"{where}: {unknown[0]} is not among the metrics")
+        claimed = [metrics[name] for name in claim.metrics]
+        directions = {metric.better for metric in claimed}
+        if len(directions) != 1:
+            raise ValueError(f"{where}: one claim about metrics that are better in both directions")
+        if claim.is_gain and "none" in directions:
+            raise ValueError(f"{where}: {claim.metrics[0]} has no direction that is better")
+        if len(claimed) > 1 and any(metric.unit == "%" for metric in claimed):
+            raise ValueError(f"{where}: percentages have no ratio, so none together with others")
 
 
 def _check_arms(document: dict[str, Any]) -> None:
     """Check what a schema cannot say: which arms may be named, and that one is the baseline."""
-    arms, roles = document["arms"], document["roles"]
+    arms, roles, runs = document["arms"], document["roles"], document["protocol"]["runs"]
     known = f"is not among the arms ({shortened(', '.join(arms))})"
     for arm in roles:
         if arm not in arms:
@@ -100,9 +169,14 @@ def _check_arms(document: dict[str, Any]) -> None:
     if list(roles.values()).count("baseline") != 1:
         raise ValueError("roles: exactly one arm must be the baseline")
     for name, metric in document["metrics"].items():
-        for arm in metric["samples"]:
+        for arm, samples in metric["samples"].items():
             if arm not in arms:
                 raise ValueError(f"metrics.{name}.samples: {arm} {known}")
+            if len(samples) not in (0, runs):
+                raise ValueError(
+                    f"metrics.{name}.samples: {arm} has {len(samples)}, but there were {runs} "
+                    "rounds (protocol.runs): samples of a round cannot be told"
+                )
 
 
 FORMAT = Format(

@@ -11,7 +11,14 @@ from rich.text import Text
 
 from lightsleep import units
 from lightsleep.compare import words
-from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
+from lightsleep.compare.analysis import (
+    ArmAnalysis,
+    MetricAnalysis,
+    Outcome,
+    analyse,
+    judge_claims,
+    limit_of,
+)
 from lightsleep.compare.method import Comparison, Verdict
 from lightsleep.compare.result import CompareResult
 
@@ -21,6 +28,9 @@ STYLES = {
     Verdict.HIGHER: "yellow",
     Verdict.LOWER: "yellow",
 }
+
+
+OUTCOMES = {Outcome.HELD: "green", Outcome.REFUTED: "bold red", Outcome.OPEN: "yellow"}
 
 
 def print_table(result: CompareResult, console: Console) -> None:
@@ -35,6 +45,7 @@ def print_table(result: CompareResult, console: Console) -> None:
     if sum(widths) + 2 * len(widths) > console.width:
         widths = [0] * len(widths)  # no room to align the blocks with each other
     console.print(Text(result.title, style="bold"))
+    _print_claims(result, metrics, console)
     for metric, rows in zip(metrics, blocks, strict=True):
         title = Text(f"\n{metric.metric.title}", style="bold")
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -46,6 +57,19 @@ def print_table(result: CompareResult, console: Console) -> None:
             table.add_row(*row)
         console.print(table)
     _print_notes(metrics, result.baseline, console)
+
+
+def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console: Console) -> None:
+    """Print in a sentence what came out, and what was claimed beforehand and whether it held."""
+    if said := words.headline(result, metrics):
+        console.print(Text(said))
+    for found in judge_claims(result):
+        console.print(
+            Text.assemble(
+                f"{words.OUTCOMES[found.outcome]} {words.claim(found.claim, found.metrics)}: ",
+                (words.outcome(found), OUTCOMES[found.outcome]),
+            )
+        )
 
 
 def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
@@ -69,9 +93,8 @@ def _against(comparison: Comparison | None, unit: str, *, is_control: bool = Fal
     if comparison is None:
         return Text("")
     verdict = comparison.verdict
-    said = words.effect(comparison, unit) if verdict.differs else verdict
     style = "bold red" if is_control and verdict.differs else STYLES.get(verdict, "")
-    return Text(f"{words.MARKS[verdict]} {said}", style=style)
+    return Text(f"{words.MARKS[verdict]} {words.finding(comparison, unit)}", style=style)
 
 
 def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console) -> None:
@@ -81,6 +104,9 @@ def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console)
     if short:
         reached = ", ".join(sorted(short, key=lambda text: short[text]))
         console.print(Text(f"* confidence reached: {reached}; 95 % needs 6 samples"))
+    comparisons = [found for m in metrics for arm in m.arms for found in (arm.baseline, arm.limit)]
+    if any(found and found.verdict is Verdict.SAME for found in comparisons):
+        console.print(Text(words.DETECTABLE))
     for well, said in words.control_sentences(metrics, baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"

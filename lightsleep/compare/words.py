@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How verdicts are said, in sentences a stranger understands."""
+"""How effects, verdicts and claims are said, in sentences a stranger understands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from lightsleep import units
-from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
-from lightsleep.compare.method import Comparison, Estimate, Summary, Verdict
+from lightsleep.compare.analysis import (
+    ClaimAnalysis,
+    MetricAnalysis,
+    Outcome,
+    judge_claims,
+    limit_of,
+)
+from lightsleep.compare.method import Comparison, Estimate, Summary, Verdict, rounds_needed
+from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.order import CONFIDENCE
 
 MARKS = {
@@ -18,6 +25,13 @@ MARKS = {
     Verdict.SAME: "=",
     Verdict.TOO_FEW: "?",
 }
+
+OUTCOMES = {Outcome.HELD: "✔", Outcome.REFUTED: "✘", Outcome.OPEN: "?"}
+
+DETECTABLE = (
+    "none shown (12 %): with this noise and as many rounds, a difference of 12 % is shown in 9 of "
+    "10 runs"
+)
 
 # unit -> what a smaller and what a larger value is called; "lower", "higher" for all others
 ADVERBS = {
@@ -38,43 +52,68 @@ def confidence(summary: Summary) -> str:
 
 def effect(comparison: Comparison, unit: str) -> str:
     """Return the size of an effect in short: 6.12 × faster; empty where there is none to state."""
-    factor, difference = _factor(comparison), comparison.difference
-    if difference is None:
+    found = comparison.effect
+    if found is None:
         return ""
-    if factor is None or unit == "%":
-        number = units.digits(abs(difference.value), unit, points=True)
-        amount = f"{number} points" if unit == "%" else f"{number} {unit}".rstrip()
+    if comparison.ratio:
+        amount = f"{units.factor(_factor(comparison.ratio).value)} ×"
     else:
-        amount = f"{units.factor(factor.value)} ×"
+        amount = _amount(abs(found.value), unit)
     return f"{amount} {_adverb(comparison, unit)}"
 
 
 def effect_interval(comparison: Comparison, unit: str) -> str:
-    """Return the 95 % interval of what effect() says."""
-    factor, difference = _factor(comparison), comparison.difference
-    if difference is None:
+    """Return the interval of what effect() says: 95 % CI 5.80 to 6.31 ×."""
+    found = comparison.effect
+    if found is None:
         return ""
-    if factor is None or unit == "%":
-        low, high = difference.low, difference.high
-        if difference.value < 0:
-            low, high = -high, -low
-        ends, sign = [units.digits(end, unit, points=True) for end in (low, high)], unit
-    else:
+    if comparison.ratio:
+        factor = _factor(comparison.ratio)
         ends, sign = [units.factor(end) for end in (factor.low, factor.high)], "×"
-    return f"{ends[0]} to {ends[1]} {sign.replace('%', 'points')}".rstrip()
+    else:
+        low, high = (found.low, found.high) if found.value >= 0 else (-found.high, -found.low)
+        ends = [units.digits(end, unit, points=True) for end in (low, high)]
+        sign = "points" if unit == "%" else unit
+    level = f"{100 * comparison.confidence:.3g} % CI"
+    return f"{level} {ends[0]} to {ends[1]} {sign}".rstrip()
+
+
+def detectable(comparison: Comparison, unit: str) -> str:
+    """Return the smallest difference that would have been shown: 12 %; empty where none is known.
+
+    Where all rounds are equal there is no noise to know it from.
+    """
+    least = comparison.detectable
+    if comparison.ratio and least and least > 1:
+        return f"{100 * (least - 1):.2g} %" if least < 1.995 else f"{units.factor(least)} ×"
+    return _amount(least, unit) if comparison.difference and least else ""
+
+
+def finding(comparison: Comparison, unit: str) -> str:
+    """Say a comparison in short: the effect, or that none was shown and what would have been."""
+    if comparison.verdict.differs:
+        return effect(comparison, unit)
+    least = detectable(comparison, unit)
+    return f"none shown ({least})" if least else str(comparison.verdict)
 
 
 def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
     """Say one verdict in words, without naming the metric."""
     match comparison.verdict:
         case Verdict.TOO_FEW:
-            return f"too few samples to compare {arm} with {other}"
+            needed = rounds_needed(comparison.confidence)
+            return (
+                f"too few rounds to compare {arm} with {other}: {comparison.rounds}, and {needed} "
+                "are needed"
+            )
         case Verdict.SAME:
-            return f"no difference shown between {arm} and {other}"
+            least = detectable(comparison, unit)
+            more = f"; one of {least} would have been, in 9 of 10 such runs" if least else ""
+            return f"no difference shown between {arm} and {other}{more}"
     amount = effect(comparison, unit).replace("×", "times")
     interval = effect_interval(comparison, unit).removesuffix(" ×")
     verb = "has" if unit == "" else "is"
-    return f"{arm} {verb} {amount} than {other} (95 % CI {interval})"
+    return f"{arm} {verb} {amount} than {other} ({interval})"
 
 
 def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[str]:
@@ -90,29 +129,142 @@ def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[
 
 def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[tuple[bool, str]]:
     """Judge the negative controls: (all is well, what to say), a warning for each difference."""
-    controls = [(metric, arm) for metric in metrics for arm in metric.arms_as("control")]
+    controls = [
+        (metric.metric, arm.name, arm.baseline)
+        for metric in metrics
+        for arm in metric.arms_as("control")
+        if arm.baseline
+    ]
     said = [
         (
             False,
-            f"{metric.metric.title}: "
-            f"{sentence(arm.name, arm.baseline, baseline, metric.metric.unit)}, although nothing "
-            "differs between them: do not trust this metric here",
+            f"{metric.title}: {sentence(arm, found, baseline, metric.unit)}, although nothing "
+            "differs between them: this run proves nothing, repeat it",
         )
-        for metric, arm in controls
-        if arm.baseline and arm.baseline.verdict.differs
+        for metric, arm, found in controls
+        if found.verdict.differs
     ]
-    few = [m.metric.title for m, arm in controls if _verdict(arm) is Verdict.TOO_FEW]
+    few = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.TOO_FEW]
     if few:
-        said.append((False, f"too few samples to judge {_list(few)}"))
-    same = [m.metric.title for m, arm in controls if _verdict(arm) is Verdict.SAME]
+        _, found = few[0]
+        said.append(
+            (
+                False,
+                f"too few rounds to judge {_list(metric.title for metric, _ in few)}: "
+                f"{found.rounds}, and {rounds_needed(found.confidence)} are needed to compare "
+                "that many metrics without false alarms",
+            )
+        )
+    same = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.SAME]
     if same:
-        rest = f" in {_list(same)}" if said else ""
-        said.append((True, f"no difference shown{rest}, as it must be"))
+        rest = f" in {_list(metric.title for metric, _ in same)}" if said else ""
+        said.append((True, f"no difference shown{rest}, as it must be{_missed(same)}"))
     return said
 
 
-def _verdict(arm: ArmAnalysis) -> Verdict | None:
-    return arm.baseline.verdict if arm.baseline else None
+def _missed(controls: Iterable[tuple[MetricResult, Comparison]]) -> str:
+    """Say below which difference a control could have missed one."""
+    least = {metric.title: detectable(found, metric.unit) for metric, found in controls}
+    noisy = [f"{amount} in {title}" for title, amount in least.items() if amount]
+    return f"; it could have missed less than {', '.join(noisy)}" if noisy else ""
+
+
+def together(metrics: Sequence[MetricResult]) -> str:
+    """Name several metrics: randread, randwrite and randrw, a disk that answers at once."""
+    parts = [metric.title.partition(", ") for metric in metrics]
+    if len({tail for _, _, tail in parts}) > 1:
+        parts = [(metric.title, "", "") for metric in metrics]
+    heads = list(dict.fromkeys(head for head, _, _ in parts))
+    last = " and ".join([", ".join(heads[:-1]), heads[-1]] if len(heads) > 1 else heads)
+    return last + "".join(parts[0][1:])
+
+
+def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:
+    """Say what was claimed: Pipe: lightsleep / idle=poll is at most 1.25."""
+    title = together(metrics)
+    if found.is_gain:
+        return f"{title}: {found.arm} is better than {found.reference}"
+    percent = metrics[0].unit == "%"
+    bounds = [
+        f"at {which} {bound:.3g}{' points' if percent else ''}"
+        for which, bound in (("least", found.at_least), ("most", found.at_most))
+        if bound is not None
+    ]
+    quantity = f"{found.arm} {'-' if percent else '/'} {found.reference}"
+    return f"{title}: {quantity} is {' and '.join(bounds)}"
+
+
+def outcome(found: ClaimAnalysis) -> str:
+    """Say what came of a claim, with the figure that decides it."""
+    comparison = found.comparison
+    if comparison is None:
+        return f"{found.outcome}: a sample is not positive, so there is no ratio"
+    if comparison.effect is None:
+        needed = rounds_needed(comparison.confidence)
+        return f"{found.outcome}: {comparison.rounds} rounds, and {needed} are needed"
+    if found.claim.is_gain:
+        interval = f" ({effect_interval(comparison, found.unit)})"
+        said = finding(comparison, found.unit)
+        return f"{found.outcome}: {said}{interval if comparison.verdict.differs else ''}"
+    ends = comparison.effect
+    if comparison.ratio:
+        low, value, high = map(units.factor, (ends.low, ends.value, ends.high))
+        return f"{found.outcome}: {value} (95 % CI {low} to {high})"
+    low, value, high = (
+        units.digits(end, found.unit, points=True) for end in (ends.low, ends.value, ends.high)
+    )
+    return f"{found.outcome}: {value} points (95 % CI {low} to {high})"
+
+
+def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Return what came out in one sentence or two; empty where nothing was treated.
+
+    The first claim of a gain, or the first metric of the first treatment; then the first percentage
+    that something is claimed of, arm by arm; then how much all of it is worth.
+    """
+    claims = judge_claims(result)
+    said = _gain(result, claims, metrics)
+    if not said:
+        return ""
+    percents = [
+        name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
+    ]
+    if percents:
+        said += f" {_medians(result, next(m for m in metrics if m.name == percents[0]))}"
+    return f"{said} {_weight(result)}"
+
+
+def _gain(
+    result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
+) -> str:
+    for found in claims:
+        if found.claim.is_gain and found.comparison:
+            said = sentence(found.claim.arm, found.comparison, found.claim.reference, found.unit)
+            return f"{together(found.metrics)}: {said}."
+    treated = [arm for metric in metrics[:1] for arm in metric.arms_as("treatment")]
+    if not treated or not treated[0].baseline:
+        return ""
+    first = metrics[0].metric
+    said = sentence(treated[0].name, treated[0].baseline, result.baseline, first.unit)
+    return f"{first.title}: {said}."
+
+
+def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
+    """Say a metric's medians: those of the treatments, and of the limit or else the baseline."""
+    named = {arm.name: arm for arm in metric.arms}
+    shown = [*metric.arms_as("treatment"), named[limit_of(result) or result.baseline]]
+    figures = [
+        f"{arm.name} {units.value(arm.summary.median, metric.metric.unit)}"
+        for arm in shown
+        if arm.summary
+    ]
+    return f"{metric.metric.title}: {', '.join(figures)}."
+
+
+def _weight(result: CompareResult) -> str:
+    name = str(result.environment.get("accelerator", {}).get("name", ""))
+    how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
+    return f"{how}, {result.protocol['runs']} rounds."
 
 
 def _list(words: Iterable[str]) -> str:
@@ -120,12 +272,17 @@ def _list(words: Iterable[str]) -> str:
 
 
 def _adverb(comparison: Comparison, unit: str) -> str:
-    assert comparison.difference
     smaller, larger = ADVERBS.get(unit, ("lower", "higher"))
-    return smaller if comparison.difference.value < 0 else larger
+    if comparison.ratio:
+        return smaller if comparison.ratio.value < 1 else larger
+    return smaller if comparison.difference and comparison.difference.value < 0 else larger
 
 
-def _factor(comparison: Comparison) -> Estimate | None:
-    """Return by what factor the values differ, at least 1: "5 times slower", never 0.2."""
-    ratio = comparison.ratio
-    return ratio.inverse() if ratio and ratio.value < 1 else ratio
+def _factor(ratio: Estimate) -> Estimate:
+    """Return by what factor values differ, at least 1: "5 times slower", never 0.2."""
+    return ratio.inverse() if ratio.value < 1 else ratio
+
+
+def _amount(number: float, unit: str) -> str:
+    said = units.digits(number, unit, points=True)
+    return f"{said} points" if unit == "%" else f"{said} {unit}".rstrip()

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lightsleep.compare.result import Better, Role
+from lightsleep.compare.result import Better, Claim, Role, check_claims
 from lightsleep.lab import experiments
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import lookup
@@ -64,6 +64,8 @@ class Experiment:
     """Called once for each guest, before the first round: starts what ``measure`` needs there."""
     root: str = "base"
     """Root file system of the guests; see ``Machine``."""
+    claims: tuple[Claim, ...] = ()
+    """The hypothesis as data: what the result is asked, claim by claim."""
     rest_s: float = 0
     """For how long all guests are left alone after the rounds, to see whether they sleep: for each
     round a span of this length, one after the other."""
@@ -78,6 +80,15 @@ class Experiment:
     drives: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     netdevs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse claims that nobody could judge. Raises ValueError."""
+        if not callable(self.metrics):
+            self.check_claims(self.metrics)
+
+    def check_claims(self, metrics: Iterable[Metric]) -> None:
+        """Raise ValueError for a claim about what is not among the arms or these metrics."""
+        check_claims(self.claims, [arm.name for arm in self.arms], {m.name: m for m in metrics})
 
 
 IDLE_RESIDENCY = Metric(

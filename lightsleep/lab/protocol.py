@@ -9,7 +9,7 @@ to settle, 1 - CPU time / wall time of their vCPU threads, in as many spans as t
 one after the other. A guest that spins may then use only what the others leave over, and counts
 as awake also while it waits for a core.
 
-A control arm, booted as the baseline is, shows how large a difference chance alone makes. No
+A control arm, booted as the baseline is, must show no difference: where it does, the run fails. No
 sample is ever dropped: a guest that fails fails the comparison, and so does a kernel that
 complains on its console. Where it was QEMU's emulation that ended a guest, not its kernel, the
 whole comparison starts over once, with new guests, and keeps nothing of the first.
@@ -302,6 +302,7 @@ def attempt(
         },
         arms=[arm.name for arm in experiment.arms],
         roles={arm.name: arm.role for arm in experiment.arms},
+        claims=list(experiment.claims),
         metrics={
             m.name: MetricResult(m.unit, m.better, m.title, m.description, samples[m.name])
             for m in metrics
@@ -315,7 +316,9 @@ def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metri
         return experiment.metrics
     baseline = next(arm.name for arm in experiment.arms if arm.role == "baseline")
     with running(guests[baseline]):
-        return experiment.metrics(guests[baseline])
+        metrics = experiment.metrics(guests[baseline])
+    experiment.check_claims(metrics)
+    return metrics
 
 
 def check_clock(guest: Guest) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, bring_up, median_us, rows_of
@@ -88,4 +89,5 @@ EXPERIMENT = Experiment(
         ),
     ),
     measure=measure,
+    claims=(Claim("store-poll", "ipi-halt", ("wake_us",)),),
 )

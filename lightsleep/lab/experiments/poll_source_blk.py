@@ -5,10 +5,13 @@ Two disks of nothing: one answers at once, so the way of its answer is all there
 20 us, as a fast one does.
 """
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab import disks
 from lightsleep.lab.disks import ARMS, Disk
 from lightsleep.lab.experiment import Experiment
 
+AT_ONCE = tuple(f"{workload}_iops" for workload in disks.WORKLOADS)
+AFTER_20_US = tuple(f"{workload}_20us_iops" for workload in disks.WORKLOADS)
 DISKS = (
     Disk("", "vdb", "a disk that answers at once", "driver=null-co,size=1G"),
     Disk("_20us", "vdc", "a disk that takes 20 us", "driver=null-co,size=1G,latency-ns=20000"),
@@ -19,12 +22,21 @@ EXPERIMENT = Experiment(
     hypothesis=(
         "A CPU that polls the disk itself serves more requests than one that is interrupted, as "
         "many as if the application had asked for polled I/O, with few interrupts where the disk "
-        "takes 20 us. Falsified if poll_source is below io_poll, below 1.25 times irq (1.11 "
-        "times at 20 us), or has more than 0.05 of its interrupts per request at 20 us."
+        "takes 20 us: as many as io_poll, 1.25 times irq (1.11 times at 20 us), and at most 0.05 "
+        "of its interrupts per request at 20 us."
     ),
     arms=ARMS,
     metrics=disks.metrics(DISKS),
     measure=disks.measure(DISKS),
+    claims=(
+        Claim("poll_source", "irq", AT_ONCE, at_least=1.25),
+        Claim("poll_source", "irq", AFTER_20_US, at_least=1.11),
+        Claim("poll_source", "io_poll", AT_ONCE, at_least=1),
+        Claim("poll_source", "io_poll", AFTER_20_US, at_least=1),
+        Claim("poll_source", "irq", ("irqs_per_io_20us",), at_most=0.05),
+        Claim("poll_source", "poll", AT_ONCE),
+        Claim("poll_source", "poll", AFTER_20_US),
+    ),
     drives=disks.drives(DISKS),
     objects=disks.threads(DISKS),
     devices=disks.devices(DISKS),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.inside.silence import Silence
@@ -67,8 +68,7 @@ EXPERIMENT = Experiment(
         "after the silence begins: (residency + 2 x latency) of each state on the way, at least "
         "50 times sooner than with the tick that menu keeps, 4 times sooner than where a timer "
         "only ends the sleep, and however long the silence lasts where ladder has stopped the "
-        "tick. Falsified by a smaller ratio, or by a silence that a promoted CPU spends in a "
-        "shallow state."
+        "tick."
     ),
     arms=(
         Arm(
@@ -155,6 +155,11 @@ EXPERIMENT = Experiment(
         ),
     ),
     measure=measure,
+    claims=(
+        Claim("lightsleep", "tick", (EXIT_SHALLOW_US.name,), at_most=1 / 50),
+        Claim("lightsleep", "seed", (EXIT_SHALLOW_US.name,), at_most=1 / 4),
+        Claim("lightsleep-ladder", "off", (EXIT_SHALLOW_US.name,), at_most=1 / 50),
+    ),
     warmup=0,
     accel="tcg-icount",
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.experiment import Experiment, Metric
 from lightsleep.lab.experiments.promotion_cost import arms
 from lightsleep.lab.guest import Guest
@@ -43,8 +44,7 @@ EXPERIMENT = Experiment(
     title="Promotion over a mix of sleeps",
     hypothesis=(
         "With promotion a CPU spends more of its idle time in the deepest state, under menu and "
-        "under teo. Falsified if it does not, or if it is still stuck shallow for more than a "
-        "tenth of the time that it is stuck without."
+        "under teo."
     ),
     arms=arms(),
     metrics=(
@@ -68,6 +68,10 @@ EXPERIMENT = Experiment(
         Metric("armed_pct", "%", "none", "Timers armed", "Share of all entries into a state"),
     ),
     measure=measure,
+    claims=(
+        Claim("menu-promotion", "menu", ("deep_pct",)),
+        Claim("teo-promotion", "teo", ("deep_pct",)),
+    ),
     warmup=0,
     accel="tcg-icount",
 )

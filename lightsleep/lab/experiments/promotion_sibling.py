@@ -15,6 +15,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.experiment import Experiment, Metric
 from lightsleep.lab.experiments import promotion
 from lightsleep.lab.guest import Guest
@@ -41,10 +42,7 @@ def measure(guest: Guest) -> dict[str, float]:
 EXPERIMENT: Experiment = replace(
     promotion.EXPERIMENT,
     title="Promotion and the sibling thread",
-    hypothesis=(
-        "A promotion wakes no sibling: one that sleeps is woken as often as without. Falsified by "
-        "more wakes, beyond the intervals."
-    ),
+    hypothesis=("A promotion wakes no sibling: one that sleeps is woken as often as without."),
     arms=tuple(arm for arm in promotion.EXPERIMENT.arms if arm.name in ARMS),
     metrics=(
         Metric(
@@ -57,6 +55,7 @@ EXPERIMENT: Experiment = replace(
         promotion.EXIT_SHALLOW_US,
     ),
     measure=measure,
+    claims=(Claim("lightsleep", "tick", ("sibling_wakes",), at_most=1.2),),
     vcpus=4,
     threads=2,
 )
