@@ -124,7 +124,7 @@ def test_two_at_once(polling_guest: Guest) -> None:
     )
     during_a_measurement(polling_guest, second)
     said = polling_guest.read_text("/tmp/second")
-    assert "another measurement" in said
+    assert "lightsleep measure, process" in said
     assert "status 1" in said
     assert "Traceback" not in said
 

@@ -18,7 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
-from measure_fakes import FakeBackend
+from measure_fakes import FakeBackend, sample
 from scan_trees import plant, unfold
 
 from lightsleep import sources
@@ -333,6 +333,25 @@ def test_knobs_may_go_before_their_cpu(
         result = run("-c", "1,5", "-n", "100")
         assert result.exit_code == 1
         assert "No such file or directory" in result.stderr
+
+
+def test_a_state_that_somebody_else_disables_meanwhile_stays_so(power9: FakeBackend) -> None:
+    root, take = power9.root, power9.run
+    assert root
+    knob = root / CPU / "cpu5/cpuidle/state1/disable"
+
+    def run_meddled(batch: Batch) -> list[Sample]:
+        if knob.read_text() == "2\n":  # a busy CPU is measured with its states as they are
+            return [sample(batch, 1000) for _ in range(batch.samples)]
+        samples = take(batch)
+        if knob.read_text() == "1\n":
+            knob.write_text("2\n")  # nobody but a meddler writes a 2
+        return samples
+
+    power9.run = run_meddled  # type: ignore[method-assign]
+    notes = measured("-c", "5", "-n", "100")["notes"]
+    assert any("set to 2 by somebody else meanwhile" in note for note in notes)
+    assert knob.read_text() == "2\n"
 
 
 def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -22,14 +21,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep import terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
-from lightsleep.measure import assess, knobs, ledger, machine, module, noise, plan, userspace
+from lightsleep.measure import assess, ledger, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import cpus_option
-from lightsleep.scan.collect import CPU_DIR
+from lightsleep.settings import loan
 
 ROOT = Path("/")
 DEFAULT_SOURCES: tuple[Source, ...] = ("timer", "ipi", "store")
@@ -118,8 +117,7 @@ def measure(
     seed = random.getrandbits(32) if seed is None else seed
 
     with contextlib.ExitStack() as stack:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            stack.callback(signal.signal, number, signal.signal(number, _end))
+        stack.enter_context(loan.orderly_end())  # what was loaded is unloaded, too
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
         before = ledger.read(ROOT)
@@ -149,11 +147,6 @@ def measure(
             click.echo(json.dumps(result.to_json()))
         else:
             render(terminal.output(), result, verbose)
-
-
-def _end(number: int, _frame: object) -> None:
-    """Unload what was loaded and show the cursor again, before a signal ends the process."""
-    raise SystemExit(128 + number)
 
 
 def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
@@ -197,7 +190,7 @@ def _measure(
         transient=True,
         speed_estimate_period=3600,
     )
-    with bar, knobs.borrow(ROOT / "run/lightsleep", ROOT / CPU_DIR) as borrowed:
+    with bar, loan.borrow(ROOT, "measure") as borrowed:
         task = bar.add_task("", total=None)
 
         def progress(what: str, done: int, total: int) -> None:

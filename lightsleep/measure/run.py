@@ -18,11 +18,11 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuGone
-from lightsleep.measure.knobs import KnobGone
 from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
 from lightsleep.scan.collect import CPU_DIR
+from lightsleep.settings.loan import ChangedMeanwhile, KnobGone
 
 OFFLINE_S = 5.0
 """How long a CPU may take to go offline, once its knobs are gone."""
@@ -131,7 +131,8 @@ def _batches(
             try:
                 _take(tally, wanted, backend, knobs, cpu)
             except LightsleepError as error:
-                if not isinstance(error, CpuGone) and _stays_online(root, cpu.number, error):
+                known = isinstance(error, (CpuGone, ChangedMeanwhile))
+                if not known and _stays_online(root, cpu.number, error):
                     raise
                 tally.closed = True
                 notes += [error.message] if error.message not in notes else []
@@ -178,7 +179,8 @@ def _set_back(cpu: Cpu, knobs: Knobs) -> None:
     """Set the states back as soon as a CPU is done; on an error the lender of the knobs does."""
     for state in cpu.states:
         if state.knob:
-            knobs.set(state.knob / "disable", str(int(state.disabled)))
+            with contextlib.suppress(ChangedMeanwhile):  # it was told, or will be at the end
+                knobs.set(state.knob / "disable", str(int(state.disabled)))
 
 
 def _online(root: Path, cpu: int) -> bool:

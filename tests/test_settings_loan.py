@@ -2,6 +2,7 @@
 """Borrowed knobs come back on every end of the borrower: real processes, real signals."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pty
@@ -15,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.measure import guardian, knobs
+from lightsleep.settings import guardian, loan
 
 # Borrows two knobs, one of them twice, says so, and ends as it is told.
 BORROWER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from lightsleep.measure import knobs
-run_dir, root, end = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-with knobs.borrow(run_dir, root) as borrowed:
-    borrowed.set(root / "cpu0/disable", "1")
-    borrowed.set(root / "cpu1/disable", "1")
-    borrowed.set(root / "cpu1/disable", "2")
+from lightsleep.settings import loan
+root, end = Path(sys.argv[1]), sys.argv[2]
+with loan.borrow(root) as borrowed:
+    borrowed.set(root / "sys/cpu0/disable", "1")
+    borrowed.set(root / "sys/cpu1/disable", "1")
+    borrowed.set(root / "sys/cpu1/disable", "2")
     if end == "children":
         if not os.fork():
             time.sleep(1000)
@@ -45,14 +46,14 @@ class Machine:
     """A tree of knobs, and where the borrowers keep their journal."""
 
     def __init__(self, folder: Path) -> None:
-        self.run_dir = folder / "run"
-        self.root = folder / "cpu"
+        self.root = folder
+        self.run_dir = folder / "run/lightsleep"
         for cpu in range(3):
-            (self.root / f"cpu{cpu}").mkdir(parents=True)
+            self.knob(cpu).parent.mkdir(parents=True)
             self.knob(cpu).write_text("0\n")
 
     def knob(self, cpu: int) -> Path:
-        return self.root / f"cpu{cpu}/disable"
+        return self.root / f"sys/cpu{cpu}/disable"
 
     @property
     def journal(self) -> Path:
@@ -62,7 +63,7 @@ class Machine:
         return [self.knob(cpu).read_text().strip() for cpu in range(3)]
 
     def command(self, end: str) -> list[str]:
-        return [sys.executable, "-c", BORROWER, str(self.run_dir), str(self.root), end]
+        return [sys.executable, "-c", BORROWER, str(self.root), end]
 
     @contextlib.contextmanager
     def borrower(self, end: str = "wait") -> Iterator[tuple[subprocess.Popen[str], int]]:
@@ -83,12 +84,12 @@ class Machine:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def borrow(self) -> contextlib.AbstractContextManager[knobs.Borrowed]:
-        return knobs.borrow(self.run_dir, self.root)
+    def borrow(self) -> contextlib.AbstractContextManager[loan.Borrowed]:
+        return loan.borrow(self.root)
 
     def plant(self, *changes: object, boot: str | None = None) -> None:
         """Leave a journal behind."""
-        self.run_dir.mkdir(mode=0o700)
+        self.run_dir.mkdir(mode=0o700, parents=True)
         lines = [{"boot_id": boot or guardian.boot_id()}, *changes]
         self.journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
@@ -133,18 +134,18 @@ def test_the_first_value_comes_back(machine: Machine) -> None:
     with machine.borrow() as borrowed:
         for value in ("1", "2", "1"):
             borrowed.set(machine.knob(1), value)
-        assert guardian.load(machine.journal, machine.root) == {
-            machine.knob(1): guardian.Loan("0", {"1", "2"})
+        assert guardian.read(machine.journal, machine.root)[1] == {
+            ("knob", str(machine.knob(1))): guardian.Loan("0", {"1", "2"})
         }
     assert machine.values() == ["0", "0", "0"]
 
 
 def test_the_last_comes_back_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
-    monkeypatch.setattr(guardian, "give_back", lambda knob, _loan: order.append(knob))
+    monkeypatch.setattr(guardian, "give_back", lambda setting, *_: order.append(setting[1]))
     machine.plant(*(machine.change(cpu, "0", "1") for cpu in (2, 0, 2, 1)))
     guardian.restore(machine.journal, machine.root)
-    assert order == [machine.knob(1), machine.knob(0), machine.knob(2)]
+    assert order == [str(machine.knob(cpu)) for cpu in (1, 0, 2)]
 
 
 @pytest.mark.parametrize(("end", "status"), [("return", 0), ("raise", 1), ("exit", 3)])
@@ -238,7 +239,7 @@ def test_both_killed_and_the_next_gives_back(machine: Machine, guardian_first: b
     assert machine.values() == ["1", "2", "0"]
     with machine.borrow() as borrowed:
         assert machine.values() == ["0", "0", "0"]
-        assert "an earlier measurement was killed" in borrowed.notes[0]
+        assert "an earlier lightsleep measure was killed" in borrowed.notes[0]
     assert not machine.journal.exists()
 
 
@@ -262,7 +263,7 @@ def test_an_empty_journal_is_no_garbage(machine: Machine) -> None:
 
 
 def test_two_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knobs, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(loan, "LOCK_PATIENCE_S", 0.1)
     with machine.borrower() as (process, keeper):
         with pytest.raises(LightsleepError, match=f"process {process.pid}"), machine.borrow():
             pass
@@ -273,7 +274,7 @@ def test_two_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lock_lasts_as_long_as_the_guardian(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(knobs, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(loan, "LOCK_PATIENCE_S", 0.1)
     with machine.borrower() as (process, keeper):
         os.kill(keeper, signal.SIGSTOP)
         process.kill()
@@ -307,6 +308,36 @@ def test_what_somebody_else_set_stays(machine: Machine) -> None:
     assert "set to 7 by somebody else" in borrowed.notes[0]
 
 
+def test_a_change_by_somebody_else_is_not_overwritten(machine: Machine) -> None:
+    with machine.borrow() as borrowed:
+        borrowed.set(machine.knob(1), "1")
+        machine.knob(1).write_text("7\n")
+        with pytest.raises(loan.ChangedMeanwhile, match="set to 7 by somebody else"):
+            borrowed.set(machine.knob(1), "2")
+        assert machine.values() == ["0", "7", "0"]
+    assert machine.values() == ["0", "7", "0"]
+
+
+def test_what_was_set_back_between_may_be_set_again(machine: Machine) -> None:
+    with machine.borrow() as borrowed:
+        for value in ("1", "2"):
+            borrowed.set(machine.knob(1), value)
+            assert borrowed.restore() == []
+            assert machine.values() == ["0", "0", "0"]
+        machine.knob(1).write_text("7\n")
+        with pytest.raises(loan.ChangedMeanwhile):
+            borrowed.set(machine.knob(1), "1")
+    assert machine.values() == ["0", "7", "0"]
+
+
+def test_a_knob_that_shows_a_boolean_its_own_way(machine: Machine) -> None:
+    machine.knob(0).write_text("N\n")
+    with machine.borrow() as borrowed:
+        borrowed.set(machine.knob(0), "0")
+        assert machine.knob(0).read_text() == "N\n"
+    assert machine.knob(0).read_text() == "N\n"
+
+
 def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
     with machine.borrow() as borrowed:
         borrowed.set(machine.knob(0), "1")
@@ -314,7 +345,7 @@ def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
         machine.knob(1).unlink()
         machine.knob(1).mkdir()
     assert machine.knob(0).read_text() == "0\n"
-    assert f"cannot set {machine.knob(1)} back to 0" in borrowed.notes[0]
+    assert f"cannot set {machine.knob(1)} to 0 again" in borrowed.notes[0]
     with pytest.raises(LightsleepError, match="by hand"), machine.borrow():
         pass
     machine.knob(1).rmdir()
@@ -358,14 +389,14 @@ def test_a_garbage_header_is_refused(machine: Machine, content: bytes) -> None:
 def test_a_way_out_of_the_tree_is_refused(machine: Machine, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("1\n")
-    (machine.root / "link").symlink_to(victim)
+    (machine.root / "sys/link").symlink_to(victim)
     for way in ("link", "../victim"):
         with machine.borrow() as borrowed, pytest.raises(ValueError, match="does not lie under"):
-            borrowed.set(machine.root / way, "0")
+            borrowed.set(machine.root / "sys" / way, "0")
     machine.journal.unlink(missing_ok=True)
     machine.run_dir.joinpath("lock").unlink()
     machine.run_dir.rmdir()
-    machine.plant({"knob": str(machine.root / "link"), "old": "0", "new": "1"})
+    machine.plant({"knob": str(machine.root / "sys/link"), "old": "0", "new": "1"})
     with pytest.raises(LightsleepError, match="does not lie under"), machine.borrow():
         pass
     assert victim.read_text() == "1\n"
@@ -380,7 +411,7 @@ def test_another_boots_journal_is_not_replayed(machine: Machine) -> None:
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_others_can_write_to_is_refused(machine: Machine, mode: int) -> None:
-    machine.run_dir.mkdir()
+    machine.run_dir.mkdir(parents=True)
     machine.run_dir.chmod(mode)
     with pytest.raises(LightsleepError, match="others can write"), machine.borrow():
         pass
@@ -391,23 +422,25 @@ def test_a_folder_others_can_write_to_is_refused(machine: Machine, mode: int) ->
 
 def test_a_knob_that_is_missing(machine: Machine) -> None:
     with machine.borrow() as borrowed, pytest.raises(LightsleepError, match="No such file"):
-        borrowed.set(machine.root / "cpu9/disable", "1")
-    assert not (machine.root / "cpu9").exists()
+        borrowed.set(machine.root / "sys/cpu9/disable", "1")
+    assert not (machine.root / "sys/cpu9").exists()
 
 
 def test_a_value_that_does_not_stick(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     write_knob = guardian.write_knob
 
-    def rounds_up(knob: Path, value: str) -> None:
-        write_knob(knob, "9" if value == "5" else value)
+    def rounds_up(root: Path, knob: str, value: str) -> None:
+        write_knob(root, knob, "9" if value == "5" else value)
 
-    monkeypatch.setattr(guardian, "write_knob", rounds_up)
+    kind = dataclasses.replace(guardian.KINDS["knob"], write=rounds_up)
+    monkeypatch.setitem(guardian.KINDS, "knob", kind)
     with machine.borrow() as borrowed, pytest.raises(LightsleepError, match="it reads 9"):
         borrowed.set(machine.knob(0), "5")
     assert machine.values() == ["0", "0", "0"]
 
 
 def test_no_folder_for_the_journal(machine: Machine) -> None:
+    machine.run_dir.parent.mkdir()
     machine.run_dir.write_text("a file")
     with pytest.raises(LightsleepError, match="cannot keep a journal"), machine.borrow():
         pass
@@ -423,11 +456,11 @@ def test_the_guardian_needs_no_environment(machine: Machine, tmp_path: Path) -> 
     script = f"""
 import os, sys
 from pathlib import Path
-from lightsleep.measure import knobs
+from lightsleep.settings import loan
 os.chdir({str(tmp_path)!r})
 os.environ.update({environment!r})
 sys.path.insert(0, "")
-with knobs.borrow(Path({str(machine.run_dir)!r}), Path({str(machine.root)!r})) as borrowed:
+with loan.borrow(Path({str(machine.root)!r})) as borrowed:
     borrowed.set(Path({str(machine.knob(0))!r}), "1")
 assert borrowed.notes == [], borrowed.notes
 """

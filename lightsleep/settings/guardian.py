@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The guardian of borrowed settings: it sets them back, however their borrower ended.
+
+A process that is killed with SIGKILL cannot clean up, so another one does: the guardian. It starts
+before the first setting is changed, in a session of its own, and ignores the signals that end its
+borrower. It blocks in reading a pipe of which the borrower holds the only write end. The pipe ends
+when the borrower says so, or with the borrower; to the guardian that is the same. There is no other
+way back: the orderly end takes the path that has to work after SIGKILL.
+
+What to set back stands in the journal, which is written before the setting is changed. One JSON
+document a line. The first names the boot and the borrower, every other one a change:
+
+    {"boot_id": "...", "verb": "try", ...}
+    {"knob": "/sys/devices/system/cpu/cpu1/cpuidle/state0/disable", "old": "0", "new": "1"}
+    {"module": "cpuidle_lightsleep", "old": null, "new": "modprobe cpuidle_lightsleep mode=off"}
+    {"file": "/etc/modules-load.d/lightsleep.conf", "old": null, "new": "..."}
+
+A knob is a file of sysfs. A module that is not loaded is null, one that is loaded stands as the
+command that loads it. A file that is not there is null. The borrower had not yet acted upon a line
+without its newline.
+
+The journal survives the guardian. Whoever finds it, sets back by the same rules:
+
+- in reverse order of the first change, to the value found at that change;
+- only what still holds a value that the borrower wrote: any other value was set by somebody else
+  meanwhile, and stays;
+- a knob that is gone (CPU offline, driver unloaded) has nothing to set back;
+- nothing but sysfs, modules and FILES, and nothing after a reboot. A reboot resets sysfs and
+  modules by itself and empties /run, where the journal is. Of FILES, which survive it, the borrower
+  writes last the one without which the others have no effect (see lightsleep/enable/change.py).
+
+This file runs on its own (``python -I -S``, by its path): it needs only the standard library, and
+neither the environment, the working folder nor the threads of its borrower can disturb it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import re
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+READY = b"ready\n"
+DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
+
+FILES = ("etc/modprobe.d/lightsleep.conf", "etc/modules-load.d/lightsleep.conf")
+"""The only files that a borrower may write, below the root."""
+
+MODULE_S = 60
+"""How long loading or unloading a module may take, in seconds."""
+
+Value = str | None
+Setting = tuple[str, str]
+"""What is borrowed: its kind, one of KINDS, and its name."""
+
+
+@dataclasses.dataclass
+class Loan:
+    """A borrowed setting: the value to set back, and every value that the borrower wrote."""
+
+    old: Value
+    written: set[Value] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of setting: what may be borrowed, and how it is read and written.
+
+    ``refuse`` gets the root and a name, and returns why that may not be borrowed, else None.
+    ``read`` and ``write`` raise OSError. ``same`` compares what was read with what was written.
+    """
+
+    refuse: Callable[[Path, str], str | None]
+    read: Callable[[Path, str], Value]
+    write: Callable[[Path, str, Value], None]
+    same: Callable[[Value, Value], bool]
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from every other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+# Knobs.
+
+
+def _refuse_knob(root: Path, name: str) -> str | None:
+    knob, tree = Path(name), root / "sys"
+    # Wherever links and dots lead.
+    if knob.is_absolute() and knob.resolve().is_relative_to(tree.resolve()):
+        return None
+    return f"{knob} does not lie under {tree}"
+
+
+def read_knob(_root: Path, name: str) -> Value:
+    """Return the value of a knob."""
+    return Path(name).read_text().strip()
+
+
+def write_knob(_root: Path, name: str, value: Value) -> None:
+    """Write to a knob that exists."""
+    if value is None:
+        raise OSError(errno.EINVAL, "a knob cannot be removed")
+    descriptor = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{value}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+# Modules.
+
+
+def _refuse_module(_root: Path, name: str) -> str | None:
+    return None if re.fullmatch(r"\w{1,60}", name, re.ASCII) else f"{name!r} is no module"
+
+
+def read_module(root: Path, name: str) -> Value:
+    """Return None where a module is not loaded; one that is built in has no initstate."""
+    return "loaded" if (root / "sys/module" / name / "initstate").exists() else None
+
+
+def write_module(_root: Path, name: str, value: Value) -> None:
+    """Unload a module, or load it by the command ``value``."""
+    argv = ["rmmod", name] if value is None else shlex.split(value)
+    if not loads(argv, name) and value is not None:
+        raise OSError(errno.EINVAL, f"{value!r} does not load {name}")
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=MODULE_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, f"{argv[0]} did not end in {MODULE_S} s") from error
+    except FileNotFoundError as error:
+        # Not ENOENT, which would say that the module is gone.
+        raise OSError(errno.EINVAL, f"there is no command {argv[0]}") from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())[-500:]
+        raise OSError(errno.EIO, said or f"{argv[0]} failed with status {done.returncode}")
+
+
+def loads(argv: list[str], name: str) -> bool:
+    """Return whether a command does nothing but load the module ``name``."""
+    if len(argv) < 2 or not all(re.fullmatch(r"\w+=[\w.,:-]*", x, re.ASCII) for x in argv[2:]):
+        return False
+    if argv[0] == "modprobe":
+        return argv[1] == name
+    file = Path(argv[1])
+    return argv[0] == "insmod" and file.is_absolute() and file.name.partition(".")[0] == name
+
+
+# Files.
+
+
+def _refuse_file(root: Path, name: str) -> str | None:
+    if Path(name) in [root / file for file in FILES]:
+        return None
+    return f"{name} is none of {', '.join(str(root / file) for file in FILES)}"
+
+
+def read_file(_root: Path, name: str) -> Value:
+    """Return what a file holds, None where it is not there."""
+    try:
+        return Path(name).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def write_file(_root: Path, name: str, value: Value) -> None:
+    """Replace a file by a whole new one, or remove it; either survives a crash of the machine."""
+    path = Path(name)
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # No program reads a file of these folders that does not end in .conf.
+        scratch = path.with_name(f".lightsleep-{secrets.token_hex(8)}")
+        try:
+            descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
+                file.write(value.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _equal(found: Value, written: Value) -> bool:
+    return found == written
+
+
+def _equal_knobs(found: Value, written: Value) -> bool:
+    """Compare values; the kernel shows what was written as 1 or 0 as Y or N, where it is a bool."""
+    return _spelled(found) == _spelled(written)
+
+
+def _spelled(value: Value) -> Value:
+    return {"Y": "1", "N": "0"}.get(value or "", value)
+
+
+def _both_loaded(found: Value, written: Value) -> bool:
+    return (found is None) == (written is None)
+
+
+KINDS = {
+    "knob": Kind(_refuse_knob, read_knob, write_knob, _equal_knobs),
+    "module": Kind(_refuse_module, read_module, write_module, _both_loaded),
+    "file": Kind(_refuse_file, read_file, write_file, _equal),
+}
+
+
+# The journal.
+
+
+def read(journal: Path, root: Path) -> tuple[dict[str, Any], dict[Setting, Loan]]:
+    """Return the first line of a journal, and what is borrowed, oldest first.
+
+    Nothing is borrowed if the journal is of an earlier boot. Raises ValueError, saying what is
+    wrong with the journal, and OSError.
+    """
+    # What follows the last newline was never acted upon.
+    lines = journal.read_text().split("\n")[:-1]
+    if not lines:
+        return {}, {}
+    try:
+        header, *changes = [json.loads(line) for line in lines]
+        if header["boot_id"] != boot_id():
+            return {}, {}
+        loans: dict[Setting, Loan] = {}
+        for change in changes:
+            setting, old, new = _parse(change, root)
+            loans.setdefault(setting, Loan(old)).written.add(new)
+    except (KeyError, TypeError, RecursionError, StopIteration) as error:
+        raise ValueError("a line is not what the guardian writes") from error
+    return header, loans
+
+
+def _parse(change: dict[str, Any], root: Path) -> tuple[Setting, Value, Value]:
+    kind = next(kind for kind in KINDS if kind in change)
+    name, old, new = change[kind], change["old"], change["new"]
+    may_be_none = kind != "knob"
+    for value in (old, new):
+        if not (isinstance(value, str) or (value is None and may_be_none)):
+            raise ValueError(f"{name} has a value that is no text")
+    if refusal := KINDS[kind].refuse(root, name):
+        raise ValueError(refusal)
+    return (kind, name), old, new
+
+
+def restore(journal: Path, root: Path) -> tuple[list[str], list[str]]:
+    """Set back all settings, and remove the journal unless one refused.
+
+    Returns what is worth telling, and what refused with the reasons. Raises ValueError where the
+    journal is not to be trusted, and OSError.
+    """
+    notes, refused = set_back(read(journal, root)[1], root)
+    if not refused:
+        journal.unlink()
+    return notes, refused
+
+
+def set_back(loans: dict[Setting, Loan], root: Path) -> tuple[list[str], list[str]]:
+    """Set back settings, the last first; return as restore() does."""
+    notes, refused = [], []
+    for setting, loan in reversed(loans.items()):
+        try:
+            note = give_back(setting, loan, root)
+        except OSError as error:
+            if error.errno in GONE:
+                note = f"{setting[1]} is gone: nothing to set back"
+            else:
+                refused.append(f"cannot set {said(setting, loan.old)} again: {error.strerror}")
+                continue
+        notes += [note] if note else []
+    return notes, refused
+
+
+def said(setting: Setting, value: Value) -> str:
+    """Return in words what a setting is to be."""
+    kind, name = setting
+    if kind == "knob":
+        return f"{name} to {value}"
+    there, gone = ("loaded", "unloaded") if kind == "module" else ("back", "away")
+    return f"{kind} {name} to be {gone if value is None else there}"
+
+
+def give_back(setting: Setting, loan: Loan, root: Path) -> str | None:
+    """Set one setting back; return why it was left alone. Raises OSError."""
+    kind, name = KINDS[setting[0]], setting[1]
+    value = kind.read(root, name)
+    if kind.same(value, loan.old):
+        return None
+    if not any(kind.same(value, written) for written in loan.written):
+        return f"{name} was {changed(setting, value)} by somebody else meanwhile: left so"
+    kind.write(root, name, loan.old)
+    if not kind.same(kind.read(root, name), loan.old):
+        raise OSError(errno.EIO, "it does not take the value")
+    return None
+
+
+def changed(setting: Setting, value: Value) -> str:
+    """Return in words what became of a setting that now has this value."""
+    match setting[0]:
+        case "knob":
+            return f"set to {value}"
+        case "module":
+            return "unloaded" if value is None else "loaded"
+    return "removed" if value is None else "changed"
+
+
+def main(journal: Path, root: Path) -> None:
+    """Wait for the borrower's end, set back, and tell those who still listen."""
+    for number in DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    os.write(sys.stdout.fileno(), READY)
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    notes: list[str] = []
+    refused: list[str] = []
+    try:
+        if journal.exists():  # else what was changed is kept
+            notes, refused = restore(journal, root)
+    except (OSError, ValueError) as error:
+        refused = [f"cannot use {journal}: {error}"]
+    with contextlib.suppress(OSError):  # nobody left to tell
+        os.write(sys.stdout.fileno(), json.dumps([notes, refused]).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Borrowing settings, which are set back on every end of the process, SIGKILL included.
+
+The guardian (guardian.py) sets back; here it is started, and told what is borrowed. One borrower
+at a time: it and its guardian hold a lock, so that nobody borrows what is not yet set back. Where
+even the guardian was killed, the next borrower finds the journal and sets back first.
+
+A borrower may also keep what it changed (``lightsleep enable``). The journal then becomes the
+record of what is kept, from which ``lightsleep disable`` sets back by the same rules.
+"""
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from lightsleep.errors import LightsleepError
+from lightsleep.settings import guardian
+from lightsleep.settings.guardian import KINDS, Loan, Setting, Value
+
+RUN_DIR = "run/lightsleep"
+
+# The guardian of a borrower just killed needs a moment before it lets go of the lock.
+LOCK_PATIENCE_S = 2.0
+
+# Open files that a forked child must not keep: the pipe would not end with this process, and the
+# lock would outlive it.
+_not_for_children: list[IO[bytes]] = []
+
+
+def _forget_in_child() -> None:
+    for file in _not_for_children:
+        file.close()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class KnobGone(LightsleepError):
+    """A knob is not there: its CPU goes offline, or its driver was unloaded."""
+
+
+class ChangedMeanwhile(LightsleepError):
+    """Somebody else changed a setting that is borrowed; it is left as it is."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a borrower kept: who it was, when, under which name, and the loans to set back."""
+
+    header: dict[str, Any]
+    loans: dict[Setting, Loan]
+
+
+class Borrowed:
+    """The settings a process has borrowed. For one thread at a time."""
+
+    def __init__(
+        self, run_dir: Path, journal: IO[bytes], keeper: subprocess.Popen[bytes], root: Path
+    ) -> None:
+        """Note changes in ``journal``, which ``keeper`` sets back."""
+        self.notes: list[str] = []
+        self._run_dir = run_dir
+        self._journal = journal
+        self._keeper = keeper
+        self._root = root
+        self._last: dict[Setting, Value] = {}
+
+    def set(self, knob: Path, value: str) -> None:
+        """Set a knob until the end of the loan; does nothing if it has that value.
+
+        Raises KnobGone where there is no such knob, ChangedMeanwhile where somebody else has set
+        it since this process did, LightsleepError where it cannot be read or written or does not
+        take the value, and ValueError for a path outside sysfs.
+        """
+        self._change(("knob", str(knob)), value)
+
+    def load(self, module: str, argv: list[str]) -> None:
+        """Load a module by ``argv``, modprobe or insmod, until the end of the loan."""
+        self._change(("module", module), " ".join(argv))
+
+    def unload(self, module: str, reload: list[str]) -> None:
+        """Unload a module; ``reload`` is the command that loads it at the end of the loan."""
+        self._change(("module", module), None, old=" ".join(reload))
+
+    def write(self, file: Path, text: str) -> None:
+        """Write one of guardian.FILES; it is as before at the end of the loan."""
+        self._change(("file", str(file)), text)
+
+    def restore(self) -> list[str]:
+        """Set everything back now, and go on; return what is worth telling.
+
+        Raises LightsleepError where something refuses.
+        """
+        _, loans = guardian.read(self._run_dir / "journal", self._root)
+        notes, refused = guardian.set_back(loans, self._root)
+        if refused:
+            raise LightsleepError("; ".join(refused))
+        for setting, loan in loans.items():
+            self._last[setting] = loan.old
+        return notes
+
+    def keep(self) -> None:
+        """Keep what was changed: it outlives this process, and take_back() sets it back."""
+        journal, kept = self._run_dir / "journal", self._run_dir / "kept"
+        lines = journal.read_text()
+        if kept.exists() and guardian.read(kept, self._root)[0]:
+            header, changes = lines.split("\n", 1)
+            earlier = kept.read_text().split("\n", 1)[1]
+            lines = f"{header}\n{earlier}{changes}"
+        scratch = self._run_dir / "kept.new"
+        scratch.write_text(lines)
+        scratch.chmod(0o644)  # status reads it without being root
+        scratch.replace(kept)
+        journal.unlink()
+
+    def _change(self, setting: Setting, value: Value, old: Value = None) -> None:
+        """Change a setting; ``old`` stands for what it is, where reading does not tell all."""
+        if refusal := KINDS[setting[0]].refuse(self._root, setting[1]):
+            raise ValueError(refusal)
+        what = guardian.said(setting, value)
+        if self._keeper.poll() is not None:
+            raise LightsleepError(
+                f"cannot set {what}: the process that would set it back was killed; start again"
+            )
+        kind = KINDS[setting[0]]
+        try:
+            now = kind.read(self._root, setting[1])
+            self._check_ours(setting, now)
+            if kind.same(now, value):
+                return
+            before = now if old is None else old
+            _append(self._journal, {setting[0]: setting[1], "old": before, "new": value})
+            kind.write(self._root, setting[1], value)
+            found = kind.read(self._root, setting[1])
+            if not kind.same(found, value):
+                # Neither ours nor the old value: the guardian would leave it alone.
+                kind.write(self._root, setting[1], before)
+        except OSError as error:
+            # ENODEV: it went while it was open.
+            gone = error.errno in (errno.ENOENT, errno.ENODEV)
+            error_class = KnobGone if gone else LightsleepError
+            raise error_class(f"cannot set {what}: {error.strerror}") from error
+        if not kind.same(found, value):
+            raise LightsleepError(f"cannot set {what}: it reads {found} afterwards")
+        self._last[setting] = value
+
+    def _check_ours(self, setting: Setting, now: Value) -> None:
+        if setting in self._last and not KINDS[setting[0]].same(now, self._last[setting]):
+            raise ChangedMeanwhile(
+                f"{setting[1]} was {guardian.changed(setting, now)} by somebody else meanwhile: "
+                "left so; find out who changes it, and start again"
+            )
+
+
+@contextlib.contextmanager
+def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iterator[Borrowed]:
+    """Lend settings of the machine at ``root``; all are set back when context or process ends.
+
+    ``verb`` is told to whoever wants to borrow meanwhile; it and ``about`` stand in the record of
+    what is kept. ``notes`` of what is lent tells, from the start, what an earlier run had left
+    behind, and after the context, what could not be set back.
+
+    Raises LightsleepError where another process borrows, where an earlier one's journal cannot be
+    trusted or its settings not set back, and where the journal cannot be kept.
+    """
+    root = root.absolute()
+    run_dir = root / RUN_DIR
+    journal = run_dir / "journal"
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(_locked(run_dir, verb))
+            notes = _recover(journal, root)
+            file = stack.enter_context(_opened(journal, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            _append(file, {"boot_id": guardian.boot_id(), "verb": verb, **_origin(), **about})
+            guardian.sync_folder(run_dir)
+        except OSError as error:
+            raise LightsleepError(
+                f"cannot keep a journal in {run_dir}: {error.strerror}; are you root?"
+            ) from error
+        keeper = _start(journal, root, lock)
+        borrowed = Borrowed(run_dir, file, keeper, root)
+        borrowed.notes += notes
+        try:
+            yield borrowed
+        finally:
+            borrowed.notes += _finish(keeper, journal, root)
+
+
+def kept(root: Path = Path("/")) -> Kept | None:
+    """Return what is kept, None where nothing is. Raises LightsleepError."""
+    file = root / RUN_DIR / "kept"
+    try:
+        header, loans = guardian.read(file, root)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LightsleepError(f"cannot use {file}: {error}") from error
+    return Kept(header, loans) if header else None
+
+
+@contextlib.contextmanager
+def alone(root: Path, verb: str) -> Iterator[list[str]]:
+    """Keep borrowers away; yields notes on what an earlier one had left behind.
+
+    Raises LightsleepError as borrow() does.
+    """
+    root = root.absolute()
+    run_dir = root / RUN_DIR
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_locked(run_dir, verb))
+            notes = _recover(run_dir / "journal", root)
+        except OSError as error:
+            why = f"cannot use {run_dir}: {error.strerror}; are you root?"
+            raise LightsleepError(why) from error
+        yield notes
+
+
+def take_back(root: Path) -> list[str]:
+    """Set back what is kept; return what is worth telling. To be called when alone().
+
+    Raises LightsleepError where something refuses; it is then still kept.
+    """
+    root = root.absolute()
+    file = root / RUN_DIR / "kept"
+    if not file.exists():
+        return []
+    try:
+        notes, refused = guardian.restore(file, root)
+    except (OSError, ValueError) as error:
+        raise LightsleepError(f"cannot use {file}: {error}") from error
+    if refused:
+        raise LightsleepError("; ".join(refused))
+    return notes
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """End by SystemExit on SIGTERM and SIGHUP, as on SIGINT, so that contexts are left."""
+    before = {n: signal.signal(n, _end) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _origin() -> dict[str, str]:
+    """Return who asks, behind sudo too, and when."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return {"user": user, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _append(journal: IO[bytes], entry: dict[str, Value]) -> None:
+    journal.write(f"{json.dumps(entry)}\n".encode())
+    os.fsync(journal.fileno())
+
+
+def _opened(file: Path, flags: int) -> IO[bytes]:
+    """Open a file, unbuffered; who cannot read the settings of others need not read it."""
+    mode = "ab+" if flags & os.O_APPEND else "wb"
+    return open(os.open(file, flags | os.O_CLOEXEC, 0o600), mode, buffering=0)  # noqa: PTH123
+
+
+@contextlib.contextmanager
+def _locked(run_dir: Path, verb: str) -> Iterator[IO[bytes]]:
+    # status reads what is kept there, without being root.
+    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    status = run_dir.stat()
+    # Whoever can write here decides what is written to the settings.
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+        raise LightsleepError(
+            f"others can write to {run_dir}; remove it, or make it yours and chmod it to 0755"
+        )
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    with _opened(run_dir / "lock", flags) as lock, _not_inherited(lock):
+        _acquire(lock, run_dir)
+        lock.truncate(0)
+        lock.write(f"lightsleep {verb}, process {os.getpid()},".encode())
+        yield lock
+
+
+def _acquire(lock: IO[bytes], run_dir: Path) -> None:
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                lock.seek(0)
+                holder = lock.read().decode(errors="replace") or "another process"
+                raise LightsleepError(
+                    f"{holder} has borrowed settings of this machine ({run_dir}); wait for its end"
+                ) from None
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _not_inherited(file: IO[bytes]) -> Iterator[None]:
+    _not_for_children.append(file)
+    try:
+        yield
+    finally:
+        _not_for_children.remove(file)
+
+
+def _recover(journal: Path, root: Path) -> list[str]:
+    """Set back what an earlier process left borrowed; return what is worth telling."""
+    if not journal.exists():
+        return []
+    try:
+        header, loans = guardian.read(journal, root)
+        notes, refused = guardian.restore(journal, root)
+    except ValueError as error:
+        raise LightsleepError(
+            f"the journal of an earlier command, {journal}, cannot be trusted: {error}; set back "
+            "by hand what it names (mostly the disable files of idle states), and remove it"
+        ) from error
+    earlier = f"an earlier lightsleep {header.get('verb', 'command')} was killed"
+    if refused:
+        raise LightsleepError(
+            f"{earlier}, and {'; '.join(refused)}; set it back by hand and remove {journal}"
+        )
+    if loans:
+        notes.insert(0, f"{earlier}: set back the settings that it had changed")
+    return notes
+
+
+def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the guardian, which keeps the lock, too; return when it is deaf to signals."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, str(journal), str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        pass_fds=[lock.fileno()],
+        start_new_session=True,
+    )
+    assert keeper.stdin
+    assert keeper.stdout
+    _not_for_children.append(keeper.stdin)
+    if keeper.stdout.readline() != guardian.READY:
+        raise LightsleepError(
+            f"cannot start the process that sets settings back: {sys.executable} "
+            f"{guardian.__file__}"
+        )
+    return keeper
+
+
+def _finish(keeper: subprocess.Popen[bytes], journal: Path, root: Path) -> list[str]:
+    """End the loan; return what is worth telling."""
+    assert keeper.stdin
+    assert keeper.stdout
+    keeper.stdin.close()
+    _not_for_children.remove(keeper.stdin)
+    report = keeper.stdout.read()
+    keeper.stdout.close()
+    if keeper.wait() == 0:
+        notes, refused = json.loads(report)
+        return [*notes, *refused]
+    if not journal.exists():
+        return []
+    try:
+        notes, refused = guardian.restore(journal, root)
+    except (OSError, ValueError) as error:
+        return [f"cannot set back the settings: {journal}: {error}"]
+    return [
+        "the process that sets settings back was killed: set them back myself",
+        *notes,
+        *refused,
+    ]

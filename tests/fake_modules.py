@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""modprobe, insmod and rmmod for a machine in a folder, as settings are tested with it.
+
+Each module is a folder in sys/module with its parameters; the drivers bind and go as theirs do. A
+module named in the file ``refused`` of the folder cannot be loaded, one in ``busy`` not unloaded.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+LOAD = """\
+#!/bin/sh
+# $0 [-n] NAME-OR-FILE PARAMETER=VALUE...
+[ "$1" = -n ] && exit 0
+name=$(basename "$1" .ko)
+shift
+grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
+here=ROOT/sys/module/$name
+idle=ROOT/sys/devices/system/cpu/cpuidle
+mkdir -p "$here/parameters"
+case $name in
+cpuidle_lightsleep)
+	echo adaptive >"$here/parameters/mode"
+	echo 200 >"$here/parameters/poll_limit_us"
+	echo 52000 >"$here/parameters/halt_cost_ns"
+	echo lightsleep >"$idle/current_driver" ;;
+cpuidle_haltpoll)
+	echo N >"$here/parameters/force"
+	cat "$idle/current_governor" >ROOT/governor_before
+	echo haltpoll >"$idle/current_driver"
+	echo haltpoll >"$idle/current_governor" ;;
+esac
+for parameter; do
+	echo "${parameter#*=}" >"$here/parameters/${parameter%%=*}"
+done
+echo live >"$here/initstate"
+"""
+
+UNLOAD = """\
+#!/bin/sh
+grep -qsx "$1" ROOT/busy && { echo "rmmod: ERROR: Module $1 is in use" >&2; exit 1; }
+[ -d ROOT/sys/module/$1 ] || exit 1
+rm -r ROOT/sys/module/$1
+echo none >ROOT/sys/devices/system/cpu/cpuidle/current_driver
+if [ -e ROOT/governor_before ] && [ "$1" = cpuidle_haltpoll ]; then
+	cat ROOT/governor_before >ROOT/sys/devices/system/cpu/cpuidle/current_governor
+	rm ROOT/governor_before
+fi
+exit 0
+"""
+
+
+def install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put commands for the modules of the machine at ``root`` in front of PATH."""
+    folder = root.parent / f"{root.name}-tools"
+    folder.mkdir()
+    for name, script in {"modprobe": LOAD, "insmod": LOAD, "rmmod": UNLOAD}.items():
+        tool = folder / name
+        tool.write_text(script.replace("ROOT", str(root)))
+        tool.chmod(0o755)
+    (root / "sys/devices/system/cpu/cpuidle").mkdir(parents=True, exist_ok=True)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Return every file of the machine but those of lightsleep's own folder in /run."""
+    return {
+        str(file.relative_to(root)): file.read_text(errors="replace")
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and not file.is_relative_to(root / "run/lightsleep")
+    }

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Borrowed modules and files, and what is kept of them."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fake_modules
+import pytest
+import scan_trees
+
+from lightsleep.errors import LightsleepError
+from lightsleep.settings import guardian, loan
+
+NAME = "cpuidle_lightsleep"
+LOAD = ["modprobe", NAME, "mode=fixed"]
+
+BORROWER = """
+import sys, time
+from pathlib import Path
+from lightsleep.settings import loan
+root = Path(sys.argv[1])
+with loan.borrow(root, "try") as borrowed:
+    borrowed.load("cpuidle_lightsleep", ["modprobe", "cpuidle_lightsleep", "mode=fixed"])
+    borrowed.write(root / "etc/modprobe.d/lightsleep.conf", "options\\n")
+    borrowed.write(root / "etc/modules-load.d/lightsleep.conf", "name\\n")
+    print(flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = scan_trees.unfold("no-cpuidle", tmp_path / "machine")
+    fake_modules.install(root, monkeypatch)
+    for folder in ("modprobe.d", "modules-load.d"):
+        (root / "etc" / folder).mkdir(parents=True)
+    return root
+
+
+def options(root: Path) -> Path:
+    return root / "etc/modprobe.d/lightsleep.conf"
+
+
+def loaded(root: Path) -> bool:
+    return (root / "sys/module" / NAME / "initstate").exists()
+
+
+def test_a_module_is_loaded_until_the_end(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    with loan.borrow(root) as borrowed:
+        borrowed.load(NAME, LOAD)
+        assert (root / "sys/module" / NAME / "parameters/mode").read_text() == "fixed\n"
+    assert borrowed.notes == []
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_module_is_unloaded_until_the_end(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    with loan.borrow(root) as borrowed:
+        borrowed.unload("cpuidle_haltpoll", ["modprobe", "cpuidle_haltpoll", "force=1"])
+        borrowed.load(NAME, LOAD)
+        assert not (root / "sys/module/cpuidle_haltpoll").exists()
+    assert fake_modules.snapshot(root) == before
+
+
+def test_sigkill_unloads_and_removes(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    with subprocess.Popen(
+        [sys.executable, "-c", BORROWER, str(root)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        assert loaded(root)
+        assert options(root).exists()
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while fake_modules.snapshot(root) != before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_module_that_is_refused(root: Path) -> None:
+    (root / "refused").write_text(f"{NAME}\n")
+    with loan.borrow(root) as borrowed, pytest.raises(LightsleepError, match="Key was rejected"):
+        borrowed.load(NAME, LOAD)
+    assert borrowed.notes == []
+    assert not loaded(root)
+
+
+def test_a_module_in_use_is_told_and_stays_in_the_journal(root: Path) -> None:
+    with loan.borrow(root) as borrowed:
+        borrowed.load(NAME, LOAD)
+        (root / "busy").write_text(f"{NAME}\n")
+    assert "is in use" in borrowed.notes[0]
+    with pytest.raises(LightsleepError, match="by hand"), loan.borrow(root):
+        pass
+    (root / "busy").unlink()
+    with loan.borrow(root):
+        assert not loaded(root)
+
+
+def test_a_file_that_somebody_else_changed_stays(root: Path) -> None:
+    with loan.borrow(root) as borrowed:
+        borrowed.write(options(root), "ours\n")
+        options(root).write_text("theirs\n")
+    assert options(root).read_text() == "theirs\n"
+    assert "changed by somebody else" in borrowed.notes[0]
+
+
+def test_only_two_files_may_be_written(root: Path) -> None:
+    with loan.borrow(root) as borrowed, pytest.raises(ValueError, match="is none of"):
+        borrowed.write(root / "etc/passwd", "root::0:0:\n")
+    assert not (root / "etc/passwd").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"module": "../x", "old": None, "new": "modprobe ../x"},
+        {"module": "x", "old": "reboot", "new": None},
+        {"module": "x", "old": "modprobe y", "new": None},
+        {"module": "x", "old": "insmod x.ko", "new": None},
+        {"module": "x", "old": "modprobe x --config=/tmp/x", "new": None},
+        {"file": "/etc/passwd", "old": "x", "new": "y"},
+    ],
+)
+def test_what_a_journal_cannot_ask_for(root: Path, change: dict[str, str]) -> None:
+    run_dir = root / "run/lightsleep"
+    run_dir.mkdir(parents=True)
+    lines = [{"boot_id": guardian.boot_id()}, change]
+    (run_dir / "journal").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(LightsleepError), loan.borrow(root):
+        pass
+
+
+def test_what_is_kept_is_taken_back(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    with loan.borrow(root, "enable", setting="lightsleep:fixed") as borrowed:
+        borrowed.load(NAME, LOAD)
+        borrowed.write(options(root), "ours\n")
+        borrowed.keep()
+    assert borrowed.notes == []
+    assert loaded(root)
+    kept = loan.kept(root)
+    assert kept
+    assert kept.header["setting"] == "lightsleep:fixed"
+    assert kept.header["since"]
+    with loan.borrow(root):  # another command meanwhile leaves it alone
+        pass
+    assert loaded(root)
+    with loan.alone(root, "disable") as notes:
+        assert notes == []
+        assert loan.take_back(root) == []
+    assert fake_modules.snapshot(root) == before
+    assert loan.kept(root) is None
+
+
+def test_what_is_kept_twice_goes_back_to_the_first(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    mode = root / "sys/module" / NAME / "parameters/mode"
+    for value in ("off", "adaptive"):
+        with loan.borrow(root, "enable", setting=value) as borrowed:
+            borrowed.load(NAME, LOAD)
+            borrowed.set(mode, value)
+            borrowed.keep()
+    kept = loan.kept(root)
+    assert kept
+    assert kept.header["setting"] == "adaptive"
+    with loan.alone(root, "disable"):
+        loan.take_back(root)
+    assert fake_modules.snapshot(root) == before
+
+
+def test_nothing_is_kept_after_a_reboot(root: Path) -> None:
+    with loan.borrow(root, "enable") as borrowed:
+        borrowed.load(NAME, LOAD)
+        borrowed.keep()
+    file = root / "run/lightsleep/kept"
+    header, rest = file.read_text().split("\n", 1)
+    file.write_text(json.dumps(json.loads(header) | {"boot_id": "another"}) + "\n" + rest)
+    assert loan.kept(root) is None
+
+
+def test_who_is_not_root_may_read_what_is_kept_and_nothing_else(root: Path) -> None:
+    with loan.borrow(root, "enable") as borrowed:
+        borrowed.load(NAME, LOAD)
+        for name in ("journal", "lock"):
+            assert (root / "run/lightsleep" / name).stat().st_mode & 0o777 == 0o600
+        borrowed.keep()
+    assert (root / "run/lightsleep").stat().st_mode & 0o777 == 0o755
+    assert (root / "run/lightsleep/kept").stat().st_mode & 0o777 == 0o644
