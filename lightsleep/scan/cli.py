@@ -12,6 +12,7 @@ from lightsleep.options import cpus_option
 from lightsleep.scan.collect import collect
 from lightsleep.scan.lint import lint
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
+from lightsleep.scan.obstacles import obstacles
 from lightsleep.scan.record import record
 from lightsleep.scan.render import render
 from lightsleep.scan.rule import Finding
@@ -24,6 +25,7 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         **dataclasses.asdict(scan),
+        "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
 
@@ -58,9 +60,10 @@ def scan(
 ) -> None:
     """Show how the CPUs of this machine idle.
 
-    Shows the cpuidle driver, governor and states, and everything that makes an idle CPU poll.
-    Warns about settings that contradict each other. Changes nothing and needs no privileges;
-    root also sees the system-wide latency limit.
+    Says first whether lightsleep could be loaded here. Then shows the cpuidle driver, governor
+    and states, and everything that makes an idle CPU poll. Warns about settings that contradict
+    each other. Changes nothing and needs no privileges; root also sees the system-wide latency
+    limit.
     """
     result, tree = collect(root, cpus)
     findings = lint(result)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.scan import loading
 from lightsleep.scan.model import (
     Clock,
     Cpu,
@@ -80,13 +81,14 @@ def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan
     uname = os.uname()
     fallback = {OS_RELEASE: uname.release, ARCH: uname.machine} if running else {}
     tree = Tree(root, fallback)
-    return _scan(tree, cpus), tree
+    return _scan(tree, cpus, running), tree
 
 
-def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
+def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
     clock = "sys/devices/system/clocksource/clocksource0"
+    kernel = _kernel(tree)
     return Scan(
-        kernel=_kernel(tree),
+        kernel=kernel,
         hypervisor=_hypervisor(tree),
         clocksource=Clock(
             tree.line(f"{clock}/current_clocksource"),
@@ -104,6 +106,7 @@ def _scan(tree: Tree, cpus: list[int] | None) -> Scan:
         kvm=_kvm(tree),
         io=_io(tree),
         lightsleep=_lightsleep(tree),
+        loading=loading.read(tree, kernel.release, running),
         queues=_queues(tree),
         wakes=read_wakes(tree),
         problems=tree.problems,

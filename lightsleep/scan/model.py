@@ -186,6 +186,32 @@ class Wakes:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """What decides whether the module cpuidle_lightsleep can be loaded here.
+
+    ``unloadable`` names those of haltpoll's and our modules that can be unloaded, ``holders`` the
+    modules that use ours. ``installed`` is the file of the module for the running kernel.
+    ``headers`` is None where there is no /lib/modules, as in a recording. ``lockdown`` is integrity
+    or confidentiality, ``container`` the kind of container.
+    """
+
+    loaded: bool
+    built_in: bool
+    unloadable: list[str]
+    holders: list[str]
+    modules: bool | None
+    installed: str | None
+    headers: bool | None
+    signed: bool | None
+    enrolled: bool | None
+    lockdown: str | None
+    sig_enforce: bool | None
+    secure_boot: bool | None
+    container: str | None
+    root: bool | None
+
+
+@dataclass(frozen=True)
 class Scan:
     """Everything one scan found."""
 
@@ -204,6 +230,7 @@ class Scan:
     kvm: KvmPolling | None
     io: IoPolling
     lightsleep: Lightsleep | None
+    loading: Loading
     queues: list[Queue]
     wakes: list[Wakes]
     problems: dict[str, str]

@@ -12,6 +12,7 @@ from rich.text import Text
 from lightsleep import cpulist
 from lightsleep.scan import explain
 from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State, Wakes
+from lightsleep.scan.obstacles import in_short
 from lightsleep.scan.rule import Finding
 from lightsleep.terminal import whole
 
@@ -52,6 +53,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Table:
 
 def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     kernel = scan.kernel
+    yield from in_short(scan)
     yield "kernel", f"{kernel.release or 'unknown'}, {kernel.arch or 'unknown'}"
     if scan.cpu_model or scan.hypervisor:
         guest = f"guest (hypervisor: {scan.hypervisor})" if scan.hypervisor else ""

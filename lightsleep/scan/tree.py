@@ -112,6 +112,13 @@ class Tree:
             self.problems[path] = f"not a CPU list: {text[:20]!r}"
             return None
 
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder; a recording has no more than was read."""
+        try:
+            return (self.root / path).exists()
+        except OSError:
+            return False
+
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a folder, none where it is missing or unreadable."""
         with contextlib.suppress(OSError):

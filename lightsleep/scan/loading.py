@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reads what decides whether cpuidle_lightsleep can be loaded: modules, signatures, containers.
+
+Module files, keys and EFI variables are looked at and not kept: they belong into no recording.
+"""
+
+import gzip
+import lzma
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from lightsleep.scan.model import Loading
+from lightsleep.scan.tree import Tree
+
+MODULE = "cpuidle_lightsleep"
+FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/cpuidle")
+
+EFI = "sys/firmware/efi"
+SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+OWNER_KEYS = (
+    f"{EFI}/mok-variables/MokListRT",
+    f"{EFI}/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+)
+DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
+
+SIGNED = b"~Module signature appended~\n"
+MAX_MODULE = 16 << 20
+
+OPENERS: dict[str, Callable[[Path], bytes]] = {
+    ".ko": lambda file: file.read_bytes(),
+    ".gz": lambda file: gzip.decompress(file.read_bytes()),
+    ".xz": lambda file: lzma.decompress(file.read_bytes()),
+}
+
+
+def read(tree: Tree, release: str | None, running: bool) -> Loading:
+    """Return what there is; ``running`` says that ``tree`` is this machine, not a recording."""
+    libraries = tree.root / "lib/modules" / (release or "unknown")
+    module = _installed(libraries)
+    drivers = ("cpuidle_haltpoll", MODULE)
+    unloadable = [name for name in drivers if tree.line(f"sys/module/{name}/initstate")]
+    return Loading(
+        loaded=tree.exists(f"sys/module/{MODULE}"),
+        built_in=tree.exists(f"sys/module/{MODULE}") and MODULE not in unloadable,
+        unloadable=unloadable,
+        holders=tree.names(f"sys/module/{MODULE}/holders"),
+        modules=_modules(tree, running),
+        installed=str(module.relative_to(tree.root)) if module else None,
+        headers=_headers(tree, libraries),
+        signed=_signed(module) if module else None,
+        enrolled=_enrolled(tree.root),
+        lockdown=_lockdown(tree),
+        sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
+        secure_boot=_secure_boot(tree.root),
+        container=_container(tree),
+        root=os.geteuid() == 0 if running else None,
+    )
+
+
+def _modules(tree: Tree, running: bool) -> bool | None:
+    """Return whether the kernel loads modules; a recording does not list /proc/modules."""
+    if tree.number("proc/sys/kernel/modules_disabled"):
+        return False
+    if running and tree.exists("proc/version"):
+        return tree.exists("proc/modules")
+    return None
+
+
+def _headers(tree: Tree, libraries: Path) -> bool | None:
+    if not tree.exists("lib/modules"):
+        return None
+    return (libraries / "build/Makefile").exists()
+
+
+def _installed(libraries: Path) -> Path | None:
+    """Return the file of our module for the kernel whose modules are in ``libraries``."""
+    for folder in FOLDERS:
+        for suffix in ("", ".xz", ".gz", ".zst"):
+            file = libraries / folder / f"{MODULE}.ko{suffix}"
+            if file.is_file():
+                return file
+    return None
+
+
+def _signed(module: Path) -> bool | None:
+    """Return whether a module has a signature, None where it cannot be read."""
+    opener = OPENERS.get(module.suffix)
+    try:
+        if opener is None or module.stat().st_size > MAX_MODULE:
+            return None
+        return opener(module).endswith(SIGNED)
+    except (OSError, EOFError, lzma.LZMAError):
+        return None
+
+
+def _enrolled(root: Path) -> bool | None:
+    """Return whether the key that DKMS signs with is among the machine owner's keys.
+
+    Both are certificates in DER, so the one is found in the other as it is.
+    """
+    key = _first(root, DKMS_KEYS)
+    keys = _first(root, OWNER_KEYS)
+    return None if not key or keys is None else key in keys
+
+
+def _first(root: Path, files: tuple[str, ...]) -> bytes | None:
+    for file in files:
+        try:
+            return (root / file).read_bytes()
+        except OSError:
+            continue
+    return None
+
+
+def _lockdown(tree: Tree) -> str | None:
+    found = re.search(r"\[(\w+)\]", tree.text("sys/kernel/security/lockdown") or "")
+    return found[1] if found and found[1] != "none" else None
+
+
+def _secure_boot(root: Path) -> bool | None:
+    """Return the EFI variable: four bytes of attributes, then one of value."""
+    content = _first(root, (SECURE_BOOT,))
+    return content[4] == 1 if content and len(content) == 5 else None
+
+
+def _container(tree: Tree) -> str | None:
+    """Return what kind of container this is, None where nothing says that it is one."""
+    if name := tree.line("run/systemd/container"):
+        return name
+    if tree.exists(".dockerenv"):
+        return "docker"
+    return "podman" if tree.exists("run/.containerenv") else None

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whether lightsleep could load on this machine; if not, why, and what to do about it.
+
+lightsleep is a cpuidle driver in a module, for machines that have no cpuidle driver: mostly
+guests. So three things must hold. The kernel's idle loop must ask cpuidle, and no other driver
+may be bound to it. A module for the running kernel must be there. And the kernel must accept it.
+
+Each rule looks at the data of a scan and says what is in the way, or nothing. All that apply are
+told, in the order in which a user has to deal with them: what cannot be changed without a reboot
+comes before what can. ``scan``, ``status``, ``enable`` and ``try`` all ask obstacles().
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lightsleep.scan import explain, facts
+from lightsleep.scan.loading import MODULE
+from lightsleep.scan.model import Scan
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One reason why lightsleep cannot be loaded: ``what`` was found, and ``fix`` for it."""
+
+    id: str
+    what: str
+    fix: str
+
+
+Told = tuple[str, str] | None
+
+HARDWARE_DRIVERS = {
+    "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
+    "acpi_idle": "No option unbinds acpi_idle alone.",
+    "powernv_idle": "No option unbinds it.",
+    "pseries_idle": "No option unbinds it.",
+    "psci_idle": "The device tree or ACPI describes these states.",
+}
+"""Drivers of the processor's own idle states -> what is known about getting rid of them."""
+
+
+def _container(scan: Scan) -> Told:
+    kind = scan.loading.container
+    if not kind:
+        return None
+    return (
+        f"this is a container ({kind}), which cannot load modules",
+        "Run lightsleep on the host of the container: all containers share its idle CPUs.",
+    )
+
+
+def _no_cpuidle(scan: Scan) -> Told:
+    cpuidle = scan.cpuidle
+    if not scan.cpus or cpuidle.driver or cpuidle.available_governors or cpuidle.governor:
+        return None
+    if scan.loading.loaded or facts.cpuidle_off(scan):
+        return None
+    return (
+        "this kernel shows no cpuidle in /sys/devices/system/cpu/cpuidle",
+        "Boot a kernel with CONFIG_CPU_IDLE=y, as the kernels of distributions have.",
+    )
+
+
+def _cpuidle_off(scan: Scan) -> Told:
+    if not facts.cpuidle_off(scan):
+        return None
+    return (
+        "cpuidle is switched off: cpuidle.off is on the kernel command line",
+        "Remove cpuidle.off from the kernel command line, and reboot.",
+    )
+
+
+def _idle_option(scan: Scan) -> Told:
+    options = scan.kernel.options
+    words = [f"idle={options['idle']}"] if options.get("idle") else []
+    words += ["powersave=off"] if options.get("powersave") == "off" else []
+    if not words:
+        return None
+    return (
+        f"{' '.join(words)} on the kernel command line decides how CPUs idle",
+        f"Remove {' '.join(words)} from the kernel command line, and reboot.",
+    )
+
+
+def _other_driver(scan: Scan) -> Told:
+    driver = scan.cpuidle.driver
+    if not driver or driver == facts.LIGHTSLEEP_DRIVER:
+        return None
+    what = f"the cpuidle driver {driver} is bound, and there can be only one"
+    if driver == "haltpoll":
+        return what, "Unload it: rmmod cpuidle_haltpoll. If it is built in, no option unbinds it."
+    if why := HARDWARE_DRIVERS.get(driver):
+        return (
+            f"{what}; {driver} knows the processor's own idle states",
+            f"{why} lightsleep serves machines without a driver, such as most guests. Here, try "
+            "no-deeper-than:STATE or qos:10us instead: see lightsleep try.",
+        )
+    return what, f"Unload {driver}, if it is a module: lsmod lists it."
+
+
+def _modules(scan: Scan) -> Told:
+    if scan.loading.modules is not False:
+        return None
+    return (
+        "this kernel loads no modules",
+        "If kernel.modules_disabled is 1, only a reboot resets it. Otherwise boot a kernel with "
+        "CONFIG_MODULES=y, or build one with lightsleep's series of patches.",
+    )
+
+
+def _not_built(scan: Scan) -> Told:
+    here = scan.loading
+    if here.loaded or here.installed or here.headers is None:
+        return None
+    release = scan.kernel.release or "unknown"
+    what = f"{MODULE} is not installed for kernel {release}"
+    build = "In lightsleep's sources, run: make -C kernel dkms-install"
+    if here.headers:
+        return what, f"{build}."
+    return (
+        f"{what}, and neither are the headers to build it with",
+        f"Install linux-headers-{release} (Debian, Ubuntu) or kernel-devel-{release} (Fedora). "
+        f"{build}.",
+    )
+
+
+def _enforced(scan: Scan) -> str | None:
+    """Return what makes this kernel ask for signed modules, None where nothing does."""
+    here = scan.loading
+    if here.lockdown:
+        boot = " under Secure Boot" if here.secure_boot else ""
+        return f"the kernel is locked down ({here.lockdown}){boot}"
+    if here.sig_enforce:
+        return "the kernel enforces signatures of modules (module.sig_enforce)"
+    return None
+
+
+def _unsigned(scan: Scan) -> Told:
+    enforced = _enforced(scan)
+    if scan.loading.loaded or not enforced or scan.loading.signed is not False:
+        return None
+    return (
+        f"{enforced}, and /{scan.loading.installed} is not signed",
+        "Sign it: DKMS does so with a key of its own (dkms generate_mok), which mokutil --import "
+        "/var/lib/dkms/mok.pub and a reboot enroll. Or switch Secure Boot off.",
+    )
+
+
+def _not_enrolled(scan: Scan) -> Told:
+    enforced = _enforced(scan)
+    here = scan.loading
+    if here.loaded or not enforced or not here.signed or here.enrolled is not False:
+        return None
+    return (
+        f"{enforced}, and the key that signed {MODULE} is not enrolled",
+        "Enroll it: mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
+        "console. mokutil --test-key tells whether it is.",
+    )
+
+
+def _not_root(scan: Scan) -> Told:
+    if scan.loading.root is not False:
+        return None
+    return "only root may load a module", "Run the command with sudo."
+
+
+RULES: dict[str, Callable[[Scan], Told]] = {
+    "container": _container,
+    "no-cpuidle": _no_cpuidle,
+    "cpuidle-off": _cpuidle_off,
+    "idle-option": _idle_option,
+    "other-driver": _other_driver,
+    "no-modules": _modules,
+    "not-built": _not_built,
+    "unsigned": _unsigned,
+    "not-enrolled": _not_enrolled,
+    "not-root": _not_root,
+}
+
+
+def obstacles(scan: Scan) -> list[Obstacle]:
+    """Return what keeps lightsleep from being loaded, or from working, on this machine."""
+    return [Obstacle(name, *told) for name, rule in RULES.items() if (told := rule(scan))]
+
+
+def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
+    """Yield what the top of a scan says: whether lightsleep is active or could load, else why."""
+    found = [x for x in obstacles(scan) if x.id != "not-root"]
+    if not scan.cpus:
+        yield "lightsleep", "unknown: /sys/devices/system/cpu shows no CPU"
+    elif scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+        yield "lightsleep", "active: lightsleep status tells whether it pays"
+    elif found:
+        yield "lightsleep", "cannot load: " + "; ".join(x.what for x in found)
+        yield "what to do", "\n".join(x.fix for x in found)
+    else:
+        idle = explain.default_idle(scan)
+        yield "lightsleep", f"can load (lightsleep enable); CPUs would poll before {idle}"
