@@ -18,11 +18,13 @@ from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.analysis import analyse
 from lightsleep.compare.method import compare, summarise
+from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
 from lightsleep.report.cli import report
+from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
-from lightsleep.report.plots import ecdf_plot
+from lightsleep.report.plots import colours_of, ecdf_plot, scale_of
 
 
 def run(*arguments: object) -> Result:
@@ -76,6 +78,48 @@ def test_verdicts_are_said_in_words(html: str) -> None:
     assert "The axis is logarithmic" in text
 
 
+def test_the_page_opens_with_what_came_out_and_what_was_claimed(html: str) -> None:
+    text = Page(html).text
+    places = [
+        text.index(said)
+        for said in (
+            "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock",
+            "idle residency: lightsleep 99.92 %, idle=poll 0.10 %. Emulated, 10 rounds.",
+            "sched pipe: lightsleep / idle=poll is at most 1.25 held: 1.15",
+            "Interrupts between CPUs: lightsleep / stock is at most 0.001 refuted: 0.00504",
+            "idle residency: lightsleep - stock is at least -0.0105 points not decided: -0.010",
+            "Polling wakes at least 5 times faster.",
+            "lightsleep against stock",
+            "Every metric, every run",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_no_unit_begins_a_line() -> None:
+    assert tied("4.45 × faster (95 % CI 3.72 to 5.20 ×)").count("\N{NO-BREAK SPACE}") == 4
+    assert tied("none shown (0.33 points)") == "none shown (0.33\N{NO-BREAK SPACE}points)"
+
+
+def test_arms_have_a_colour_each_and_percentages_a_linear_axis() -> None:
+    colours = colours_of(
+        {"a": "baseline", "b": "treatment", "c": "treatment", "d": "limit", "e": "control"}
+    )
+    assert len(set(colours.values())) == 5
+    scales = {metric.name: scale_of(metric) for metric in analyse(made_up())}
+    assert scales["idle_residency_pct"] == "linear"
+    assert scales["ipis"] == "log"
+
+
+def test_a_claim_gives_a_metric_its_direction() -> None:
+    result = made_up()
+    result.claims = [Claim("lightsleep", "stock", ("wakes_without_ipi",), at_least=2)]
+    result.metrics["wakes_without_ipi"].samples["stock"] = [1.0] * 10
+    (shown,) = [x for x in section("r", "r", result).metrics if x.analysis.name.startswith("wakes")]
+    assert shown.tones["lightsleep"] == "good"
+    assert shown.tones["idle=poll"] == "plain"
+
+
 def test_environment_and_protocol_are_on_the_page(html: str) -> None:
     text = Page(html).text
     for said in ("Example CPU 9000", "a probe boot under KVM hung", "7.2.22", "what stock is"):
@@ -123,6 +167,10 @@ def test_names_cannot_inject_anything() -> None:
     result.arms = list(arms.values())
     result.roles = {arms[arm]: role for arm, role in ROLES.items()}
     result.protocol["order"] = [result.arms]
+    result.claims = [
+        Claim(arms["lightsleep"], arms["stock"], (f"{evil}sched_pipe_s",)),
+        Claim(arms["lightsleep"], arms["stock"], (f"{evil}idle_residency_pct",), at_least=-1),
+    ]
     result.metrics = {evil + name: metric for name, metric in result.metrics.items()}
     for metric in result.metrics.values():
         metric.title = metric.description = evil
@@ -149,7 +197,7 @@ def test_no_control_no_treatment_no_metrics() -> None:
     result = made_up(metrics=1)
     result.roles.update({"control": "limit", "lightsleep": "limit"})
     assert "There is no negative control" in Page(render([("r", result)])).text
-    result.metrics = {}
+    result.metrics, result.claims = {}, []
     assert "The file holds no metrics" in Page(render([("r", result)])).text
 
 

@@ -147,12 +147,13 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
     few = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.TOO_FEW]
     if few:
         _, found = few[0]
+        what = "it" if len(few) == len(controls) else _list(metric.title for metric, _ in few)
         said.append(
             (
                 False,
-                f"too few rounds to judge {_list(metric.title for metric, _ in few)}: "
-                f"{found.rounds}, and {rounds_needed(found.confidence)} are needed to compare "
-                "that many metrics without false alarms",
+                f"too few rounds to judge {what}: {found.rounds}, and "
+                f"{rounds_needed(found.confidence)} are needed to compare {len(controls)} metrics "
+                "without false alarms",
             )
         )
     same = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.SAME]

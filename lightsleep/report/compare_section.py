@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """From a comparison to a section of the page, in the order in which people ask.
 
-What was compared and what came out; whether the control agrees; how each metric looks; then on
-what and how it was measured, and every raw sample.
+What came out, in a sentence; what was claimed and whether it held; whether the control agrees; how
+each metric looks; then on what and how it was measured, and every raw sample.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,15 @@ from typing import Any, ClassVar
 from markupsafe import Markup
 
 from lightsleep.compare import words
-from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, limit_of
+from lightsleep.compare.analysis import (
+    ArmAnalysis,
+    ClaimAnalysis,
+    MetricAnalysis,
+    Outcome,
+    analyse,
+    judge_claims,
+    limit_of,
+)
 from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult
 from lightsleep.report import plots
@@ -30,6 +39,18 @@ class MetricSection:
     ecdf: Markup | None
     scale: str
     sentences: list[str]
+    tones: dict[str, str]
+    """By arm, the class of its cell or tile: what its verdict means to the reader."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A claim in words; ``tone`` is a class of the style sheet."""
+
+    mark: str
+    tone: str
+    claim: str
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,9 @@ class CompareSection:
     result: CompareResult
     limit: str | None
     metrics: list[MetricSection]
+    headline: str
+    claims: list[Claimed]
+    colours: dict[str, str]
     treatments: list[str]
     control: list[tuple[bool, str]]
     environment: Rows
@@ -57,15 +81,19 @@ class CompareSection:
 
 def section(key: str, label: str, result: CompareResult) -> CompareSection:
     """Return the section of one result; ``key`` and ``label`` as in CompareSection."""
-    limit, metrics = limit_of(result), analyse(result)
+    limit, metrics, claims = limit_of(result), analyse(result), judge_claims(result)
     return CompareSection(
         key=key,
         label=label,
         result=result,
         limit=limit,
         metrics=[
-            _metric(f"{key}m{index}", metric, result, limit) for index, metric in enumerate(metrics)
+            _metric(f"{key}m{index}", metric, result, limit, claims)
+            for index, metric in enumerate(metrics)
         ],
+        headline=words.headline(result, metrics),
+        claims=[_claimed(claim) for claim in claims],
+        colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),
         environment=flat(result.environment, said_elsewhere={"guests"}),
@@ -74,8 +102,24 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
     )
 
 
+TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
+
+
+def _claimed(found: ClaimAnalysis) -> Claimed:
+    return Claimed(
+        words.OUTCOMES[found.outcome],
+        TONES[found.outcome],
+        words.claim(found.claim, found.metrics),
+        words.outcome(found),
+    )
+
+
 def _metric(
-    key: str, metric: MetricAnalysis, result: CompareResult, limit: str | None
+    key: str,
+    metric: MetricAnalysis,
+    result: CompareResult,
+    limit: str | None,
+    claims: Sequence[ClaimAnalysis],
 ) -> MetricSection:
     ecdf = plots.ecdf_plot(metric, f"{key}e")
     return MetricSection(
@@ -84,16 +128,8 @@ def _metric(
         ecdf=Markup(ecdf) if ecdf else None,
         scale=plots.scale_of(metric),
         sentences=words.sentences(metric, result.baseline, limit),
+        tones={arm.name: _tone(arm, metric.name, claims) for arm in metric.arms},
     )
-
-
-def metric_titles(sections: Sequence[CompareSection]) -> dict[str, str]:
-    """Return the titles of all metrics by name, in the order in which they first occur."""
-    analyses = [metric.analysis for section in sections for metric in section.metrics]
-    titles: dict[str, str] = {}
-    for analysis in analyses:
-        titles.setdefault(analysis.name, analysis.metric.title)
-    return titles
 
 
 def _guests(result: CompareResult) -> list[tuple[str, list[str]]]:
@@ -106,9 +142,19 @@ def _guests(result: CompareResult) -> list[tuple[str, list[str]]]:
     ]
 
 
-def cell(arm: ArmAnalysis) -> str:
-    """Return the class of a table cell or tile: what its verdict means to the reader."""
+def _tone(arm: ArmAnalysis, metric: str, claims: Sequence[ClaimAnalysis]) -> str:
+    """Return how good a verdict is; where the metric has no direction, a claim may have one."""
     verdict = arm.baseline.verdict if arm.baseline else None
+    if verdict is None:
+        return ""
     if arm.role == "control":
-        return "bad" if verdict and verdict.differs else "plain"
-    return {Verdict.BETTER: "good", Verdict.WORSE: "bad"}.get(verdict, "plain") if verdict else ""
+        return "bad" if verdict.differs else "plain"
+    claimed = [x for x in claims if (x.claim.arm, x.claim.metrics) == (arm.name, (metric,))]
+    if verdict in (Verdict.HIGHER, Verdict.LOWER) and claimed:
+        return TONES[claimed[0].outcome]
+    return {Verdict.BETTER: "good", Verdict.WORSE: "bad"}.get(verdict, "plain")
+
+
+def tied(text: str) -> str:
+    """Tie each number to what follows it, so that no unit begins a line."""
+    return re.sub(r"(?<=\d) (?=[^\d\s(])", "\N{NO-BREAK SPACE}", text)

@@ -12,7 +12,7 @@ from lightsleep import __version__, units
 from lightsleep.compare import words
 from lightsleep.compare.result import CompareResult
 from lightsleep.measure.result import MeasureResult
-from lightsleep.report import compare_section, measure_section, measure_words, plots
+from lightsleep.report import compare_section, measure_section, measure_words
 from lightsleep.report.compare_section import CompareSection
 from lightsleep.report.measure_section import MeasureSection
 
@@ -23,8 +23,6 @@ PLURAL = {"compare": "comparisons", "measure": "measurements"}
 
 # What the templates name beside the sections.
 NAMES: dict[str, Any] = {
-    "metric_titles": compare_section.metric_titles,
-    "colours": plots.COLOURS,
     "marks": words.MARKS,
     "measure_words": measure_words,
     "words": words,
@@ -42,7 +40,7 @@ def render(results: Sequence[tuple[str, Result]]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": compare_section.cell}
+    environment.filters |= {"tied": compare_section.tied}
     sections = [_section(f"r{number}", *labelled) for number, labelled in enumerate(results, 1)]
     return environment.get_template("page.html.j2").render(
         sections=sections, title=_title(sections), **NAMES

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,18 +20,35 @@ MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
 # Mid tones, readable on white and on near-black, told apart by the colour-blind too.
-COLOURS: dict[Role, str] = {
-    "baseline": "#8a8f98",
-    "control": "#b08d57",
-    "limit": "#d0679d",
-    "treatment": "#2f8fd8",
+COLOURS: dict[Role, tuple[str, ...]] = {
+    "baseline": ("#8a8f98",),
+    "control": ("#b08d57",),
+    "limit": ("#d0679d", "#a0446f"),
+    "treatment": ("#2f8fd8", "#e0812b", "#1fa27f", "#8a6fd1", "#a89200", "#3aa9bd"),
 }
 
 
+def colours_of(roles: Mapping[str, Role]) -> dict[str, str]:
+    """Return the colour of each arm: grey for the baseline, another one for each treatment."""
+    seen: Counter[Role] = Counter()
+    colours = {}
+    for arm, role in roles.items():
+        colours[arm] = COLOURS[role][seen[role] % len(COLOURS[role])]
+        seen[role] += 1
+    return colours
+
+
+def _colours(metric: MetricAnalysis) -> dict[str, str]:
+    return colours_of({arm.name: arm.role for arm in metric.arms})
+
+
 def scale_of(metric: MetricAnalysis) -> str:
-    """Return the scale of the value axis: linear, log, or symlog where there are values <= 0."""
+    """Return the scale of the value axis: linear, log, or symlog where there are values <= 0.
+
+    Percentages are shares of one whole: 99.9 and 1.7 % belong on a linear axis.
+    """
     medians = [abs(arm.summary.median) for arm in metric.arms if arm.summary]
-    if not medians or max(medians) <= WIDE * min(medians):
+    if metric.metric.unit == "%" or not medians or max(medians) <= WIDE * min(medians):
         return "linear"
     return "log" if min(arm.summary.minimum for arm in metric.arms if arm.summary) > 0 else "symlog"
 
@@ -44,9 +62,9 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
     with style(salt):
         figure, axes = blank(0.62 * len(arms) + 0.75)
         _value_axis(axes, metric)
-        rng = np.random.default_rng(0)
+        rng, colours = np.random.default_rng(0), _colours(metric)
         for row, arm in enumerate(arms):
-            _draw_arm(axes, row, arm, rng)
+            _draw_arm(axes, row, arm, colours[arm.name], rng)
         axes.set_yticks(range(len(arms)), [_label(arm, metric.metric.unit) for arm in arms])
         axes.set_ylim(len(arms) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
@@ -63,10 +81,14 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
     with style(salt):
         figure, axes = blank(3.2)
         _value_axis(axes, metric)
+        colours = _colours(metric)
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
-            colour = COLOURS[arm.role]
             axes.ecdf(
-                arm.samples, color=colour, linewidth=1.8, linestyle=dashes, label=short(arm.name)
+                arm.samples,
+                color=colours[arm.name],
+                linewidth=1.8,
+                linestyle=dashes,
+                label=short(arm.name),
             )
         share_axis(axes)
         return to_svg(figure)
@@ -82,10 +104,12 @@ def share_axis(axes: Axes, columns: int = 4) -> None:
     )
 
 
-def _draw_arm(axes: Axes, row: int, arm: ArmAnalysis, rng: np.random.Generator) -> None:
+def _draw_arm(
+    axes: Axes, row: int, arm: ArmAnalysis, colour: str, rng: np.random.Generator
+) -> None:
     if arm.summary is None:
         return
-    colour, summary = COLOURS[arm.role], arm.summary
+    summary = arm.summary
     axes.scatter(
         arm.samples,
         row - 0.14 + rng.uniform(-0.14, 0.14, len(arm.samples)),

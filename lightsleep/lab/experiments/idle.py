@@ -77,7 +77,7 @@ EXPERIMENT = Experiment(
         Metric(
             "wakes_without_ipi",
             "",
-            "none",
+            "higher",
             "Wakes without interrupt",
             f"{WITHOUT_IPI} during a second pipe run of the same length: perf stat -a",
         ),
