@@ -23,6 +23,7 @@ BENCH_PACKAGES := gcc libc6-dev valgrind
 OUT := out
 ARCH := x86_64
 BASE := 6.12
+TOPIC :=
 comma := ,
 
 .DEFAULT_GOAL := help
@@ -71,10 +72,11 @@ kernel: ## build a kernel with our series of patches: ARCH=x86_64 BASE=6.12
 	$(call environment,lab)
 	$(LIGHTSLEEP) lab build $(BASE)-series --arch $(ARCH)
 
-series: ## write our series of patches as mails for git am: BASE=6.12 OUT=folder
+series: ## write our patches as mails for git am: BASE=6.12 TOPIC=softirq (default: all) OUT=folder
 	$(call packages,$(LAB_PACKAGES))
 	$(call environment,lab)
-	$(LIGHTSLEEP) lab series $(BASE) $(if $(filter file,$(origin OUT)),$(OUT)/series-$(BASE),$(OUT))
+	$(LIGHTSLEEP) lab series $(BASE) $(if $(filter file,$(origin OUT)),$(OUT)/series-$(BASE),$(OUT)) \
+		$(addprefix --topic ,$(TOPIC))
 
 lint:
 	$(call packages,python3 python3-venv $(CHECK_PACKAGES))

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from lightsleep.measure.result import MeasureResult, Mode, Row, Verdict, VerdictKind
 from lightsleep.measure.summary import subtract, summarise
-from lightsleep.scan.model import Wakes
 
 
 class State(NamedTuple):
@@ -77,7 +76,6 @@ def made_up(
         },
         notes=["CPU 3 is set apart (isolated): only with -c", "Other load: 3 % of the time"],
         rows=rows,
-        wakes=[Wakes(cpu, {"resched": 10 * cpu}, {"resched": 30}) for cpu in cpus],
     )
 
 

@@ -77,13 +77,6 @@ def rows(document: dict[str, Any], **wanted: object) -> list[dict[str, Any]]:
     return [x for x in document["rows"] if all(x[key] == value for key, value in wanted.items())]
 
 
-LEDGER = """\
-cpu resched_ipi resched_store call_ipi call_store
-0 7 7 7 7
-1 {} 3 2 1
-"""
-
-
 # What comes out.
 
 
@@ -134,34 +127,6 @@ def test_the_table(power9: FakeBackend) -> None:
     assert "CPU 1, woken by CPU" in result.stdout
     assert "note: CPUs share cores" in result.stdout
     assert "\x1b" not in result.stdout
-
-
-def test_the_ledger_of_the_kernel(power9: FakeBackend) -> None:
-    assert power9.root
-    ledger = power9.root / "sys/kernel/debug/idle_wakes"
-    count = 0
-
-    def wake(batch: Batch, sample: Sample) -> Sample:
-        nonlocal count
-        count += batch.dest == 1 and batch.source == "ipi"
-        ledger.write_text(LEDGER.format(5 + count))
-        return sample
-
-    ledger.parent.mkdir(parents=True, exist_ok=True)
-    ledger.write_text(LEDGER.format(5))
-    power9.fate = wake
-    (wakes,) = measured("-c", "1", "--source", "ipi")["wakes"]
-    assert wakes["cpu"] == 1
-    assert wakes["by_ipi"] == {"resched": count, "call": 0}
-    assert wakes["by_store"] == {"resched": 0, "call": 0}
-    shown = run("-c", "1", "--source", "ipi").stdout
-    assert "Woken by other CPUs meanwhile:" in shown
-    assert "times by an interrupt of another CPU, 0 times without" in shown
-
-
-def test_most_kernels_have_no_ledger(power9: FakeBackend) -> None:
-    assert measured("-c", "1", "--source", "ipi")["wakes"] == []
-    assert "meanwhile:" not in run("-c", "1", "--source", "ipi").stdout
 
 
 def test_progress_on_a_terminal_only(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,38 +293,6 @@ def test_poll_sources_of_another_shape_are_named(tmp_path: Path) -> None:
     assert "not a poll source" in scan["problems"]["sys/kernel/debug/poll_source"]
 
 
-LEDGER = """
-sys/kernel/debug/idle_wakes: cpu resched_ipi resched_store call_ipi call_store
-sys/kernel/debug/idle_wakes: 0 10 70 2 18
-sys/kernel/debug/idle_wakes: 1 20 60 3 17
-"""
-
-
-def test_ledger_of_wakes(tmp_path: Path) -> None:
-    root = plant(unfold("lightsleep-tcg", tmp_path), LEDGER)
-    first, second = check_everything(root)["wakes"]
-    assert first == {
-        "cpu": 0,
-        "by_ipi": {"resched": 10, "call": 2},
-        "by_store": {"resched": 70, "call": 18},
-    }
-    assert second["cpu"] == 1
-    assert "35 times by an interrupt of another CPU, 165 times without, 82.5%" in show(root)
-
-
-def test_no_wakes_yet(tmp_path: Path) -> None:
-    ledger = "sys/kernel/debug/idle_wakes: cpu call_ipi call_store\n"
-    root = plant(unfold("lightsleep-tcg", tmp_path), f"{ledger}sys/kernel/debug/idle_wakes: 0 0 0")
-    assert "0 times by an interrupt of another CPU, 0 times without" in show(root)
-
-
-def test_a_ledger_of_another_shape_is_named(tmp_path: Path) -> None:
-    root = plant(unfold("lightsleep-tcg", tmp_path), LEDGER.replace("70 2 18", "70 many"))
-    scan = check_everything(root)
-    assert [wakes["cpu"] for wakes in scan["wakes"]] == [1]
-    assert "not a ledger of wakes" in scan["problems"]["sys/kernel/debug/idle_wakes"]
-
-
 def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
     # The parameters are there on every x86 kernel; the governor only in a KVM guest.
     assert "guest_halt_poll_ns" not in show(unfold("lightsleep-tcg", tmp_path / "tcg"))

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from checkers import style_tools
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import build, series
-from lightsleep.lab.config import ARCHES, SERIES_KERNELS
+from lightsleep.lab.config import ARCHES, SERIES_KERNELS, Arch, BuiltKernel
 from lightsleep.lab.source import kernel_source
 from lightsleep.sources import KERNEL
 
@@ -42,17 +44,41 @@ diff --git a/core/hook.c b/core/hook.c
 SECOND = MAIL.replace("return 1", "return 2").replace("return 0", "return 1")
 
 
+TOPICS = "first\nsecond first\n"
+
+
 def kernel_folder(base: Path, lines: str, **files: str) -> Path:
-    """Make a folder like kernel/ with a series for 1.0; "_" in a name stands for "-"."""
-    folder = base / "kernel/patches/1.0"
-    folder.mkdir(parents=True)
-    (folder / "series").write_text(lines)
-    (folder / "cover.txt").write_text("core: Numbers\n\nOther ones.\n")
-    for name, text in files.items():
-        (folder / f"{name.replace('_', '-')}.patch").write_text(text)
+    """Make a folder like kernel/ with a topic for 1.0; "_" in a name stands for "-"."""
+    (base / "kernel/patches/1.0").mkdir(parents=True)
+    (base / "kernel/patches/1.0/topics").write_text("numbers\n")
     (base / "kernel/core").mkdir()
     (base / "kernel/core/new.c").write_text("int new;\n")
+    add_topic(base / "kernel", "numbers", lines, **files)
     return base / "kernel"
+
+
+def add_topic(kernel: Path, name: str, lines: str, **files: str) -> None:
+    folder = kernel / "patches/1.0" / name
+    folder.mkdir()
+    (folder / "series").write_text(lines)
+    (folder / "cover.txt").write_text("core: Numbers\n\nOther ones.\n")
+    for patch, text in files.items():
+        (folder / f"{patch.replace('_', '-')}.patch").write_text(text)
+
+
+def two_topics(base: Path, topics: str = TOPICS) -> Path:
+    """Make a folder like kernel/ with two topics, of which the second carries the first."""
+    kernel = kernel_folder(base, "")
+    shutil.rmtree(kernel / "patches/1.0/numbers")
+    add_topic(kernel, "first", "one.patch core/new.c\n", one=MAIL)
+    add_topic(kernel, "second", "two.patch\n", two=SECOND)
+    (kernel / "patches/1.0/topics").write_text(topics)
+    return kernel
+
+
+def only_topic(kernel: Path) -> series.Topic:
+    (topic,) = series.read_topics("1.0", kernel)
+    return topic
 
 
 def source_folder(base: Path) -> Path:
@@ -94,7 +120,7 @@ def test_a_series_is_read_in_order_with_its_new_files(tmp_path: Path) -> None:
         ("one.patch", MAIL.replace("[PATCH]", "[PATCH 1/2]"), r"no line 'Subject: \[PATCH\]'"),
         ("one.patch", MAIL.replace("Signed-off", "Seen"), r"one\.patch is not signed off"),
         ("one.patch", MAIL.replace("--- a/core/hook.c", "--- /dev/null"), "creates a file: name"),
-        ("# nothing yet", MAIL, r"series: does not name one\.patch, which lies beside it"),
+        ("# nothing yet", MAIL, r"series: names no patch"),
     ],
 )
 def test_what_is_wrong_with_a_series_is_said(
@@ -102,6 +128,65 @@ def test_what_is_wrong_with_a_series_is_said(
 ) -> None:
     with pytest.raises(LightsleepError, match=message):
         series.read_series("1.0", kernel_folder(tmp_path, lines, one=mail))
+
+
+def test_a_patch_that_lies_beside_is_named(tmp_path: Path) -> None:
+    kernel = kernel_folder(tmp_path, "one.patch", one=MAIL, two=SECOND)
+    with pytest.raises(LightsleepError, match=r"series: does not name two\.patch, which lies"):
+        series.read_series("1.0", kernel)
+
+
+def test_a_topic_is_preceded_by_what_it_carries(tmp_path: Path) -> None:
+    kernel = two_topics(tmp_path)
+    first, second = series.read_topics("1.0", kernel)
+    assert [x.name for x in first.patches] == ["one"]
+    assert [x.name for x in second.patches] == ["one", "two"]
+    assert [x.name for x in series.read_series("1.0", kernel)] == ["one", "two"]
+
+
+def test_what_is_carried_twice_is_there_once(tmp_path: Path) -> None:
+    kernel = two_topics(tmp_path, f"{TOPICS}third first second\n")
+    third = MAIL.replace("return 1", "return 3").replace("return 0", "return 2")
+    add_topic(kernel, "third", "three.patch\n", three=third)
+    *_, topic = series.read_topics("1.0", kernel)
+    assert [x.name for x in topic.patches] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        ("second first\nfirst\n", r"topics:1: no earlier line names 'first'"),
+        ("first\nsecond third\n", r"topics:2: no earlier line names 'third'"),
+        ("first\n\nfirst\n", r"topics:3: first is there twice"),
+        ("first\n", r"topics: does not name second, which lies beside it"),
+        ("first\nthird\n", r"topics:2: there is no third/series"),
+        ("first\n../1.0/second\n", r"topics:2: there is no \.\./1\.0/second/series"),
+    ],
+)
+def test_what_is_wrong_with_topics_is_said(tmp_path: Path, topics: str, message: str) -> None:
+    with pytest.raises(LightsleepError, match=message):
+        series.read_topics("1.0", two_topics(tmp_path, topics))
+
+
+def test_a_topic_without_a_cover_letter_is_named(tmp_path: Path) -> None:
+    kernel = two_topics(tmp_path)
+    (kernel / "patches/1.0/second/cover.txt").unlink()
+    with pytest.raises(LightsleepError, match=r"topics:2: there is no second/cover\.txt"):
+        series.read_topics("1.0", kernel)
+
+
+def test_topics_do_not_bring_the_same_file(tmp_path: Path) -> None:
+    kernel = two_topics(tmp_path)
+    (kernel / "patches/1.0/second/series").write_text("two.patch core/new.c\n")
+    with pytest.raises(LightsleepError, match=r"two\.patch changes core/new\.c, which an earlier"):
+        series.read_topics("1.0", kernel)
+
+
+def test_the_architectures_that_a_topic_touches(tmp_path: Path) -> None:
+    kernel = two_topics(tmp_path)
+    mail = MAIL.replace("core/hook.c", "arch/arm64/hook.c")
+    (kernel / "patches/1.0/second/two.patch").write_text(mail)
+    assert [x.folders for x in series.read_topics("1.0", kernel)] == [set(), {"arm64"}]
 
 
 def test_a_patch_does_not_change_what_an_earlier_one_brings(tmp_path: Path) -> None:
@@ -165,10 +250,10 @@ def git_am(tree: Path, mails: list[Path]) -> None:
 
 
 def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
-    kernel = kernel_folder(tmp_path, "one.patch core/new.c\ntwo.patch", one=MAIL, two=SECOND)
+    kernel = two_topics(tmp_path)
     source = source_folder(tmp_path)
-    patches = series.read_series("1.0", kernel)
-    mails = series.write_mails(patches, archive_of(source), tmp_path / "mails", kernel)
+    _, topic = series.read_topics("1.0", kernel)
+    mails = series.write_mails(topic, archive_of(source), tmp_path / "mails", kernel)
     assert [x.name[:5] for x in mails] == ["0000-", "0001-", "0002-"]
     cover = mails[0].read_text()
     assert "Subject: [PATCH 0/2] core: Numbers" in cover
@@ -182,10 +267,10 @@ def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
 def test_mails_overwrite_none(tmp_path: Path) -> None:
     kernel = kernel_folder(tmp_path, "one.patch", one=MAIL)
     archive = archive_of(source_folder(tmp_path))
-    patches = series.read_series("1.0", kernel)
-    series.write_mails(patches, archive, tmp_path / "mails", kernel)
+    topic = only_topic(kernel)
+    series.write_mails(topic, archive, tmp_path / "mails", kernel)
     with pytest.raises(LightsleepError, match="holds patches already"):
-        series.write_mails(patches, archive, tmp_path / "mails", kernel)
+        series.write_mails(topic, archive, tmp_path / "mails", kernel)
 
 
 OURS = [row for row in SERIES_KERNELS if row.patched]
@@ -197,19 +282,64 @@ def test_each_base_has_a_kernel_for_every_architecture() -> None:
     assert sorted(row.version for row in OURS) == series.bases()
 
 
+TOPICS_OF_OURS = [(row, topic) for row in OURS for topic in series.read_topics(row.version)]
+each_topic = pytest.mark.parametrize(
+    ("kernel", "topic"), TOPICS_OF_OURS, ids=[f"{x.version}-{y.name}" for x, y in TOPICS_OF_OURS]
+)
+
+
 @pytest.mark.parametrize("base", series.bases())
-def test_our_series_is_well_formed(base: str) -> None:
-    assert series.read_series(base)
+def test_whatever_lets_cpus_poll_carries_the_softirq_fix(base: str) -> None:
+    first, *others = series.read_topics(base)
+    assert first.name == "softirq"
+    for topic in others:
+        text = "".join(patch.path.read_text() for patch in topic.own)
+        if "TIF_POLLING_NRFLAG" in text:
+            assert topic.patches[0] == first.patches[0]
+
+
+@pytest.mark.parametrize("base", series.bases())
+def test_a_cover_letter_names_what_the_topic_carries(base: str) -> None:
+    for topic in series.read_topics(base):
+        for patch in topic.carried:
+            assert f"topic {patch.path.parent.name}" in topic.cover.read_text()
+
+
+Hooked = Callable[[BuiltKernel], Path]
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Hooked:
+    """Return what packs the files that our patches change: an archive that is soon unpacked."""
+
+    @functools.cache
+    def archive(kernel: BuiltKernel) -> Path:
+        source = tmp_path_factory.mktemp("hooked") / "linux"
+        source.mkdir()
+        whole = kernel_source(kernel.version, kernel.suite, kernel.target)
+        series.unpack_hooked(whole, series.read_series(kernel.version), source)
+        return archive_of(source)
+
+    return archive
 
 
 @pytest.mark.build
 @pytest.mark.parametrize("kernel", OURS, ids=lambda row: row.version)
-def test_our_mails_please_checkpatch_and_apply(kernel: object, tmp_path: Path) -> None:
-    assert isinstance(kernel, build.BuiltKernel)
+def test_all_topics_apply_together(kernel: BuiltKernel, hooked: Hooked, tmp_path: Path) -> None:
     patches = series.read_series(kernel.version)
-    archive = kernel_source(kernel.version, kernel.suite, kernel.target)
-    mails = series.write_mails(patches, archive, tmp_path / "mails")[1:]
-    assert len(mails) == len(patches)
+    series.unpack_hooked(hooked(kernel), patches, tmp_path)
+    for patch in patches:
+        series.apply(patch, tmp_path)
+
+
+@pytest.mark.build
+@each_topic
+def test_the_mails_of_a_topic_please_checkpatch_and_apply(
+    kernel: BuiltKernel, topic: series.Topic, hooked: Hooked, tmp_path: Path
+) -> None:
+    archive = hooked(kernel)
+    mails = series.write_mails(topic, archive, tmp_path / "mails")[1:]
+    assert len(mails) == len(topic.patches)
     # Whoever adopts a new file enters it in MAINTAINERS; and here is no history to find commits in.
     ignored = "--ignore=FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
     done = subprocess.run(
@@ -223,22 +353,34 @@ def test_our_mails_please_checkpatch_and_apply(kernel: object, tmp_path: Path) -
     fresh, applied = tmp_path / "fresh", tmp_path / "applied"
     for tree in (fresh, applied):
         tree.mkdir()
-        series.unpack_hooked(archive, patches, tree)
+        series.unpack_hooked(archive, topic.patches, tree)
     git_am(fresh, mails)
-    for patch in patches:
+    for patch in topic.patches:
         series.apply(patch, applied)
     shutil.rmtree(fresh / ".git")
     files = {x.relative_to(applied) for x in applied.rglob("*") if x.is_file()}
     assert files == {x.relative_to(fresh) for x in fresh.rglob("*") if x.is_file()}
     assert all((fresh / x).read_bytes() == (applied / x).read_bytes() for x in files)
     assert all(
-        (fresh / x).read_bytes() == (KERNEL / x).read_bytes() for p in patches for x in p.new
+        (fresh / x).read_bytes() == (KERNEL / x).read_bytes() for p in topic.patches for x in p.new
     )
+
+
+TOUCHED = [
+    (arch, kernel, topic)
+    for kernel, topic in TOPICS_OF_OURS
+    for arch in ARCHES.values()
+    # What is common to architectures is compiled for one of them.
+    if arch.kbuild in topic.folders | {"x86"}
+]
 
 
 @pytest.mark.more
 @pytest.mark.build
-@pytest.mark.parametrize("kernel", OURS, ids=lambda row: row.version)
-def test_each_prefix_builds(kernel: object) -> None:
-    assert isinstance(kernel, build.BuiltKernel)
-    assert build.build_prefixes(ARCHES["x86_64"], kernel) == len(series.read_series(kernel.version))
+@pytest.mark.parametrize(
+    ("arch", "kernel", "topic"),
+    TOUCHED,
+    ids=[f"{y.version}-{z.name}-{x.name}" for x, y, z in TOUCHED],
+)
+def test_each_prefix_builds(arch: Arch, kernel: BuiltKernel, topic: series.Topic) -> None:
+    assert build.build_prefixes(arch, kernel, topic) == len(topic.patches)

@@ -13,8 +13,8 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -29,7 +29,7 @@ from lightsleep.lab.config import (
     lookup,
 )
 from lightsleep.lab.roots import KernelTree, kernel_tree, unpack
-from lightsleep.lab.series import Patch, apply, read_series
+from lightsleep.lab.series import Patch, Topic, apply, read_series
 from lightsleep.lab.source import kernel_source
 
 FRAGMENTS = Path(__file__).parent / "kernels"
@@ -63,7 +63,7 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
         make = recipe.prepare(scratch)
         for patch in recipe.patches:
             apply(patch, make.source)
-        recipe.configure(make, complete=True)
+        recipe.configure(make)
         make.all()
         _install(make)
         shutil.rmtree(make.source)
@@ -74,30 +74,31 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
     return KernelTree(kernel, path, modules.name)
 
 
-def build_prefixes(arch: Arch, kernel: BuiltKernel) -> int:
-    """Compile what the series changes, after each of its patches, and return how many there are.
+def build_prefixes(arch: Arch, kernel: BuiltKernel, topic: Topic) -> int:
+    """Compile what ``topic`` changes, after each of its patches, and return how many there are.
 
     Not whole kernels: the files that a patch so far changed or brought, as ``kernel`` configures
     them. Raises LightsleepError that names the patch with which one does not compile.
     """
-    recipe = _recipe(arch, kernel)
+    recipe = replace(_recipe(arch, kernel), patches=topic.patches)
 
     def build(scratch: Path) -> None:
         make = recipe.prepare(scratch)
-        recipe.configure(make, complete=False)
+        recipe.configure(make, needed=())
         objects = make.possible(_objects(recipe.patches))
         for patch in recipe.patches:
             apply(patch, make.source)
             objects += [_object(x) for x in patch.new if x.endswith(".c")]
             try:
-                recipe.configure(make, complete=patch is recipe.patches[-1])
+                # Options of other topics are lost here, as their patches are.
+                recipe.configure(make, needed=patch.options)
                 make.objects(objects)
             except LightsleepError as error:
                 raise LightsleepError(f"after {patch.path.name}: {error.message}") from None
         shutil.rmtree(make.source)
         shutil.rmtree(make.tree)
 
-    name = f"prefixes-{arch.name}-{kernel.name}-{recipe.key()}"
+    name = f"prefixes-{arch.name}-{kernel.name}-{topic.name}-{recipe.key()}"
     cache.entry(name, build, needs_mb=3500)
     return len(recipe.patches)
 
@@ -116,12 +117,12 @@ def code_without_options(
     recipe = _recipe(arch, plain)
     patches = read_series(plain.version)
     make = recipe.prepare(scratch)
-    recipe.configure(make, complete=True)
+    recipe.configure(make)
     objects = make.possible(_objects(patches))
     before = [make.code(x) for x in objects]
     for patch in patches:
         apply(patch, make.source)
-    recipe.configure(make, complete=True)
+    recipe.configure(make)
     make.objects(objects)
     return {name: (old, make.code(name)) for name, old in zip(objects, before, strict=True)}
 
@@ -168,10 +169,15 @@ class _Recipe:
         )
         return _Make(self.arch, tree, source)
 
-    def configure(self, make: _Make, complete: bool) -> None:
-        """Write .config; raises LightsleepError where it is to be complete and lacks something."""
+    def configure(self, make: _Make, needed: Collection[str] | None = None) -> None:
+        """Write .config.
+
+        Raises LightsleepError where it did not take an option that is ``needed``; all are, without.
+        """
         lost = _configure(make, self.base, self.own)
-        if complete and lost:
+        if needed is not None:
+            lost = [line for line in lost if settings(line).keys() & set(needed)]
+        if lost:
             raise LightsleepError(f"the kernel's configuration did not take: {', '.join(lost)}")
 
 

@@ -22,7 +22,7 @@ from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES, ROOTS, lookup
 from lightsleep.lab.guest import Described, Guest, Machine, prepare
-from lightsleep.lab.series import bases, read_series, write_mails
+from lightsleep.lab.series import bases, read_topics, write_mails
 from lightsleep.lab.source import kernel_source
 
 LEAST_RUNS = 6
@@ -308,18 +308,30 @@ def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
 @lab.command(short_help="Write our series of patches as mails.")
 @click.argument("base", callback=known_base)
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
-def series(base: str, out: Path) -> None:
-    """Write our series for kernel BASE to the folder OUT, as mails for `git am`.
+@click.option(
+    "--topic",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this topic; may be given several times. Default: all.",
+)
+def series(base: str, out: Path, names: tuple[str, ...]) -> None:
+    """Write our topics for kernel BASE below the folder OUT, as mails for `git am`.
 
-    They are numbered, have the new files in them, and a cover letter before them. BASE is a
-    version, as the folders of kernel/patches are called.
+    Each topic is a series of its own, in OUT/NAME: numbered mails, new files in them, and a cover
+    letter before them. BASE is a version, as the folders of kernel/patches are called.
     """
-    check_writable(out / "0000-cover-letter.patch")  # before the kernel's source is fetched
+    known = {topic.name: topic for topic in read_topics(base)}
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"no topic {unknown[0]!r}; there are: {', '.join(known)}")
+    topics = [known[name] for name in dict.fromkeys(names or known)]
+    for topic in topics:  # before the kernel's source is fetched
+        check_writable(out / topic.name / "0000-cover-letter.patch")
     row = ARCHES["x86_64"].built[f"{base}-series"]
-    for mail in write_mails(
-        read_series(base), kernel_source(row.version, row.suite, row.target), out
-    ):
-        click.echo(mail)
+    archive = kernel_source(row.version, row.suite, row.target)
+    for topic in topics:
+        for mail in write_mails(topic, archive, out / topic.name):
+            click.echo(mail)
 
 
 @lab.command("list", short_help="Show experiments, architectures, kernels.")

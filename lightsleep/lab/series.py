@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kernel series: what cannot be a module, as patches of a kernel's source.
 
-``kernel/patches/BASE/`` holds a series for one version of the kernel. Its file ``series`` names
-one mechanism per line, in order: ``NAME.patch [FILE...]``. The patch, a mail, hooks the mechanism
-into files that the kernel has; the FILEs are new ones, which exist once, under ``kernel/``, at the
-path that they have in a kernel's source. ``cover.txt`` introduces the series to its readers.
+``kernel/patches/BASE/`` holds patches for one version of the kernel, by topic. A topic is a series
+of its own that a maintainer can take without the others. The file ``topics`` names one topic per
+line, ``TOPIC [CARRIED...]``, in the order in which all of them apply together. A topic that is not
+safe without another one carries it: the patches of CARRIED precede its own.
+
+``TOPIC/series`` names one mechanism per line, in order: ``NAME.patch [FILE...]``. The patch, a
+mail, hooks the mechanism into files that the kernel has; the FILEs are new ones, which exist once,
+under ``kernel/``, at the path that they have in a kernel's source. ``TOPIC/cover.txt`` introduces
+the topic to its readers.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +30,8 @@ CREATED = re.compile(r"^--- /dev/null", re.MULTILINE)
 SENDER = re.compile(r"^From: (?P<name>.+?) <(?P<email>[^>]+)>$", re.MULTILINE)
 SUBJECT = re.compile(r"^Subject: \[PATCH\] \S+", re.MULTILINE)
 SIGNED_OFF = re.compile(r"^Signed-off-by: ", re.MULTILINE)
+OPTION = re.compile(r"^\+config (\w+)$", re.MULTILINE)
+ARCH_FOLDER = re.compile(r"arch/(\w+)/")
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class Patch:
         """The files of the kernel that the patch changes."""
         return sorted(set(HOOKED.findall(self.path.read_text())))
 
+    @property
+    def options(self) -> set[str]:
+        """The options of a kernel's configuration that the patch brings."""
+        return {f"CONFIG_{x}" for x in OPTION.findall(self.path.read_text())}
+
     def contents(self, kernel: Path = KERNEL) -> list[bytes]:
         """Return all that the mechanism is made of but words, for the key of a cache."""
         named = [part for x in self.new for part in (x.encode(), (kernel / x).read_bytes())]
@@ -52,34 +64,100 @@ class Patch:
         return [self.name.encode(), change, *named]
 
 
+@dataclass(frozen=True)
+class Topic:
+    """A series of its own: patches that a maintainer can take without those of other topics."""
+
+    path: Path
+    carried: tuple[Patch, ...]
+    """Patches of other topics, without which this one is not safe."""
+    own: tuple[Patch, ...]
+
+    @property
+    def name(self) -> str:
+        """The topic's name, the same for every base."""
+        return self.path.name
+
+    @property
+    def cover(self) -> Path:
+        """The text of the cover letter."""
+        return self.path / "cover.txt"
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """All that the topic is sent as, in order."""
+        return (*self.carried, *self.own)
+
+    @property
+    def folders(self) -> set[str]:
+        """The architectures whose files the topic changes, named as the kernel names them."""
+        hooked = [file for patch in self.patches for file in patch.hooked]
+        return {match[1] for file in hooked if (match := ARCH_FOLDER.match(file))}
+
+
 def bases(kernel: Path | None = None) -> list[str]:
-    """Return the versions of the kernel that there is a series for."""
+    """Return the versions of the kernel that there are topics for."""
     kernel = kernel or kernel_sources()
-    return sorted(path.parent.name for path in kernel.glob("patches/*/series"))
+    return sorted(path.parent.name for path in kernel.glob("patches/*/topics"))
 
 
-def read_series(base: str, kernel: Path | None = None) -> tuple[Patch, ...]:
-    """Return the series for version ``base``, in order.
+def read_topics(base: str, kernel: Path | None = None) -> tuple[Topic, ...]:
+    """Return the topics for version ``base``, in the order in which they apply together.
 
-    Raises LightsleepError, with file and line, where it names what is not there or what is not
+    Raises LightsleepError, with file and line, where a file names what is not there or what is not
     as this module describes it.
     """
     kernel = kernel or kernel_sources()
-    file = kernel / "patches" / base / "series"
+    file = kernel / "patches" / base / "topics"
     if not file.exists():
         found = ", ".join(bases(kernel)) or "none"
         raise LightsleepError(f"no series for kernel {base!r}; there are: {found}")
-    patches: list[Patch] = []
+    topics: dict[str, Topic] = {}
+    for number, (name, *carried) in _lines(file):
+        if name in topics:
+            raise LightsleepError(f"{file}:{number}: {name} is there twice")
+        if unknown := [x for x in carried if x not in topics]:
+            raise LightsleepError(f"{file}:{number}: no earlier line names {unknown[0]!r}")
+        path = file.with_name(Path(name).name)
+        if name != path.name or not (path / "series").is_file():
+            raise LightsleepError(f"{file}:{number}: there is no {name}/series")
+        if not (path / "cover.txt").is_file():
+            raise LightsleepError(f"{file}:{number}: there is no {name}/cover.txt")
+        before = [patch for topic in topics.values() for patch in topic.own]
+        # What a carried topic carries comes with it; each patch once.
+        others = dict.fromkeys(patch for x in carried for patch in topics[x].patches)
+        topics[name] = Topic(path, tuple(others), _read_patches(path / "series", before, kernel))
+    if stray := sorted(
+        x.parent.name for x in file.parent.glob("*/series") if x.parent.name not in topics
+    ):
+        raise LightsleepError(f"{file}: does not name {', '.join(stray)}, which lies beside it")
+    return tuple(topics.values())
+
+
+def read_series(base: str, kernel: Path | None = None) -> tuple[Patch, ...]:
+    """Return the patches of all topics for version ``base``, in order."""
+    return tuple(patch for topic in read_topics(base, kernel) for patch in topic.own)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and words of each line that says something."""
     for number, line in enumerate(file.read_text().splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
+        if words := line.partition("#")[0].split():
+            yield number, words
+
+
+def _read_patches(file: Path, others: Sequence[Patch], kernel: Path) -> tuple[Patch, ...]:
+    """Return the patches that ``file`` names, none of which brings what ``others`` bring."""
+    patches: list[Patch] = []
+    for number, words in _lines(file):
         patch = Patch(file.with_name(Path(words[0]).name), tuple(words[1:]))
         if not re.fullmatch(r"[a-z0-9-]+\.patch", words[0]):
             raise LightsleepError(f"{file}:{number}: {words[0]!r} is no NAME.patch")
-        if why := _wrong(patch, patches, kernel):
+        if why := _wrong(patch, [*others, *patches], kernel):
             raise LightsleepError(f"{file}:{number}: {why}")
         patches.append(patch)
+    if not patches:
+        raise LightsleepError(f"{file}: names no patch")
     listed = {patch.path for patch in patches}
     if stray := sorted(x.name for x in file.parent.glob("*.patch") if x not in listed):
         raise LightsleepError(f"{file}: does not name {', '.join(stray)}, which lies beside it")
@@ -152,10 +230,8 @@ def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:
     )
 
 
-def write_mails(
-    patches: Sequence[Patch], archive: Path, out: Path, kernel: Path = KERNEL
-) -> list[Path]:
-    """Write the series to ``out`` as numbered mails, a cover letter first, and return them.
+def write_mails(topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL) -> list[Path]:
+    """Write ``topic`` to ``out`` as numbered mails, a cover letter first, and return them.
 
     New files are in the mails. Raises LightsleepError where a patch does not apply to the source
     in ``archive``, or where ``out`` holds mails already.
@@ -163,9 +239,7 @@ def write_mails(
     host.need("git")
     if list(out.glob("*.patch")):
         raise LightsleepError(f"{out} holds patches already: name another folder, or remove them")
-    cover = patches[0].path.with_name("cover.txt")
-    if not cover.exists():
-        raise LightsleepError(f"no cover letter: {cover} is missing")
+    patches = topic.patches
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:
         tree = Path(scratch)
@@ -177,7 +251,7 @@ def write_mails(
             if patch.new:
                 git("add", "--force", "--", *patch.new)
                 git("commit", "--quiet", "--amend", "--no-edit")
-        git("config", "branch.series.description", cover.read_text())
+        git("config", "branch.series.description", topic.cover.read_text())
         git(
             *("format-patch", "--quiet", "--cover-letter", "--cover-from-description=subject"),
             *("--no-signature", "--output-directory", str(out.absolute()), "base..series"),

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep import terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
-from lightsleep.measure import assess, ledger, machine, module, noise, plan, userspace
+from lightsleep.measure import assess, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
@@ -120,9 +120,7 @@ def measure(
         stack.enter_context(loan.orderly_end())  # what was loaded is unloaded, too
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
-        before = ledger.read(ROOT)
         tallies, trouble = _measure(here, cells, wish, backend, seed)
-        after = ledger.read(ROOT)
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -135,7 +133,6 @@ def measure(
         },
         notes=[*remarks, *left_out, *noise.standing(here), *trouble],
         rows=assess.rows(here, tallies),
-        wakes=ledger.between(before, after, {x.dest for x in cells}),
     )
     writes: list[Callable[[], None]] = []
     if output:

@@ -8,7 +8,6 @@ from typing import Any
 
 from lightsleep.document import Format
 from lightsleep.measure.result import SCHEMA, VERSION, Figures, MeasureResult, Row, Verdict
-from lightsleep.scan.model import Wakes
 
 
 def _built(document: dict[str, Any]) -> MeasureResult:
@@ -20,7 +19,6 @@ def _built(document: dict[str, Any]) -> MeasureResult:
         settings=document["settings"],
         notes=document["notes"],
         rows=[_row(row) for row in document["rows"]],
-        wakes=[Wakes(x["cpu"], x["by_ipi"], x["by_store"]) for x in document.get("wakes", [])],
     )
 
 

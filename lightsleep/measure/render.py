@@ -10,7 +10,6 @@ from rich.text import Text
 
 from lightsleep import cpulist
 from lightsleep.measure.result import Figures, MeasureResult, Row
-from lightsleep.scan.render import woken
 from lightsleep.terminal import whole
 from lightsleep.units import us
 
@@ -54,8 +53,6 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
         for row in invalid:
             reasons = ", ".join(f"{count} {reason}" for reason, count in row.invalid.items())
             console.print(Text(f"CPU {row.cpu} {row.name} by {row.source}, not counted: {reasons}"))
-    if result.wakes:
-        console.print(f"Woken by other CPUs meanwhile: {woken(result.wakes)}")
     for note in result.notes:
         console.print(Text.assemble(("note: ", "bold cyan"), note))
 

@@ -12,8 +12,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightsleep.scan.model import Wakes
-
 SCHEMA = "lightsleep.measure"
 VERSION = 1
 
@@ -99,8 +97,6 @@ class MeasureResult:
     settings: dict[str, Any]
     notes: list[str]
     rows: list[Row]
-    wakes: list[Wakes] = field(default_factory=list)
-    """How other CPUs woke those that were measured meanwhile, as a kernel with a ledger has it."""
     schema: str = field(default=SCHEMA)
     version: int = field(default=VERSION)
 

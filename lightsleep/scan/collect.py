@@ -23,7 +23,6 @@ from lightsleep.scan.model import (
     Queue,
     Scan,
     State,
-    Wakes,
 )
 from lightsleep.scan.tree import Tree
 
@@ -33,7 +32,6 @@ ARCH = "proc/sys/kernel/arch"
 INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
 GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
-IDLE_WAKES = "sys/kernel/debug/idle_wakes"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
@@ -108,7 +106,6 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
         lightsleep=_lightsleep(tree),
         loading=loading.read(tree, kernel.release, running),
         queues=_queues(tree),
-        wakes=read_wakes(tree),
         problems=tree.problems,
     )
 
@@ -363,30 +360,6 @@ def _poll_sources(tree: Tree) -> dict[str, PollSource]:
         except (KeyError, ValueError):
             tree.problems[POLL_SOURCES] = f"not a poll source: {' '.join(words)[:40]!r}"
     return sources
-
-
-def read_wakes(tree: Tree) -> list[Wakes]:
-    """Return the ledger of wakes, empty where the kernel has none. Only root may look."""
-    head, *rows = [line.split() for line in (tree.text(IDLE_WAKES) or "").splitlines()] or [[]]
-    wakes = []
-    for words in rows:
-        try:
-            row = {name: _count(word) for name, word in zip(head, words, strict=True)}
-            wakes.append(
-                Wakes(
-                    cpu=row["cpu"],
-                    by_ipi=_ending(row, "_ipi"),
-                    by_store=_ending(row, "_store"),
-                )
-            )
-        except (KeyError, ValueError):
-            tree.problems[IDLE_WAKES] = f"not a ledger of wakes: {' '.join(words)[:40]!r}"
-    return wakes
-
-
-def _ending(row: dict[str, int], end: str) -> dict[str, int]:
-    """Return the values whose names end in ``end``, by the rest of their names."""
-    return {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)}
 
 
 def _count(word: str) -> int:

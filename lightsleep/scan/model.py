@@ -174,18 +174,6 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Wakes:
-    """How often other CPUs woke a CPU since boot, by reason: a kernel with a ledger counts them.
-
-    ``by_ipi`` took an interrupt; for ``by_store`` the CPU polled.
-    """
-
-    cpu: int
-    by_ipi: dict[str, int]
-    by_store: dict[str, int]
-
-
-@dataclass(frozen=True)
 class Loading:
     """What decides whether the module cpuidle_lightsleep can be loaded here.
 
@@ -232,5 +220,4 @@ class Scan:
     lightsleep: Lightsleep | None
     loading: Loading
     queues: list[Queue]
-    wakes: list[Wakes]
     problems: dict[str, str]

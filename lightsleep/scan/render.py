@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lightsleep import cpulist
 from lightsleep.scan import explain
-from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State, Wakes
+from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State
 from lightsleep.scan.obstacles import in_short
 from lightsleep.scan.rule import Finding
 from lightsleep.terminal import whole
@@ -69,19 +69,8 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     yield from _cpuidle(scan)
     if wakeup := explain.wakeup(scan):
         yield "wakeup", wakeup
-    if scan.wakes:
-        cpus = {cpu.number for cpu in scan.cpus}
-        yield "woken", woken(wakes for wakes in scan.wakes if wakes.cpu in cpus)
     if scan.latency_limit_us is not None:
         yield "latency limit", f"{scan.latency_limit_us} us (/dev/cpu_dma_latency)"
-
-
-def woken(wakes: Iterable[Wakes]) -> str:
-    """Return in words how often other CPUs woke these."""
-    counts = [(sum(x.by_ipi.values()), sum(x.by_store.values())) for x in wakes]
-    ipis, stores = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-    share = f", {stores / (ipis + stores):.1%}" if ipis + stores else ""
-    return f"{ipis:,} times by an interrupt of another CPU, {stores:,} times without{share}"
 
 
 def _cpus(scan: Scan) -> str:
