@@ -27,6 +27,13 @@ VERBS = {
         "What waking costs here; are the advertised latencies true?",
     ),
     "report": ("lightsleep.report.cli", "report", "One self-contained HTML page from results."),
+    "enable": (
+        "lightsleep.enable.cli",
+        "enable",
+        "Make an idle setting the machine's own, for now or for good.",
+    ),
+    "disable": ("lightsleep.enable.cli", "disable", "Undo enable, to the last file."),
+    "status": ("lightsleep.enable.cli", "status", "What is active; whether it pays."),
     "lab": ("lightsleep.lab.cli", "lab", "The QEMU lab: compare, shell, build, series, list."),
 }
 

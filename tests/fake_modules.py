@@ -17,6 +17,7 @@ LOAD = """\
 name=$(basename "$1" .ko)
 shift
 grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
+[ -e ROOT/slow ] && { >ROOT/started; sleep "$(cat ROOT/slow)"; }
 here=ROOT/sys/module/$name
 idle=ROOT/sys/devices/system/cpu/cpuidle
 mkdir -p "$here/parameters"

@@ -11,6 +11,7 @@ from pathlib import Path
 import fake_modules
 import pytest
 import scan_trees
+from scan_trees import plant
 
 from lightsleep.errors import LightsleepError
 from lightsleep.settings import guardian, loan
@@ -82,6 +83,24 @@ def test_sigkill_unloads_and_removes(root: Path) -> None:
     while fake_modules.snapshot(root) != before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_sigkill_while_the_module_is_being_loaded(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    plant(root, "slow: 1")
+    with subprocess.Popen([sys.executable, "-c", BORROWER, str(root)]) as process:
+        deadline = time.monotonic() + 60
+        while not (root / "started").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(1.5)  # the command outlives the borrower
+    with loan.borrow(root):  # as soon as the guardian is done
+        assert not loaded(root)
+    (root / "slow").unlink()
+    (root / "started").unlink()
+    assert fake_modules.snapshot(root) == before
 
 
 def test_a_module_that_is_refused(root: Path) -> None:

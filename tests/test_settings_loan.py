@@ -429,7 +429,7 @@ def test_a_knob_that_is_missing(machine: Machine) -> None:
 def test_a_value_that_does_not_stick(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     write_knob = guardian.write_knob
 
-    def rounds_up(root: Path, knob: str, value: str) -> None:
+    def rounds_up(root: Path, knob: str, value: str, _held: object = ()) -> None:
         write_knob(root, knob, "9" if value == "5" else value)
 
     kind = dataclasses.replace(guardian.KINDS["knob"], write=rounds_up)

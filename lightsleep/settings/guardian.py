@@ -46,7 +46,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ MODULE_S = 60
 """How long loading or unloading a module may take, in seconds."""
 
 Value = str | None
+Held = Sequence[int]
 Setting = tuple[str, str]
 """What is borrowed: its kind, one of KINDS, and its name."""
 
@@ -78,12 +79,13 @@ class Kind:
     """A kind of setting: what may be borrowed, and how it is read and written.
 
     ``refuse`` gets the root and a name, and returns why that may not be borrowed, else None.
-    ``read`` and ``write`` raise OSError. ``same`` compares what was read with what was written.
+    ``read`` and ``write`` raise OSError. ``same`` compares what was read with what was written. A
+    command that ``write`` starts holds the descriptors it gets, until it ends.
     """
 
     refuse: Callable[[Path, str], str | None]
     read: Callable[[Path, str], Value]
-    write: Callable[[Path, str, Value], None]
+    write: Callable[[Path, str, Value, Held], None]
     same: Callable[[Value, Value], bool]
 
 
@@ -108,7 +110,7 @@ def read_knob(_root: Path, name: str) -> Value:
     return Path(name).read_text().strip()
 
 
-def write_knob(_root: Path, name: str, value: Value) -> None:
+def write_knob(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
     """Write to a knob that exists."""
     if value is None:
         raise OSError(errno.EINVAL, "a knob cannot be removed")
@@ -131,14 +133,23 @@ def read_module(root: Path, name: str) -> Value:
     return "loaded" if (root / "sys/module" / name / "initstate").exists() else None
 
 
-def write_module(_root: Path, name: str, value: Value) -> None:
-    """Unload a module, or load it by the command ``value``."""
+def write_module(_root: Path, name: str, value: Value, held: Held = ()) -> None:
+    """Unload a module, or load it by the command ``value``.
+
+    The command outlives a borrower that is killed. It holds the borrower's end of the pipe, so
+    that the guardian does not look before the command has ended.
+    """
     argv = ["rmmod", name] if value is None else shlex.split(value)
     if not loads(argv, name) and value is not None:
         raise OSError(errno.EINVAL, f"{value!r} does not load {name}")
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=MODULE_S
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=MODULE_S,
+            pass_fds=held,
         )
     except subprocess.TimeoutExpired as error:
         raise OSError(errno.ETIMEDOUT, f"{argv[0]} did not end in {MODULE_S} s") from error
@@ -177,7 +188,7 @@ def read_file(_root: Path, name: str) -> Value:
         return None
 
 
-def write_file(_root: Path, name: str, value: Value) -> None:
+def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
     """Replace a file by a whole new one, or remove it; either survives a crash of the machine."""
     path = Path(name)
     if value is None:
@@ -282,12 +293,14 @@ def restore(journal: Path, root: Path) -> tuple[list[str], list[str]]:
     return notes, refused
 
 
-def set_back(loans: dict[Setting, Loan], root: Path) -> tuple[list[str], list[str]]:
+def set_back(
+    loans: dict[Setting, Loan], root: Path, held: Held = ()
+) -> tuple[list[str], list[str]]:
     """Set back settings, the last first; return as restore() does."""
     notes, refused = [], []
     for setting, loan in reversed(loans.items()):
         try:
-            note = give_back(setting, loan, root)
+            note = give_back(setting, loan, root, held)
         except OSError as error:
             if error.errno in GONE:
                 note = f"{setting[1]} is gone: nothing to set back"
@@ -307,7 +320,7 @@ def said(setting: Setting, value: Value) -> str:
     return f"{kind} {name} to be {gone if value is None else there}"
 
 
-def give_back(setting: Setting, loan: Loan, root: Path) -> str | None:
+def give_back(setting: Setting, loan: Loan, root: Path, held: Held = ()) -> str | None:
     """Set one setting back; return why it was left alone. Raises OSError."""
     kind, name = KINDS[setting[0]], setting[1]
     value = kind.read(root, name)
@@ -315,7 +328,7 @@ def give_back(setting: Setting, loan: Loan, root: Path) -> str | None:
         return None
     if not any(kind.same(value, written) for written in loan.written):
         return f"{name} was {changed(setting, value)} by somebody else meanwhile: left so"
-    kind.write(root, name, loan.old)
+    kind.write(root, name, loan.old, held)
     if not kind.same(kind.read(root, name), loan.old):
         raise OSError(errno.EIO, "it does not take the value")
     return None

@@ -15,6 +15,7 @@ import fcntl
 import getpass
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -77,6 +78,8 @@ class Borrowed:
         self._keeper = keeper
         self._root = root
         self._last: dict[Setting, Value] = {}
+        assert keeper.stdin
+        self._held = (keeper.stdin.fileno(),)
 
     def set(self, knob: Path, value: str) -> None:
         """Set a knob until the end of the loan; does nothing if it has that value.
@@ -89,14 +92,19 @@ class Borrowed:
 
     def load(self, module: str, argv: list[str]) -> None:
         """Load a module by ``argv``, modprobe or insmod, until the end of the loan."""
-        self._change(("module", module), " ".join(argv))
+        self._change(("module", module), shlex.join(argv))
 
     def unload(self, module: str, reload: list[str]) -> None:
         """Unload a module; ``reload`` is the command that loads it at the end of the loan."""
-        self._change(("module", module), None, old=" ".join(reload))
+        self._change(("module", module), None, old=shlex.join(reload))
 
-    def write(self, file: Path, text: str) -> None:
-        """Write one of guardian.FILES; it is as before at the end of the loan."""
+    @property
+    def changed(self) -> bool:
+        """Whether anything was changed."""
+        return bool(self._last)
+
+    def write(self, file: Path, text: str | None) -> None:
+        """Write one of guardian.FILES, or remove it; it is as before at the end of the loan."""
         self._change(("file", str(file)), text)
 
     def restore(self) -> list[str]:
@@ -105,7 +113,7 @@ class Borrowed:
         Raises LightsleepError where something refuses.
         """
         _, loans = guardian.read(self._run_dir / "journal", self._root)
-        notes, refused = guardian.set_back(loans, self._root)
+        notes, refused = guardian.set_back(loans, self._root, self._held)
         if refused:
             raise LightsleepError("; ".join(refused))
         for setting, loan in loans.items():
@@ -143,11 +151,11 @@ class Borrowed:
                 return
             before = now if old is None else old
             _append(self._journal, {setting[0]: setting[1], "old": before, "new": value})
-            kind.write(self._root, setting[1], value)
+            kind.write(self._root, setting[1], value, self._held)
             found = kind.read(self._root, setting[1])
             if not kind.same(found, value):
                 # Neither ours nor the old value: the guardian would leave it alone.
-                kind.write(self._root, setting[1], before)
+                kind.write(self._root, setting[1], before, self._held)
         except OSError as error:
             # ENODEV: it went while it was open.
             gone = error.errno in (errno.ENOENT, errno.ENODEV)

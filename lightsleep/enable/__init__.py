@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep enable``, ``disable`` and ``status``; needs only click and rich."""

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Keeps a setting, until the next boot or across boots, and takes it away to the last file.
+
+What is kept until the next boot stands in the record of lightsleep/settings/loan.py. A setting
+that comes back at each boot is two files. modules-load.d loads the module; modprobe.d, where
+needed, has its parameters. They are the smallest thing that does it: no unit, no script, nothing
+that runs.
+
+An enable that is killed leaves nothing: the guardian undoes it. If the machine dies in the middle,
+the journal is gone with /run. So the file of modules-load.d is written last and removed first. Only
+with it has the other an effect. ``disable`` removes either by itself.
+
+Each file says in its first line who wrote it. One without that line belongs to somebody else: it is
+neither overwritten nor removed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError, Skipped, WrongUsage
+from lightsleep.scan.collect import collect
+from lightsleep.scan.loading import MODULE
+from lightsleep.settings import guardian, loan
+from lightsleep.settings.apply import applied
+from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload, plan
+
+HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
+OPTIONS_FILE = "etc/modprobe.d/lightsleep.conf"
+LOAD_FILE = "etc/modules-load.d/lightsleep.conf"
+assert set(guardian.FILES) == {OPTIONS_FILE, LOAD_FILE}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done, a sentence each, and what is worth knowing besides."""
+
+    did: list[str]
+    notes: list[str]
+
+
+def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
+    """Return what makes the changes last across boots, by file, in the order of writing.
+
+    None stands for a file that must not be there. Raises WrongUsage where there is no such file.
+    """
+    words: list[str] = []
+    prefix = f"sys/module/{MODULE}/parameters/"
+    for change in changes:
+        match change:
+            case Load(module, argv) if module == MODULE:
+                words += [word for word in argv[2:] if "=" in word]
+            case Knob(path, value) if path.startswith(prefix):
+                words.append(f"{path.removeprefix(prefix)}={value}")
+            case _:
+                raise WrongUsage(
+                    "only lightsleep lasts across boots, and only where no other driver has to "
+                    "be unloaded first: leave out --persist"
+                )
+    words = [word for word in words if word != "mode=adaptive"]
+    options = f"{HEADER}\noptions {MODULE} {' '.join(words)}\n" if words else None
+    return {OPTIONS_FILE: options, LOAD_FILE: f"{HEADER}\n{MODULE}\n"}
+
+
+def is_ours(text: str | None) -> bool:
+    """Return whether a file says that we wrote it."""
+    return text is not None and text.startswith(HEADER)
+
+
+def enable(
+    text: str, root: Path, *, now: bool, persist: bool, module_file: Path | None = None
+) -> Done:
+    """Keep the setting ``text``: from ``now`` on, at each boot if ``persist``.
+
+    Raises LightsleepError where it cannot be kept, Skipped where it is kept already.
+    """
+    scan, _ = collect(root)
+    changes = plan(text, scan, root, module_file)
+    if any(isinstance(change, Hold) for change in changes):
+        raise WrongUsage(
+            f"{text} cannot be enabled: the kernel drops a latency limit when the process that "
+            "asked for it ends; a service can hold one (tuned: force_latency)"
+        )
+    if not changes:
+        raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
+    files = persistent_files(changes) if persist else {}
+    if persist and not scan.loading.installed and not scan.loading.built_in:
+        raise LightsleepError(
+            f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
+            "it: make -C kernel dkms-install"
+        )
+    _check_files(root, files)
+    did = []
+    with loan.borrow(root, "enable", setting=text) as borrowed:
+        notes = list(borrowed.notes)
+        if now:
+            with applied(changes, borrowed, root):
+                pass
+            did += [_said(change) for change in changes]
+        for name, content in files.items():
+            if content != guardian.read_file(root, str(root / name)):
+                borrowed.write(root / name, content)
+                did.append(f"{'wrote' if content else 'removed'} /{name}")
+        if not borrowed.changed:
+            raise Skipped(f"{text} is enabled already: nothing to do")
+        borrowed.keep()
+    return Done(did, notes)
+
+
+def _check_files(root: Path, files: dict[str, str | None]) -> None:
+    for name in files:
+        there = guardian.read_file(root, str(root / name))
+        if there is not None and not is_ours(there):
+            raise LightsleepError(
+                f"/{name} is there and was not written by lightsleep: move it away first"
+            )
+
+
+def _said(change: Change) -> str:
+    match change:
+        case Load(_, argv):
+            return f"loaded the module: {' '.join(argv)}"
+        case Unload(module, _):
+            return f"unloaded the module {module}"
+        case Knob(path, value):
+            return f"set /{path} to {value}"
+    raise AssertionError(change)
+
+
+def disable(root: Path) -> Done:
+    """Undo what was enabled, remove our files, and unload the module.
+
+    Raises LightsleepError where something refuses or is not ours, Skipped where nothing is there.
+    """
+    did: list[str] = []
+    with loan.alone(root, "disable") as earlier:
+        kept = loan.kept(root)
+        notes = [*earlier, *loan.take_back(root)]
+        if kept:
+            did.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+        did += _remove_files(root)
+        did += _unload(root)
+    foreign = [name for name in guardian.FILES if (root / name).exists()]
+    if foreign:
+        raise LightsleepError(
+            "\n".join([*did, f"/{foreign[0]} was not written by lightsleep: left as it is"])
+        )
+    if not did:
+        raise Skipped("lightsleep is not enabled on this machine: nothing to do")
+    return Done(did, notes)
+
+
+def _remove_files(root: Path) -> list[str]:
+    did = []
+    for name in (LOAD_FILE, OPTIONS_FILE):
+        if is_ours(guardian.read_file(root, str(root / name))):
+            guardian.write_file(root, str(root / name), None)
+            did.append(f"removed /{name}")
+    return did
+
+
+def _unload(root: Path) -> list[str]:
+    if guardian.read_module(root, MODULE) is None:
+        return []
+    scan, _ = collect(root)
+    if holders := scan.loading.holders:
+        raise LightsleepError(
+            f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "
+            f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
+        )
+    try:
+        guardian.write_module(root, MODULE, None)
+    except OSError as error:
+        raise LightsleepError(f"cannot unload {MODULE}: {error.strerror}") from error
+    return [f"unloaded the module {MODULE}"]

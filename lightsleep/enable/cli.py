@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep enable``, ``disable``, ``status``: the commands."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from lightsleep import terminal
+from lightsleep.enable import change
+from lightsleep.enable import status as state
+from lightsleep.enable.render import render
+from lightsleep.errors import LightsleepError
+from lightsleep.settings import catalogue, loan
+from lightsleep.sources import KERNEL
+
+ROOT = Path("/")
+
+
+def need_root(what: str) -> None:
+    """Raise LightsleepError unless this is root."""
+    if os.geteuid() != 0:
+        raise LightsleepError(f"{what}: run it as root (sudo)")
+
+
+def module_beside_sources(root: Path) -> Path | None:
+    """Return the module that was built in the source tree, unless one is installed."""
+    from lightsleep.scan.collect import collect
+
+    scan, _ = collect(root)
+    if scan.loading.installed or scan.loading.loaded:
+        return None
+    return catalogue.module_in_sources(KERNEL, scan.kernel.release)
+
+
+@click.command()
+@click.argument("setting", default="lightsleep")
+@click.option("--persist", is_flag=True, help="Also at every boot.")
+@click.option(
+    "--now/--later",
+    default=True,
+    show_default="--now",
+    help="--later: only from the next boot on; needs --persist.",
+)
+@click.option(
+    "--module",
+    "module_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE.ko",
+    help="Load this file instead of the installed module.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_json: bool) -> None:
+    """Make an idle setting the machine's own, until the next boot or for good.
+
+    SETTING is lightsleep unless given. Its mode and poll limit may follow, as in
+    lightsleep:fixed:100us. Other settings, as lightsleep try knows them, last until the next boot.
+
+    Prints everything that it changed. lightsleep disable undoes all of it. Needs root.
+    """
+    if not now and not persist:
+        raise click.UsageError("--later does nothing without --persist")
+    if persist and module_file:
+        raise click.UsageError("--persist needs an installed module; --module loads a file once")
+    need_root("enabling changes settings of the machine")
+    with loan.orderly_end():
+        file = module_file or module_beside_sources(ROOT)
+        done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
+    _tell(done, as_json)
+    if not as_json:
+        click.echo("undo with: sudo lightsleep disable")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def disable(as_json: bool) -> None:
+    """Undo lightsleep enable, to the last file.
+
+    Sets back what enable changed, removes the files it wrote, and unloads the module. Removes no
+    file that it did not write, and sets back no setting that somebody else has changed since. Exits
+    with 4 if there is nothing to do. Needs root.
+    """
+    need_root("disabling changes settings of the machine")
+    _tell(change.disable(ROOT), as_json)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def status(as_json: bool) -> None:
+    """Show whether lightsleep is active here, and whether it pays.
+
+    Shows who enabled it and when, what each CPU polled and how often that saw a wakeup. Where it is
+    not active: what keeps it from being loaded, and what to do. Exits with 4 if it is not active.
+    """
+    found = state.read(ROOT)
+    if as_json:
+        click.echo(json.dumps(state.document(found), indent=1))
+    else:
+        render(terminal.output(), found)
+    if not found.active:
+        raise SystemExit(4)
+
+
+def _tell(done: change.Done, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"did": done.did, "notes": done.notes}))
+        return
+    for line in done.did:
+        click.echo(line)
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)

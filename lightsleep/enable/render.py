@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A status on the terminal: facts, a row per CPU, and the sentence that says whether it pays."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lightsleep.enable.status import Status, hit_rate
+from lightsleep.terminal import whole
+
+
+def render(console: Console, status: Status) -> None:
+    """Print a status."""
+    grid = Table.grid("name", "value", padding=(0, 2))
+    for name, value in _facts(status):
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(whole(grid, "value"), crop=False)
+    if status.active and any(cpu.lightsleep for cpu in status.scan.cpus):
+        console.print()
+        console.print(_cpus(status), crop=False)
+    if status.pays:
+        console.print()
+        console.print(Text(status.pays.sentence), crop=False)
+    for obstacle in status.obstacles:
+        console.print()
+        console.print(Text(f"{obstacle.what} [{obstacle.id}]"), crop=False)
+        console.print(Padding(Text(obstacle.fix), (0, 0, 0, 4), expand=False), crop=False)
+
+
+def _facts(status: Status) -> Iterator[tuple[str, str]]:
+    scan = status.scan
+    yield "lightsleep", "active" if status.active else "not active"
+    if status.enabled:
+        yield "enabled", f"{status.enabled}, since {status.since} by {status.by}"
+    elif status.active:
+        yield "enabled", "not by lightsleep enable since this boot"
+    if status.interrupted:
+        yield "at boot", f"no; {status.files[0]} is left of an interrupted enable"
+    elif status.at_boot:
+        yield "at boot", f"yes: {', '.join(status.files)}"
+    else:
+        yield "at boot", "no"
+    if status.changed:
+        yield "changed", "\n".join(status.changed)
+    yield "driver", scan.cpuidle.driver or "none"
+    yield "governor", scan.cpuidle.governor or "none"
+    if own := scan.lightsleep:
+        yield "mode", own.mode or "-"
+        yield "ceiling", f"{_number(own.poll_limit_us)} us"
+        yield "halt cost", f"{_number(own.halt_cost_ns)} ns"
+
+
+def _cpus(status: Status) -> Table:
+    table = Table(box=None, pad_edge=False)
+    columns = ("cpu", "limit ns", "polls", "hits", "hit rate", "halts", "polled ms", "in vain ms")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for cpu in status.scan.cpus:
+        if x := cpu.lightsleep:
+            rate = hit_rate(x.polls, x.hits)
+            table.add_row(
+                str(cpu.number),
+                *(_number(value) for value in (x.limit_ns, x.polls, x.hits)),
+                "-" if rate is None else f"{rate:.1%}",
+                _number(x.halts),
+                _ms(x.polled_ns),
+                _ms(x.wasted_ns),
+            )
+    return whole(table)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _ms(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e6:,.1f}"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What ``lightsleep status`` knows: what is active, who enabled it, and whether it pays."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE, is_ours
+from lightsleep.enable.pays import Pays, pays
+from lightsleep.scan import facts
+from lightsleep.scan.collect import collect
+from lightsleep.scan.model import Scan
+from lightsleep.scan.obstacles import Obstacle, obstacles
+from lightsleep.settings import guardian, loan
+
+SCHEMA = "lightsleep.status"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of this machine.
+
+    ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
+    ``since`` who did so and when. ``files`` are ours, ``changed`` the settings that are kept.
+    ``interrupted`` is left of an enable that a crash of the machine ended.
+    """
+
+    active: bool
+    enabled: str | None
+    by: str | None
+    since: str | None
+    at_boot: bool
+    interrupted: bool
+    files: list[str]
+    changed: list[str]
+    scan: Scan
+    pays: Pays | None
+    obstacles: list[Obstacle]
+
+
+def read(root: Path) -> Status:
+    """Return the status of the machine at ``root``. Raises LightsleepError."""
+    scan, _ = collect(root)
+    kept = loan.kept(root)
+    header = kept.header if kept else {}
+    files = [
+        name
+        for name in (OPTIONS_FILE, LOAD_FILE)
+        if is_ours(guardian.read_file(root, str(root / name)))
+    ]
+    active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
+    return Status(
+        active=active,
+        enabled=header.get("setting"),
+        by=header.get("user"),
+        since=header.get("since"),
+        at_boot=LOAD_FILE in files,
+        interrupted=files == [OPTIONS_FILE],
+        files=[f"/{name}" for name in files],
+        changed=[name for _, name in kept.loans] if kept else [],
+        scan=scan,
+        pays=pays(scan) if active else None,
+        obstacles=[] if active else obstacles(scan),
+    )
+
+
+def hit_rate(polls: int | None, hits: int | None) -> float | None:
+    """Return the share of polls that saw a wakeup, None where nothing was polled."""
+    return hits / polls if polls and hits is not None else None
+
+
+def document(status: Status) -> dict[str, Any]:
+    """Return the JSON document of a status, as status.schema.json describes it."""
+    fields = {x.name: getattr(status, x.name) for x in dataclasses.fields(status)}
+    scan = fields.pop("scan")
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **fields,
+        "pays": dataclasses.asdict(status.pays) if status.pays else None,
+        "obstacles": [dataclasses.asdict(x) for x in status.obstacles],
+        "driver": scan.cpuidle.driver,
+        "governor": scan.cpuidle.governor,
+        "parameters": dataclasses.asdict(scan.lightsleep) if scan.lightsleep else None,
+        "cpus": [
+            {"cpu": cpu.number, **dataclasses.asdict(cpu.lightsleep)}
+            for cpu in scan.cpus
+            if cpu.lightsleep
+        ],
+    }

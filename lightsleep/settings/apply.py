@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Makes the changes that a setting consists of; whoever lends the settings undoes them."""
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
+from lightsleep.settings.loan import Borrowed
+
+LATENCY = "dev/cpu_dma_latency"
+
+
+@contextlib.contextmanager
+def applied(changes: Sequence[Change], borrowed: Borrowed, root: Path) -> Iterator[None]:
+    """Make the changes; a latency limit ends with the context, all else with the loan.
+
+    Raises LightsleepError where one cannot be made.
+    """
+    with contextlib.ExitStack() as held:
+        for change in changes:
+            match change:
+                case Knob(path, value):
+                    borrowed.set(root / path, value)
+                case Load(module, argv):
+                    borrowed.load(module, list(argv))
+                case Unload(module, reload):
+                    borrowed.unload(module, list(reload))
+                case Hold(latency_us):
+                    held.enter_context(_latency_limit(root / LATENCY, latency_us))
+        yield
+
+
+@contextlib.contextmanager
+def _latency_limit(device: Path, latency_us: int) -> Iterator[None]:
+    """Hold a limit; the kernel drops it with the descriptor, so however this process ends."""
+    try:
+        descriptor = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, struct.pack("=i", latency_us))
+        except OSError:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise LightsleepError(f"cannot use /{LATENCY}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Idle settings by name: what each would change on this machine, or why it cannot be set here.
+
+A setting is one part or several joined by ``+``, each NAME[:VALUE...]. plan() turns the text into a
+list of changes by looking at a scan, and at nothing else. It changes nothing. A part that would
+have no effect here is refused like one that cannot be set: a comparison would show "no difference"
+and not say why.
+
+- A cpuidle driver must idle the CPUs for anything to obey a latency limit, a governor or a disabled
+  state. So these parts need one.
+- Only one driver can be bound. lightsleep and haltpoll are modules, so each takes the other's
+  place; a driver of the hardware's own states cannot be unbound.
+- What is set so already is no change. ``as-is`` changes nothing.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.scan.collect import CPU_DIR
+from lightsleep.scan.loading import MODULE
+from lightsleep.scan.model import Scan
+from lightsleep.scan.obstacles import obstacles
+
+HALTPOLL = "cpuidle_haltpoll"
+MODES = ("adaptive", "fixed", "off")
+MAX_LIMIT_US = 10_000
+NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+
+EXAMPLES = (
+    "as-is",
+    "lightsleep",
+    "lightsleep:fixed:100us",
+    "haltpoll",
+    "haltpoll:200us",
+    "qos:10us",
+    "no-deeper-than:C1",
+    "governor:teo",
+    "kvm-halt-poll:0",
+    "sysfs:PATH=VALUE",
+)
+
+
+class CannotSet(LightsleepError):
+    """A setting cannot be set on this machine, or would have no effect."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Set a file, named from the root of the file system, without the leading slash."""
+
+    path: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a module by this command."""
+
+    module: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unload:
+    """Unload a module, which this command would load again as it was."""
+
+    module: str
+    reload: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Hold a system-wide limit of the wakeup latency."""
+
+    latency_us: int
+
+
+Change = Knob | Load | Unload | Hold
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a part is planned in: the scan, the parts before it, and a module not yet installed."""
+
+    scan: Scan
+    root: Path
+    text: str
+    module_file: Path | None
+    before: list[Change]
+
+    def refuse(self, why: str) -> CannotSet:
+        """Return the error that names the setting and says why it cannot be set."""
+        return CannotSet(f"{self.text} cannot be set here: {why}")
+
+    def wrong(self, why: str) -> WrongUsage:
+        """Return the error for a setting that means nothing anywhere."""
+        return WrongUsage(f"setting {self.text!r}: {why}")
+
+    def need_driver(self, what: str) -> None:
+        """Raise CannotSet where no cpuidle driver idles the CPUs."""
+        loads = any(isinstance(change, Load) for change in self.before)
+        if not self.scan.cpuidle.driver and not loads:
+            raise self.refuse(f"no cpuidle driver is bound, so nothing obeys {what}")
+
+
+def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> list[Change]:
+    """Return what ``text`` would change, in order.
+
+    ``module_file`` is a module to load in place of the installed one. Raises WrongUsage where the
+    text is no setting, CannotSet where it cannot be set on this machine.
+    """
+    changes: list[Change] = []
+    names = []
+    for part in text.split("+"):
+        name, _, value = part.partition(":")
+        if name not in PARTS:
+            raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(EXAMPLES)}")
+        names.append(name)
+        changes += PARTS[name](value, Around(scan, root, text, module_file, changes))
+    if "as-is" in names and len(names) > 1:
+        raise WrongUsage(f"setting {text!r}: as-is means no change, so it stands alone")
+    repeated = [name for name in set(names) - {"sysfs"} if names.count(name) > 1]
+    if repeated or {"lightsleep", "haltpoll"} <= set(names):
+        raise WrongUsage(f"setting {text!r}: its parts exclude each other")
+    return changes
+
+
+def duration_ns(text: str, around: Around) -> int:
+    """Return a time such as 200us in ns; 0 needs no unit. Raises WrongUsage."""
+    found = re.fullmatch(r"([0-9]{1,9})(ns|us|ms)", text)
+    if text == "0":
+        return 0
+    if not found:
+        raise around.wrong(f"{text!r} is not a time such as 200us")
+    return int(found[1]) * NS[found[2]]
+
+
+def module_in_sources(sources: Path, release: str | None) -> Path | None:
+    """Return the module that was built in ``sources``, if it was built for this kernel."""
+    file = sources / f"{MODULE}.ko"
+    try:
+        built_for = f"vermagic={release} ".encode()
+        return file if release and built_for in file.read_bytes() else None
+    except OSError:
+        return None
+
+
+def _as_is(value: str, around: Around) -> list[Change]:
+    if value:
+        raise around.wrong("as-is takes no value")
+    return []
+
+
+def lightsleep_parameters(value: str, around: Around) -> dict[str, str]:
+    """Return the module's parameters for the values of ``lightsleep:...``. Raises WrongUsage."""
+    parameters = {}
+    for word in value.split(":") if value else []:
+        if word in MODES and "mode" not in parameters:
+            parameters["mode"] = word
+        elif "poll_limit_us" not in parameters:
+            limit_ns = duration_ns(word, around)
+            if limit_ns % 1000 or not 1 <= limit_ns // 1000 <= MAX_LIMIT_US:
+                raise around.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
+            parameters["poll_limit_us"] = str(limit_ns // 1000)
+        else:
+            raise around.wrong(f"{word!r} is none of {', '.join(MODES)} and no second poll limit")
+    return parameters
+
+
+def _lightsleep(value: str, around: Around) -> list[Change]:
+    scan, parameters = around.scan, lightsleep_parameters(value, around)
+    if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
+        folder = f"sys/module/{MODULE}/parameters"
+        parameters = {"mode": "adaptive"} | parameters
+        return [Knob(f"{folder}/{name}", text) for name, text in parameters.items()]
+    makes_room = _unload_other(around, HALTPOLL, "haltpoll")
+    passed = {"not-root"} | ({"other-driver"} if makes_room else set())
+    passed |= {"not-built", "unsigned", "not-enrolled"} if around.module_file else set()
+    if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
+        raise around.refuse("; ".join(f"{x.what}. {x.fix}" for x in in_the_way))
+    file = around.module_file
+    how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
+    words = tuple(f"{name}={text}" for name, text in parameters.items())
+    return [*makes_room, Load(MODULE, (*how, *words))]
+
+
+def _haltpoll(value: str, around: Around) -> list[Change]:
+    scan = around.scan
+    limit = (
+        [Knob("sys/module/haltpoll/parameters/guest_halt_poll_ns", str(duration_ns(value, around)))]
+        if value
+        else []
+    )
+    if "haltpoll" not in scan.cpuidle.available_governors:
+        raise around.refuse("this kernel has no governor haltpoll")
+    governor = Knob(f"{CPU_DIR}/cpuidle/current_governor", "haltpoll")
+    if scan.cpuidle.driver == "haltpoll":
+        return [governor, *limit]
+    makes_room = _unload_other(around, MODULE, "lightsleep")
+    if scan.cpuidle.driver and not makes_room:
+        raise around.refuse(
+            f"the cpuidle driver {scan.cpuidle.driver} is bound and cannot be unloaded"
+        )
+    folder = around.root / "lib/modules" / (scan.kernel.release or "") / "kernel/drivers/cpuidle"
+    if not any(folder.glob("cpuidle-haltpoll.ko*")):
+        raise around.refuse(f"kernel {scan.kernel.release} has no module cpuidle-haltpoll")
+    # The host's hint, which force=1 replaces, is a matter of cost to the host, not of function.
+    load = Load(HALTPOLL, ("modprobe", HALTPOLL, "force=1"))
+    return [*makes_room, load, governor, *limit]
+
+
+def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
+    """Return how to unbind ``driver``, if it is bound and a module that can be loaded again."""
+    scan = around.scan
+    if scan.cpuidle.driver != driver or module not in scan.loading.unloadable:
+        return []
+    reload = ["modprobe", module]
+    if module == HALTPOLL and scan.haltpoll and scan.haltpoll.force is not None:
+        reload.append(f"force={int(scan.haltpoll.force)}")
+    if module == MODULE and scan.lightsleep:
+        if not scan.loading.installed:
+            raise around.refuse(
+                f"{MODULE} was loaded from a file, so it could not be loaded again afterwards; "
+                "install it (make -C kernel dkms-install)"
+            )
+        reload += [f"mode={scan.lightsleep.mode}"] if scan.lightsleep.mode else []
+        limit_us = scan.lightsleep.poll_limit_us
+        reload += [f"poll_limit_us={limit_us}"] if limit_us else []
+    return [Unload(module, tuple(reload))]
+
+
+def _qos(value: str, around: Around) -> list[Change]:
+    limit_ns = duration_ns(value, around)
+    if limit_ns % 1000:
+        raise around.wrong("a latency limit is a whole number of us")
+    around.need_driver("a latency limit")
+    if not (around.root / "dev/cpu_dma_latency").exists():
+        raise around.refuse("there is no /dev/cpu_dma_latency")
+    return [Hold(limit_ns // 1000)]
+
+
+def _no_deeper_than(value: str, around: Around) -> list[Change]:
+    scan = around.scan
+    if not scan.cpuidle.driver:
+        raise around.refuse("no cpuidle driver is bound, so there are no idle states")
+    if scan.cpuidle.governor == "haltpoll":
+        raise around.refuse("the governor haltpoll ignores disabled states")
+    changes: list[Change] = []
+    for cpu in scan.cpus:
+        indexes = [state.index for state in cpu.states if state.name.lower() == value.lower()]
+        changes += [
+            Knob(f"{CPU_DIR}/cpu{cpu.number}/cpuidle/state{state.index}/disable", "1")
+            for state in cpu.states
+            if indexes and state.index > indexes[0]
+        ]
+    names = dict.fromkeys(state.name for cpu in scan.cpus for state in cpu.states)
+    if value.lower() not in [name.lower() for name in names]:
+        raise around.refuse(f"there is no idle state {value!r}; there are: {', '.join(names)}")
+    if not changes:
+        raise around.refuse(f"no idle state is deeper than {value}")
+    return changes
+
+
+def _governor(value: str, around: Around) -> list[Change]:
+    around.need_driver("a governor")
+    available = around.scan.cpuidle.available_governors
+    if value not in available:
+        raise around.refuse(f"this kernel has the governors {', '.join(available)}")
+    return [Knob(f"{CPU_DIR}/cpuidle/current_governor", value)]
+
+
+def _kvm_halt_poll(value: str, around: Around) -> list[Change]:
+    limit_ns = duration_ns(value, around)
+    if not around.scan.kvm:
+        raise around.refuse("this machine is no KVM host: the module kvm is not loaded")
+    return [Knob("sys/module/kvm/parameters/halt_poll_ns", str(limit_ns))]
+
+
+def _sysfs(value: str, around: Around) -> list[Change]:
+    path, equals, content = value.partition("=")
+    if not equals or not path.startswith("/sys/") or not content.strip():
+        raise around.wrong("it is written sysfs:/sys/PATH=VALUE")
+    file = around.root / path.lstrip("/")
+    if ".." in file.parts or not file.is_file():
+        raise around.refuse(f"there is no file {path}")
+    mode = file.stat().st_mode
+    if not mode & 0o200:
+        raise around.refuse(f"{path} is read-only")
+    if not mode & 0o400:
+        raise around.refuse(f"{path} cannot be read, so it could not be set back")
+    return [Knob(path.lstrip("/"), content)]
+
+
+PARTS: dict[str, Callable[[str, Around], list[Change]]] = {
+    "as-is": _as_is,
+    "lightsleep": _lightsleep,
+    "haltpoll": _haltpoll,
+    "qos": _qos,
+    "no-deeper-than": _no_deeper_than,
+    "governor": _governor,
+    "kvm-halt-poll": _kvm_halt_poll,
+    "sysfs": _sysfs,
+}

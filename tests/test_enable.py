@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""enable, disable and status on machines in a folder, with modules that only seem to be loaded."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_modules
+import pytest
+from click.testing import CliRunner, Result
+from scan_trees import plant, unfold
+
+from lightsleep.cli import main
+from lightsleep.enable import change
+from lightsleep.enable.pays import ENOUGH_POLLS, pays
+from lightsleep.scan.collect import collect
+
+MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
+PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
+OPTIONS, LOAD = change.OPTIONS_FILE, change.LOAD_FILE
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A guest without a cpuidle driver, where the module is installed."""
+    root = plant(unfold("no-cpuidle", tmp_path / "machine"), f"{MODULE}: module")
+    fake_modules.install(root, monkeypatch)
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.enable.cli.need_root", lambda _: None)
+    return root
+
+
+def run(*words: str) -> Result:
+    result = CliRunner().invoke(main, list(words), env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def done(*words: str) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def status() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run("status", "--json").stdout)
+    return document
+
+
+def mode(root: Path) -> str:
+    return (root / PARAMETERS / "mode").read_text().strip()
+
+
+def test_enable_until_the_next_boot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fake_modules.snapshot(root)
+    monkeypatch.setenv("SUDO_USER", "alice")
+    said = done("enable")
+    assert "modprobe cpuidle_lightsleep" in said
+    assert "lightsleep disable" in said
+    found = status()
+    assert (found["active"], found["at_boot"]) == (True, False)
+    assert (found["enabled"], found["by"]) == ("lightsleep", "alice")
+    assert not (root / "etc").exists()
+    assert "undid lightsleep enable" in done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_enable_at_every_boot(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    said = done("enable", "lightsleep:fixed:100us", "--persist")
+    assert f"wrote /{OPTIONS}" in said
+    assert f"wrote /{LOAD}" in said
+    assert mode(root) == "fixed"
+    header, options = (root / OPTIONS).read_text().splitlines()
+    assert header == change.HEADER
+    assert options == "options cpuidle_lightsleep mode=fixed poll_limit_us=100"
+    assert (root / LOAD).read_text().splitlines()[1:] == ["cpuidle_lightsleep"]
+    assert status()["at_boot"] is True
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_the_defaults_need_no_options_file(root: Path) -> None:
+    done("enable", "--persist", "lightsleep:adaptive")
+    assert not (root / OPTIONS).exists()
+    done("enable", "--persist", "lightsleep:off")
+    assert (root / OPTIONS).exists()
+    done("enable", "--persist")
+    assert not (root / OPTIONS).exists()
+    assert mode(root) == "adaptive"
+
+
+def test_disable_after_a_reboot(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    done("enable", "--persist", "lightsleep:fixed")
+    for file in (root / "run/lightsleep").iterdir():
+        file.unlink()  # as /run is after a boot; the module was loaded by modules-load.d
+    found = status()
+    assert (found["active"], found["at_boot"], found["enabled"]) == (True, True, None)
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_only_from_the_next_boot_on(root: Path) -> None:
+    done("enable", "--persist", "--later")
+    found = status()
+    assert (found["active"], found["at_boot"]) == (False, True)
+    assert run("enable", "--later").exit_code == 2
+
+
+def test_nothing_to_do(root: Path) -> None:
+    assert run("disable").exit_code == 4
+    done("enable")
+    assert run("enable").exit_code == 4
+    done("disable")
+    assert run("disable").exit_code == 4
+    assert run("status").exit_code == 4
+
+
+def test_a_module_that_was_loaded_by_hand(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    assert "not by lightsleep enable" in run("status").output
+    done("enable", "lightsleep:fixed:50us")
+    assert mode(root) == "fixed"
+    assert "unloaded the module" in done("disable")
+    assert status()["active"] is False
+
+
+def test_files_of_somebody_else_stay(root: Path) -> None:
+    plant(root, f"{OPTIONS}: options cpuidle_lightsleep mode=off")
+    result = run("enable", "--persist")
+    assert result.exit_code == 1
+    assert f"/{OPTIONS} is there and was not written by lightsleep" in result.output
+    done("enable")
+    result = run("disable")
+    assert result.exit_code == 1
+    assert "not written by lightsleep: left" in result.output
+    assert (root / OPTIONS).read_text() == "options cpuidle_lightsleep mode=off\n"
+    assert status()["active"] is False
+
+
+def test_a_refused_module_leaves_nothing(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    plant(root, "refused: cpuidle_lightsleep")
+    result = run("enable", "--persist")
+    assert result.exit_code == 1
+    assert "Key was rejected" in result.output
+    (root / "refused").unlink()
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_module_in_use(root: Path) -> None:
+    done("enable", "--persist")
+    plant(root, "busy: cpuidle_lightsleep")
+    result = run("disable")
+    assert result.exit_code == 1
+    assert "in use" in result.output
+    (root / "busy").unlink()
+    done("disable")
+    assert status()["active"] is False
+    assert not (root / LOAD).exists()
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ("sys/devices/system/cpu/cpuidle/current_driver: odd_idle", "driver odd_idle is bound"),
+        ("proc/cmdline: idle=poll", "Remove idle=poll"),
+        (".dockerenv:", "container (docker)"),
+        ("sys/module/module/parameters/sig_enforce: Y", "is not signed"),
+    ],
+)
+def test_where_it_cannot_work(planted: str, said: str, root: Path) -> None:
+    plant(root, planted)
+    before = fake_modules.snapshot(root)
+    for words in (["enable"], ["status"]):
+        result = run(*words)
+        assert result.exit_code == (1 if words == ["enable"] else 4)
+        assert said in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    done("enable")
+    assert status()["driver"] == "lightsleep"
+    done("disable")
+    after = fake_modules.snapshot(root)
+    assert after == before
+    assert run("enable", "--persist").exit_code == 2  # no file unloads a module at boot
+
+
+def test_the_module_must_be_installed_to_last(root: Path) -> None:
+    (root / MODULE).unlink()
+    file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
+    assert "is not installed" in run("enable").output
+    done("enable", "--module", str(file))
+    assert status()["active"] is True
+    result = run("enable", "--persist")
+    assert result.exit_code == 1
+    assert "no boot would find it" in " ".join(result.output.split())
+    done("disable")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("as-is", "qos:10us", "nonsense", "", "lightsleep:fast", "lightsleep:0us"),
+        *("lightsleep:10001us", "lightsleep:1us:2us", "lightsleep:fixed:off", "lightsleep:-1us"),
+        *("lightsleep+lightsleep", "lightsleep+haltpoll", "as-is+lightsleep", "+", "lightsleep+"),
+        *("sysfs:/etc/passwd=x", "sysfs:sys=1", "sysfs:/sys/../etc/passwd=1", "governor"),
+        *("lightsleep:1us;reboot", "governor:$(reboot)"),
+    ],
+)
+def test_what_is_no_setting_to_keep(setting: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = run("enable", "--", setting)
+    assert result.exit_code in (1, 2)
+    assert "Error: " in result.output
+    assert fake_modules.snapshot(root) == before
+
+
+def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightsleep.enable.cli.os.geteuid", lambda: 1000)
+    for verb in ("enable", "disable"):
+        result = run(verb)
+        assert result.exit_code == 1
+        assert "sudo" in result.output
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from lightsleep.enable import change
+change.enable("lightsleep:fixed:100us", Path(sys.argv[1]), now=True, persist=True)
+"""
+
+
+def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    rng = random.Random(1)
+    for _ in range(12):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(root)])
+        time.sleep(rng.uniform(0.05, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 30
+        while (now := fake_modules.snapshot(root)) != before and not status()["enabled"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        if now != before:
+            assert sorted(status()["files"]) == [f"/{OPTIONS}", f"/{LOAD}"]
+            done("disable")
+        assert fake_modules.snapshot(root) == before
+
+
+# Whether it pays.
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ("", "pays"),
+        ("sys/devices/system/cpu/cpu{0-3}/lightsleep/wasted_ns: 4000000000", "does not pay"),
+        (
+            f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {ENOUGH_POLLS // 4 - 1}",
+            "too early",
+        ),
+        (f"{PARAMETERS}/halt_cost_ns: 0", "not polling"),
+        (f"{PARAMETERS}/mode: off", "not polling"),
+    ],
+)
+def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
+    root = plant(unfold("lightsleep-guest", tmp_path), changes)
+    found = pays(collect(root)[0])
+    assert found.verdict == verdict
+    assert found.sentence.startswith("It ")
+
+
+def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
+    found = pays(collect(unfold("lightsleep-guest", tmp_path))[0])
+    assert (found.saved_ns, found.wasted_ns) == (4 * 70_000 * 52_000, 4 * 10**9)
+
+
+def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", unfold("lightsleep-guest", tmp_path))
+    text = done("status")
+    assert text.count("70.0%") == 4
+    assert "It pays" in text
+
+
+@pytest.mark.parametrize("content", ["", "garbage\n", "[]\n", "{}\n"])
+def test_a_damaged_record(content: str, root: Path) -> None:
+    plant(root, "run/lightsleep/kept: x")
+    (root / "run/lightsleep/kept").write_text(content)
+    for verb in ("status", "disable"):
+        result = run(verb)
+        assert result.exit_code in (1, 4)
+        assert "Traceback" not in result.output
