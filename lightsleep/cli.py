@@ -20,21 +20,33 @@ from lightsleep.errors import LightsleepError
 
 # verb -> (module, name of its click command, one-line help)
 VERBS = {
-    "scan": ("lightsleep.scan.cli", "scan", "What idles on this machine, and how."),
+    "scan": (
+        "lightsleep.scan.cli",
+        "scan",
+        "Show how CPUs idle here; warn about settings that contradict.",
+    ),
     "measure": (
         "lightsleep.measure.cli",
         "measure",
-        "What waking costs here; are the advertised latencies true?",
+        "Measure what a wakeup costs; check advertised latencies.",
     ),
-    "report": ("lightsleep.report.cli", "report", "One self-contained HTML page from results."),
+    "report": (
+        "lightsleep.report.cli",
+        "report",
+        "Write one self-contained HTML page from result files.",
+    ),
     "enable": (
         "lightsleep.enable.cli",
         "enable",
-        "Make an idle setting the machine's own, for now or for good.",
+        "Switch lightsleep on, until the next boot or for good.",
     ),
-    "disable": ("lightsleep.enable.cli", "disable", "Undo enable, to the last file."),
-    "status": ("lightsleep.enable.cli", "status", "What is active; whether it pays."),
-    "lab": ("lightsleep.lab.cli", "lab", "The QEMU lab: compare, shell, build, series, list."),
+    "disable": ("lightsleep.enable.cli", "disable", "Undo everything that enable changed."),
+    "status": ("lightsleep.enable.cli", "status", "Show what is active, and whether it pays."),
+    "lab": (
+        "lightsleep.lab.cli",
+        "lab",
+        "Experiments in QEMU guests: compare, shell, build, series, list.",
+    ),
 }
 
 
@@ -54,7 +66,7 @@ def _stdout_fails(text: str = "") -> bool:
 
 @contextlib.contextmanager
 def _output_checked() -> Iterator[None]:
-    """Say of every verb alike that standard output took no more, as a full disk does."""
+    """Report a standard output that accepts no more, such as a full disk, alike for every verb."""
     try:
         yield
     except OSError as error:
@@ -70,7 +82,7 @@ def _output_checked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _packages_named() -> Iterator[None]:
-    """Say what to install where a verb lacks a package of somebody else."""
+    """Say what to install if a verb needs a Python package that is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -78,8 +90,8 @@ def _packages_named() -> Iterator[None]:
         if package in ("", "lightsleep", *sys.stdlib_module_names):
             raise
         raise LightsleepError(
-            f"this takes the Python package {package}, which is not installed: in "
-            "lightsleep's sources, pip install -e '.[lab]'"
+            f"this command needs the Python package {package}, which is not installed: run "
+            "pip install -e '.[lab]' in lightsleep's source tree"
         ) from error
 
 

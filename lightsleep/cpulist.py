@@ -43,7 +43,7 @@ def _parse_part(part: str, text: str) -> Iterable[int]:
     if used is None or group is None:
         return range(first, last + 1)
     if not 0 < used <= group:
-        raise LightsleepError(f"CPU list {text!r}: {part!r} wants 1 <= used <= group")
+        raise LightsleepError(f"CPU list {text!r}: {part!r} must satisfy 1 <= used <= group")
     return (cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
 
 

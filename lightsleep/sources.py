@@ -13,8 +13,8 @@ def kernel_sources() -> Path:
     # Somebody else's package may be called kernel.
     if not (KERNEL / "Kbuild").is_file():
         raise LightsleepError(
-            f"this takes the kernel part of lightsleep, and there is none in {KERNEL}: an "
-            "installed package does not contain it; in lightsleep's sources, "
+            f"this command needs lightsleep's kernel sources, and {KERNEL} does not exist: an "
+            "installed package does not contain them; in the source tree, run "
             "pip install -e '.[lab]'"
         )
     return KERNEL

@@ -36,8 +36,8 @@ def test_parse(text: str, cpus: list[int]) -> None:
         ("3-1", "'3-1' runs backwards"),
         ("0-99999999", "no kernel has a CPU 99999999"),
         ("0-99999999999999999999", "is not a CPU"),
-        ("0-7:3/2", "wants 1 <= used <= group"),
-        ("0-7:0/0", "wants 1 <= used <= group"),
+        ("0-7:3/2", "must satisfy 1 <= used <= group"),
+        ("0-7:0/0", "must satisfy 1 <= used <= group"),
         ("٣", "is not a CPU"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_version_is_the_number_before_the_point(line: str, number: int) -> N
 
 
 def test_a_version_without_a_number_is_an_error() -> None:
-    with pytest.raises(LightsleepError, match="which has no number"):
+    with pytest.raises(LightsleepError, match="version has no number"):
         emulator.major("a QEMU of our own")
 
 

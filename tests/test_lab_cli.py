@@ -45,7 +45,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["compare"], 2, "NAME"),
         (["shell", "--kernel", "5.4"], 2, "6.12"),
         (["shell", "--vcpus", "0"], 2, "1<=x<=64"),
-        (["shell", "--vcpus", "4", "--threads", "3"], 2, "no whole number of cores of 3 threads"),
+        (["shell", "--vcpus", "4", "--threads", "3"], 2, "cannot form cores of 3 threads"),
         (["compare", "idle"], 1, "LIGHTSLEEP_CACHE"),
         (["shell"], 1, "LIGHTSLEEP_CACHE"),
         (["series", "5.4", "out"], 2, "no series for '5.4'; there are: 6.12, "),

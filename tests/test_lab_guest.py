@@ -127,6 +127,8 @@ def test_without_space_no_drive_has_a_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
     before = sorted(Path("/proc/self/fd").iterdir())
-    with pytest.raises(LightsleepError, match=r"no file for a drive under .*No space left"):
+    with pytest.raises(
+        LightsleepError, match=r"cannot create a drive's file under .*No space left"
+    ):
         with_files(("id=a,scratch=1M", "id=b,scratch=1M"))
     assert sorted(Path("/proc/self/fd").iterdir()) == before

@@ -263,7 +263,7 @@ def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) ->
     power9.run = run_until_offline  # type: ignore[method-assign]
     document = measured("-c", "1,5", "-n", "100")
     assert "dest=5: CPU 5 is offline" in document["notes"]
-    assert "CPU 5 went offline: what was measured until then is kept" in document["notes"]
+    assert "CPU 5 went offline: its samples up to then are kept" in document["notes"]
     assert all(len(x["latencies_ns"]) == 100 for x in rows(document, cpu=1))
     assert any(x["verdict"]["kind"] == "too-few" for x in rows(document, cpu=5))
 
@@ -293,7 +293,7 @@ def test_knobs_may_go_before_their_cpu(
     monkeypatch.setattr("lightsleep.measure.run.OFFLINE_S", 60.0 if goes else 0.1)
     if goes:
         notes = measured("-c", "1,5", "-n", "100")["notes"]
-        assert "CPU 5 went offline: what was measured until then is kept" in notes
+        assert "CPU 5 went offline: its samples up to then are kept" in notes
     else:
         result = run("-c", "1,5", "-n", "100")
         assert result.exit_code == 1
@@ -347,7 +347,7 @@ def test_a_latency_limit_is_noted(power9: FakeBackend) -> None:
     assert power9.root
     plant(power9.root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: 3")
     notes = measured("-c", "1", "-n", "20")["notes"]
-    assert any("CPU 1: a latency limit of 3 us (PM QoS) keeps out stop1" in note for note in notes)
+    assert any("CPU 1: a PM QoS latency limit of 3 us excludes stop1" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-n", "100000"], 2, "is not in the range"),
         (["--source", "smoke"], 2, "'smoke' is not one of"),
         (["--source", "device"], 4, "nothing to measure: device: no device"),
-        (["-c", "1", "--source-cpu", "1", "--source", "ipi"], 4, "no other CPU to wake it"),
+        (["-c", "1", "--source-cpu", "1", "--source", "ipi"], 4, "no other CPU can wake it"),
         (["-o", "file/x.json"], 1, "cannot write file/x.json: Not a directory"),
         (["--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
         (["-o", "loop"], 1, "cannot write loop: Too many levels of symbolic links"),
@@ -413,7 +413,7 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-o", "."], 2, "is a directory"),
         (["-o", "new/x.json", "--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
         (["-o", "x", "--csv", "./x"], 2, "-o and --csv both name x"),
-        (["--load", "--mode", "userspace"], 2, "--load loads the module"),
+        (["--load", "--mode", "userspace"], 2, "does not use the module that --load loads"),
     ],
 )
 def test_user_errors(
@@ -433,7 +433,7 @@ def test_without_root(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = run()
     assert result.exit_code == 1
-    assert "run it as root (sudo)" in result.output
+    assert "only root may do: use sudo" in result.output
 
 
 def full(path: Path, _: object) -> None:
@@ -482,9 +482,9 @@ MOUNTED = "proc/self/mounts: debugfs /sys/kernel/debug debugfs rw 0 0\n"
 @pytest.mark.parametrize(
     ("there", "complaint"),
     [
-        ("", "is not loaded: let --load load or build it, or measure with --mode userspace"),
+        ("", "is not loaded: use --load to load or build it, or measure with --mode userspace"),
         (LOADED, "debugfs is not mounted: mount -t debugfs"),
-        (LOADED + MOUNTED, "the module of another version?"),
+        (LOADED + MOUNTED, "may be of another version"),
         (
             LOADED + MOUNTED + "sys/kernel/security/lockdown: none [integrity] confidentiality\n",
             "the kernel is locked down (integrity)",
@@ -508,7 +508,7 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
 
     plant(bare, f"{release}/build/Makefile: all")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "takes make and gcc: install" in " ".join(run("--load").output.split())
+    assert "needs make and gcc: install make and gcc" in " ".join(run("--load").output.split())
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     assert "cannot build test_cpuidle_latency" in run("--load").output
     monkeypatch.setattr(sources, "KERNEL", bare / "nowhere")
@@ -548,9 +548,9 @@ def test_auto_falls_back_to_user_space_and_says_so(
     document = measured("-c", "1", "-n", "20")
     assert document["mode"] == "userspace"
     assert document["notes"][0] == (
-        "measured from user space, because the kernel module test_cpuidle_latency is not loaded; "
-        "with the module (let --load load or build it), every sample proves its state, and ends at "
-        "the interrupt"
+        "measured from user space, because the kernel module test_cpuidle_latency is not loaded. "
+        "The module (use --load to load or build it) proves the state of every sample, and "
+        "measures up to the interrupt"
     )
     assert "made up: " in " ".join(document["notes"])
     plain = measured("-c", "1", "-n", "20", "--mode", "userspace")

@@ -158,13 +158,13 @@ def test_a_source_that_cannot_be_used_is_noted() -> None:
 def test_the_same_note_for_many_cpus_is_one() -> None:
     cpus = [cpu(x, C1, replace(C2, disabled=True)) for x in range(64)]
     _, notes = plan.cells(machine(*cpus), WISH, ALL)
-    assert notes == ["CPU 0-63: C2 is disabled, measured only with --state"]
+    assert notes == ["CPU 0-63: C2 is disabled: name it with --state to measure it"]
 
 
 def test_a_single_cpu_wakes_itself() -> None:
     cells, notes = plan.cells(machine(cpu(0, C1)), WISH, ALL)
     assert {x.source for x in cells} == {"timer"}
-    assert "no other CPU to wake it" in notes[0]
+    assert "no other CPU can wake it" in notes[0]
 
 
 def test_nothing_to_measure_is_skipped_with_the_reason() -> None:
@@ -187,7 +187,7 @@ def test_disabled_states_are_measured_only_by_name(tmp_path: Path) -> None:
     cells, notes = plan.cells(here, WISH, ALL)
     assert {x.requested for x in cells if x.dest == 0} == {"busy", "0"}
     assert {x.requested for x in cells if x.dest == 1} == {"busy", "0", "1"}
-    assert notes == ["CPU 0: haltpoll idle is disabled, measured only with --state"]
+    assert notes == ["CPU 0: haltpoll idle is disabled: name it with --state to measure it"]
     named, _ = plan.cells(here, Wish((0,), ("1",), ("timer",), 50, None), ALL)
     assert {x.requested for x in named} == {"busy", "1"}
 
@@ -224,14 +224,14 @@ def test_a_source_cpu_that_was_asked_for() -> None:
     wish = Wish((0, 1, 2), (), ("ipi",), 50, 1)
     cells, notes = plan.cells(here, wish, ALL)
     assert {(x.src, x.dest) for x in cells} == {(1, 0), (1, 2)}
-    assert notes == ["CPU 1: no other CPU to wake it by ipi"]
+    assert notes == ["CPU 1: no other CPU can wake it by ipi"]
 
 
 def test_cpus_set_apart_are_measured_only_on_request() -> None:
     here = machine(cpu(0, C1), cpu(1, C1, reserved="isolated"), cpu(2, C1, reserved="nohz_full"))
     cells, notes = plan.cells(here, WISH, ALL)
     assert {x.dest for x in cells} == {0}
-    assert "CPU 1-2 is set apart" in notes[0]
+    assert "CPU 1-2 is isolated or in nohz_full=" in notes[0]
     cells, _ = plan.cells(here, Wish((1,), (), ("timer", "ipi"), 50, None), ALL)
     assert {x.dest for x in cells} == {1}
 
@@ -239,7 +239,7 @@ def test_cpus_set_apart_are_measured_only_on_request() -> None:
 def test_a_sibling_as_the_only_waker_is_noted() -> None:
     here = machine(cpu(0, C1, siblings=(1,)), cpu(1, C1, siblings=(0,)))
     _, notes = plan.cells(here, Wish((0,), (), ("ipi",), 50, None), ALL)
-    assert notes == ["CPU 0: woken from its own core, which so never sleeps"]
+    assert notes == ["CPU 0: the CPU that wakes it shares its core, so the core never sleeps"]
 
 
 @pytest.mark.parametrize(

@@ -333,4 +333,4 @@ with userspace.attached() as attached:
     if os.geteuid():
         pytest.skip("needs root, to give up a part of it")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "no real-time priority" in done.stdout, done.stderr
+    assert "without real-time priority" in done.stdout, done.stderr

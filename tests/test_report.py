@@ -290,7 +290,7 @@ def test_refusals_of_the_output(tmp_path: Path, file: Path) -> None:
     assert "is a folder: name a file" in done.stderr
     done = run(file, "-o", tmp_path / "." / "result.json")
     assert done.exit_code == 1
-    assert "is a result to read" in done.stderr
+    assert "is one of the results" in done.stderr
     assert file.read_bytes() == before
     done = run(file, "-o", file / "below" / "page.html")
     assert done.exit_code == 1

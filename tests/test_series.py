@@ -109,8 +109,8 @@ def test_a_series_is_read_in_order_with_its_new_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "mail", "message"),
     [
-        ("one.diff", MAIL, r"series:1: 'one\.diff' is no NAME\.patch"),
-        ("../one.patch", MAIL, r"series:1: '\.\./one\.patch' is no NAME\.patch"),
+        ("one.diff", MAIL, r"series:1: 'one\.diff' is not of the form NAME\.patch"),
+        ("../one.patch", MAIL, r"series:1: '\.\./one\.patch' is not of the form NAME\.patch"),
         ("\ntwo.patch", MAIL, r"series:2: there is no two\.patch"),
         ("one.patch\none.patch", MAIL, r"series:2: one\.patch is there twice"),
         ("one.patch core/old.c", MAIL, r"series:1: there is no kernel/core/old\.c"),
@@ -132,7 +132,7 @@ def test_what_is_wrong_with_a_series_is_said(
 
 def test_a_patch_that_lies_beside_is_named(tmp_path: Path) -> None:
     kernel = kernel_folder(tmp_path, "one.patch", one=MAIL, two=SECOND)
-    with pytest.raises(LightsleepError, match=r"series: does not name two\.patch, which lies"):
+    with pytest.raises(LightsleepError, match=r"series: does not name two\.patch, which is"):
         series.read_series("1.0", kernel)
 
 
@@ -158,7 +158,7 @@ def test_what_is_carried_twice_is_there_once(tmp_path: Path) -> None:
         ("second first\nfirst\n", r"topics:1: no earlier line names 'first'"),
         ("first\nsecond third\n", r"topics:2: no earlier line names 'third'"),
         ("first\n\nfirst\n", r"topics:3: first is there twice"),
-        ("first\n", r"topics: does not name second, which lies beside it"),
+        ("first\n", r"topics: does not name second, which is in the same folder"),
         ("first\nthird\n", r"topics:2: there is no third/series"),
         ("first\n../1.0/second\n", r"topics:2: there is no \.\./1\.0/second/series"),
     ],
@@ -269,7 +269,7 @@ def test_mails_overwrite_none(tmp_path: Path) -> None:
     archive = archive_of(source_folder(tmp_path))
     topic = only_topic(kernel)
     series.write_mails(topic, archive, tmp_path / "mails", kernel)
-    with pytest.raises(LightsleepError, match="holds patches already"):
+    with pytest.raises(LightsleepError, match="already holds patches"):
         series.write_mails(topic, archive, tmp_path / "mails", kernel)
 
 

@@ -178,7 +178,7 @@ class _Recipe:
         if needed is not None:
             lost = [line for line in lost if settings(line).keys() & set(needed)]
         if lost:
-            raise LightsleepError(f"the kernel's configuration did not take: {', '.join(lost)}")
+            raise LightsleepError(f"these options did not take effect: {', '.join(lost)}")
 
 
 def _recipe(arch: Arch, kernel: BuiltKernel) -> _Recipe:

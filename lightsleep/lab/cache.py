@@ -69,7 +69,7 @@ def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
     except OSError as error:
         raise LightsleepError(
             f"cannot write the cache folder {base}: {error}; "
-            "set LIGHTSLEEP_CACHE to a folder that can be written"
+            "set LIGHTSLEEP_CACHE to a writable folder"
         ) from error
     return final
 
@@ -81,7 +81,7 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
     free_mb = shutil.disk_usage(base).free // 2**20
     if free_mb < needs_mb:
         raise LightsleepError(
-            f"needs about {needs_mb} MB under {base}, {free_mb} MB free: "
+            f"about {needs_mb} MB are needed under {base}, but {free_mb} MB are free: "
             "free some, or set LIGHTSLEEP_CACHE to a folder with more space"
         )
     scratch.mkdir()

@@ -54,22 +54,22 @@ kernel_option = click.option(
     default="6.12",
     show_default=True,
     callback=available,
-    help="Kernel of the guests: the distribution's newest of this series, or one built here.",
+    help="Kernel of the guests; `lightsleep lab list` describes each.",
 )
 accel_option = click.option(
     "--accel",
     type=click.Choice(get_args(Wanted)),
     default="auto",
     show_default=True,
-    help="KVM where it really runs a stock kernel, else emulation (TCG).",
+    help="auto: KVM if a short boot proves that it works, else emulation (TCG).",
 )
 
 
 @click.group()
 def lab() -> None:
-    """The QEMU lab: compare, shell, build, series, list.
+    """Experiments in QEMU guests: compare, shell, build, series, list.
 
-    Boots distribution kernels, unmodified, and needs no root. What it downloads and builds is kept
+    The lab boots unmodified distribution kernels and needs no root. It keeps downloads and builds
     in $LIGHTSLEEP_CACHE (default: ~/.cache/lightsleep).
     """
 
@@ -97,7 +97,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     callback=enough_runs,
     help="Rounds, each with a sample of every arm and metric.",
 )
-@click.option("--seed", type=int, help="Seed of the order of the arms; default: a new one.")
+@click.option("--seed", type=int, help="Seed for the order of the arms. Default: a new one.")
 @click.option(
     "--json",
     "json_path",
@@ -113,10 +113,10 @@ def compare(
     seed: int | None,
     json_path: Path | None,
 ) -> None:
-    """Run the experiment NAME and show what differs between its arms.
+    """Run the experiment NAME, and show what differs between its arms.
 
-    Where the control differs from the baseline, the exit status is 1; the result is still shown
-    and written. `lightsleep lab list` names the experiments.
+    If the control differs from the baseline, the exit status is 1; the result is still shown and
+    written. `lightsleep lab list` names the experiments.
     """
     # These need numpy, which only a result needs.
     from lightsleep.compare.analysis import control_failed
@@ -154,11 +154,11 @@ def compare(
 def _print_remarks(result: CompareResult, console: Console) -> None:
     """Say what a reader of the table has to know of how it came about."""
     if why := result.protocol.get("started_over"):
-        console.print(f"All of it was measured anew, because of the first attempt: {why}")
+        console.print(f"The first attempt failed and everything was measured again: {why}")
     load_pct = result.environment["host"]["other_load_pct"]
     if load_pct > protocol.QUIET_PCT:
         console.print(
-            f"The host was {load_pct:.0f} % busy with other work: expect wide intervals, and "
+            f"The host was {load_pct:.0f} % busy with other work, which widens the intervals: "
             "repeat on a quiet host."
         )
 
@@ -167,51 +167,53 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
 @arch_option
 @kernel_option
 @accel_option
-@click.option("--append", default="", help="Further kernel parameters.")
+@click.option("--append", default="", help="Kernel parameters to add.")
 @click.option(
     "--module",
     "modules",
     multiple=True,
     metavar="'NAME [PARAMETER=VALUE...]'",
-    help="Module of ours to load; may be given several times.",
+    help="One of our modules to load; repeatable.",
 )
 @click.option(
     "--device",
     "devices",
     multiple=True,
     metavar="DEVICE",
-    help="Device to add, as QEMU's -device takes it; may be given several times.",
+    help="Device to add, in the syntax of QEMU's -device; repeatable.",
 )
 @click.option(
     "--drive",
     "drives",
     multiple=True,
     metavar="DRIVE",
-    help="Storage for such a device, as QEMU's -drive takes it, without if=; scratch=64M in place "
-    "of file= is a file of this size, thrown away at the end.",
+    help="Storage for a device, in the syntax of QEMU's -drive without if=; repeatable. "
+    "scratch=64M instead of file= is a temporary file of this size.",
 )
 @click.option(
     "--object",
     "objects",
     multiple=True,
     metavar="OBJECT",
-    help="What serves such a device, as QEMU's -object takes it.",
+    help="Object that a device uses, in the syntax of QEMU's -object; repeatable.",
 )
 @click.option(
     "--netdev",
     "netdevs",
     multiple=True,
     metavar="NETDEV",
-    help="What a network device is connected to, as QEMU's -netdev takes it.",
+    help="Peer of a network device, in the syntax of QEMU's -netdev; repeatable.",
 )
 @click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="CPUs.")
-@click.option("--threads", type=click.IntRange(1, 8), default=1, help="Threads of each core.")
-@click.option("--cpu", default="", help="The model to emulate, as QEMU's -cpu takes it.")
+@click.option(
+    "--threads", type=click.IntRange(1, 8), default=1, show_default=True, help="Threads per core."
+)
+@click.option("--cpu", default="", help="CPU model to emulate, in the syntax of QEMU's -cpu.")
 @click.option(
     "--idle-state",
     type=click.Choice(get_args(Described)),
     default="no",
-    help="Firmware that describes an idle state, and how (aarch64).",
+    help="Let the firmware describe an idle state (aarch64 only).",
 )
 @click.option(
     "--root",
@@ -238,11 +240,11 @@ def shell(
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
-    Its root is thrown away at the end. perf and python3 are there, and our modules in
-    /usr/lib/lightsleep/modules.
+    Changes to its root are lost at the end. The guest has perf, python3 and lightsleep; our modules
+    are in /usr/lib/lightsleep/modules.
     """
     if vcpus % threads:
-        raise click.UsageError(f"{vcpus} CPUs are no whole number of cores of {threads} threads")
+        raise click.UsageError(f"{vcpus} CPUs cannot form cores of {threads} threads each")
     machine = Machine(
         arch=arch,
         kernel=kernel,
@@ -279,9 +281,9 @@ def shell(
 @arch_option
 @click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
 def build(kernel: str, arch: str, as_json: bool) -> None:
-    """Build or fetch KERNEL and print where its image, modules and headers are.
+    """Build or fetch KERNEL, and print where its image, modules and headers are.
 
-    A kernel that is there already is not built again. `lightsleep lab list` names the kernels.
+    A kernel that is in the cache is not built again. `lightsleep lab list` names the kernels.
     """
     console = Console(stderr=True)
     row = ARCHES[arch]
@@ -313,13 +315,13 @@ def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Only this topic; may be given several times. Default: all.",
+    help="Write only this topic; repeatable. Default: all.",
 )
 def series(base: str, out: Path, names: tuple[str, ...]) -> None:
     """Write our topics for kernel BASE below the folder OUT, as mails for `git am`.
 
-    Each topic is a series of its own, in OUT/NAME: numbered mails, new files in them, and a cover
-    letter before them. BASE is a version, as the folders of kernel/patches are called.
+    Each topic is a series of its own in OUT/NAME: a cover letter and numbered mails, which contain
+    the new files. BASE is the name of a folder in kernel/patches.
     """
     known = {topic.name: topic for topic in read_topics(base)}
     if unknown := [name for name in names if name not in known]:

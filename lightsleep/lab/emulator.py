@@ -32,7 +32,7 @@ def major(line: str) -> int:
     """Return the number before the first point. Raises LightsleepError where there is none."""
     found = re.search(r"version (\d+)\.", line)
     if not found:
-        raise LightsleepError(f"QEMU says of its version: {line!r}, which has no number")
+        raise LightsleepError(f"QEMU's version has no number: {line!r}")
     return int(found[1])
 
 

@@ -120,7 +120,7 @@ def prepare(
     tree_of_devices = firmware = None
     if machine.idle_state != "no":
         if not arch.psci_machine:
-            raise LightsleepError(f"no machine of {arch.name} has idle states: leave it out")
+            raise LightsleepError(f"--idle-state needs --arch aarch64, not {arch.name}")
         arch = replace(arch, machine=arch.psci_machine)
     if machine.idle_state == "devicetree":
         tree_of_devices = devicetree.with_idle_state(arch, accelerator.cpu(arch), machine.vcpus)

@@ -337,8 +337,8 @@ def check_clock(guest: Guest) -> None:
     rate = (guest_later_s - guest_s) / (host_later_s - host_s)
     if abs(rate - 1) > CLOCK_TOLERANCE:
         raise guest.failure(
-            f"its clock is {rate:.2f} times as fast as the host's, which a busy host does to a "
-            "kernel that boots: run it again"
+            f"its clock is {rate:.2f} times as fast as the host's, because the host was busy while "
+            "its kernel booted: run it again"
         )
 
 

@@ -130,7 +130,9 @@ def read_topics(base: str, kernel: Path | None = None) -> tuple[Topic, ...]:
     if stray := sorted(
         x.parent.name for x in file.parent.glob("*/series") if x.parent.name not in topics
     ):
-        raise LightsleepError(f"{file}: does not name {', '.join(stray)}, which lies beside it")
+        raise LightsleepError(
+            f"{file}: does not name {', '.join(stray)}, which is in the same folder"
+        )
     return tuple(topics.values())
 
 
@@ -152,7 +154,7 @@ def _read_patches(file: Path, others: Sequence[Patch], kernel: Path) -> tuple[Pa
     for number, words in _lines(file):
         patch = Patch(file.with_name(Path(words[0]).name), tuple(words[1:]))
         if not re.fullmatch(r"[a-z0-9-]+\.patch", words[0]):
-            raise LightsleepError(f"{file}:{number}: {words[0]!r} is no NAME.patch")
+            raise LightsleepError(f"{file}:{number}: {words[0]!r} is not of the form NAME.patch")
         if why := _wrong(patch, [*others, *patches], kernel):
             raise LightsleepError(f"{file}:{number}: {why}")
         patches.append(patch)
@@ -160,7 +162,9 @@ def _read_patches(file: Path, others: Sequence[Patch], kernel: Path) -> tuple[Pa
         raise LightsleepError(f"{file}: names no patch")
     listed = {patch.path for patch in patches}
     if stray := sorted(x.name for x in file.parent.glob("*.patch") if x not in listed):
-        raise LightsleepError(f"{file}: does not name {', '.join(stray)}, which lies beside it")
+        raise LightsleepError(
+            f"{file}: does not name {', '.join(stray)}, which is in the same folder"
+        )
     return tuple(patches)
 
 
@@ -238,7 +242,7 @@ def write_mails(topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL) -
     """
     host.need("git")
     if list(out.glob("*.patch")):
-        raise LightsleepError(f"{out} holds patches already: name another folder, or remove them")
+        raise LightsleepError(f"{out} already holds patches: name another folder, or remove them")
     patches = topic.patches
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:

@@ -150,7 +150,7 @@ class VM:
         try:
             return self._loop.run(asyncio.wait_for(execute(), QMP_S))
         except (QMPError, OSError, TimeoutError) as error:
-            raise LightsleepError(f"QEMU did not do {command!r}: {error!r}") from error
+            raise LightsleepError(f"QEMU failed to execute {command!r}: {error!r}") from error
 
     def pause(self) -> None:
         """Stop all CPUs; the guest's clocks stand still."""
@@ -229,4 +229,6 @@ def with_files(drives: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:
     except OSError as error:
         for file in files:
             os.close(file)
-        raise LightsleepError(f"no file for a drive under {cache.folder()}: {error}") from error
+        raise LightsleepError(
+            f"cannot create a drive's file under {cache.folder()}: {error}"
+        ) from error

@@ -39,14 +39,19 @@ Mode = Literal["auto", "module", "userspace"]
 @click.command()
 @cpus_option
 @click.option(
-    "-s", "--state", "states", multiple=True, metavar="NAME|INDEX", help="Only this idle state."
+    "-s",
+    "--state",
+    "states",
+    multiple=True,
+    metavar="NAME|INDEX",
+    help="Measure only this idle state; repeatable. Includes disabled states.",
 )
 @click.option(
     "--source",
     "sources",
     multiple=True,
     type=click.Choice(["timer", "ipi", "store", "device"]),
-    help="What wakes; default: timer, ipi, and store where a state polls.",
+    help="Wakeup source; repeatable. Default: timer, ipi, and store if a state polls.",
 )
 @click.option(
     "-n",
@@ -56,32 +61,47 @@ Mode = Literal["auto", "module", "userspace"]
     show_default=True,
     help="Valid samples per state and source.",
 )
-@click.option("--source-cpu", type=int, metavar="CPU", help="The CPU that wakes the others.")
+@click.option(
+    "--source-cpu",
+    type=int,
+    metavar="CPU",
+    help="The CPU that wakes the others. Default: the nearest one that fits.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["auto", "module", "userspace"]),
     default="auto",
     show_default=True,
-    help="Who takes the samples; auto: the module where it is loaded.",
+    help="Who takes the samples. auto: the kernel module if it is loaded, else user space.",
 )
-@click.option("--load", is_flag=True, help="Load the kernel module, building it where needed.")
-@click.option("--seed", type=click.IntRange(min=0), help="Repeat an order of measurements.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@click.option(
+    "--load",
+    is_flag=True,
+    help="Load the kernel module for this run; build it if it is not installed.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Repeat the order of an earlier measurement."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead of the table."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also save the result, for lightsleep report.",
+    help="Also save the result as JSON, for lightsleep report.",
 )
 @click.option(
     "--csv",
     "table",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also save every sample, valid or not.",
+    help="Also save every sample, valid or not, as CSV.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show every CPU, and what did not count.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show every CPU, and the samples that do not count."
+)
 def measure(
     cpus: list[int] | None,
     states: tuple[str, ...],
@@ -96,21 +116,25 @@ def measure(
     table: Path | None,
     verbose: bool,
 ) -> None:
-    """What waking costs here, and whether the advertised latencies are true.
+    """Measure what a wakeup costs, and check the advertised latencies.
 
-    Wakes every CPU out of every idle state, by its timer and by other CPUs, and compares the
-    median with what the state advertises. While a CPU is measured its other states are disabled;
-    whatever ends the command, they are set back. Needs root.
+    Wakes every CPU out of every idle state, by its timer and from other CPUs. Compares the median
+    with the exit latency that the state advertises. While a CPU is measured, its other states are
+    disabled; they are restored however the command ends. Needs root.
     """
     if load and mode == "userspace":
-        raise click.UsageError("--load loads the module, which --mode userspace does without")
+        raise click.UsageError(
+            "--mode userspace does not use the module that --load loads: give only one of them"
+        )
     if output and table and same(output, table):
-        raise click.UsageError(f"-o and --csv both name {output}: a file holds one of them")
+        raise click.UsageError(f"-o and --csv both name {output}: give them different files")
     here = machine.read(ROOT)
     wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
     _check_states(here, wish)
     if os.geteuid() != 0:
-        raise LightsleepError("measuring switches idle states on and off: run it as root (sudo)")
+        raise LightsleepError(
+            "measuring disables and enables idle states, which only root may do: use sudo"
+        )
     for path in (output, table):
         if path:
             check_writable(path)
@@ -166,8 +190,8 @@ def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backe
             if mode == "module" or load:
                 raise
             remarks = [
-                f"measured from user space, because {error.why}; with the module "
-                f"({error.remedy}), every sample proves its state, and ends at the interrupt"
+                f"measured from user space, because {error.why}. The module ({error.remedy}) "
+                "proves the state of every sample, and measures up to the interrupt"
             ]
     return stack.enter_context(userspace.attached(ROOT)), remarks
 

@@ -138,8 +138,8 @@ def parse_answer(text: str) -> list[Sample]:
     header, *lines = text.splitlines() or [""]
     if header.split() != COLUMNS:
         raise LightsleepError(
-            f"the module answers {header[:80]!r}, not with the columns that this lightsleep knows: "
-            "module and tool are of different versions"
+            f"the module's answer has unknown columns: {header[:80]!r}; "
+            "install the module and lightsleep in the same version"
         )
     samples = []
     for number, line in enumerate(lines, start=2):

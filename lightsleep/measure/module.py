@@ -44,7 +44,7 @@ def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
         if not (root / "sys/module" / NAME).is_dir():
             if not load:
                 raise NoModule(
-                    f"the kernel module {NAME} is not loaded", "let --load load or build it"
+                    f"the kernel module {NAME} is not loaded", "use --load to load or build it"
                 )
             _load()
             stack.callback(_unload)
@@ -58,13 +58,13 @@ def _check_debugfs(root: Path) -> None:
     locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
     if locked:
         raise NoModule(
-            f"the kernel is locked down ({locked[1]}), which closes debugfs",
+            f"the kernel is locked down ({locked[1]}), which makes debugfs unusable",
             "boot without Secure Boot or lockdown=",
         )
     if not _mounted(root):
         raise NoModule("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
     raise NoModule(
-        f"{NAME} is loaded, but /{FILES} is not there (the module of another version?)",
+        f"{NAME} is loaded, but /{FILES} does not exist; the module may be of another version",
         f"unload it (rmmod {NAME}) and use --load",
     )
 
@@ -103,11 +103,12 @@ def _build(folder: Path) -> Path:
         ) from error
     if not (headers / "Makefile").exists():
         raise NoModule(
-            f"{NAME} is not installed, and no headers of kernel {release} to build it with",
-            f"apt install linux-headers-{release} (or what your distribution calls them)",
+            f"{NAME} is not installed, and building it needs the headers of kernel {release}",
+            f"apt install linux-headers-{release} (on Debian; elsewhere the name differs)",
         )
     if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
-        raise NoModule(f"building {NAME} takes {' and '.join(missing)}", "install it")
+        tools = " and ".join(missing)
+        raise NoModule(f"building {NAME} needs {tools}", f"install {tools}")
     click.echo(f"building {NAME} for kernel {release}", err=True)
     shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
     make = ["make", "-C", str(folder), f"BUILD={headers}", "LIGHTSLEEP_TOOLS=1", "modules"]
@@ -118,7 +119,7 @@ def _build(folder: Path) -> Path:
 
 def _hint(refusal: str) -> str:
     if re.search(r"key|permitted", refusal, re.IGNORECASE):
-        return f"{refusal} (Secure Boot wants signed modules: sign it, or switch it off)"
+        return f"{refusal} (Secure Boot loads only signed modules: sign it, or disable Secure Boot)"
     return refusal
 
 

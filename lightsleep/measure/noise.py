@@ -72,11 +72,11 @@ def standing(machine: Machine) -> list[str]:
     notes = []
     clock = machine.environment["clocksource"]
     if clock in SLOW_CLOCKS:
-        notes.append(f"time is read from {clock}, which itself takes a microsecond or more")
+        notes.append(f"reading the clock source {clock} takes a microsecond or more")
     notes += say(
         (
             cpu.number,
-            f"a latency limit of {cpu.latency_limit_us} us (PM QoS) keeps out {state.name}",
+            f"a PM QoS latency limit of {cpu.latency_limit_us} us excludes {state.name}",
         )
         for cpu in machine.cpus.values()
         for state in cpu.states
@@ -84,7 +84,7 @@ def standing(machine: Machine) -> list[str]:
     )
     threads = {frozenset({cpu.number}) | cpu.siblings for cpu in machine.cpus.values()}
     if any(len(core) > 1 for core in threads):
-        notes.append("CPUs share cores: a core sleeps deeply only while all its CPUs do")
+        notes.append("CPUs share cores: a core sleeps deeply only while all its CPUs are idle")
     return notes
 
 

@@ -49,7 +49,7 @@ FIRST = 8
 TRIES = 4
 YIELD = 8
 
-UNKNOWN = "the loaded module does not know it"
+UNKNOWN = "the loaded module does not have this source"
 
 # What a sample takes beside its distance and the latency, for estimates only.
 OVERHEAD_NS = 50_000
@@ -136,9 +136,11 @@ def cells(
         src = source_cpu(machine, cpu, wish.source_cpu)
         others = [source for source in sources if source != "timer"]
         if src is None and others:
-            said.append((cpu.number, f"no other CPU to wake it by {', '.join(others)}"))
+            said.append((cpu.number, f"no other CPU can wake it by {', '.join(others)}"))
         elif src in cpu.siblings and others:
-            said.append((cpu.number, "woken from its own core, which so never sleeps"))
+            said.append(
+                (cpu.number, "the CPU that wakes it shares its core, so the core never sleeps")
+            )
         for source in sources:
             waker = cpu.number if source == "timer" else src
             if waker is not None:
@@ -167,7 +169,7 @@ def _destinations(machine: Machine, wish: Wish, notes: list[str]) -> list[Cpu]:
     spared = [cpu.number for cpu in machine.cpus.values() if cpu.reserved]
     if spared:
         notes.append(
-            f"CPU {cpulist.format(spared)} is set apart (isolated, nohz_full): only with -c"
+            f"CPU {cpulist.format(spared)} is isolated or in nohz_full=: use -c to measure it"
         )
     return [cpu for cpu in machine.cpus.values() if not cpu.reserved]
 
@@ -176,7 +178,9 @@ def _states(cpu: Cpu, wish: Wish, said: list[tuple[int, str]]) -> list[IdleState
     if wish.states:
         return [state for state in cpu.states if names(state) & set(wish.states)]
     disabled = (state.name for state in cpu.states if state.disabled)
-    said += ((cpu.number, f"{name} is disabled, measured only with --state") for name in disabled)
+    said += (
+        (cpu.number, f"{name} is disabled: name it with --state to measure it") for name in disabled
+    )
     return [state for state in cpu.states if not state.disabled]
 
 

@@ -40,13 +40,11 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
                 console.print()
             console.print(_of_cpu(cpu, rows), crop=False)
     console.print(
-        "\nAll in us. own: median minus that of the busy CPU, with its 95 % interval; "
-        "p50, p90, p99, max: as measured."
+        "\nAll values in us. p50, p90, p99, max: as measured. "
+        "own: p50 minus the p50 of the busy CPU, with its 95 % interval."
     )
     if any(_spared(row) for row in result.rows):
-        console.print(
-            "ipi*: the CPU polled and saw the wake, so that no IPI was sent, or few were."
-        )
+        console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
     invalid = [row for row in result.rows if row.invalid]
     if verbose and invalid:
         console.print()

@@ -143,7 +143,7 @@ def _batches(
     except KnobGone as error:
         if _stays_online(root, cpu.number, error):
             raise
-    notes.append(f"CPU {cpu.number} went offline: what was measured until then is kept")
+    notes.append(f"CPU {cpu.number} went offline: its samples up to then are kept")
 
 
 def _disturbed(

@@ -98,13 +98,12 @@ class UserspaceBackend:
         """Return what a reader of these samples must know of the mode, and of its noise."""
         notes = [
             "user space mode: a sample is the time until a thread runs, not until the interrupt; "
-            "the idle state is known for whole batches only",
-            "ipi is the wake-up of a thread from another CPU; whether it took an interrupt is "
-            "not known",
+            "the idle state is known only for a whole batch",
+            "ipi means that another CPU wakes a thread; whether it sends an interrupt is not known",
         ]
         if self._realtime is False:
             notes.append(
-                "no real-time priority (it takes root or CAP_SYS_NICE): other threads delay wakes"
+                "without real-time priority (root or CAP_SYS_NICE), other threads delay wakeups"
             )
         baseline = [sample for sample in samples if sample.requested == "busy" and sample.valid]
         for source in sorted({sample.source for sample in baseline}):
@@ -155,7 +154,7 @@ class UserspaceBackend:
                 self._process.kill()
                 raise LightsleepError(
                     f"CPU {batch.dest}, source {batch.source}: {batch.samples} wakes did not end "
-                    f"in {limit_s:.0f} s; does something of higher priority keep the CPU?"
+                    f"in {limit_s:.0f} s; a thread of higher priority may occupy the CPU"
                 )
             line = self._process.stdout.readline()
         if not line:

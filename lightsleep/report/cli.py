@@ -33,11 +33,13 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT)
     default="report.html",
     show_default=True,
     type=click.Path(path_type=Path, allow_dash=True),
-    help="The page to write; - for standard output.",
+    help="The page to write; - is standard output.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; write no page.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the figures as JSON instead of writing a page."
+)
 def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    """One self-contained HTML page from one or several result files, side by side."""
+    """Write one self-contained HTML page that shows one or several result files."""
     if as_json:
         documents = [{"file": str(path), **_summary(_load(path))} for path in results]
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
@@ -67,7 +69,7 @@ def _summary(loaded: Result) -> dict[str, Any]:
 def _check_output(output: Path, results: tuple[Path, ...]) -> None:
     """Refuse what would lose something, before any work is done."""
     if any(same(output, path) for path in results):
-        raise LightsleepError(f"{output} is a result to read: name another file with -o")
+        raise LightsleepError(f"{output} is one of the results: name another file with -o")
     check_writable(output)
 
 
