@@ -39,8 +39,11 @@ def _row(row: dict[str, Any]) -> Row:
 def _figures(figures: dict[str, Any] | None) -> Figures | None:
     if figures is None:
         return None
-    known = {key: figures[key] for key in Figures.__dataclass_fields__}
-    return Figures(**known | {"ci_ns": known["ci_ns"] and tuple(known["ci_ns"])})
+    known: dict[str, Any] = {
+        key: tuple(value) if isinstance(value := figures.get(key), list) else value
+        for key in Figures.__dataclass_fields__
+    }
+    return Figures(**known)
 
 
 def _check_rows(rows: list[dict[str, Any]]) -> None:

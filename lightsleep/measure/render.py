@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep import cpulist
-from lightsleep.measure.result import Figures, MeasureResult, Row
+from lightsleep.measure.result import Figures, HalfOpen, MeasureResult, Row
 from lightsleep.terminal import whole
 from lightsleep.units import us
 
@@ -45,6 +45,8 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
     )
     if any(_spared(row) for row in result.rows):
         console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
+    if verbose:
+        _print_percentiles(console, result.rows)
     invalid = [row for row in result.rows if row.invalid]
     if verbose and invalid:
         console.print()
@@ -53,6 +55,28 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
             console.print(Text(f"CPU {row.cpu} {row.name} by {row.source}, not counted: {reasons}"))
     for note in result.notes:
         console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def _print_percentiles(console: Console, rows: list[Row]) -> None:
+    """Print how sure the percentiles are, and of how many independent samples they are."""
+    console.print()
+    for row in rows:
+        if row.raw and row.raw.independent:
+            raw, ends = row.raw, (row.raw.p90_ci_ns, row.raw.p99_ci_ns)
+            said = ", ".join(
+                f"{name} {us(value)} {_reach(end)}"
+                for name, value, end in zip(
+                    ("p90", "p99"), (raw.p90_ns, raw.p99_ns), ends, strict=True
+                )
+            )
+            worth = f"{raw.count} samples, worth {raw.independent} independent ones"
+            console.print(Text(f"CPU {row.cpu} {row.name} by {row.source}: {said}; {worth}"))
+
+
+def _reach(ends: HalfOpen | None) -> str:
+    if ends is None:
+        return "(no interval)"
+    return f"[{us(ends[0])},{'' if ends[1] is None else us(ends[1])}]"
 
 
 def _table(title: str, first: str) -> Table:

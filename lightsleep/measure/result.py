@@ -30,12 +30,17 @@ VerdictKind = Literal[
 ]
 
 
+HalfOpen = tuple[float, float | None]
+
+
 @dataclass(frozen=True)
 class Figures:
     """Percentiles of ``count`` latencies.
 
-    ``ci_ns`` encloses the true median with a probability of 95 %; None where there are too few
-    samples to say so.
+    ``ci_ns`` encloses the true median with a probability of 95 %, ``p90_ci_ns`` and ``p99_ci_ns``
+    the other percentiles. None, for all of it or for its upper end, where there are too few samples
+    to say so. ``independent`` is how many independent samples these are worth for the median.
+    Results of an older lightsleep have neither.
     """
 
     count: int
@@ -44,6 +49,9 @@ class Figures:
     p99_ns: float
     max_ns: float
     ci_ns: tuple[float, float] | None
+    p90_ci_ns: HalfOpen | None = None
+    p99_ci_ns: HalfOpen | None = None
+    independent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,47 +2,64 @@
 """What a list of latencies says, without assuming how they are distributed. No side effects.
 
 Percentiles are order statistics: a latency that was measured, never one between two of them. So
-are the ends of the interval of the median (``order.py``), which fewer than six samples do not have.
-
-The baseline's median is subtracted from every latency. Its own uncertainty goes into the interval:
-lowest minus highest, highest minus lowest, which encloses the true difference wherever both
-intervals enclose their medians.
+are the ends of their intervals (``order.py``), for as many independent samples as these are worth.
+The baseline's median is subtracted from every latency; its own uncertainty goes into the intervals.
 """
 
 from collections.abc import Sequence
 
-from lightsleep.measure.result import Figures
-from lightsleep.order import percentile, ranks
+from lightsleep.measure.result import Figures, HalfOpen
+from lightsleep.order import difference, independent, interval, percentile
 
 
 def summarise(latencies_ns: Sequence[int]) -> Figures | None:
-    """Summarise latencies, in any order; None where there are none."""
+    """Summarise latencies, in the order in which they were taken; None where there are none."""
     if not latencies_ns:
         return None
     ordered = sorted(latencies_ns)
-    n = len(ordered)
-    low, high = ranks(n)
+    p50_ns = percentile(ordered, 50)
+    low_ns, high_ns = interval(latencies_ns, 50)
     return Figures(
-        count=n,
-        p50_ns=percentile(ordered, 50),
+        count=len(ordered),
+        p50_ns=p50_ns,
         p90_ns=percentile(ordered, 90),
         p99_ns=percentile(ordered, 99),
         max_ns=ordered[-1],
-        ci_ns=(ordered[low - 1], ordered[high - 1]) if low and high else None,
+        ci_ns=None if low_ns is None or high_ns is None else (low_ns, high_ns),
+        p90_ci_ns=_half_open(latencies_ns, 90),
+        p99_ci_ns=_half_open(latencies_ns, 99),
+        independent=independent(latencies_ns, p50_ns),
     )
+
+
+def _half_open(latencies_ns: Sequence[int], percent: int) -> HalfOpen | None:
+    low_ns, high_ns = interval(latencies_ns, percent)
+    return None if low_ns is None else (low_ns, high_ns)
 
 
 def subtract(raw: Figures, baseline: Figures) -> Figures:
     """Return ``raw`` without what waking a busy CPU costs."""
-    cost = baseline.p50_ns
-    ci = None
+    cost_ns = baseline.p50_ns
+    ci_ns = None
     if raw.ci_ns and baseline.ci_ns:
-        ci = (raw.ci_ns[0] - baseline.ci_ns[1], raw.ci_ns[1] - baseline.ci_ns[0])
+        ci_ns = difference(raw.p50_ns, raw.ci_ns, cost_ns, baseline.ci_ns)
     return Figures(
         count=raw.count,
-        p50_ns=raw.p50_ns - cost,
-        p90_ns=raw.p90_ns - cost,
-        p99_ns=raw.p99_ns - cost,
-        max_ns=raw.max_ns - cost,
-        ci_ns=ci,
+        p50_ns=raw.p50_ns - cost_ns,
+        p90_ns=raw.p90_ns - cost_ns,
+        p99_ns=raw.p99_ns - cost_ns,
+        max_ns=raw.max_ns - cost_ns,
+        ci_ns=ci_ns,
+        p90_ci_ns=_without(raw.p90_ns, raw.p90_ci_ns, baseline),
+        p99_ci_ns=_without(raw.p99_ns, raw.p99_ci_ns, baseline),
+        independent=raw.independent,
     )
+
+
+def _without(value_ns: float, ci_ns: HalfOpen | None, baseline: Figures) -> HalfOpen | None:
+    if ci_ns is None or baseline.ci_ns is None:
+        return None
+    low_ns, high_ns = ci_ns
+    bounded = (low_ns, value_ns if high_ns is None else high_ns)
+    low, high = difference(value_ns, bounded, baseline.p50_ns, baseline.ci_ns)
+    return low, None if high_ns is None else high

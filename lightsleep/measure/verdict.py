@@ -36,10 +36,11 @@ With that interval, in this order:
 5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower; but not
    where there was so much noise that a busy wake, too, takes longer than that range. Wholly below:
    *pessimistic*.
-6. Wider than the range: it could mean anything. With noise, *too noisy*, with the reason. Without,
-   the width shrinks with the square root of the number of samples: *too few*, with how many are
-   missing, unless that is more than a run can take (MAX_SAMPLES).
-7. Otherwise it *agrees*: nothing speaks against it.
+6. Wholly within the range, ends included: it *agrees*.
+7. Otherwise the interval holds values on both sides of an end of the range, and nobody can tell.
+   With noise, *too noisy*, with the reason. Without, the interval shrinks with the square root of
+   the number of samples: *too few*, with how many more it takes until this median is told from that
+   end, unless that is more than a run can take (MAX_SAMPLES).
 """
 
 import math
@@ -116,8 +117,9 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     raw, subtracted = evidence.raw, evidence.subtracted
     assert raw
     if raw.ci_ns is None:
-        missing = max(1, MIN_SAMPLES - raw.count)
-        return Verdict("too-few", None, missing, f"{missing} more needed")
+        worth = (raw.independent or raw.count) / raw.count
+        missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)
+        return _cannot_tell(missing)
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     if evidence.advertised_us is None:
@@ -143,17 +145,33 @@ def _compared(evidence: Evidence) -> Verdict:
     if high < accepted[0]:
         by = _by(1 / ratio if ratio else None, 1000 * advertised_us - own.p50_ns)
         return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
-    wider = (high - low) / (accepted[1] - accepted[0])
-    if wider <= 1 and not slower:
+    if accepted[0] <= low and high <= accepted[1]:
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
         text = f"{us(low)} to {us(high)} us: {noise}"
         return Verdict("too-noisy", None, None, text)
-    needed = math.ceil(raw.count * wider**2)
+    needed = raw.count * _times(own.p50_ns, (low, high), accepted) ** 2
     if needed > MAX_SAMPLES:
-        return Verdict("too-noisy", None, None, "varies too much from wake to wake")
-    missing = needed - raw.count
-    return Verdict("too-few", None, missing, f"{missing} more needed")
+        text = f"{us(low)} to {us(high)} us: too close to what is accepted, or too scattered"
+        return Verdict("too-noisy", None, None, text)
+    return _cannot_tell(max(1, math.ceil(needed) - raw.count))
+
+
+def _cannot_tell(missing: int) -> Verdict:
+    return Verdict("too-few", None, missing, f"cannot tell, {missing} more samples needed")
+
+
+def _times(
+    median_ns: float, interval_ns: tuple[float, float], accepted_ns: tuple[float, float]
+) -> float:
+    """Return how many times narrower the interval must be to hold no end of the range."""
+    low, high = interval_ns
+    times = 1.0
+    for end in accepted_ns:
+        if low < end < high:
+            reach = high - median_ns if end > median_ns else median_ns - low
+            times = max(times, reach / abs(end - median_ns)) if end != median_ns else math.inf
+    return times
 
 
 def _by(factor: float | None, difference_ns: float) -> str:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Order statistics: against numpy and scipy, and how often intervals hold what they should.
+
+Simulations have fixed seeds; what they are asked leaves room for 3 standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom, expon, lognorm, norm
+
+from lightsleep.order import difference, independent, interval, percentile, ranks
+
+Floats = NDArray[np.float64]
+LATENCIES = st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=300)
+RUNS = 1000
+
+
+@given(LATENCIES, st.sampled_from([50, 90, 99, 100]))
+def test_percentiles_as_numpy_has_them(latencies: list[int], percent: int) -> None:
+    expected = np.percentile(latencies, percent, method="inverted_cdf")
+    assert percentile(sorted(latencies), percent) == expected
+
+
+@pytest.mark.parametrize("n", [*range(1, 200), 1000, 4999, 10_000])
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_ranks_are_the_closest_with_95_percent(n: int, percent: int) -> None:
+    low, high = ranks(n, percent)
+    q = percent / 100
+    assert binom.cdf((low or 0) - 1, n, q) <= 0.025 + 1e-9
+    assert binom.cdf(low or 0, n, q) > 0.025 - 1e-9
+    if high is None:
+        assert binom.sf(n - 1, n, q) > 0.025 - 1e-9
+    else:
+        assert binom.sf(high - 1, n, q) <= 0.025 + 1e-9
+        assert high == 1 or binom.sf(high - 2, n, q) > 0.025 - 1e-9
+
+
+def test_the_median_is_bounded_from_six_samples_on_and_p99_from_368() -> None:
+    assert next(n for n in range(1, 400) if ranks(n)[0]) == 6
+    assert next(n for n in range(1, 400) if ranks(n, 99)[1]) == 368
+
+
+@given(LATENCIES, st.sampled_from([50, 90, 99]))
+def test_an_interval_holds_the_percentile_and_consists_of_samples(
+    latencies: list[int], percent: int
+) -> None:
+    low, high = interval(latencies, percent)
+    middle = percentile(sorted(latencies), percent)
+    assert low is None or (low in latencies and low <= middle)
+    assert high is None or (high in latencies and high >= middle)
+
+
+def held(samples: Floats, percent: int, truth: float) -> float:
+    """Return in which share of runs the interval holds the true percentile."""
+    hits = 0
+    for run in samples:
+        low, high = interval(run.tolist(), percent)
+        hits += (low is None or low <= truth) and (high is None or truth <= high)
+    return hits / len(samples)
+
+
+@pytest.mark.parametrize("n", [20, 200])
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_intervals_hold_the_percentile_of_independent_samples(n: int, percent: int) -> None:
+    samples = np.random.default_rng(5).exponential(size=(RUNS, n))
+    assert held(samples, percent, float(expon.ppf(percent / 100))) >= 0.93
+
+
+def correlated(n: int, rho: float, runs: int = RUNS) -> Floats:
+    """Return runs of samples of which each resembles the one before."""
+    rng = np.random.default_rng(6)
+    series = np.empty((runs, n))
+    series[:, 0] = rng.normal(size=runs)
+    for i in range(1, n):
+        series[:, i] = rho * series[:, i - 1] + math.sqrt(1 - rho**2) * rng.normal(size=runs)
+    skewed: Floats = np.exp(series)  # latencies have a tail
+    return skewed
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.8])
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_intervals_hold_the_percentile_of_correlated_samples(rho: float, percent: int) -> None:
+    truth = float(np.exp(norm.ppf(percent / 100)))
+    assert held(correlated(400, rho), percent, truth) >= 0.9
+
+
+def test_correlated_samples_taken_for_independent_would_not() -> None:
+    low, high = ranks(400)
+    assert low
+    assert high
+    runs = np.sort(correlated(400, 0.8), axis=1)
+    assert ((runs[:, low - 1] <= 1) & (runs[:, high - 1] >= 1)).mean() < 0.75
+
+
+def test_how_much_samples_are_worth() -> None:
+    rng = np.random.default_rng(2)
+    worth = [independent(run, 0) for run in rng.normal(size=(100, 400)).tolist()]
+    assert np.mean(worth) > 300
+    assert independent([1.0] * 50, 1.0) == 50
+    # All small ones first, then all large ones: two samples, if that.
+    assert independent([0.0] * 200 + [1.0] * 200, 0.0) < 10
+
+
+@pytest.mark.parametrize("n", [40, 200])
+def test_an_interval_of_a_difference_holds_it_in_95_percent(n: int) -> None:
+    rng = np.random.default_rng(9)
+    state, busy = rng.lognormal(3, 0.3, (RUNS, n)), rng.exponential(2, (RUNS, n))
+    truth = float(lognorm.median(0.3, scale=math.exp(3)) - expon.median(scale=2))
+    hits = 0
+    for ours, theirs in zip(state.tolist(), busy.tolist(), strict=True):
+        low, high = ranks(n)
+        assert low
+        assert high
+        ours.sort()
+        theirs.sort()
+        ends = difference(
+            percentile(ours, 50),
+            (ours[low - 1], ours[high - 1]),
+            percentile(theirs, 50),
+            (theirs[low - 1], theirs[high - 1]),
+        )
+        hits += ends[0] <= truth <= ends[1]
+    assert 0.94 <= hits / RUNS <= 0.98
