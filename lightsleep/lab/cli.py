@@ -240,8 +240,8 @@ def shell(
 ) -> None:
     """Boot a guest to a prompt; Ctrl-A X ends it.
 
-    Changes to its root are lost at the end. The guest has perf, python3 and lightsleep; our modules
-    are in /usr/lib/lightsleep/modules.
+    Changes to its root are lost at the end. The guest has perf, python3 and lightsleep (python3 -m
+    lightsleep); our modules are in /usr/lib/lightsleep/modules.
     """
     if vcpus % threads:
         raise click.UsageError(f"{vcpus} CPUs cannot form cores of {threads} threads each")
