@@ -72,7 +72,7 @@ static DEFINE_PER_CPU(bool, asleep);
 
 static bool spin;
 module_param(spin, bool, 0444);
-MODULE_PARM_DESC(spin, "wait for an interrupt without halting, so that a state takes its latency and no more");
+MODULE_PARM_DESC(spin, "wait for interrupts without halting, so that a state takes exactly its latency (default: off)");
 
 static struct cpuidle_device __percpu *devices;
 static enum cpuhp_state hotplug_state;
@@ -209,7 +209,7 @@ static void attach_to_interrupts(void)
 	for_each_kernel_tracepoint(attach, NULL);
 	for (int i = 0; i < ARRAY_SIZE(beginnings); i++) {
 		if (!beginnings[i].tracepoint)
-			pr_warn("no tracepoint %s: what it announces is served before the latency\n",
+			pr_warn("no tracepoint %s: its handler runs before the exit latency has passed\n",
 				beginnings[i].name);
 	}
 }
@@ -229,16 +229,16 @@ static void detach_from_interrupts(void)
 static const char *parse_name(const char *text, char *name)
 {
 	if (!text || !*text)
-		return "has no name";
+		return "the name is missing";
 	for (const char *c = text; *c; c++) {
 		if (!isascii(*c) || (!isalnum(*c) && !strchr("-_.", *c)))
-			return "a name has letters, digits, '-', '_' and '.' only";
+			return "a name can have letters, digits, '-', '_' and '.' only";
 	}
 	if (strscpy(name, text, CPUIDLE_NAME_LEN) < 0)
-		return "a name has 15 characters at most";
+		return "a name can have 15 characters at most";
 	for (int i = 0; i < driver.state_count; i++) {
 		if (!strcmp(driver.states[i].name, name))
-			return "this name is taken by an item before";
+			return "an earlier item has this name";
 	}
 	return NULL;
 }
@@ -260,9 +260,9 @@ static const char *parse_times(char **rest, struct cpuidle_state *state, u32 *re
 	if (state->target_residency < state->exit_latency)
 		return "the residency is below the latency";
 	if (before && state->exit_latency <= before->exit_latency)
-		return "the latency must be above that of the item before";
+		return "the latency must be above that of the previous item";
 	if (before && state->target_residency <= before->target_residency)
-		return "the residency must be above that of the item before";
+		return "the residency must be above that of the previous item";
 
 	real = strsep(rest, ":");
 	if (!real)
@@ -272,7 +272,7 @@ static const char *parse_times(char **rest, struct cpuidle_state *state, u32 *re
 	else if (!parse_us(real, LATENCY_MAX_US, real_us))
 		return "real_latency_us must be a number from 0 to 100000, or never";
 	if (*rest)
-		return "has more than four fields";
+		return "there are more than four fields";
 	return NULL;
 }
 
@@ -283,7 +283,7 @@ static const char *parse_state(char *item)
 	const char *wrong;
 
 	if (driver.state_count == CPUIDLE_STATE_MAX)
-		return "is one too many, 10 states at most";
+		return "there can be 10 states at most";
 	memset(state, 0, sizeof(*state));
 	wrong = parse_name(strsep(&item, ":"), state->name);
 	if (!wrong)
@@ -351,7 +351,7 @@ static const struct kernel_param_ops states_ops = {
 	.get = states_get,
 };
 module_param_cb(states, &states_ops, NULL, 0444);
-MODULE_PARM_DESC(states, "name:latency_us:residency_us[:real_latency_us|:never],... by depth, 10 at most");
+MODULE_PARM_DESC(states, "idle states: name:latency_us:residency_us[:real_latency_us|:never],... shallowest first, 10 at most");
 
 /* CPU hotplug. Runs on the CPU itself. */
 
@@ -365,7 +365,7 @@ static int synthetic_cpu_online(unsigned int cpu)
 	ret = cpuidle_register_device(dev);
 	/* A CPU without us idles as before; that is no reason to keep it offline. */
 	if (ret)
-		pr_warn("CPU %u: no idle states: error %d\n", cpu, ret);
+		pr_warn("CPU %u has no idle states: error %d\n", cpu, ret);
 	return 0;
 }
 
@@ -380,7 +380,7 @@ static int __init synthetic_init(void)
 	int ret;
 
 	if (!driver.state_count) {
-		pr_err("states: is missing: name:latency_us:residency_us[:real_latency_us|:never],...\n");
+		pr_err("states: missing; give name:latency_us:residency_us[:real_latency_us|:never],...\n");
 		return -EINVAL;
 	}
 	ret = idle_driver_register(&driver);
@@ -419,5 +419,5 @@ static void __exit synthetic_exit(void)
 
 module_init(synthetic_init);
 module_exit(synthetic_exit);
-MODULE_DESCRIPTION("cpuidle driver with idle states as the user asks for them");
+MODULE_DESCRIPTION("cpuidle driver with the idle states that the user gives");
 MODULE_LICENSE("GPL");

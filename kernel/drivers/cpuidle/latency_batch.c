@@ -355,7 +355,8 @@ static int wait_for_end(struct latency_batch *b, struct latency_error *error)
 	if (left < 0)
 		return latency_refuse(error, left, "interrupted");
 	if (!left)
-		return latency_refuse(error, -ETIMEDOUT, "not done within %d s", BATCH_TIMEOUT_S);
+		return latency_refuse(error, -ETIMEDOUT, "the batch did not end within %d s",
+				      BATCH_TIMEOUT_S);
 	if (READ_ONCE(b->error))
 		return latency_refuse(error, -ENODEV, "%s", b->error);
 	return 0;

@@ -219,7 +219,7 @@ static int check_line(const struct line *line, const struct wake_source *source,
 		return latency_refuse(error, -EINVAL, "min_ns: is larger than max_ns");
 	if (value[KEY_SAMPLES] * value[KEY_MAX_NS] > TOTAL_MAX_NS)
 		return latency_refuse(error, -EINVAL,
-				      "samples: times max_ns must not be over 60 s");
+				      "samples: samples times max_ns must be 60 s at most");
 	return 0;
 }
 
@@ -376,7 +376,7 @@ static int run_text(char *text, size_t length, struct answer *answer)
 	if (is_text(text, length))
 		ret = read_request(text, &request, &error);
 	else
-		ret = latency_refuse(&error, -EINVAL, "not one line of text");
+		ret = latency_refuse(&error, -EINVAL, "the request is not one line of text");
 	if (!ret) {
 		samples = kvcalloc(request.samples, sizeof(*samples), GFP_KERNEL);
 		if (samples)
@@ -586,5 +586,5 @@ static void __exit latency_test_exit(void)
 
 module_init(latency_test_init);
 module_exit(latency_test_exit);
-MODULE_DESCRIPTION("Measures what it costs to wake a CPU from its idle states");
+MODULE_DESCRIPTION("Measure what it costs to wake a CPU from its idle states");
 MODULE_LICENSE("GPL");

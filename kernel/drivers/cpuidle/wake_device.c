@@ -146,7 +146,7 @@ static int device_start(struct virtio_device *vdev)
 static void device_stop(struct virtio_device *vdev)
 {
 	device_use(false);
-	latency_batch_abort_source(&wake_device, "the device was taken away");
+	latency_batch_abort_source(&wake_device, "the device was removed");
 	virtio_reset_device(vdev);
 	vdev->config->del_vqs(vdev);
 }
@@ -184,7 +184,7 @@ static int device_probe(struct virtio_device *vdev)
 	int ret = -ENOMEM;
 
 	if (!device_claim(vdev)) {
-		dev_info(&vdev->dev, "left alone, as another one is in use already\n");
+		dev_info(&vdev->dev, "not used: the module already has another entropy device\n");
 		return -ENODEV;
 	}
 	entropy.buffer = kmalloc(REQUEST_BYTES, GFP_KERNEL);

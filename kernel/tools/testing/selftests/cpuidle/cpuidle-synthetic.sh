@@ -61,15 +61,15 @@ shows_the_states_as_given() {
 
 refuses_nonsense() {
 	unload
-	refuses "$TEN,b:100000:10000000" 'item 11, .*: is one too many, 10 states at most'
-	refuses '' 'item 1, "": has no name'
-	refuses 'C1:1:1,' 'item 2, "": has no name'
-	refuses ',C1:1:1' 'item 1, "": has no name'
-	refuses ':1:1' 'item 1, ":1:1": has no name'
-	refuses '"C 1:1:1"' "item 1, \"C 1:1:1\": a name has letters"
-	refuses 'C/1:1:1' "item 1, \"C/1:1:1\": a name has letters"
-	refuses 'sixteen-letters-:1:1' 'item 1, .*: a name has 15 characters at most'
-	refuses 'C1:1:1,C2:2:2,C1:3:3' 'item 3, "C1:3:3": this name is taken by an item before'
+	refuses "$TEN,b:100000:10000000" 'item 11, .*: there can be 10 states at most'
+	refuses '' 'item 1, "": the name is missing'
+	refuses 'C1:1:1,' 'item 2, "": the name is missing'
+	refuses ',C1:1:1' 'item 1, "": the name is missing'
+	refuses ':1:1' 'item 1, ":1:1": the name is missing'
+	refuses '"C 1:1:1"' "item 1, \"C 1:1:1\": a name can have letters"
+	refuses 'C/1:1:1' "item 1, \"C/1:1:1\": a name can have letters"
+	refuses 'sixteen-letters-:1:1' 'item 1, .*: a name can have 15 characters at most'
+	refuses 'C1:1:1,C2:2:2,C1:3:3' 'item 3, "C1:3:3": an earlier item has this name'
 	for number in '' -1 x 0x1 1.5 1e3 +1 100001 4294967297 99999999999999999999; do
 		refuses "C1:$number:1" 'item 1, .*: latency_us must be a number from 0 to 100000$'
 		refuses "C1:1:1:$number" \
@@ -80,14 +80,14 @@ refuses_nonsense() {
 	refuses 'C1:1:10000001' 'item 1, .*: residency_us must be a number from 0 to 10000000$'
 	refuses 'C1:1:4294967297' 'item 1, .*: residency_us must be a number'
 	refuses 'C1:1:1:NEVER' 'item 1, .*: real_latency_us must be'
-	refuses 'C1:1:1:1:1' 'item 1, .*: has more than four fields'
+	refuses 'C1:1:1:1:1' 'item 1, .*: there are more than four fields'
 	refuses 'C1:5:3' 'item 1, "C1:5:3": the residency is below the latency'
-	refuses 'C1:5:6,C2:5:9' 'item 2, "C2:5:9": the latency must be above that of the item before'
-	refuses 'C1:5:9,C2:6:9' 'item 2, "C2:6:9": the residency must be above that of the item before'
-	refuses "$(head -c 900 /dev/zero | tr '\0' x)" 'item 1, "x*": a name has 15 characters'
+	refuses 'C1:5:6,C2:5:9' 'item 2, "C2:5:9": the latency must be above that of the previous item'
+	refuses 'C1:5:9,C2:6:9' 'item 2, "C2:6:9": the residency must be above that of the previous item'
+	refuses "$(head -c 900 /dev/zero | tr '\0' x)" 'item 1, "x*": a name can have 15 characters'
 	mark_log
 	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads without states"
-	last_message "$MODULE: states: is missing: name:latency_us" || fail "does not say what is missing"
+	last_message "$MODULE: states: missing; give name:latency_us" || fail "does not say what is missing"
 }
 
 survives_random_parameters() {

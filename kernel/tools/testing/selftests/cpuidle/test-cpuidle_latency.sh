@@ -370,7 +370,7 @@ refuses_nonsense() {
 	done
 	refused "$invalid" 'min_ns: is larger than max_ns' \
 		"source=ipi src=0 dest=1 state=any samples=1 min_ns=2000 max_ns=1999"
-	refused "$invalid" 'samples: times max_ns must not be over 60 s' \
+	refused "$invalid" 'samples: samples times max_ns must be 60 s at most' \
 		"source=ipi src=0 dest=1 state=any samples=61 min_ns=1000 max_ns=1000000000"
 	refused "$invalid" 'timeout_ns: must be a number from 1000000 to 10000000000' \
 		"$good timeout_ns=999999"
@@ -382,12 +382,12 @@ refuses_nonsense() {
 	refused 'No such device' 'src: CPU 8191 is not online' \
 		"source=ipi src=8191 dest=1 state=any samples=10 $DISTANCES"
 
-	refused "$invalid" 'not one line of text' "$good
+	refused "$invalid" 'the request is not one line of text' "$good
 $good"
-	refused "$invalid" 'not one line of text' "$good$(printf '\t\033[2J')"
+	refused "$invalid" 'the request is not one line of text' "$good$(printf '\t\033[2J')"
 	exec 3<> $FILES/run
 	! printf 'source=ipi\0src=0\n' 2> /dev/null >&3 || fail "takes a NUL"
-	[ "$(cat <&3)" = "error: not one line of text" ] || fail "does not say what is wrong with a NUL"
+	[ "$(cat <&3)" = "error: the request is not one line of text" ] || fail "does not say what is wrong with a NUL"
 	exec 3>&-
 	still_works
 }
