@@ -180,7 +180,8 @@ def _lightsleep(value: str, around: Around) -> list[Change]:
     passed = {"not-root"} | ({"other-driver"} if makes_room else set())
     passed |= {"not-built", "unsigned", "not-enrolled"} if around.module_file else set()
     if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
-        raise around.refuse("; ".join(f"{x.what}. {x.fix}" for x in in_the_way))
+        why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
+        raise CannotSet(f"{around.text} cannot be set here:{why}")
     file = around.module_file
     how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
     words = tuple(f"{name}={text}" for name, text in parameters.items())
