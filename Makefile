@@ -29,7 +29,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo kernel series test check check-quick check-more lint bench-policy man clean clean-cache
+.PHONY: help demo kernel series test check check-quick check-more lint results bench-policy man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -106,6 +106,11 @@ check-more: ## selftests in more kernels, some built from source: with teo; with
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -v -m more
+
+results: ## write the pages of docs/results from their JSON files
+	$(call packages,python3 python3-venv)
+	$(call environment,lab)
+	$(PYTHON) scripts/results.py docs/results
 
 bench-policy: ## the polling policy beside other rules, and what an update of it costs
 	$(call packages,python3 python3-venv $(BENCH_PACKAGES))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from lightsleep.lab.experiment import Metric
 from lightsleep.lab.guest import Guest
 
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "5000")
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "3000")
 
 SCHED_PIPE_S = Metric(
     "sched_pipe_s",

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lightsleep import __version__
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import emulator, hosttime
@@ -37,6 +38,7 @@ from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
 from lightsleep.lab.vm import Hardware
 from lightsleep.scan.collect import cpu_model
+from lightsleep.sources import commit
 
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
@@ -290,6 +292,7 @@ def attempt(
             "host": host_facts(hardware[experiment.arms[0].name].arch)
             | {"other_load_pct": round(other_pct, 1)},
             "arch": machine.arch,
+            "source": {"version": __version__, "commit": commit()},
             "guests": facts,
         },
         protocol={

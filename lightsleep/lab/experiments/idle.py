@@ -15,8 +15,8 @@ from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
 
-MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "25")
-SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "4000")
+MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "15")
+SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "2500")
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 WAKE_BOUND = (SCHED_PIPE_S.name, "sched_seccomp_notify_s")
 
@@ -91,5 +91,5 @@ EXPERIMENT = Experiment(
         Claim("lightsleep", "stock", ("sched_messaging_s",), at_most=1.2),
         Claim("lightsleep", "stock", (IDLE_RESIDENCY.name,), at_least=-0.5),
     ),
-    rest_s=4,
+    rest_s=2,
 )

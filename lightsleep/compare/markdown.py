@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A comparison as a page of Markdown: what the documentation links to, and never copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.analysis import (
+    ArmAnalysis,
+    MetricAnalysis,
+    analyse,
+    judge_claims,
+    limit_of,
+)
+from lightsleep.compare.method import Comparison, Verdict
+from lightsleep.compare.result import CompareResult
+
+
+def page(result: CompareResult, file: str, *, declared_later: bool = False) -> str:
+    """Return the page of a result; ``file`` is the name of its file, beside the page.
+
+    ``declared_later`` says that the claims are not of the result, but of today's experiment.
+    """
+    metrics, limit = analyse(result), limit_of(result)
+    parts = [
+        "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
+        f"<!-- Written by make results from {file}: do not edit. -->",
+        f"# {_text(result.title)}",
+        _text(words.headline(result, metrics)),
+        *_claims(result, declared_later),
+        *_control(metrics, result.baseline),
+        "## Figures",
+        "Medians of each arm alone with their 95 % confidence intervals. Arms are compared within "
+        f"rounds; the interval of an effect is in brackets. How to read {words.DETECTABLE}.",
+        *(_metric(metric, result.baseline, limit) for metric in metrics),
+        "## How it was measured",
+        f"    {_command(result)}",
+        _origin(result, file),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _claims(result: CompareResult, declared_later: bool) -> list[str]:
+    claims = judge_claims(result)
+    if not claims:
+        return []
+    rows = [
+        (words.OUTCOMES[x.outcome], words.claim(x.claim, x.metrics), words.outcome(x))
+        for x in claims
+    ]
+    later = "The claims were declared after this run." if declared_later else ""
+    return ["## Claims", later, _table(("", "claim", "outcome"), rows)]
+
+
+def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
+    said = words.control_sentences(metrics, baseline)
+    return [f"{'' if well else '**Warning:** '}Control: {_text(text)}." for well, text in said]
+
+
+def _metric(metric: MetricAnalysis, baseline: str, limit: str | None) -> str:
+    headings = ["arm", "median", f"against {baseline}", *([f"against {limit}"] if limit else [])]
+    unit = metric.metric.unit
+    rows = [
+        (
+            arm.name,
+            _median(arm, unit),
+            _against(arm.baseline, unit),
+            *([_against(arm.limit, unit)] if limit else []),
+        )
+        for arm in metric.arms
+    ]
+    return f"### {_text(metric.metric.title)}\n\n{_text(metric.metric.description)}\n\n" + _table(
+        headings, rows
+    )
+
+
+def _median(arm: ArmAnalysis, unit: str) -> str:
+    if arm.summary is None:
+        return "no samples"
+    ends = units.span(arm.summary.ci_low, arm.summary.ci_high, unit)
+    return f"{units.value(arm.summary.median, unit)} ({ends})"
+
+
+def _against(comparison: Comparison | None, unit: str) -> str:
+    if comparison is None:
+        return ""
+    said = f"{words.MARKS[comparison.verdict]} {words.finding(comparison, unit)}"
+    if comparison.verdict in (Verdict.SAME, Verdict.TOO_FEW):
+        return said
+    return f"{said} ({words.effect_interval(comparison, unit)})"
+
+
+def _command(result: CompareResult) -> str:
+    arch = result.environment.get("arch", "x86_64")
+    other = "" if arch == "x86_64" else f" --arch {arch}"
+    runs, seed = result.protocol["runs"], result.protocol["seed"]
+    return f"lightsleep lab compare {result.experiment}{other} --runs {runs} --seed {seed}"
+
+
+def _origin(result: CompareResult, file: str) -> str:
+    host = result.environment.get("host", {})
+    source = result.environment.get("source", {})
+    facts = {
+        "date": result.created[:10],
+        "host": host.get("cpu_model"),
+        "CPUs of the host": host.get("cpus"),
+        "other load on the host": _percent(host.get("other_load_pct")),
+        "QEMU": host.get("qemu"),
+        "accelerator": result.environment.get("accelerator", {}).get("name"),
+        "kernels": ", ".join(_kernels(result)),
+        "commit": source.get("commit") or "not recorded",
+        "raw samples": f"[{file}]({file})",
+    }
+    return _table(("", ""), [(key, str(fact)) for key, fact in facts.items() if fact])
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:g} %"
+
+
+def _kernels(result: CompareResult) -> list[str]:
+    guests = result.environment.get("guests", {})
+    return list(
+        dict.fromkeys(str(guest["kernel"]) for guest in guests.values() if "kernel" in guest)
+    )
+
+
+def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = [_text(heading) for heading in headings]
+    lines = [heads, ["---"] * len(heads), *([_text(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _text(text: str) -> str:
+    """Return text as Markdown shows it, in one line."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pages of results are what ``make results`` makes of their files, and hold their figures."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from results import made_up
+
+from lightsleep.compare.markdown import page
+from lightsleep.files import write_json
+
+ROOT = Path(__file__).parent.parent
+RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+spec = importlib.util.spec_from_file_location("results_script", ROOT / "scripts/results.py")
+assert spec
+assert spec.loader
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_page_of_a_result_is_up_to_date(path: Path) -> None:
+    written = path.with_suffix(".md")
+    assert written.exists(), "run make results"
+    assert written.read_text() == script.page_of(path), "run make results"
+
+
+def test_every_page_of_a_result_has_its_file() -> None:
+    pages = sorted((ROOT / "docs/results").glob("*.md"))
+    assert [path.with_suffix(".json") for path in pages] == RESULTS
+
+
+def test_a_page_says_what_the_terminal_says() -> None:
+    text = page(made_up(), "made-up.json")
+    for said in (
+        "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock",
+        "| ✔ | sched pipe: lightsleep / idle=poll is at most 1.25 | held: 1.15 (95 % CI",
+        "| lightsleep | 0.368 s (0.361 to 0.375 s) | ✔ 5.98 × faster (95 % CI",
+        "Control: no difference shown, as it must be",
+        "lightsleep lab compare idle --runs 10 --seed 1",
+        "| commit | not recorded |",
+        "[made-up.json](made-up.json)",
+    ):
+        assert said in text
+    assert "declared after" not in text
+
+
+def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
+    result = made_up()
+    result.claims = []
+    result.roles["idle=poll"] = "limit"
+    write_json(tmp_path / "old.json", result.to_json())
+    assert "The claims were declared after this run." in script.page_of(tmp_path / "old.json")
+
+
+def test_names_are_not_markup() -> None:
+    result = made_up()
+    result.title = "a | b\n# <c> *d*"
+    assert "# a \\| b # &lt;c> \\*d\\*\n" in page(result, "x.json")
