@@ -17,7 +17,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
 	kmod xz-utils zstd git patch
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
-	device-tree-compiler acpica-tools
+	device-tree-compiler acpica-tools trace-cmd linux-perf
 BENCH_PACKAGES := gcc libc6-dev valgrind
 
 OUT := out

@@ -30,10 +30,15 @@ VERBS = {
         "measure",
         "Measure what a wakeup costs; check advertised latencies.",
     ),
+    "record": (
+        "lightsleep.record.cli",
+        "record",
+        "Record idle periods and wakeups of a real workload.",
+    ),
     "report": (
         "lightsleep.report.cli",
         "report",
-        "Write one self-contained HTML page from result files.",
+        "Write one self-contained HTML page from results and recordings.",
     ),
     "enable": (
         "lightsleep.enable.cli",

@@ -322,7 +322,7 @@ GUEST_SUITE = "trixie"
 GUEST_PACKAGES = (
     *("base-files", "dash", "bash", "coreutils", "grep", "sed", "util-linux", "procps", "kmod"),
     *("busybox-static", "linux-perf", "python3-minimal", "python3-click", "python3-rich"),
-    *("fio", "sockperf", "rt-tests"),
+    *("fio", "sockperf", "rt-tests", "trace-cmd"),
 )
 
 PROGRAM_PACKAGES = (

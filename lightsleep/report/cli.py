@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -11,12 +12,16 @@ from typing import Any
 
 import click
 
+from lightsleep import terminal
 from lightsleep.compare import analysis, result
 from lightsleep.document import Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
+from lightsleep.periods.lost import TimeLost, time_lost
+from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
+from lightsleep.periods.words import show
 from lightsleep.report import measure_section
 from lightsleep.report.page import Result, render
 
@@ -38,31 +43,59 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the figures as JSON instead of writing a page."
 )
-def report(results: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    """Write one self-contained HTML page that shows one or several result files."""
+@click.option(
+    "--parquet",
+    "table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save the idle periods of a recording, one row each.",
+)
+def report(results: tuple[Path, ...], output: Path, as_json: bool, table: Path | None) -> None:
+    """Write one self-contained HTML page that shows one or several files.
+
+    RESULT is a comparison, a measurement, or a recording: of lightsleep record, trace-cmd
+    (trace.dat), perf (perf.data, perf script), the kernel's trace file, or saved with --parquet.
+    What a recording says of time lost waking is printed, too.
+    """
+    if table and (len(results) > 1 or not is_recording(results[0])):
+        raise click.UsageError("--parquet saves the idle periods of one recording: name one")
+    for written in (output, table):
+        if written and str(written) != "-" and not (as_json and written is output):
+            _check_output(written, results)
     if as_json:
-        documents = [{"file": str(path), **_summary(_load(path))} for path in results]
+        documents = [{"file": str(path), **_summary(_load(path, table))} for path in results]
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
-    to_stdout = str(output) == "-"
-    if not to_stdout:
-        _check_output(output, results)
-    page = render(_labelled(results))
-    if to_stdout:
+    labelled = _labelled(results, table)
+    page = render(labelled)
+    if str(output) == "-":
         click.echo(page.encode(), nl=False)  # the page says of itself that it is UTF-8
-    else:
-        write_text(output, page)
-        click.echo(f"wrote {output}", err=True)
+        return
+    write_text(output, page)
+    for label, loaded in labelled:
+        if isinstance(loaded, TimeLost):
+            show(terminal.output(), loaded, label)
+    for file in (output, table):
+        if file:
+            click.echo(f"wrote {file}", err=True)
 
 
-def _load(path: Path) -> Result:
-    return load(path, *FORMATS)
+def _load(path: Path, table: Path | None) -> Result:
+    """Load a result of any kind; the rows of a recording are also written to ``table``."""
+    if not is_recording(path):
+        return load(path, *FORMATS)
+    recording = open_recording(path)
+    batches = write_parquet(recording, table) if table else recording.batches
+    with contextlib.closing(watched(recording.known, batches)) as rows:
+        return time_lost(recording.known, rows)
 
 
 def _summary(loaded: Result) -> dict[str, Any]:
     if isinstance(loaded, MeasureResult):
         return measure_section.to_json(loaded)
+    if isinstance(loaded, TimeLost):
+        return loaded.to_json()
     return {"schema": loaded.schema, **analysis.to_json(loaded)}
 
 
@@ -73,7 +106,7 @@ def _check_output(output: Path, results: tuple[Path, ...]) -> None:
     check_writable(output)
 
 
-def _labelled(results: tuple[Path, ...]) -> list[tuple[str, Result]]:
+def _labelled(results: tuple[Path, ...], table: Path | None) -> list[tuple[str, Result]]:
     """Load the results; a file that is named twice is told apart by a number."""
     labelled, seen = [], Counter[Path]()
     for path in results:
@@ -81,5 +114,5 @@ def _labelled(results: tuple[Path, ...]) -> list[tuple[str, Result]]:
         label = os.fsencode(path).decode(errors="replace")  # a name may be any bytes
         if seen[path] > 1:
             label += f" ({seen[path]})"
-        labelled.append((label, _load(path)))
+        labelled.append((label, _load(path, table)))
     return labelled

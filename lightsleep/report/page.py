@@ -12,19 +12,23 @@ from lightsleep import __version__, units
 from lightsleep.compare import words
 from lightsleep.compare.result import CompareResult
 from lightsleep.measure.result import MeasureResult
-from lightsleep.report import compare_section, measure_section, measure_words
+from lightsleep.periods.lost import TimeLost
+from lightsleep.periods.words import line
+from lightsleep.report import compare_section, measure_section, measure_words, recording_section
 from lightsleep.report.compare_section import CompareSection
 from lightsleep.report.measure_section import MeasureSection
+from lightsleep.report.recording_section import RecordingSection
 
-Result = CompareResult | MeasureResult
-Section = CompareSection | MeasureSection
+Result = CompareResult | MeasureResult | TimeLost
+Section = CompareSection | MeasureSection | RecordingSection
 
-PLURAL = {"compare": "comparisons", "measure": "measurements"}
+PLURAL = {"compare": "comparisons", "measure": "measurements", "recording": "recordings"}
 
 # What the templates name beside the sections.
 NAMES: dict[str, Any] = {
     "marks": words.MARKS,
     "measure_words": measure_words,
+    "recording_line": line,
     "words": words,
     "units": units,
     "version": __version__,
@@ -50,6 +54,8 @@ def render(results: Sequence[tuple[str, Result]]) -> str:
 def _section(key: str, label: str, result: Result) -> Section:
     if isinstance(result, MeasureResult):
         return measure_section.section(key, label, result)
+    if isinstance(result, TimeLost):
+        return recording_section.section(key, label, result)
     return compare_section.section(key, label, result)
 
 

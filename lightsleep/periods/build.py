@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From events to idle periods: what each period was, how it ended, and who waited for it.
+
+A CPU is in one of three phases. It is *idle* between the two cpu_idle events. It has *left* from
+then until its idle task is switched out or it enters a state again. In all other time it is *busy*,
+or, between the switch to the idle task and the first state, *awake*.
+
+What ended a period is the first evidence seen since it began:
+
+- an IPI sent to the CPU (ipi_send_cpu, ipi_send_cpumask): ``ipi``;
+- a wakeup that saves the IPI because the CPU polls (sched_wake_idle_without_ipi): ``store``;
+- a timer that expires on the CPU (hrtimer_expire_entry): ``tick`` if it is the kernel's tick, else
+  ``timer``;
+- an interrupt handler on the CPU (irq_handler_entry): ``device``.
+
+Interrupts may be handled before the CPU leaves its state (HLT) or after (most cpuidle drivers), so
+evidence on the CPU itself also counts while it has left. Evidence from other CPUs does not: the CPU
+was awake already. A period without evidence ended by ``unknown``, as a poll does at its limit.
+
+The task that is switched in is the wakee. Its sched_waking event says who woke it. The time from
+there to the switch is the wakeup's, if the waking came after the CPU had become idle; a task that
+was woken before has waited for something else. A wakeup that finds the CPU awake, in no state,
+ends no period. It becomes a row of its own, with state -1 and no length, to compare others with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightsleep.periods.model import AWAKE, Known
+
+EXIT = 0xFFFFFFFF
+"""The state of the cpu_idle event at the end of a period."""
+
+MAX_WAKINGS = 1 << 17
+"""Tasks whose wakeup is remembered until they run: more than any kernel has by default."""
+
+Row = tuple[
+    int,
+    int,
+    int,
+    int,
+    int | None,
+    str,
+    str | None,
+    int | None,
+    str | None,
+    int | None,
+    int | None,
+    str | None,
+]
+"""The columns of model.COLUMNS behind the host."""
+
+
+@dataclass(slots=True)
+class Waking:
+    """A task was woken: when, and by whom."""
+
+    at_ns: int
+    comm: str
+    pid: int
+
+
+@dataclass(slots=True)
+class Cpu:
+    """What is known of one CPU; ``phase`` is idle, left, awake or busy."""
+
+    phase: str = "busy"
+    last_ns: int = 0
+    entered_ns: int = 0
+    left_ns: int = 0
+    state: int = AWAKE
+    cause: str = ""
+    miss: str | None = None
+    sleep_length_ns: int | None = None
+    next_sleep_length_ns: int | None = None
+
+
+class Builder:
+    """Turns events into rows. Feed it in the order of time; take ``rows`` now and then.
+
+    Every method raises ValueError where an event cannot follow those before it.
+    """
+
+    def __init__(self, known: Known) -> None:
+        """Count what cannot be a row in ``known``."""
+        self.rows: list[Row] = []
+        self._known = known
+        self._cpus: dict[int, Cpu] = {}
+        self._wakings: dict[int, Waking] = {}
+
+    def at(self, number: int, now_ns: int) -> Cpu:
+        """Return the CPU on which something happens now."""
+        known = self._known
+        known.events += 1
+        if known.first_ns is None:
+            known.first_ns = now_ns
+        if known.last_ns is None or now_ns > known.last_ns:
+            known.last_ns = now_ns
+        cpu = self._cpus.get(number)
+        if cpu is None:
+            cpu = self._cpus[number] = Cpu()
+        if now_ns < cpu.last_ns:
+            raise ValueError(
+                f"time runs backwards on CPU {number}, from {cpu.last_ns} ns to {now_ns} ns"
+            )
+        cpu.last_ns = now_ns
+        return cpu
+
+    def cpu_idle(self, number: int, now_ns: int, state: int) -> None:
+        """A CPU enters a state, or leaves one."""
+        cpu = self._cpus[number]
+        if state == EXIT:
+            if cpu.phase == "idle":
+                cpu.phase, cpu.left_ns = "left", now_ns
+            return
+        if cpu.phase == "left":
+            self._emit(number, cpu)
+        elif cpu.phase == "idle":
+            self._known.incomplete += 1
+        cpu.phase, cpu.entered_ns, cpu.state, cpu.cause = "idle", now_ns, state, ""
+        cpu.miss = None
+        cpu.sleep_length_ns, cpu.next_sleep_length_ns = cpu.next_sleep_length_ns, None
+
+    def sleep_length(self, number: int, length_ns: int) -> None:
+        """The governor of a CPU was told how far away its next timer is."""
+        self._cpus[number].next_sleep_length_ns = length_ns
+
+    def miss(self, number: int, kind: str) -> None:
+        """The governor's last choice was too deep (``above``) or too shallow (``below``)."""
+        if cpu := self._cpus.get(number):
+            cpu.miss = kind
+
+    def sent(self, number: int, cause: str) -> None:
+        """Another CPU did something that ends an idle period of this one."""
+        cpu = self._cpus.get(number)
+        if cpu and cpu.phase == "idle" and not cpu.cause:
+            cpu.cause = cause
+
+    def happened(self, number: int, cause: str) -> None:
+        """Something happens on a CPU that ends an idle period."""
+        cpu = self._cpus[number]
+        if cpu.phase in ("idle", "left") and not cpu.cause:
+            cpu.cause = cause
+
+    def waking(self, now_ns: int, wakee: int, comm: str, pid: int) -> None:
+        """A task is woken."""
+        if len(self._wakings) >= MAX_WAKINGS:
+            self._wakings.clear()
+        self._wakings[wakee] = Waking(now_ns, comm, pid)
+
+    def switch_from_idle(self, number: int, now_ns: int, comm: str, pid: int) -> None:
+        """A CPU runs a task again."""
+        cpu = self._cpus[number]
+        waking = self._wakings.pop(pid, None)
+        if cpu.phase == "left":
+            self._emit(number, cpu, (comm, pid), waking, now_ns)
+        elif cpu.phase == "idle":  # its end is lost
+            self._known.incomplete += 1
+        elif cpu.phase == "awake" and waking and waking.at_ns >= cpu.entered_ns:
+            cpu.state, cpu.cause, cpu.miss, cpu.sleep_length_ns = AWAKE, "", None, None
+            cpu.entered_ns = cpu.left_ns = waking.at_ns
+            self._emit(number, cpu, (comm, pid), waking, now_ns)
+        cpu.phase = "busy"
+
+    def switch_to_idle(self, number: int, now_ns: int) -> None:
+        """A CPU has nothing to run."""
+        cpu = self._cpus[number]
+        if cpu.phase in ("idle", "left"):  # the switch between is lost
+            self._known.incomplete += 1
+        cpu.phase, cpu.entered_ns = "awake", now_ns
+
+    def lost(self, number: int, count: int) -> None:
+        """The kernel lost events of a CPU: what it does is not known."""
+        self._known.lost[number] = self._known.lost.get(number, 0) + count
+        cpu = self._cpus.get(number)
+        if cpu:
+            self._known.incomplete += cpu.phase in ("idle", "left")
+            cpu.phase, cpu.next_sleep_length_ns = "busy", None
+
+    def finish(self) -> None:
+        """No event follows: what has not ended is no period."""
+        for number, cpu in self._cpus.items():
+            if cpu.phase == "left":
+                self._emit(number, cpu)
+            elif cpu.phase == "idle":
+                self._known.incomplete += 1
+            cpu.phase = "busy"
+
+    def _emit(
+        self,
+        number: int,
+        cpu: Cpu,
+        wakee: tuple[str, int] | None = None,
+        waking: Waking | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        if waking and waking.at_ns < cpu.entered_ns:
+            waking = None
+        self.rows.append(
+            (
+                number,
+                cpu.entered_ns,
+                cpu.left_ns - cpu.entered_ns,
+                cpu.state,
+                cpu.sleep_length_ns,
+                cpu.cause or "unknown",
+                waking.comm if waking else None,
+                waking.pid if waking else None,
+                wakee[0] if wakee else None,
+                wakee[1] if wakee else None,
+                now_ns - waking.at_ns if waking else None,
+                cpu.miss,
+            )
+        )

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reading events from text: of the kernel's trace file, trace-cmd report and perf script.
+
+All three print an event as a line: the task, the CPU, the time, the event, and its fields:
+
+    <idle>-0     [001] d..1.    23.372244491: cpu_idle: state=1 cpu_id=1     trace, trace-cmd
+    swapper     0 [001]    23.372244491: power:cpu_idle: state=1 cpu_id=1    perf script
+
+Events of other kinds are skipped. A line that is no event is an error unless a tool is known to
+print it, and so is an event of ours that lacks a field: text that is damaged must not become
+figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from lightsleep import cpulist
+from lightsleep.document import shortened
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.build import EXIT, Builder
+
+LINE = re.compile(
+    r"(?:\S+:\s+)?\s*(?P<comm>\S.{0,30}?)(?:-|\s+)(?P<pid>\d{1,10})(?:/\d{1,10})?\s+"
+    r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
+    r"(?P<s>\d{1,9})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
+)
+LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
+# Headers, empty lines, stack traces, and what trace-cmd says first.
+HARMLESS = re.compile(r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|cpus=\d+|version = .*)?$")
+
+CPU_IDLE = re.compile(r"state=(\d{1,10}) cpu_id=(\d{1,5})\b")
+CPU_IDLE_MISS = re.compile(r"cpu_id=(\d{1,5}) state=\d+ type=(above|below)")
+SWITCH = re.compile(
+    r"(?:prev_comm=.* )?prev_pid=(\d{1,10}) .*next_comm=(.*) next_pid=(\d{1,10}) next_prio="
+    r"|.*:(\d{1,10}) \[\d+\] \S+ ==> (.*):(\d{1,10}) \["
+)
+WAKING = re.compile(r"(?:comm=.* pid=(\d{1,10}) prio=|.*:(\d{1,10}) \[\d+\])")
+ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
+MASK = re.compile(r"cpumask=([\d,-]+)")
+EXPIRE = re.compile(r"\bfunction=(\S+)")
+HANDLER = re.compile(r"irq=\d+ name=(.*)")
+LENGTH = re.compile(r"ret=(-?\d{1,19})\b|.*ret=0x([0-9a-f]{1,16})\b")
+
+TICKS = ("tick_",)
+NOT_DEVICES = ("arch_timer", "IPI", "timer")
+
+Handle = Callable[[Builder, int, int, str, int, str], None]
+
+
+def _found(pattern: re.Pattern[str], fields: str) -> re.Match[str]:
+    match = pattern.search(fields)
+    if not match:
+        raise ValueError(f"fields missing in {shortened(fields.strip()) or 'an empty text'!r}")
+    return match
+
+
+def _cpu_idle(builder: Builder, _cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
+    match = _found(CPU_IDLE, text)
+    state, number = int(match[1]), int(match[2])
+    if state != EXIT and state > 255:
+        raise ValueError(f"no kernel has an idle state {state}")
+    if number != _cpu:
+        raise ValueError(f"CPU {_cpu} cannot enter a state for CPU {number}")
+    builder.cpu_idle(number, now_ns, state)
+
+
+def _miss(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    match = _found(CPU_IDLE_MISS, text)
+    builder.miss(int(match[1]), match[2])
+
+
+def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
+    match = _found(SWITCH, text)
+    before, comm, after = match[1] or match[4], match[2] or match[5], int(match[3] or match[6])
+    if int(before) == 0:
+        builder.switch_from_idle(cpu, now_ns, comm, after)
+    elif after == 0:
+        builder.switch_to_idle(cpu, now_ns)
+
+
+def _waking(builder: Builder, _cpu: int, now_ns: int, comm: str, pid: int, text: str) -> None:
+    match = _found(WAKING, text)
+    builder.waking(now_ns, int(match[1] or match[2]), comm, pid)
+
+
+def _without_ipi(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    builder.sent(int(_found(ON_CPU, text)[1]), "store")
+
+
+def _ipi(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    builder.sent(int(_found(ON_CPU, text)[1]), "ipi")
+
+
+def _ipis(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    for number in cpulist.parse(_found(MASK, text)[1]):
+        builder.sent(number, "ipi")
+
+
+def _ipi_came(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, _text: str) -> None:
+    builder.happened(cpu, "ipi")
+
+
+def _expire(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    tick = _found(EXPIRE, text)[1].startswith(TICKS)
+    builder.happened(cpu, "tick" if tick else "timer")
+
+
+def _handler(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    name = _found(HANDLER, text)[1].strip()
+    if name == "IPI":
+        builder.happened(cpu, "ipi")
+    elif name not in NOT_DEVICES:
+        builder.happened(cpu, "device")
+
+
+def _sleep_length(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    match = _found(LENGTH, text)
+    length = int(match[1]) if match[1] else int(match[2], 16)
+    if not -(1 << 63) <= length < 1 << 63:
+        raise ValueError(f"a sleep length of {length} ns")
+    builder.sleep_length(cpu, length)
+
+
+HANDLES: dict[str, Handle] = {
+    "cpu_idle": _cpu_idle,
+    "cpu_idle_miss": _miss,
+    "sched_switch": _switch,
+    "sched_waking": _waking,
+    "sched_wake_idle_without_ipi": _without_ipi,
+    "ipi_send_cpu": _ipi,
+    "ipi_send_cpumask": _ipis,
+    "reschedule_entry": _ipi_came,
+    "call_function_single_entry": _ipi_came,
+    "call_function_entry": _ipi_came,
+    "hrtimer_expire_entry": _expire,
+    "irq_handler_entry": _handler,
+    "sleep_length": _sleep_length,
+}
+
+MAX_PID = 1 << 31
+
+
+def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
+    """Give the events of ``lines`` to ``builder``; yield after each line.
+
+    Raises LightsleepError that names ``what``, the line, and what is wrong with it.
+    """
+    number = 0
+    try:
+        for line in lines:
+            number += 1
+            _line(builder, line)
+            yield
+    except (ValueError, LightsleepError) as error:
+        text = error.message if isinstance(error, LightsleepError) else str(error)
+        raise LightsleepError(f"{what}: line {number}: {text}") from error
+
+
+def _line(builder: Builder, line: str) -> None:
+    match = LINE.match(line)
+    if not match:
+        if lost := LOST.search(line):
+            builder.lost(int(lost[1]), int(lost[2]) if lost[2].isdigit() else 1)
+        elif not HARMLESS.match(line):
+            raise ValueError(f"no event: {shortened(line.strip())!r}")
+        return
+    comm, pid, number, seconds, fraction, event = match.groups()
+    handle = HANDLES.get(event)
+    if handle is None:
+        return
+    cpu, task = int(number), int(pid)
+    if task >= MAX_PID:
+        raise ValueError(f"no kernel has a process {task}")
+    now_ns = int(seconds) * 1_000_000_000 + int(fraction) * (1 if len(fraction) == 9 else 1000)
+    builder.at(cpu, now_ns)
+    handle(builder, cpu, now_ns, comm, task, line[match.end() :])

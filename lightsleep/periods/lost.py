@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The time that tasks lost while they waited for a CPU to wake.
+
+A wakeup takes from the sched_waking event, where the waker asks for it, to the sched_switch event,
+where the woken task runs. Wakeups that found the CPU in an idle state are counted by state, by what
+ended the period, by woken task, by waker and by CPU.
+
+Not all of that time is the idle state's: the scheduler takes some of it, too. Wakeups by a task
+that found the CPU polling or awake are the *reference*: what a wakeup takes where no idle state has
+to be left. What a group took *above the reference* is its number of wakeups times the difference of
+the medians. Medians, because a task that waits long has mostly waited for something else.
+
+Percentiles come from histograms whose buckets are 2.2 % wide, so that memory stays constant however
+long the recording is. Sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.timeline import Timeline
+
+BUCKETS_PER_OCTAVE = 32
+ENOUGH = 30
+"""Wakeups that make a reference."""
+
+Ns = npt.NDArray[np.int64]
+
+
+@dataclass
+class Wakes:
+    """Wakeups of one kind: how many, how long in all, and how they are distributed."""
+
+    count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+    histogram: Counter[int] = field(default_factory=Counter)
+
+    def add(self, waits_ns: Ns) -> None:
+        """Count wakeups that took so long."""
+        self.count += len(waits_ns)
+        self.total_ns += int(waits_ns.sum())
+        self.longest_ns = max(self.longest_ns, int(waits_ns.max(initial=0)))
+        buckets, counts = np.unique(bucket(waits_ns), return_counts=True)
+        for index, number in zip(buckets.tolist(), counts.tolist(), strict=True):
+            self.histogram[index] += number
+
+    def merge(self, other: Wakes) -> None:
+        """Count the wakeups of somebody else, too."""
+        self.count += other.count
+        self.total_ns += other.total_ns
+        self.longest_ns = max(self.longest_ns, other.longest_ns)
+        self.histogram.update(other.histogram)
+
+    def percentile_ns(self, share: float) -> float:
+        """Return the time within which ``share`` of the wakeups were done; 0 where none was."""
+        wanted, seen = share * self.count, 0
+        for index, number in sorted(self.histogram.items()):
+            seen += number
+            if seen >= wanted:
+                return min(middle_ns(index), float(self.longest_ns))
+        return 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures of these wakeups."""
+        return {
+            "wakes": self.count,
+            "total_ns": self.total_ns,
+            "p50_ns": self.percentile_ns(0.5),
+            "p99_ns": self.percentile_ns(0.99),
+            "longest_ns": self.longest_ns,
+        }
+
+
+def bucket(waits_ns: Ns) -> Ns:
+    """Return the bucket of each time."""
+    logs = np.log2(np.maximum(waits_ns, 1).astype(np.float64))
+    found: Ns = np.floor(logs * BUCKETS_PER_OCTAVE).astype(np.int64)
+    return found
+
+
+def middle_ns(index: int) -> float:
+    """Return the time in the middle of a bucket."""
+    return float(2 ** ((index + 0.5) / BUCKETS_PER_OCTAVE))
+
+
+@dataclass
+class State:
+    """All periods in one idle state: how many, and for how long in all."""
+
+    periods: int = 0
+    total_ns: int = 0
+
+
+KINDS = ("state", "cause", "task", "waker", "cpu")
+
+
+@dataclass
+class TimeLost:
+    """What a recording says. ``groups`` maps each of KINDS to its groups by name."""
+
+    known: Known
+    groups: dict[str, defaultdict[str, Wakes]]
+    states: defaultdict[str, State]
+    reference: Wakes
+    all: Wakes
+    timeline: Timeline
+
+    @property
+    def reference_ns(self) -> float | None:
+        """The median of the reference; None where it has too few wakeups."""
+        enough = self.reference.count >= ENOUGH
+        return self.reference.percentile_ns(0.5) if enough else None
+
+    def above_reference_ns(self, wakes: Wakes) -> float | None:
+        """Return what wakeups typically took above the reference; None where there is none."""
+        if self.reference_ns is None:
+            return None
+        return wakes.count * max(0.0, wakes.percentile_ns(0.5) - self.reference_ns)
+
+    def top(self, kind: str, limit: int | None = None) -> list[tuple[str, Wakes]]:
+        """Return the groups of a kind, those with most time first."""
+        ranked = sorted(self.groups[kind].items(), key=lambda x: (-x[1].total_ns, x[0]))
+        return ranked[:limit]
+
+    def share(self, wakes: Wakes) -> float:
+        """Return how much of the recording's time a group took; over 1 where CPUs overlap."""
+        return wakes.total_ns / self.known.span_ns if self.known.span_ns else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures."""
+        described = self.known.to_json()
+        return {
+            "schema": "lightsleep.lost",
+            "version": 1,
+            "recording": {key: described[key] for key in described if key != "schema"},
+            "span_ns": self.known.span_ns,
+            "idle": {
+                name: {"periods": state.periods, "total_ns": state.total_ns}
+                for name, state in self.states.items()
+            },
+            "reference": self.reference.to_json(),
+            "all": self._figures(self.all),
+            **{
+                f"by_{kind}": [{kind: name, **self._figures(x)} for name, x in self.top(kind)]
+                for kind in KINDS
+            },
+        }
+
+    def _figures(self, wakes: Wakes) -> dict[str, Any]:
+        return wakes.to_json() | {
+            "above_reference_ns": self.above_reference_ns(wakes),
+            "share": self.share(wakes),
+        }
+
+
+def time_lost(known: Known, batches: Iterable[pa.RecordBatch]) -> TimeLost:
+    """Read a recording and return what it says."""
+    lost = TimeLost(
+        known,
+        {kind: defaultdict(Wakes) for kind in KINDS},
+        defaultdict(State),
+        Wakes(),
+        Wakes(),
+        Timeline(),
+    )
+    for batch in batches:
+        _add(lost, batch)
+    return lost
+
+
+def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
+    cpus, states = integers(batch, "cpu"), integers(batch, "state")
+    names = _names(lost.known, cpus, states)
+    entered, lengths = integers(batch, "entered_ns"), integers(batch, "length_ns")
+    asleep = states != AWAKE
+    _add_states(lost, names, lengths, asleep)
+    lost.timeline.add(cpus[asleep], names.taken(asleep), entered[asleep], lengths[asleep])
+
+    waits = batch.column("waking_to_running_ns")
+    woken = np.asarray(waits.is_valid())
+    taken = integers(batch, "waking_to_running_ns")
+    polls = np.array([lost.known.polls(*pair) for pair in names.pairs], np.bool_)[names.codes]
+    # The CPU's own interrupts wake tasks in another way: on the CPU itself, which is awake by then.
+    by_others = integers(batch, "waker_pid") != 0
+    lost.reference.add(taken[woken & by_others & (~asleep | polls)])
+    counted = woken & asleep & ~polls
+    if not counted.any():
+        return
+    lost.all.add(taken[counted])
+    rows = batch.filter(pa.array(counted))
+    state = names.taken(counted).texts()
+    cause = rows.column("ended_by").cast(pa.string()).to_pylist()
+    keys: dict[str, Sequence[str]] = {
+        "state": state,
+        "cause": [f"{x}, {y}" for x, y in zip(state, cause, strict=True)],
+        "task": [str(x) for x in rows.column("wakee_comm").to_pylist()],
+        "waker": [str(x) for x in rows.column("waker_comm").to_pylist()],
+        "cpu": [str(x) for x in cpus[counted].tolist()],
+    }
+    for kind, key in keys.items():
+        _add_groups(lost.groups[kind], key, taken[counted])
+
+
+def _add_groups(groups: defaultdict[str, Wakes], keys: Sequence[str], waits_ns: Ns) -> None:
+    named, codes = np.unique(np.array(keys, object).astype(str), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(named)))
+    for name, part in zip(named.tolist(), np.split(waits_ns[order], ends[:-1]), strict=True):
+        groups[name].add(part)
+
+
+def _add_states(lost: TimeLost, names: Names, lengths: Ns, asleep: npt.NDArray[np.bool_]) -> None:
+    counts = np.bincount(names.codes[asleep], minlength=len(names.pairs))
+    sums = np.zeros(len(names.pairs), np.int64)
+    np.add.at(sums, names.codes[asleep], lengths[asleep])
+    for name, count, total in zip(names.names, counts.tolist(), sums.tolist(), strict=True):
+        if count:
+            lost.states[name].periods += count
+            lost.states[name].total_ns += total
+
+
+@dataclass(frozen=True)
+class Names:
+    """The states of some rows: ``codes`` index ``pairs`` of CPU and state, and their ``names``."""
+
+    codes: npt.NDArray[np.int64]
+    pairs: list[tuple[int, int]]
+    names: list[str]
+
+    def taken(self, rows: npt.NDArray[np.bool_]) -> Names:
+        """Return the states of some of the rows."""
+        return Names(self.codes[rows], self.pairs, self.names)
+
+    def texts(self) -> list[str]:
+        """Return the name of each row's state."""
+        return [self.names[code] for code in self.codes.tolist()]
+
+
+def _names(known: Known, cpus: Ns, states: Ns) -> Names:
+    joined, codes = np.unique((cpus << 16) + (states + 1), return_inverse=True)
+    pairs = [(int(x) >> 16, (int(x) & 0xFFFF) - 1) for x in joined]
+    return Names(codes, pairs, [known.name(*pair) for pair in pairs])
+
+
+def integers(batch: pa.RecordBatch, name: str) -> Ns:
+    """Return a column of integers; 0 where a row has none."""
+    return np.asarray(batch.column(name).fill_null(0)).astype(np.int64)

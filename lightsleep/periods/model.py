@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The table of idle periods: its columns, and what is known of the recording as a whole.
+
+One row is one idle period of one CPU. Rows of a CPU are in the order of time. docs/record.md
+describes each column for a reader of the Parquet file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+SCHEMA = "lightsleep.periods"
+VERSION = 1
+
+AWAKE = -1
+"""The state of a CPU that ran its idle task, but was in no idle state."""
+
+CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
+
+COLUMNS = pa.schema(
+    [
+        pa.field("host", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("cpu", pa.int32(), nullable=False),
+        pa.field("entered_ns", pa.int64(), nullable=False),
+        pa.field("length_ns", pa.int64(), nullable=False),
+        pa.field("state", pa.int16(), nullable=False),
+        pa.field("sleep_length_ns", pa.int64()),
+        pa.field("ended_by", pa.dictionary(pa.int8(), pa.string()), nullable=False),
+        pa.field("waker_comm", pa.string()),
+        pa.field("waker_pid", pa.int32()),
+        pa.field("wakee_comm", pa.string()),
+        pa.field("wakee_pid", pa.int32()),
+        pa.field("waking_to_running_ns", pa.int64()),
+        pa.field("miss", pa.dictionary(pa.int8(), pa.string())),
+    ]
+)
+
+
+@dataclass
+class Known:
+    """What is known of a recording beside its rows; complete once all rows are read.
+
+    ``expected_ns`` is about how long the recording is, where that is known before it is read.
+    ``states`` maps CPU and index to a state's name, ``polling`` holds the states in which a CPU
+    polls. ``incomplete`` counts idle periods without an end, of which there is no row.
+    """
+
+    host: str
+    source: str
+    environment: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    states: dict[int, dict[int, str]] = field(default_factory=dict)
+    polling: set[tuple[int, int]] = field(default_factory=set)
+    advertised_us: dict[tuple[int, int], int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    first_ns: int | None = None
+    last_ns: int | None = None
+    events: int = 0
+    incomplete: int = 0
+    lost: dict[int, int] = field(default_factory=dict)
+    expected_ns: int | None = None
+
+    @property
+    def span_ns(self) -> int:
+        """The time from the first event to the last."""
+        if self.first_ns is None or self.last_ns is None:
+            return 0
+        return self.last_ns - self.first_ns
+
+    def name(self, cpu: int, state: int) -> str:
+        """Return what a state of a CPU is called."""
+        if state == AWAKE:
+            return "awake"
+        return self.states.get(cpu, {}).get(state, f"state {state}")
+
+    def polls(self, cpu: int, state: int) -> bool:
+        """Whether a CPU in this state polls, as far as somebody said so."""
+        return (cpu, state) in self.polling
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the metadata of a Parquet file."""
+        plain = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        pairs = [
+            {
+                "cpu": cpu,
+                "state": state,
+                "name": name,
+                "polls": (cpu, state) in self.polling,
+                "advertised_us": self.advertised_us.get((cpu, state)),
+            }
+            for cpu, states in sorted(self.states.items())
+            for state, name in sorted(states.items())
+        ]
+        for key in ("polling", "advertised_us", "expected_ns"):
+            del plain[key]
+        return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Known:
+        """Return what to_json() was given; raises KeyError, TypeError and ValueError."""
+        if document["schema"] != SCHEMA or document["version"] > VERSION:
+            raise ValueError(f"schema {document['schema']} version {document['version']}")
+        known = cls(host=str(document["host"]), source=str(document["source"]))
+        for key in ("environment", "settings", "notes", "first_ns", "last_ns"):
+            setattr(known, key, document[key])
+        known.events, known.incomplete = int(document["events"]), int(document["incomplete"])
+        known.expected_ns = known.span_ns
+        known.lost = {int(cpu): int(count) for cpu, count in document["lost"].items()}
+        for row in document["states"]:
+            known.add_state(row)
+        return known
+
+    def add_state(self, row: dict[str, Any]) -> None:
+        """Learn of a state: its cpu, state, name, polls and advertised_us."""
+        key = (int(row["cpu"]), int(row["state"]))
+        self.states.setdefault(key[0], {})[key[1]] = str(row["name"])
+        if row["polls"]:
+            self.polling.add(key)
+        if row["advertised_us"] is not None:
+            self.advertised_us[key] = int(row["advertised_us"])

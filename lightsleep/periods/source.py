@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Opening a recording of any kind: as what is known of it, and a stream of its rows.
+
+A file is recognised by its first bytes. A trace.dat is read by trace-cmd report and a perf.data by
+perf script, which know every version of their format. What they print is text, and so is the
+kernel's own trace file; lines.py reads them all. A Parquet file holds rows already. All are read in
+constant memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightsleep.document import UNPRINTABLE, Format, load
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.build import Builder, Row
+from lightsleep.periods.lines import LINE, feed
+from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, Known
+from lightsleep.record import sidecar
+
+ROWS = 1 << 16
+"""Rows of a batch."""
+
+TRACE_DAT = b"\x17\x08\x44tracing"
+PERF_DATA = b"PERFILE2"
+PARQUET = b"PAR1"
+GZIP = b"\x1f\x8b"
+METADATA = SCHEMA.encode()
+
+CHUNK = 1 << 16
+
+SILENT_S = 60.0
+"""How long the reader of a foreign format may print nothing."""
+
+
+@dataclass
+class Recording:
+    """A recording that is being read. ``known`` is complete when ``batches`` has ended."""
+
+    known: Known
+    batches: Iterator[pa.RecordBatch]
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file looks like a recording, and not like a result, which is a JSON document.
+
+    Raises LightsleepError where it cannot be read.
+    """
+    head = _head(path, CHUNK)
+    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)):
+        return True
+    lines = head.decode(errors="replace").splitlines()
+    return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
+
+
+def open_recording(path: Path) -> Recording:
+    """Open a recording of any kind.
+
+    Raises LightsleepError where it is none, at once or while its batches are read.
+    """
+    head = _head(path)
+    if head.startswith(PARQUET):
+        return _parquet(path)
+    known = _described(path)
+    return Recording(known, _batches(path, head, known))
+
+
+def watched(
+    known: Known, batches: Iterator[pa.RecordBatch]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Pass the rows of a recording on, and show on a terminal how far they are."""
+    console = Console(stderr=True)
+    columns = [TextColumn("reading {task.fields[file]}"), BarColumn(), TimeRemainingColumn()]
+    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with bar:
+        task = bar.add_task("", total=known.expected_ns, file=known.source)
+        begin: int | None = None
+        for batch in batches:
+            if len(batch):
+                entered = batch.column("entered_ns")[len(batch) - 1].as_py()
+                begin = known.first_ns if begin is None else begin
+                bar.update(task, completed=max(0, entered - (begin or entered)))
+            yield batch
+
+
+def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a recording to ``target`` while they pass by; the file is whole at the end.
+
+    Raises LightsleepError where it cannot be written.
+    """
+    scratch = sidecar_scratch(target)
+    try:
+        with pq.ParquetWriter(scratch, COLUMNS, compression="zstd") as writer:
+            for batch in recording.batches:
+                writer.write_batch(batch)
+                yield batch
+            document = json.dumps(recording.known.to_json())
+            writer.add_key_value_metadata({METADATA: document.encode()})
+        scratch.replace(target)
+    except OSError as error:
+        raise LightsleepError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def sidecar_scratch(target: Path) -> Path:
+    """Return a name beside ``target`` that nobody uses."""
+    with tempfile.NamedTemporaryFile(dir=target.absolute().parent, prefix=".lightsleep-") as file:
+        return Path(file.name)
+
+
+def _head(path: Path, size: int = 64) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:
+    builder = Builder(known)
+    with _text(path, head) as lines:
+        for _ in feed(builder, lines, str(path)):
+            if len(builder.rows) >= ROWS:
+                yield _batch(known, builder.rows)
+                builder.rows.clear()
+    builder.finish()
+    if not known.events:
+        raise LightsleepError(
+            f"{path}: no recording: it holds none of the events that lightsleep record records"
+        )
+    yield _batch(known, builder.rows)
+
+
+def _batch(known: Known, rows: Sequence[Row]) -> pa.RecordBatch:
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [() for _ in COLUMNS.names[1:]]
+    arrays = [pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), [known.host])]
+    for field, column in zip(list(COLUMNS)[1:], columns, strict=True):
+        if field.name == "ended_by":
+            codes = pa.array([CAUSES.index(cause) for cause in column], pa.int8())
+            arrays.append(pa.DictionaryArray.from_arrays(codes, list(CAUSES)))
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(field.type))
+        else:
+            arrays.append(pa.array(column, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
+
+
+@contextlib.contextmanager
+def _text(path: Path, head: bytes) -> Iterator[Iterable[str]]:
+    """Lend the lines of a trace in any format but Parquet."""
+    if head.startswith(TRACE_DAT):
+        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path) as lines:
+            yield lines
+        return
+    if head.startswith(PERF_DATA):
+        fields = "comm,pid,cpu,time,event,trace"
+        with _printed(["perf", "script", "-F", fields, "--ns", "-i", str(path)], path) as lines:
+            yield lines
+        return
+    try:
+        with path.open("rb") as raw:
+            file = gzip.GzipFile(fileobj=raw) if head.startswith(GZIP) else raw
+            yield _lines(iter(lambda: file.read(CHUNK), b""), path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LightsleepError(f"cannot read {path}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _printed(command: list[str], path: Path) -> Iterator[Iterable[str]]:
+    """Lend what a program prints. Raises LightsleepError where it fails, or falls silent."""
+    if not shutil.which(command[0]):
+        package = {"perf": "linux-perf"}.get(command[0], command[0])
+        raise LightsleepError(
+            f"reading {path} needs the program {command[0]}: install the package {package}"
+        )
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        ) as process,
+    ):
+        assert process.stdout
+        try:
+            yield _lines(_from_pipe(process.stdout.fileno(), path), path)
+            status = process.wait(SILENT_S)
+        except BaseException:
+            process.kill()
+            raise
+        log.seek(0)
+        said = UNPRINTABLE.sub("?", log.read(4096).decode(errors="replace")).strip()
+    if status != 0:
+        ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+        raise LightsleepError(
+            f"{path}: cannot be read: {command[0]} {ended}: {said or 'without a word'}"
+        )
+
+
+def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
+    """Yield what a program prints. Raises LightsleepError where it falls silent."""
+    while True:
+        if not select.select([descriptor], [], [], SILENT_S)[0]:
+            raise LightsleepError(
+                f"{path}: damaged: the program that reads it has printed nothing for {SILENT_S:g} s"
+            )
+        if not (data := os.read(descriptor, CHUNK)):
+            return
+        yield data
+
+
+def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
+    """Yield lines. Raises LightsleepError where one is endless or the last one cut off."""
+    number, rest = 0, b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+        number += len(whole)
+        if len(rest) > CHUNK:
+            raise LightsleepError(f"{path}: line {number + 1} has no end: no trace")
+    if rest:
+        raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
+
+
+def _described(path: Path) -> Known:
+    """Return what the document beside a trace says; little where there is none."""
+    document = sidecar.beside(path)
+    known = Known(host="unknown", source=path.name)
+    if not document.exists():
+        known.notes.append(
+            f"{document.name} is missing: idle states have no names, and what the machine is, is "
+            "not known"
+        )
+        return known
+    described = load(document, FORMAT)
+    known.host = described["host"]
+    known.environment = described["environment"]
+    known.settings = described["settings"]
+    for cpu, states in described["states"].items():
+        for state in states:
+            row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
+            known.add_state(row | {key: state[key] for key in ("name", "polls")})
+    recorded = described["recorded"]
+    known.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
+    known.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
+    return known
+
+
+FORMAT: Format[dict[str, Any]] = Format(
+    sidecar.SCHEMA,
+    sidecar.VERSION,
+    "the description of a recording",
+    resources.files("lightsleep.periods").joinpath("recording.schema.json"),
+    lambda document: document,
+)
+
+
+def _parquet(path: Path) -> Recording:
+    try:
+        file = pq.ParquetFile(path)
+        found = file.schema_arrow
+        document = (file.metadata.metadata or {}).get(METADATA)
+        if document is None or not found.equals(COLUMNS, check_metadata=False):
+            raise ValueError("no table of idle periods: its columns or its metadata are others")
+        known = Known.from_json(json.loads(document))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
+    return Recording(known, _parquet_batches(path, file))
+
+
+def _parquet_batches(path: Path, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(batch_size=ROWS)
+    except (pa.ArrowException, OSError) as error:
+        raise LightsleepError(f"{path}: damaged: {error}") from error

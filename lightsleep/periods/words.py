@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How what a recording says is said, on the page and on the terminal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lightsleep import cpulist
+from lightsleep.document import UNPRINTABLE
+from lightsleep.periods.lost import TimeLost, Wakes
+from lightsleep.terminal import whole
+from lightsleep.units import digits, us, value
+
+# kind of group -> what its table is called, and its first column
+TITLES = {
+    "cause": ("By idle state and by what ended it", "state, ended by"),
+    "task": ("By woken task", "task"),
+    "waker": ("By waker", "waker"),
+    "cpu": ("By CPU", "CPU"),
+}
+
+TOP = 5
+"""Lines of each table on the terminal."""
+
+
+class Line(NamedTuple):
+    """One group of wakeups, in words."""
+
+    name: str
+    wakes: str
+    total: str
+    share: str
+    p50_us: str
+    p99_us: str
+    above: str
+
+
+def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
+    """Return the figures of one group."""
+    above_ns = lost.above_reference_ns(wakes)
+    return Line(
+        UNPRINTABLE.sub("?", name),
+        f"{wakes.count:,}",
+        seconds(wakes.total_ns),
+        f"{100 * lost.share(wakes):.2f} %",
+        us(wakes.percentile_ns(0.5)),
+        us(wakes.percentile_ns(0.99)),
+        "" if above_ns is None or wakes is lost.reference else seconds(above_ns),
+    )
+
+
+def seconds(time_ns: float) -> str:
+    """Return a time in s or, where it is short, in ms."""
+    return value(time_ns / 1e9, "s") if time_ns >= 1e9 else value(time_ns / 1e6, "ms")
+
+
+def headline(lost: TimeLost) -> list[str]:
+    """Return the answer in a few sentences."""
+    if not lost.all.count:
+        return ["No task was seen to wait for a CPU in an idle state."]
+    said = [
+        f"In {seconds(lost.known.span_ns)}, {lost.all.count:,} wakeups found their CPU in an idle "
+        f"state. From waking to running they took {seconds(lost.all.total_ns)} in all.",
+        f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, one in a hundred "
+        f"{us(lost.all.percentile_ns(0.99))} us or more.",
+    ]
+    if lost.reference_ns is None:
+        said.append(
+            f"Only {lost.reference.count:,} wakeups found their CPU polling or awake: too few to "
+            "tell how much of that time the idle states take."
+        )
+    else:
+        above = lost.above_reference_ns(lost.all) or 0.0
+        part = f"the idle states took {seconds(above)} of the total"
+        said.append(
+            f"A CPU that polled or was awake took {us(lost.reference_ns)} us (median of "
+            f"{lost.reference.count:,} wakeups). Going by the medians, "
+            f"{part if above else 'the idle states took no time that shows'}."
+        )
+    return said
+
+
+def notes(lost: TimeLost) -> list[str]:
+    """Return what a reader has to know about the figures."""
+    known, said = lost.known, list(lost.known.notes)
+    if known.lost and not any("events were lost" in note for note in said):
+        said.append(
+            f"{sum(known.lost.values()):,} events or more were lost on CPU "
+            f"{cpulist.format(known.lost)}: figures are too low"
+        )
+    if known.incomplete:
+        said.append(
+            "idle periods whose begin or end is not in the recording, and which are not counted: "
+            f"{known.incomplete:,}"
+        )
+    return [UNPRINTABLE.sub("?", note) for note in said]
+
+
+def idle_lines(lost: TimeLost) -> list[tuple[str, ...]]:
+    """Return a row for each idle state: its name, periods, total time, mean."""
+    return [
+        (name, f"{x.periods:,}", seconds(x.total_ns), us(x.total_ns / max(1, x.periods)))
+        for name, x in lost.states.items()
+    ]
+
+
+def show(console: Console, lost: TimeLost, label: str) -> None:
+    """Print what a recording says: the answer and the first lines of each table."""
+    console.print(Text(f"{label}: {lost.known.host}", "bold"))
+    for sentence in headline(lost):
+        console.print(Text(sentence))
+    for kind, (_, first) in TITLES.items():
+        ranked = lost.top(kind)
+        if not ranked:
+            continue
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for title in (first, "wakeups", "total", "of wall time", "p50 us", "p99 us", "idle"):
+            table.add_column(title, justify="left" if title == first else "right")
+        for name, wakes in ranked[:TOP]:
+            table.add_row(*(Text(cell) for cell in line(lost, name, wakes)))
+        if kind == "cause" and lost.reference.count:
+            table.add_row(*(Text(x) for x in line(lost, "polling or awake", lost.reference)))
+        console.print()
+        console.print(whole(table), crop=False)
+        if len(ranked) > TOP:
+            console.print(Text(f"and {digits(len(ranked) - TOP, '')} more", "dim"))
+    console.print(
+        "\nidle: the part of the total that is the idle state's, going by medians; empty where "
+        "too few CPUs were found awake."
+    )
+    for note in notes(lost):
+        console.print(Text.assemble(("note: ", "bold cyan"), note))

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep record``: the command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+from lightsleep.files import check_writable, write_json
+from lightsleep.options import cpus_option
+from lightsleep.record import run, sidecar, tracing
+
+ROOT = Path("/")
+UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|min|m|h)", text, re.ASCII)
+    if not match or float(match[1]) == 0:
+        raise click.BadParameter("is no time; write 500ms, 30s, 5min or 2h")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@cpus_option
+@click.option(
+    "--for", "seconds", callback=_seconds, metavar="TIME", help="Record for 30s, 5min or 2h."
+)
+@click.option(
+    "-o",
+    "--output",
+    default="lightsleep.dat",
+    show_default=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The trace to write; FILE.json describes the machine.",
+)
+@click.option(
+    "--buffer-kb",
+    type=click.IntRange(64, 1 << 20),
+    default=4096,
+    show_default=True,
+    help="Kernel memory per CPU for events that are not yet written.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def record(
+    cpus: list[int] | None,
+    seconds: float | None,
+    output: Path,
+    buffer_kb: int,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Record idle periods and wakeups: of COMMAND, for a time, or until Ctrl-C.
+
+    The kernel's own tracepoints tell when each CPU enters and leaves an idle state, and who wakes
+    whom. trace-cmd writes them, in a tracing instance of its own, which is removed whatever ends
+    the command. lightsleep report FILE then shows how much time tasks lost while they waited for
+    CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs root.
+
+    The exit status is that of COMMAND.
+    """
+    if command and seconds is not None:
+        raise click.UsageError("name a COMMAND or --for TIME, not both")
+    folder = _refuse(output, cpus)
+    if command and not shutil.which(command[0]):
+        raise LightsleepError(f"cannot run {command[0]}: there is no such program")
+    events, missing = tracing.available(folder)
+    notes = tracing.remove_leftovers(folder)
+    known = sidecar.begin(
+        ROOT,
+        {
+            "cpus": None if cpus is None else cpulist.format(cpus),
+            "seconds": seconds,
+            "command": list(command),
+            "clock": tracing.CLOCK,
+            "buffer_kb": buffer_kb,
+            "events": [event.name for event in events],
+            "missing_events": missing,
+        },
+    )
+    target = Path(os.path.realpath(output))
+    scratch = run.scratch_for(target)
+    words = tracing.command(events, cpus, buffer_kb, scratch)
+    with (
+        _signals(),
+        run.recording(folder, words, tracing.probe_options(cpus), scratch, target) as running,
+        _progress(seconds) as tick,
+    ):
+        write_json(sidecar.beside(target), known)
+        before = sidecar.count(ROOT, known["states"])
+        status = run.wait(command, seconds, running, tick)
+        after = sidecar.count(ROOT, known["states"])
+    notes += _notes(running, missing)
+    recorded = {
+        "elapsed_s": running.elapsed_s,
+        "bytes": target.stat().st_size,
+        "lost_events": running.lost,
+        "sleep_length": running.probe_refused or "recorded",
+        "notes": notes,
+    }
+    write_json(sidecar.beside(target), sidecar.end(known, before, after, recorded))
+    _show(output, recorded, as_json)
+    if running.stopped:
+        raise LightsleepError(running.stopped)
+    if status:
+        raise SystemExit(status)
+
+
+def _refuse(output: Path, cpus: list[int] | None) -> Path:
+    """Return where tracing is mounted, once nothing is in the way of a recording."""
+    folder = tracing.tracing_folder(ROOT)
+    if os.geteuid() != 0:
+        raise LightsleepError("only root may trace the kernel: run it with sudo")
+    run.need_programs()
+    check_writable(output)
+    check_writable(sidecar.beside(output))
+    if output.exists() and not output.is_file():
+        raise LightsleepError(f"{output} is no regular file: trace-cmd cannot write to it")
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    if cpus:
+        online = cpulist.parse((ROOT / "sys/devices/system/cpu/online").read_text())
+        if absent := sorted(set(cpus) - set(online)):
+            raise click.BadParameter(f"CPU {cpulist.format(absent)} is not online")
+    return folder
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end a recording as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _progress(seconds: float | None) -> Iterator[Callable[[float], None]]:
+    """Lend a function that shows how many seconds have passed, where somebody looks."""
+    console = Console(stderr=True)
+    columns = [TextColumn("recording, {task.completed:.0f} s"), BarColumn(), TimeRemainingColumn()]
+    # No thread of ours may wake up more often than the one that waits.
+    bar = Progress(
+        *(columns if seconds else columns[:1]),
+        console=console,
+        disable=not console.is_terminal,
+        auto_refresh=False,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=seconds)
+        yield lambda passed: bar.update(task, completed=passed, refresh=True)
+
+
+def _notes(running: run.Recording, missing: list[str]) -> list[str]:
+    notes = list(running.notes)
+    if running.lost:
+        total = sum(running.lost.values())
+        cpus = cpulist.format(int(cpu) for cpu in running.lost)
+        notes.append(
+            f"{total:,} events were lost on CPU {cpus}, and with them some idle periods: record "
+            "again with a larger --buffer-kb"
+        )
+    if running.probe_refused:
+        notes.append(
+            "the kernel does not let a probe read the governor's sleep length "
+            f"({running.probe_refused}): that column stays empty"
+        )
+    if missing:
+        notes.append(
+            f"this kernel lacks {', '.join(missing)}: the cause of some wakeups stays unknown"
+        )
+    return notes
+
+
+def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"schema": "lightsleep.record", "version": 1, **recorded}))
+        return
+    for note in recorded["notes"]:
+        click.echo(f"note: {note}", err=True)
+    click.echo(
+        f"recorded {recorded['elapsed_s']:.1f} s in {output} ({recorded['bytes'] / 1e6:.1f} MB); "
+        f"see it with: lightsleep report {output}",
+        err=True,
+    )

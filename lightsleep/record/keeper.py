@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The keeper of a recording: starts trace-cmd, ends it, and leaves no trace of tracing behind.
+
+A process that is killed with SIGKILL cannot clean up, so another one does: the keeper. It runs in a
+session of its own, deaf to the signals that end its parent, and blocks in reading a pipe of which
+the parent holds the only write end. The pipe ends when the parent says so, or with the parent; to
+the keeper that is the same. There is no other way to end a recording: the orderly end takes the
+path that has to work after SIGKILL.
+
+At the end the keeper stops the tracing instance, reads what the kernel lost, has trace-cmd finish
+its file, gives the file its name, and removes the instance and the probe. If the keeper itself is
+killed, setpriv has trace-cmd end in good order. The next recording removes what is left.
+
+This file runs on its own (``python -I -S``, by its path), and needs only the standard library. Its
+first line of input is one JSON document, what to record. Its answer is two lines of JSON: why there
+is no probe (null where there is one) when trace-cmd was started, and a report at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+FINISH_S = 600.0
+"""How long trace-cmd may take to write its file."""
+
+BUSY_S = 10.0
+"""How long an instance may be in use after its last reader has ended."""
+
+
+def group_of(keeper: int) -> str:
+    """Return the name of the instance and the group of probes that belong to a keeper."""
+    return f"lightsleep_{keeper}"
+
+
+def lost_events(instance: Path) -> dict[str, int]:
+    """Return how many events the kernel lost, by CPU, where it lost any."""
+    lost = {}
+    for stats in sorted(instance.glob("per_cpu/cpu*/stats")):
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split(":", 1) for line in stats.read_text().splitlines())
+            names = ("overrun", "commit overrun", "dropped events")
+            if count := sum(int(counts.get(name, "0")) for name in names):
+                lost[stats.parent.name.removeprefix("cpu")] = count
+    return lost
+
+
+def remove_instance(instance: Path) -> str | None:
+    """Remove a tracing instance; return why it is still there."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        with contextlib.suppress(OSError):
+            (instance / "events/enable").write_text("0")
+        try:
+            instance.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return f"cannot remove {instance}: {error.strerror}; remove it with rmdir"
+            time.sleep(0.05)
+        else:
+            return None
+
+
+def _append(file: Path, line: str) -> None:
+    """Add a line to a file of tracefs, which open() cannot append to: it seeks to the end."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{line}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def add_probe(tracing: Path, group: str, probe: str) -> str | None:
+    """Add a probe; return why the kernel refuses it."""
+    try:
+        _append(tracing / "kprobe_events", probe.replace("{group}", group))
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def remove_probes(tracing: Path, group: str) -> str | None:
+    """Remove all probes of a group; return why one is still there."""
+    probes = tracing / "kprobe_events"
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            found = [line for line in probes.read_text().splitlines() if f":{group}/" in line]
+            for line in found:
+                name = line.split()[0].partition(":")[2]
+                _append(probes, f"-:{name}")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return f"cannot remove the probe {group} from {probes}: {error.strerror}"
+            time.sleep(0.05)
+        else:
+            return None
+
+
+def end(tracer: subprocess.Popen[bytes]) -> None:
+    """Have trace-cmd write its file, and end it the hard way where it does not."""
+    if tracer.poll() is None:
+        tracer.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tracer.wait(FINISH_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(tracer.pid, signal.SIGKILL)
+    tracer.wait()
+
+
+def keep(order: dict[str, Any]) -> dict[str, Any]:
+    """Record until standard input ends; return what became of it."""
+    tracing, group = Path(order["tracing"]), group_of(os.getpid())
+    instance = tracing / "instances" / group
+    scratch, output = Path(order["scratch"]), Path(order["output"])
+    refused = add_probe(tracing, group, order["probe"])
+    words = order["command"] + ([] if refused else order["probe_options"])
+    log = os.memfd_create("trace-cmd")
+    tracer = subprocess.Popen(
+        [word.replace("{group}", group) for word in words],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    os.write(sys.stdout.fileno(), f"{json.dumps(refused)}\n".encode())
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    with contextlib.suppress(OSError):
+        (instance / "tracing_on").write_text("0")
+    lost = lost_events(instance)
+    end(tracer)
+    failed = None
+    try:
+        if tracer.returncode == 0:
+            scratch.replace(output)
+    except OSError as error:
+        failed = f"cannot write {output}: {error.strerror}"
+    for file in scratch.parent.glob(f"{scratch.name}*"):
+        file.unlink(missing_ok=True)
+    notes = [remove_instance(instance), remove_probes(tracing, group)]
+    return {
+        "status": tracer.returncode,
+        "said": os.pread(log, 1 << 16, 0).decode(errors="replace"),
+        "failed": failed,
+        "lost": lost,
+        "notes": [note for note in notes if note],
+    }
+
+
+def _ignored(_number: int, _frame: object) -> None:
+    """Do nothing. Unlike SIG_IGN, trace-cmd does not inherit a handler."""
+
+
+def main() -> None:
+    """Read the order, carry it out, and tell those who still listen."""
+    for number in DEAF_TO:
+        signal.signal(number, _ignored)
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(sys.stdin.fileno(), 1)
+        if not byte:
+            return  # the parent is gone before it asked for anything
+        line += byte
+    report = keep(json.loads(line))
+    with contextlib.suppress(OSError):  # nobody left to tell
+        os.write(sys.stdout.fileno(), json.dumps(report).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One recording, from the first event to the whole file; the keeper (keeper.py) traces."""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightsleep.errors import LightsleepError
+from lightsleep.record import keeper, tracing
+
+START_S = 60.0
+"""How long trace-cmd may take to enable its events."""
+
+SPARE_BYTES = 16 << 20
+"""What a recording leaves free on the disk."""
+
+
+@dataclass
+class Recording:
+    """A recording that runs, and after its end what became of it.
+
+    ``probe_refused`` says why the kernel does not tell what the governor knew. ``lost`` counts
+    events by CPU. ``notes`` tell what could not be tidied up, and why it ended early.
+    """
+
+    instance: Path
+    scratch: Path
+    process: "subprocess.Popen[bytes]"
+    probe_refused: str | None = None
+    elapsed_s: float = 0.0
+    lost: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stopped: str | None = None
+    started: bool = False
+
+    def watch_disk(self) -> None:
+        """Stop tracing where the disk would not take the whole file."""
+        used = 0
+        for file in self.scratch.parent.glob(f"{self.scratch.name}*"):
+            with contextlib.suppress(FileNotFoundError):
+                used += file.stat().st_size
+        # At its end trace-cmd copies the data of all CPUs into one file.
+        free = shutil.disk_usage(self.scratch.parent).free
+        if self.stopped is None and free < used + SPARE_BYTES:
+            (self.instance / "tracing_on").write_text("0")
+            self.stopped = (
+                f"the disk of {self.scratch.parent} is nearly full: {free >> 20} MiB are free, and "
+                f"the file needs {used >> 20} MiB more; the recording ended early"
+            )
+
+
+class _NotStartedError(Exception):
+    """trace-cmd ended before it traced; its report says why."""
+
+
+def need_programs() -> None:
+    """Raise LightsleepError where a program is missing that a recording needs."""
+    packages = {"trace-cmd": "trace-cmd", "setpriv": "util-linux"}
+    for program, package in packages.items():
+        if not shutil.which(program):
+            raise LightsleepError(
+                f"a recording needs the program {program}: install the package {package}"
+            )
+
+
+@contextlib.contextmanager
+def recording(
+    folder: Path, command: list[str], options: list[str], scratch: Path, output: Path
+) -> Iterator[Recording]:
+    """Record while the context lasts; ``output`` is there, and whole, when it has ended.
+
+    ``folder`` is where tracing is mounted. Raises LightsleepError where tracing does not start, and
+    where the file cannot be written.
+    """
+    order = {
+        "tracing": str(folder),
+        "command": command,
+        "probe": tracing.PROBE,
+        "probe_options": options,
+        "scratch": str(scratch),
+        "output": str(output),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    instance = folder / "instances" / keeper.group_of(process.pid)
+    running = Recording(instance, scratch, process)
+    began = time.monotonic()
+    try:
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            raise LightsleepError(
+                f"cannot start the process that ends a recording: {sys.executable} "
+                f"{keeper.__file__}"
+            )
+        running.probe_refused = json.loads(answer)
+        if not _await_start(instance, process):
+            raise _NotStartedError
+        running.started = True
+        began = time.monotonic()
+        yield running
+    except _NotStartedError:
+        pass
+    finally:
+        running.elapsed_s = time.monotonic() - began
+        report = _finish(process, scratch)
+        running.lost = report.get("lost", {})
+        running.notes = report.get("notes", [])
+    if report["failed"] or report["status"] != 0 or not running.started:
+        raise LightsleepError(report["failed"] or f"trace-cmd failed: {_reason(report['said'])}")
+
+
+def scratch_for(output: Path) -> Path:
+    """Return a name beside ``output`` for a file that is not yet whole."""
+    return output.with_name(f".lightsleep-{secrets.token_hex(8)}")
+
+
+def _await_start(instance: Path, process: "subprocess.Popen[bytes]") -> bool:
+    """Wait until all events are enabled and the instance traces; return whether it does."""
+    deadline = time.monotonic() + START_S
+    seen = False
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError):
+            seen |= instance.is_dir()
+            on = (instance / "tracing_on").read_text().strip() == "1"
+            # The last of the events that are always there; trace-cmd sets tracing_on after all.
+            idle = (instance / "events/power/cpu_idle/enable").read_text().strip()
+            if on and idle.startswith("1"):
+                return True
+        if not _has_child(process.pid) or (seen and not instance.is_dir()):
+            return False
+        time.sleep(0.01)
+    return False
+
+
+def _has_child(pid: int) -> bool:
+    """Whether a process has a child that runs."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return True  # a kernel without this file
+    for child in children:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                return True
+    return False
+
+
+def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]:
+    """End the recording and return the keeper's report."""
+    assert process.stdin
+    assert process.stdout
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    said = process.stdout.read()
+    process.stdout.close()
+    process.wait()
+    if not said:
+        return {
+            "status": None,
+            "said": "",
+            "failed": "the process that ends a recording was killed; what trace-cmd had recorded "
+            f"is in {scratch}",
+        }
+    report: dict[str, Any] = json.loads(said)
+    return report
+
+
+def _reason(said: str) -> str:
+    """Return what trace-cmd said, without its greeting."""
+    lines = [line.strip() for line in said.splitlines()]
+    wanted = [line for line in lines if line and "Hit Ctrl^C" not in line]
+    return "; ".join(wanted[-4:]) or "it said nothing"
+
+
+def wait(
+    command: tuple[str, ...],
+    seconds: float | None,
+    running: Recording,
+    tick: Callable[[float], None],
+) -> int:
+    """Wait for a command, else for some seconds, else for Ctrl-C; return the exit status.
+
+    ``tick`` is called about once a second with the seconds that passed. Raises LightsleepError
+    where the command cannot be started.
+    """
+    child = _start(command) if command else None
+    started = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt):  # the terminal has sent it to the command, too
+        while running.process.poll() is None:
+            left = 1.0 if seconds is None else started + seconds - time.monotonic()
+            if left <= 0 or (running.stopped and not child):
+                break
+            tick(time.monotonic() - started)
+            if _ended(child, min(1.0, left)):
+                break
+            running.watch_disk()
+    if child is None:
+        return 0
+    status = child.wait()
+    return 128 - status if status < 0 else status
+
+
+def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
+    """Wait for at most ``pause_s``; return whether there is a child and it has ended."""
+    if child is None:
+        time.sleep(pause_s)
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(pause_s)
+    return child.poll() is not None
+
+
+def _start(command: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command)
+    except OSError as error:
+        raise LightsleepError(f"cannot run {command[0]}: {os.strerror(error.errno or 0)}") from None

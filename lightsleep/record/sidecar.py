@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a recording says of its machine: a JSON document beside the trace.
+
+A trace names idle states by their index and nothing else. The file ``TRACE.json`` holds their names
+and advertised latencies, all that ``lightsleep scan`` found, what was recorded and how, and how
+often and how long the kernel says that each state was entered meanwhile. ``schema`` is
+"lightsleep.recording", ``version`` 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lightsleep.measure import machine
+from lightsleep.scan.cli import document
+from lightsleep.scan.collect import CPU_DIR, collect
+from lightsleep.scan.lint import lint
+
+SCHEMA = "lightsleep.recording"
+VERSION = 1
+
+
+def beside(trace: Path) -> Path:
+    """Return the name of the document that belongs to a trace."""
+    return trace.with_name(f"{trace.name}.json")
+
+
+def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known before a recording; ``settings`` say how it is made."""
+    scan, _ = collect(root)
+    here = machine.read(root)
+    states = {
+        str(cpu.number): [
+            {key: value for key, value in dataclasses.asdict(state).items() if key != "knob"}
+            for state in cpu.states
+        ]
+        for cpu in here.cpus.values()
+    }
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": os.uname().nodename,
+        "environment": here.environment,
+        "settings": settings,
+        "states": states,
+        "scan": document(scan, lint(scan)),
+        "usage": {},
+        "window_ns": None,
+        "recorded": None,
+    }
+
+
+Usage = dict[str, dict[str, dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class Count:
+    """What the kernel has counted of each state until ``at_ns``, by the clock of the trace."""
+
+    at_ns: int
+    usage: Usage
+
+
+def count(root: Path, cpus: Iterable[str]) -> Count:
+    """Return how often, and for how long, each state of these CPUs was entered since boot."""
+    return Count(time.monotonic_ns(), {cpu: _usage(root / CPU_DIR / f"cpu{cpu}") for cpu in cpus})
+
+
+def end(
+    known: dict[str, Any], before: Count, after: Count, recorded: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the whole document: what ``begin()`` knew, and what became of the recording.
+
+    ``usage`` is what the kernel counted between ``before`` and ``after``, its ``window_ns``.
+    """
+    return known | {
+        "usage": _difference(before.usage, after.usage),
+        "window_ns": [before.at_ns, after.at_ns],
+        "recorded": recorded,
+    }
+
+
+def _usage(cpu: Path) -> dict[str, dict[str, int]]:
+    found = {}
+    for state in cpu.glob("cpuidle/state*"):
+        with contextlib.suppress(OSError, ValueError):  # its CPU went offline
+            found[state.name.removeprefix("state")] = {
+                "entered": int((state / "usage").read_text()),
+                "time_us": int((state / "time").read_text()),
+            }
+    return found
+
+
+def _difference(before: Usage, after: Usage) -> Usage:
+    """Return what was counted meanwhile, of states that were there all the time."""
+    return {
+        cpu: {
+            state: {key: count - before[cpu][state][key] for key, count in counts.items()}
+            for state, counts in states.items()
+            if state in before[cpu]
+        }
+        for cpu, states in after.items()
+        if cpu in before
+    }

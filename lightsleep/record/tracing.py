@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What to trace: the events of a recording, their filters, and what this kernel has of them."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.record import keeper
+
+CLOCK = "mono"
+"""One clock for all CPUs, on every architecture."""
+
+PROBE = "r:{group}/sleep_length tick_nohz_get_sleep_length ret=$retval:s64"
+"""What a governor is told: the time until the next timer event."""
+
+PROBED = "{group}:sleep_length"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A tracepoint and the filter that the kernel applies to it.
+
+    ``cpu`` is the field of the CPU that the event is about, or ``CPU``, the one that it happens on.
+    It is empty where an event about any CPU may explain a wakeup. ``instead_of`` names the event
+    that makes this one unnecessary.
+    """
+
+    name: str
+    cpu: str = ""
+    filter: str = ""
+    required: bool = False
+    instead_of: str = ""
+
+    def filter_for(self, cpus: Sequence[int] | None) -> str:
+        """Return the filter, for these CPUs only where the event is about one."""
+        parts = [f"({self.filter})"] if self.filter else []
+        if cpus is not None and self.cpu:
+            parts.append("(" + "||".join(_ranges(self.cpu, cpus)) + ")")
+        return "&&".join(parts)
+
+
+EVENTS = (
+    Event("power:cpu_idle", cpu="cpu_id", required=True),
+    Event("power:cpu_idle_miss", cpu="cpu_id"),
+    Event("sched:sched_waking", required=True),
+    Event("sched:sched_switch", cpu="CPU", filter="prev_pid==0||next_pid==0", required=True),
+    Event("sched:sched_wake_idle_without_ipi", cpu="cpu"),
+    Event("ipi:ipi_send_cpu", cpu="cpu"),
+    Event("ipi:ipi_send_cpumask"),
+    Event("timer:hrtimer_expire_entry", cpu="CPU"),
+    Event("irq:irq_handler_entry", cpu="CPU"),
+    # Before Linux 6.5 no event says that an IPI is sent; on x86 one says that it has arrived.
+    Event("irq_vectors:reschedule_entry", cpu="CPU", instead_of="ipi:ipi_send_cpu"),
+    Event("irq_vectors:call_function_single_entry", cpu="CPU", instead_of="ipi:ipi_send_cpu"),
+    Event("irq_vectors:call_function_entry", cpu="CPU", instead_of="ipi:ipi_send_cpu"),
+)
+
+
+def _ranges(field: str, cpus: Sequence[int]) -> Iterable[str]:
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    for first, last in runs:
+        yield f"{field}=={first}" if first == last else f"({field}>={first}&&{field}<={last})"
+
+
+def tracing_folder(root: Path) -> Path:
+    """Return where tracing is mounted. Raises LightsleepError where it is not, or not for us."""
+    for name in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
+        folder = root / name
+        try:
+            if (folder / "instances").is_dir():
+                (folder / "events").stat()
+                return folder
+        except PermissionError:
+            break
+    if os.geteuid() != 0:
+        raise LightsleepError("only root may trace the kernel: run it with sudo")
+    known = "tracefs" in (root / "proc/filesystems").read_text()
+    if known:
+        raise LightsleepError(
+            "tracing is not mounted: mount -t tracefs nodev /sys/kernel/tracing, and start again"
+        )
+    raise LightsleepError(
+        "this kernel has no tracing (CONFIG_FTRACE): a recording needs its tracepoints"
+    )
+
+
+def available(tracing: Path) -> tuple[list[Event], list[str]]:
+    """Return the events to record and the names of those that this kernel lacks.
+
+    Raises LightsleepError where it lacks one that a recording cannot do without.
+    """
+    there = {x.name for x in EVENTS if (tracing / "events" / x.name.replace(":", "/")).is_dir()}
+    for event in EVENTS:
+        if event.required and event.name not in there:
+            raise LightsleepError(
+                f"this kernel has no tracepoint {event.name}: a recording needs it (CONFIG_TRACING)"
+            )
+    wanted = [x for x in EVENTS if x.instead_of not in there]
+    missing = [x.name for x in wanted if x.name not in there and not x.instead_of]
+    return [x for x in wanted if x.name in there], missing
+
+
+def remove_leftovers(tracing: Path) -> list[str]:
+    """Remove instances and probes whose keeper was killed; return what could not be removed."""
+    prefix = keeper.group_of(0).removesuffix("0")
+    probes = tracing / "kprobe_events"
+    groups = {folder.name for folder in (tracing / "instances").glob(f"{prefix}*")}
+    if probes.exists():
+        named = (line.split()[0].partition(":")[2] for line in probes.read_text().splitlines())
+        groups |= {name.partition("/")[0] for name in named if name.startswith(prefix)}
+    left = []
+    for group in sorted(groups):
+        if not _alive(group.removeprefix(prefix)):
+            left.append(keeper.remove_instance(tracing / "instances" / group))
+            left.append(keeper.remove_probes(tracing, group))
+    return [note for note in left if note]
+
+
+def _alive(pid: str) -> bool:
+    """Whether this process is a keeper: a number may have been used again."""
+    try:
+        return keeper.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def command(
+    events: Iterable[Event], cpus: Sequence[int] | None, buffer_kb: int, scratch: Path
+) -> list[str]:
+    """Return the command that records ``events`` until it is interrupted."""
+    words = ["setpriv", "--pdeathsig", "INT", "trace-cmd", "record", "-q", "--no-filter"]
+    words += ["-o", str(scratch), "-B", "{group}", "-C", CLOCK, "-b", str(buffer_kb)]
+    for event in events:
+        words += ["-e", event.name]
+        if chosen := event.filter_for(cpus):
+            words += ["-f", chosen]
+    return words
+
+
+def probe_options(cpus: Sequence[int] | None) -> list[str]:
+    """Return what the probe adds to the command."""
+    chosen = Event(PROBED, cpu="CPU").filter_for(cpus)
+    return ["-e", PROBED, *(["-f", chosen] if chosen else [])]

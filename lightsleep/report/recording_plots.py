@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What of a recording is drawn: what each CPU did when, and how long wakeups took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter
+
+from lightsleep.periods.lost import TimeLost, Wakes, middle_ns
+from lightsleep.report.measure_plots import COLOURS
+from lightsleep.report.plots import share_axis, short
+from lightsleep.report.svg import GRID, blank, style, to_svg
+
+SHOWN_CPUS = 16
+COLUMNS = 128
+"""Moments that a page has room for."""
+
+LEGEND = 3
+
+
+def colours_of(lost: TimeLost) -> dict[str, str]:
+    """Return the colour of each idle state, in the order in which states were met."""
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(lost.states)}
+
+
+def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
+    """Return an SVG with a band per CPU, and how many CPUs are left out; None without periods."""
+    timeline = lost.timeline
+    cpus = _shown(lost)
+    if not cpus:
+        return None
+    used = -(-lost.known.span_ns // timeline.width_ns)
+    joined = max(1, -(-used // COLUMNS))
+    edges_s = np.arange(0, -(-used // joined) + 1) * joined * timeline.width_ns / 1e9
+    colours = colours_of(lost)
+    with style(salt):
+        figure, axes = blank(0.9 + 0.36 * len(cpus))
+        for row, cpu in enumerate(cpus):
+            low = np.zeros(len(edges_s) - 1)
+            for name in timeline.idle_ns[cpu]:
+                shares = timeline.shares(cpu, name)[: joined * len(low)]
+                shares = np.pad(shares, (0, joined * len(low) - len(shares)))
+                high = low + shares.reshape(-1, joined).mean(axis=1)
+                bottom, top = row + 0.42 - 0.84 * low, row + 0.42 - 0.84 * high
+                axes.stairs(top, edges_s, baseline=bottom, fill=True, color=colours[name])
+                low = high
+            axes.axhline(row + 0.42, color=GRID, linewidth=0.6)
+        for name, colour in colours.items():
+            axes.plot([], [], color=colour, linewidth=5, label=short(name))
+        axes.set_yticks(range(len(cpus)), [f"CPU {cpu}" for cpu in cpus])
+        axes.set_ylim(len(cpus) - 0.5, -0.5)
+        axes.set_xlim(0, edges_s[-1])
+        axes.set_xlabel("time since the first idle period, s")
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=LEGEND, frameon=False, borderaxespad=0
+        )
+        return to_svg(figure), len(timeline.idle_ns) - len(cpus)
+
+
+def _shown(lost: TimeLost) -> list[int]:
+    """Return the CPUs that lost most time, in order."""
+    ranked = sorted(
+        lost.timeline.idle_ns,
+        key=lambda cpu: (-lost.groups["cpu"].get(str(cpu), Wakes()).total_ns, cpu),
+    )
+    return sorted(ranked[:SHOWN_CPUS])
+
+
+def waits_plot(lost: TimeLost, salt: str) -> str | None:
+    """Return an SVG of how long wakeups took, a curve per state; None where there was none."""
+    colours = colours_of(lost)
+    curves = [(name, colours[name], "-", wakes) for name, wakes in lost.top("state")]
+    if lost.reference.count:
+        curves.append(("polling or awake", "#8a8f98", "--", lost.reference))
+    if not curves:
+        return None
+    with style(salt):
+        figure, axes = blank(2.9 + 0.25 * -(-len(curves) // LEGEND))
+        for name, colour, dashes, wakes in curves:
+            times_us, shares = _curve(wakes)
+            axes.step(
+                times_us, shares, where="post", color=colour, linestyle=dashes, label=short(name)
+            )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
+        axes.set_xlabel("from waking to running, µs (logarithmic axis)")
+        axes.set_ylim(0, 1)
+        share_axis(axes, LEGEND)
+        return to_svg(figure)
+
+
+def _curve(wakes: Wakes) -> tuple[Sequence[float], Sequence[float]]:
+    ordered = sorted(wakes.histogram.items())
+    shares = np.cumsum([number for _, number in ordered]) / wakes.count
+    return [middle_ns(index) / 1000 for index, _ in ordered], shares.tolist()
