@@ -146,8 +146,8 @@ def compare(
         _print_remarks(result, console)
     if control_failed(result):
         raise LightsleepError(
-            "the control differs from the baseline, although both were booted alike: this run "
-            "proves nothing; repeat it on a quiet host"
+            "the control differs from the baseline, although both were booted alike: differences "
+            "of that size say nothing in this run; repeat it on a quiet host"
         )
 
 

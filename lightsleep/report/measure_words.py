@@ -36,7 +36,7 @@ VERDICTS: dict[VerdictKind, Said] = {
     "optimistic": Said("✘", "bad", "optimistic"),
     "pessimistic": Said("▼", "odd", "pessimistic"),
     "not-entered": Said("∅", "plain", "not entered"),
-    "too-few": Said("?", "plain", "too few samples"),
+    "too-few": Said("?", "plain", "cannot tell yet"),
     "too-noisy": Said("?", "plain", "too noisy"),
     "nothing-advertised": Said("–", "plain", "nothing advertised"),
     "baseline": Said("", "plain", "baseline"),
