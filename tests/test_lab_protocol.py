@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -207,6 +208,32 @@ def test_but_once_and_for_nothing_else(
     with pytest.raises(GuestFailed) as raised:
         compared(*ends, made_up())
     assert raised.value is ends[-1]
+
+
+def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    world: list[str] = []
+
+    class Neighbour(FakeGuest):
+        def __init__(self, machine: Machine, hardware: str, name: str) -> None:
+            super().__init__(name, world)
+            world.append(f"{machine.vcpus} vCPUs of {hardware}")
+
+        def wait(self) -> None:
+            world.append("booted")
+
+        def run(self, argv: tuple[str, ...]) -> None:
+            world.append(" ".join(argv))
+
+        def close(self) -> None:
+            world.append("closed")
+
+    monkeypatch.setattr(protocol, "Guest", Neighbour)
+    monkeypatch.setattr(protocol, "prepare", lambda machine: machine.kernel)
+    beside = experiment(lambda _: {}, neighbour=("spin", "fast"), vcpus=3)
+    with contextlib.ExitStack() as stack:
+        guest = protocol.busy_neighbour(beside, Machine(), stack, lambda *_: None)
+        assert guest.name == protocol.NEIGHBOUR
+    assert world == ["3 vCPUs of 6.12", "booted", "spin fast", "closed"]
 
 
 def test_time_left_is_what_steps_took_so_far_and_the_rest_to_come() -> None:

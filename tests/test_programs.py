@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.agent import Completed
+from lightsleep.lab.experiments import halt_cost, overcommit
 from lightsleep.lab.experiments.programs import EXPERIMENT
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.hosttime import ThreadTime
@@ -109,11 +110,15 @@ def test_a_quantile_is_the_bucket_of_the_sorted_value(counts: list[int], part: f
     assert sum(value < found for value in values) < part * len(values)
 
 
+CYCLIC = "T: 0 (27156) P:80 I:1000 C:    500 Min:      9 Act:   32 Avg:   21 Max:      79\n"
+
+
 def test_cyclictest() -> None:
-    text = "# /dev/cpu_dma_latency set to 0us\nT: 0 (  204) P:80 I:1000 C:    500 Min:     53 "
-    assert outputs.cyclictest_mean_us(text + "Act:  178 Avg:  129 Max:    1023\n") == 129
+    assert outputs.cyclictest_mean_us(CYCLIC, "ERROR: shm_open No such file or directory") == 21
     with pytest.raises(LightsleepError, match="cyclictest: its output"):
-        outputs.cyclictest_mean_us("FATAL: timerlat")
+        outputs.cyclictest_mean_us("", "FATAL: invalid cpu")
+    with pytest.raises(LightsleepError, match="requests failed"):
+        outputs.cyclictest_mean_us(CYCLIC, "WARN: stat /dev/cpu_dma_latency failed: No such file")
 
 
 def test_a_generator_that_prints_nothing_is_timed() -> None:
@@ -158,6 +163,76 @@ def test_figures_are_per_request() -> None:
         "redis_1_ipis": pytest.approx(1.5),
     }
     assert loaded(NGINX, MANY)["nginx_50_cpu_us"] == pytest.approx(6e6 / 1895)
+
+
+def test_the_driver_is_compared_with_what_each_program_loses() -> None:
+    halting = {"pipe": 63.0, "redis": 184.0, "nginx": 180.0}
+    polling = {"pipe": 13.0, "redis": 80.0, "nginx": 80.0}
+    figures = halt_cost.figures(52.0, halting, polling)
+    assert isinstance(halt_cost.EXPERIMENT.metrics, tuple)
+    assert figures.keys() == {metric.name for metric in halt_cost.EXPERIMENT.metrics}
+    assert figures["pipe_us"] == pytest.approx(50)
+    assert figures["module_of_pipe_pct"] == pytest.approx(104)
+    assert figures["module_of_redis_pct"] == pytest.approx(50)
+    with pytest.raises(
+        LightsleepError, match=r"redis: .* 79\.0 us .* 80\.0 us .*nothing to compare"
+    ):
+        halt_cost.figures(52.0, halting | {"redis": 79.0}, polling)
+
+
+def test_the_driver_is_read_in_its_own_mode_which_it_has_again_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Driver(FakeGuest):
+        def __init__(self) -> None:
+            super().__init__("")
+            self.is_now = {"mode": "adaptive", "poll_limit_us": "200", "halt_cost_ns": "52000"}
+            self.ran: list[tuple[str, str]] = []
+
+        def read_text(self, path: str) -> str:
+            name = Path(path).name
+            assert name != "halt_cost_ns" or self.is_now["mode"] == "adaptive"
+            return self.is_now[name]
+
+        def write_text(self, path: str, text: str) -> None:
+            self.is_now[Path(path).name] = text
+
+    def wake_us(guest: Driver) -> dict[str, float]:
+        guest.ran.append((guest.is_now["mode"], guest.is_now["poll_limit_us"]))
+        return dict.fromkeys(halt_cost.LOADED, 80.0 if guest.is_now["mode"] == "fixed" else 180.0)
+
+    monkeypatch.setattr(halt_cost, "wake_us", wake_us)
+    driver = Driver()
+    before = dict(driver.is_now)
+    assert halt_cost.measure(cast(Guest, driver))["module_of_nginx_pct"] == 52
+    long_us = str(halt_cost.LONG_US)
+    assert driver.ran == [("adaptive", "200"), ("off", "200"), ("fixed", long_us)]
+    assert driver.is_now == before
+
+
+def test_overcommitted_guests_are_seen_from_outside_and_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Waiting(FakeGuest):
+        def run(self, argv: object, **_: object) -> Completed:
+            self.commands += 1
+            cyclic = argv == overcommit.CYCLICTEST
+            return Completed(0, CYCLIC if cyclic else "0.75", "", 1.0)
+
+        def vcpu_time(self) -> ThreadTime:
+            return ThreadTime(ran_ns=self.commands * 3, waited_ns=self.commands)
+
+        def read_text(self, _: str) -> str:
+            return f"cpu  1342 0 3864 3196 30 0 1181 {self.commands * 50} 0 0\ncpu0 1 2\n"
+
+    promised = {metric.name for metric in overcommit.METRICS}
+    redis = {name: 1.0 for name in promised if name.startswith("redis")}
+    monkeypatch.setattr(overcommit, "run_load", lambda *_: redis)
+    figures = overcommit.measure(cast(Guest, Waiting("")))
+    assert figures.keys() == promised
+    assert (figures["sched_messaging_s"], figures["cyclictest_us"]) == (0.75, 21)
+    assert figures["waited_pct"] == pytest.approx(25)
+    assert figures["steal_s"] == pytest.approx(1.0)
 
 
 def test_a_server_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,9 @@ class Experiment:
     rest_s: float = 0
     """For how long all guests are left alone after the rounds, to see whether they sleep: for each
     round a span of this length, one after the other."""
+    neighbour: tuple[str, ...] = ()
+    """A command that keeps one more guest busy, on the stock kernel and with as many vCPUs: it runs
+    on the host beside each arm, and at rest. The command returns, and what it started goes on."""
     vcpus: int = 2
     threads: int = 1
     """Of each core; ``vcpus`` are threads."""

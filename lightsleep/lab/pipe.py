@@ -6,7 +6,10 @@ from __future__ import annotations
 from lightsleep.lab.experiment import Metric
 from lightsleep.lab.guest import Guest
 
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "3000")
+TURNS = 3000
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", str(TURNS))
+PIPE_WAKES = 2 * TURNS
+"""Each turn wakes one task, then the other."""
 
 SCHED_PIPE_S = Metric(
     "sched_pipe_s",

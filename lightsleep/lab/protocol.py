@@ -23,6 +23,7 @@ import math
 import os
 import platform
 import random
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,9 @@ SETTLE_S = 1.0
 CLOCK_S = 1.0
 CLOCK_TOLERANCE = 0.2
 """How long a guest's clock is compared with the host's, and how far it may be off."""
+
+NEIGHBOUR = "neighbour"
+"""The name of the guest that is not measured, in logs."""
 
 QUIET_PCT = 5.0
 """Above this share of other work on the host, samples scatter visibly."""
@@ -277,10 +281,13 @@ def attempt(
                     check_clock(guests[arm.name])
                 facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
         metrics = promised(experiment, guests)
-        load = Load([guest.vm.process.pid for guest in guests.values()])
+        ours = list(guests.values())
+        if experiment.neighbour:
+            ours.append(busy_neighbour(experiment, machine, stack, show))
+        load = Load([guest.vm.process.pid for guest in ours])
         samples = run_rounds(experiment, metrics, guests, order, progress)
         other_pct = load.percent()
-        for guest in guests.values():
+        for guest in ours:
             guest.check()
     return CompareResult(
         experiment=name,
@@ -302,6 +309,7 @@ def attempt(
             "order": order,
             "rest_s": experiment.rest_s,
             "settle_s": SETTLE_S,
+            **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
         roles={arm.name: arm.role for arm in experiment.arms},
@@ -367,6 +375,22 @@ def boot_all(
             wait_for(ahead)
     wait_for(names[-1])
     return guests
+
+
+def busy_neighbour(
+    experiment: Experiment,
+    machine: Machine,
+    stack: contextlib.ExitStack,
+    show: Callable[[str, float | None], None],
+) -> Guest:
+    """Boot one more guest, keep it busy and let it run; ``stack`` ends it."""
+    show(f"booting {NEIGHBOUR}", None)
+    machine = replace(machine, vcpus=experiment.vcpus, threads=experiment.threads)
+    guest = Guest(machine, prepare(machine), NEIGHBOUR)
+    stack.callback(guest.close)
+    guest.wait()
+    guest.run(experiment.neighbour)
+    return guest
 
 
 def guest_facts(guest: Guest) -> dict[str, Any]:

@@ -16,10 +16,58 @@ KVM's. The arm fixed-100us polls as long as the first proposal for arm64 did, wh
 driver with a constant limit.
 """
 
+from collections.abc import Sequence
+
+from lightsleep.compare.result import Claim
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.programs.run import all_metrics, run_all, starter
-from lightsleep.lab.programs.servers import PROGRAMS
+from lightsleep.lab.programs.servers import MANY, ONE, PROGRAMS, Program
+
+STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
+LIGHTSLEEP = Arm(
+    "lightsleep",
+    "treatment",
+    "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
+    modules=("cpuidle_lightsleep",),
+)
+STOCK_AGAIN = Arm("stock-again", "control", "a second guest booted exactly as stock")
+ARMS = (
+    STOCK,
+    LIGHTSLEEP,
+    Arm(
+        "fixed-100us",
+        "treatment",
+        "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
+        modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
+    ),
+    Arm(
+        "idle=poll",
+        "limit",
+        "the same kernel booted with idle=poll: idle CPUs never halt",
+        append="idle=poll",
+        spins=True,
+    ),
+    STOCK_AGAIN,
+)
+
+NEAR_LIMIT = 0.94
+"""Of the requests per second with idle=poll. Where these are 2.5 times stock's, which they are at
+most, this is 90 % of what idle=poll gains."""
+
+EQUAL = 0.95
+"""A ratio that is no less than 1 but for what these experiments cannot tell apart."""
+
+
+def claims_of(programs: Sequence[Program]) -> tuple[Claim, ...]:
+    """Return what is claimed of programs with one connection."""
+    rates = [(f"{program.name}_{ONE}_per_s",) for program in programs]
+    cpu = tuple(f"{program.name}_{ONE}_cpu_us" for program in programs)
+    return (
+        *(Claim("lightsleep", "idle=poll", rate, at_least=NEAR_LIMIT) for rate in rates),
+        *(Claim("lightsleep", "fixed-100us", rate, at_least=EQUAL) for rate in rates),
+        Claim("lightsleep", "idle=poll", cpu),
+    )
 
 
 def measure(guest: Guest) -> dict[str, float]:
@@ -33,34 +81,19 @@ EXPERIMENT = Experiment(
         "With one connection, every program gains from lightsleep at least 90 % of the requests "
         "per second that idle=poll gains over stock, and no less than a constant limit of 100 us "
         "gains, for less host CPU time a request than idle=poll. With many connections no program "
-        "is slower, and the guest at rest sleeps as much as stock. Falsified if any of this does "
-        "not hold for any program."
+        "is slower than with stock, and the guest at rest sleeps as much."
     ),
-    arms=(
-        Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once"),
-        Arm(
-            "lightsleep",
-            "treatment",
-            "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
-            modules=("cpuidle_lightsleep",),
-        ),
-        Arm(
-            "fixed-100us",
-            "treatment",
-            "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
-            modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
-        ),
-        Arm(
-            "idle=poll",
-            "limit",
-            "the same kernel booted with idle=poll: idle CPUs never halt",
-            append="idle=poll",
-            spins=True,
-        ),
-        Arm("stock-again", "control", "a second guest booted exactly as stock"),
-    ),
+    arms=ARMS,
     metrics=(*all_metrics(PROGRAMS), IDLE_RESIDENCY),
     measure=measure,
+    claims=(
+        *claims_of(PROGRAMS),
+        *(
+            Claim("lightsleep", "stock", (f"{program.name}_{MANY}_per_s",), at_least=EQUAL)
+            for program in PROGRAMS
+        ),
+        Claim("lightsleep", "stock", (IDLE_RESIDENCY.name,), at_least=-0.02),
+    ),
     start=starter(PROGRAMS),
     root="programs",
     rest_s=4,

@@ -116,8 +116,13 @@ def quantile(buckets: Sequence[tuple[float, float, int]], part: float) -> float:
     raise AssertionError("buckets of a run have requests")
 
 
-def cyclictest_mean_us(text: str) -> float:
-    """Return the average wakeup latency that ``cyclictest -q`` with one thread prints, in us."""
+def cyclictest_mean_us(text: str, warnings: str) -> float:
+    """Return the average wakeup latency that ``cyclictest -q`` with one thread prints, in us.
+
+    ``warnings`` is its standard error: without its QoS request it measures something else.
+    """
+    if "cpu_dma_latency" in warnings:
+        raise _failed("cyclictest", warnings)
     return _number("cyclictest", r"^T: 0 .* Avg:\s*(\d+) Max:", text)
 
 

@@ -127,20 +127,24 @@ def metrics_of(program: Program, connections: int) -> tuple[Metric, ...]:
     )
 
 
-def all_metrics(programs: Sequence[Program]) -> tuple[Metric, ...]:
-    """Return the metrics of both loads of all ``programs``."""
+def all_metrics(
+    programs: Sequence[Program], connections: Sequence[int] = (ONE, MANY)
+) -> tuple[Metric, ...]:
+    """Return the metrics of the loads with these numbers of ``connections``."""
     return tuple(
         metric
         for program in programs
-        for connections in (ONE, MANY)
-        for metric in metrics_of(program, connections)
+        for number in connections
+        for metric in metrics_of(program, number)
     )
 
 
-def run_all(guest: Guest, programs: Sequence[Program]) -> dict[str, float]:
-    """Run both loads of all ``programs``, one after the other, and return all their figures."""
+def run_all(
+    guest: Guest, programs: Sequence[Program], connections: Sequence[int] = (ONE, MANY)
+) -> dict[str, float]:
+    """Run the same loads, one after the other, and return all their figures."""
     figures: dict[str, float] = {}
     for program in programs:
-        for connections in (ONE, MANY):
-            figures |= run_load(guest, program, connections)
+        for number in connections:
+            figures |= run_load(guest, program, number)
     return figures

@@ -5,8 +5,8 @@ Server and generator run in the same guest and talk over the loopback interface 
 generator with one connection waits for each answer before it asks again, so that every request
 wakes the server and every answer wakes the generator. With many connections both are always busy.
 
-All servers run side by side, as they are configured by their authors, but for what keeps them
-small: one worker, little memory, nothing written to disk. A server that is not loaded stays idle.
+All servers run side by side. Their settings are the defaults, except what keeps them small: one
+worker, little memory, nothing written to disk. A server without load stays idle.
 """
 
 from __future__ import annotations

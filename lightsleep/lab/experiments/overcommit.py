@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What polling costs where one guest has more vCPUs than its host has cores.
+
+A vCPU that polls may hold the core that the very vCPU needs for which it waits. Two loads are
+saturated (Redis with many connections, messaging), two wait for a wakeup all the time (Redis with
+one connection, cyclictest). cyclictest asks for a wakeup latency of 0 us by PM QoS
+(/dev/cpu_dma_latency) while it runs, as the low-latency profiles of tuned do for good: a driver
+that heeds the request must poll, and takes the core that the host could give to another vCPU.
+
+A guest is told that its host ran something else (stolen time) by a paravirtual clock of KVM or of
+another hypervisor. TCG has no such clock, so the kernel counts 0 there. Under TCG this experiment
+therefore shows what a policy does that nobody tells: it can only look for gaps in the time that it
+polls. What the host took shows from outside, in the time that vCPU threads waited in its run
+queues.
+"""
+
+from __future__ import annotations
+
+from lightsleep.compare.result import Claim
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.experiments.idle import MESSAGING
+from lightsleep.lab.experiments.programs import EQUAL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.programs.outputs import cyclictest_mean_us
+from lightsleep.lab.programs.run import metrics_of, run_load, starter
+from lightsleep.lab.programs.servers import MANY, ONE, REDIS
+
+CYCLICTEST = ("cyclictest", "-q", "-t1", "-p80", "-i1000", "-l500")
+ARMS = (
+    STOCK,
+    LIGHTSLEEP,
+    Arm(
+        "fixed-1000us",
+        "treatment",
+        "the same driver with a constant limit: idle CPUs poll up to 1000 us, then halt",
+        modules=("cpuidle_lightsleep mode=fixed poll_limit_us=1000",),
+    ),
+    STOCK_AGAIN,
+)
+
+METRICS = (
+    *metrics_of(REDIS, ONE),
+    *metrics_of(REDIS, MANY),
+    Metric(
+        "sched_messaging_s",
+        "s",
+        "lower",
+        "Messaging",
+        f"Groups of senders and receivers that keep all CPUs busy: {' '.join(MESSAGING)}",
+    ),
+    Metric(
+        "cyclictest_us",
+        "us",
+        "lower",
+        "Wakeup with a QoS request for 0 us",
+        f"Average latency: {' '.join(CYCLICTEST)}",
+    ),
+    Metric(
+        "waited_pct",
+        "%",
+        "none",
+        "vCPUs kept waiting by the host",
+        "Time in which vCPU threads were ready to run and the host ran something else, of the time "
+        "in which they did not sleep, over all loads",
+    ),
+    Metric(
+        "steal_s",
+        "s",
+        "none",
+        "Stolen time that the guest sees",
+        "Steal in /proc/stat, all CPUs, over all loads; 0 under TCG, which has no such clock",
+    ),
+)
+
+CLAIMS = (
+    *(
+        Claim("lightsleep", "stock", (f"redis_{number}_per_s",), at_least=EQUAL)
+        for number in (ONE, MANY)
+    ),
+    *(
+        Claim("lightsleep", "stock", (name,), at_most=1 / EQUAL)
+        for name in ("sched_messaging_s", "cyclictest_us")
+    ),
+)
+
+start = starter((REDIS,))
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run each load once."""
+    before, stolen_s = guest.vcpu_time(), steal_s(guest)
+    figures = run_load(guest, REDIS, ONE) | run_load(guest, REDIS, MANY)
+    figures["sched_messaging_s"] = float(guest.run(MESSAGING, timeout_s=120).stdout)
+    cyclic = guest.run(CYCLICTEST, timeout_s=120)
+    figures["cyclictest_us"] = cyclictest_mean_us(cyclic.stdout, cyclic.stderr)
+    after = guest.vcpu_time()
+    waited_ns = after.waited_ns - before.waited_ns
+    figures["waited_pct"] = 100 * waited_ns / after.awake_since(before)
+    figures["steal_s"] = steal_s(guest) - stolen_s
+    return figures
+
+
+def steal_s(guest: Guest) -> float:
+    """Return the stolen time that the guest has counted so far."""
+    # cpu user nice system idle iowait irq softirq steal, in 1/100 s for user space
+    return int(guest.read_text("/proc/stat").split()[8]) / 100
+
+
+EXPERIMENT = Experiment(
+    title="Eight vCPUs on fewer cores, saturated and waiting",
+    hypothesis=(
+        "On a host with fewer cores than vCPUs, lightsleep keeps saturated programs (redis_50, "
+        "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
+        "QoS request for 0 us slower than stock. A limit of 1000 us is expected to lose."
+    ),
+    arms=ARMS,
+    metrics=METRICS,
+    measure=measure,
+    claims=CLAIMS,
+    start=start,
+    root="programs",
+    vcpus=8,
+)

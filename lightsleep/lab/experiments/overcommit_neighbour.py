@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What polling costs where another guest keeps the host busy.
+
+Two vCPUs run beside a guest whose two vCPUs never idle: on a host of two cores each vCPU gets half
+a core. A vCPU that polls spends this half on waiting. See ``overcommit.py`` for the loads, and for
+what a guest can know of its host.
+"""
+
+from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.experiments.overcommit import ARMS, CLAIMS, METRICS, measure, start
+
+EXPERIMENT = Experiment(
+    title="Two vCPUs beside a busy guest, saturated and waiting",
+    hypothesis=(
+        "Beside a guest that keeps the host busy, lightsleep keeps saturated programs (redis_50, "
+        "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
+        "QoS request for 0 us slower than stock. A limit of 1000 us is expected to lose."
+    ),
+    arms=ARMS,
+    metrics=METRICS,
+    measure=measure,
+    claims=CLAIMS,
+    start=start,
+    root="programs",
+    neighbour=("sh", "-c", "for _ in $(seq $(nproc)); do (while :; do :; done) & done"),
+)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The short form of ``programs``: pipe, Redis and nginx, one connection, in two minutes.
+
+For those who change the polling policy and want to know at once what programs make of it. It says
+nothing of saturated programs, nor of a guest at rest.
+"""
+
+from lightsleep.compare.result import Claim
+from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.experiments.programs import ARMS, NEAR_LIMIT, claims_of
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.programs.run import all_metrics, run_all, starter
+from lightsleep.lab.programs.servers import NGINX, ONE, REDIS
+
+PROGRAMS = (REDIS, NGINX)
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run the pipe and each program once."""
+    return measure_pipe(guest) | run_all(guest, PROGRAMS, (ONE,))
+
+
+EXPERIMENT = Experiment(
+    title="Pipe, Redis and nginx with one connection: the short form of programs",
+    hypothesis=(
+        "Pipe, Redis and nginx gain from lightsleep at least 90 % of what idle=poll gains over "
+        "stock, and no less than a constant limit of 100 us gains."
+    ),
+    arms=ARMS,
+    metrics=(SCHED_PIPE_S, IPIS, *all_metrics(PROGRAMS, (ONE,))),
+    measure=measure,
+    claims=(
+        Claim("lightsleep", "idle=poll", (SCHED_PIPE_S.name,), at_most=1 / NEAR_LIMIT),
+        *claims_of(PROGRAMS),
+    ),
+    start=starter(PROGRAMS),
+    root="programs",
+)
