@@ -77,8 +77,8 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 def written(*writes: Callable[[], None]) -> Iterator[None]:
     """Do all ``writes`` of a result, let the caller show it, then raise what could not be written.
 
-    So what took hours is in its files where nobody can be shown it (the disk of standard output
-    is full, the reader of a pipe gone), and shown where it is in no file.
+    A result that took hours is thus in its files even if it cannot be shown (the disk of standard
+    output is full, the reader of a pipe is gone), and is shown even if no file can be written.
     """
     lost = []
     for write in writes:

@@ -252,8 +252,8 @@ ARCHES = {
             machine="q35",
             # QEMU's emulated MWAIT spins when there is more than one CPU: hide it, so that the
             # guest halts as it does under a hypervisor that hides it.
-            # MWAIT is emulated as PAUSE. QEMU 7 leaves rubbish in the flags behind CMPXCHG16B: an
-            # interrupt there returns to it with the trap flag set, one time in hundreds of boots.
+            # QEMU 7 corrupts EFLAGS after CMPXCHG16B. If an interrupt follows, it can return with
+            # the trap flag set, once in hundreds of boots.
             cpu_tcg="max,-monitor,-cx16",
             cpu_kvm="host",
             console="ttyS0",
@@ -271,8 +271,8 @@ ARCHES = {
             qemu="qemu-system-aarch64",
             qemu_package="qemu-system-arm",
             machine="virt,gic-version=3",
-            # With the other, before such a state Linux has it that no interrupt reaches the CPU: it
-            # relies on a power controller that brings it back, which QEMU does not have.
+            # With GICv3, Linux disables the CPU's interrupts before such a state and relies on a
+            # power controller to wake the CPU, which QEMU lacks.
             psci_machine="virt,gic-version=2",
             efi_package="qemu-efi-aarch64",
             efi_image="usr/share/qemu-efi-aarch64/QEMU_EFI.fd",

@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * cpuidle-synthetic: idle states as the user asks for them, which really take
+ * cpuidle-synthetic: idle states that the user defines, and that really take
  * their exit latency.
  *
- * Whoever measures the latency of idle states needs some whose latency is
- * known, and most virtual machines have none at all. Here, a state is a line of
- * text, name:latency_us:residency_us. What the CPU does is the same in all of
- * them: it halts, and once woken it is busy for the exit latency, with
- * interrupts off, as a CPU that powers up would be. A fourth field makes a
- * state that lies: it advertises one latency and takes another, or refuses to
- * be entered ("never"), as some firmware does. Both are there to test the
- * verdicts of a measurement with.
+ * A test of idle latencies needs states whose latency is known, and most virtual
+ * machines have none. Here, a state is an item of text,
+ * name:latency_us:residency_us. The CPU does the same in all of them: it halts,
+ * and once woken it is busy for the exit latency with interrupts off, as a CPU
+ * that powers up would be. A fourth field makes a state that lies, as some
+ * firmware does: it advertises one latency and has another, or it refuses to be
+ * entered ("never"). Both serve to test the verdicts of a measurement.
  *
- * The latency must pass before the wake is served. Where an interrupt ends a
- * halt without being taken (arm64; powernv), that is simply after the halt. But
- * "sti; hlt" on x86 and H_CEDE on pseries take it within the halt. There, the
- * first thing that an interrupt handler does, its tracepoint, pays what the CPU
- * owes; hrtimer and IPI handlers then are as late as the woken thread. An
+ * The latency must pass before the wakeup is served. On arm64 and powernv, the
+ * interrupt that ends a halt stays pending, so the latency passes after the halt.
+ * On x86 ("sti; hlt") and pseries (H_CEDE), that interrupt is handled within the
+ * halt. There, the latency passes in the tracepoint at the beginning of its
+ * handler, so hrtimer and IPI handlers are as late as the woken thread. An
  * interrupt without such a tracepoint is served first, and the latency passes
- * after the halt: it delays the return to the idle loop, hence the woken thread,
- * not that handler.
+ * after the halt: it delays the woken thread, not that handler.
  *
- * Attaching makes the kernel patch its code, so it happens once, at load.
+ * Attaching to tracepoints makes the kernel patch its code, so it happens once,
+ * at load.
  *
- * What the hardware, or the hypervisor, takes for a wake from halt comes on top.
- * With spin=1 nothing does: the CPU only waits for an interrupt as if it halted.
+ * The time that the hardware or the hypervisor needs to end a halt adds to the
+ * latency. With spin=1 it does not: the CPU waits for an interrupt without halting.
  *
  * Context of synthetic_enter(): idle task, interrupts off, RCU is watching
  * (CPUIDLE_FLAG_RCU_IDLE) except within the halt. The idle loop has cleared the
- * polling flag, so whatever wakes this CPU sends an interrupt. All that changes
- * after load is @owed_ns and @asleep, and only its own CPU touches them.
+ * polling flag, so a waker sends an interrupt to this CPU. Only @owed_ns and
+ * @asleep change after load, and only their own CPU accesses them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -86,8 +85,8 @@ static struct cpuidle_driver driver = {
  * The clock is one that advances while interrupts are off: where the TSC is not
  * stable, local_clock() stands still until the next tick.
  *
- * No cpu_relax() in these loops: a hypervisor may take it as a wish to run
- * something else, and then this CPU takes longer than it was told to.
+ * No cpu_relax() in these loops: a hypervisor may run something else on
+ * it, and then the latency gets longer than requested.
  */
 static void synthetic_pay(void)
 {

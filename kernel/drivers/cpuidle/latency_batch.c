@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * One batch of wakes of one CPU, and which of them count.
+ * One batch of wakeups of one CPU, and which of them count.
  *
- * The samples are taken by a chain in hard interrupts, so that nothing but the
- * measured wakes disturbs the measured CPU. A pinned timer on the waking CPU,
- * the pacer, sends a wake; the woken CPU says when it ran and what it had been
- * doing; the pacer looks again and again, ever less often, until that is there,
- * and arms itself for the next wake, at a random distance, so that wakes do not
- * fall in with the tick or with what the CPU does after a wake. Meanwhile
- * whoever asked for the batch sleeps.
+ * A chain of hard interrupts takes the samples, so that nothing but the measured
+ * wakeups disturbs the measured CPU. A pinned timer on the waking CPU, the pacer,
+ * sends a wakeup. The woken CPU records when it ran and what it had been doing.
+ * The pacer checks for that record, at growing intervals. Then it arms itself for
+ * the next wakeup, at a random distance: a fixed one could lock to the tick, or
+ * to what the CPU does after a wakeup. The task that requested the batch sleeps
+ * meanwhile.
  *
- * A sample counts only if the CPU was seen doing what it should at the launch:
- * the CPU's own cpu_idle tracepoint says which state it was in, and since when.
+ * A sample counts only if the CPU was in the requested state at the launch. The
+ * CPU's own cpu_idle tracepoint tells which state it was in, and since when.
  *
- * Ordering. The launch is written by the pacer, the arrival by the woken CPU.
- * @launched and @arrived count them and hand over what was written before, with
- * release and acquire. At most one wake is in flight, so there is nothing else
- * to lock.
+ * Ordering. The pacer writes the launch, the woken CPU writes the arrival.
+ * @launched and @arrived count them, with release and acquire, and so publish
+ * what was written before. At most one wakeup is in flight, so no lock is needed.
  *
- * CPU hotplug. A batch begins with both CPUs online, under the hotplug lock,
- * and does not keep it. A CPU that goes offline ends the batch that uses it, and
- * waits until nothing of it is left, so all through a batch its CPUs are online.
- * Threads that have to be frozen for a suspend end their batch likewise: its
- * writer is interrupted, and starts over afterwards.
+ * CPU hotplug. A batch begins with both CPUs online, under the hotplug lock, and
+ * then drops the lock. A CPU that goes offline ends the batch that uses it, and
+ * waits until nothing of the batch is left. So both CPUs are online throughout a
+ * batch. A suspend freezes the threads of a batch and ends it in the same way:
+ * its writer is interrupted, and starts over afterwards.
  */
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
@@ -53,7 +52,7 @@
 
 static struct latency_batch batch;
 
-/* Guards @running, and what a batch that is being ended is told. */
+/* Guards @running, and the error of a batch that is being ended. */
 static DEFINE_SPINLOCK(batch_lock);
 static bool running;
 static DECLARE_WAIT_QUEUE_HEAD(batch_gone);
@@ -215,7 +214,7 @@ static void batch_start_pacing(void *data)
 		      HRTIMER_MODE_ABS_PINNED_HARD);
 }
 
-/* Keeps a CPU busy, but out of nobody's way: not of the scheduler, nor of RCU. */
+/* Keeps a CPU busy without delaying the scheduler or RCU. */
 static int stay_busy(void *data)
 {
 	struct latency_batch *b = data;
@@ -338,7 +337,7 @@ out_watch:
 	return ret;
 }
 
-/* No more wakes, then nobody who waits for one, then nothing that refers to the batch. */
+/* Stops the wakeups, then the thread that waits for them, then all references to the batch. */
 static void batch_stop(struct latency_batch *b)
 {
 	hrtimer_cancel(&b->pacer);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the kernel itself says about the CPU that is being woken.
+ * What the kernel itself reports about the CPU that is being woken.
  *
- * Two tracepoints are attached for as long as the module is loaded, and watch
- * one CPU while a batch runs. cpu_idle tells which state that CPU entered, when,
- * and when it left: proof that a sample woke it from the state that was meant.
- * (It is the state that the governor chose. A driver that does otherwise tells
- * only the counters in sysfs.)
- * sched_wake_idle_without_ipi tells that a waker found it polling and sent no
- * interrupt. The latter is not exported by name, so it is looked up.
+ * Two tracepoints are attached while the module is loaded. They watch one CPU
+ * while a batch runs. cpu_idle tells which state that CPU entered, when it did,
+ * and when it left: the proof that a sample woke it from the requested state. It
+ * is the state that the governor chose. If the driver entered another one, only
+ * the counters in sysfs show that. sched_wake_idle_without_ipi tells that a waker
+ * found the CPU polling and sent no interrupt. It is not exported, so it is
+ * looked up by name.
  *
- * A CPU writes its period in its idle loop with interrupts off, and reads it
- * itself: in an interrupt, which finds it whole, or in a thread, while which it
- * is not idle. So there is nothing to lock.
+ * A CPU writes its period in its idle loop with interrupts off. It reads the
+ * period itself: in an interrupt, which sees it complete, or in a thread, during
+ * which the CPU is not idle. So no lock is needed.
  *
- * A clock is read for the watched CPU alone. While the machine is suspended,
- * when the clock must not be read, no batch runs, as its writer is frozen.
+ * Only the watched CPU reads the clock. The clock must not be read during a
+ * suspend; no batch runs then, because its writer is frozen.
  */
 #include <linux/ktime.h>
 #include <linux/percpu.h>
@@ -31,7 +31,7 @@
 static int watched = NOBODY;
 static DEFINE_PER_CPU(struct idle_period, last_period);
 
-/* A wake is under way, sent by this CPU; nobody had to interrupt for it. */
+/* The CPU that is sending a wakeup, and whether it did so without an interrupt. */
 static int waker = NOBODY;
 static bool without_ipi;
 
@@ -91,8 +91,8 @@ void idle_watch_end(void)
 /**
  * idle_watch_period - the last idle period of the watched CPU
  *
- * Context: on that CPU, in an interrupt or in a thread that is bound to it. Of a
- * thread that no longer is, as its batch ends, nobody reads what it found.
+ * Context: on that CPU, in an interrupt or in a thread that is bound to it. At the
+ * end of a batch the thread may lose its binding; its result is not read then.
  */
 struct idle_period idle_watch_period(void)
 {

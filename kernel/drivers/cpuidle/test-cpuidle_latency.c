@@ -2,21 +2,20 @@
 /*
  * What does it cost to wake a CPU from its idle states?
  *
- * The files in debugfs, latency_test/. One file takes whole batches, in text:
+ * The files are in debugfs, in latency_test/. Two of them are for batches:
  *
- *   sources  what can wake a CPU here, one per line; behind a colon, why not
- *   run      write "source=ipi src=0 dest=1 state=2 samples=200 min_ns=50000
- *            max_ns=150000 settle_ns=10000", which takes as long as the batch
- *            does, then read the samples, or what was wrong, through the same
- *            descriptor from its beginning
+ *   sources  what can wake a CPU here, one per line; after a colon, why one cannot
+ *   run      write one request, such as "source=ipi src=0 dest=1 state=2
+ *            samples=200 min_ns=50000 max_ns=150000 settle_ns=10000". The write
+ *            returns when the batch is done. Then read the samples, or the error,
+ *            from the beginning of the same descriptor.
  *
- * and six take one sample per write, of whatever the CPU happens to do:
+ * Six more take one sample per write, whatever the CPU is doing:
  *
- *   ipi_cpu_src, ipi_cpu_dest (written: measure), ipi_latency_ns
- *   timeout_cpu_src, timeout_expected_ns (written: measure), timeout_diff_ns
+ *   ipi_cpu_src, ipi_cpu_dest (a write measures), ipi_latency_ns
+ *   timeout_cpu_src, timeout_expected_ns (a write measures), timeout_diff_ns
  *
- * How samples are taken and judged is told in latency_batch.c; what wakes, in
- * wake_*.c.
+ * latency_batch.c takes the samples and judges them; wake_*.c send the wakeups.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -2,9 +2,9 @@
 /*
  * Wake source "ipi": another CPU calls a function on the CPU that is woken.
  *
- * Since "sched, smp: Optimize send_call_function_single_ipi()" (v5.8) that takes
- * no interrupt if the CPU polls: its idle loop runs the function, after the idle
- * state was left. Where the function finds itself tells the two apart.
+ * Since "sched, smp: Optimize send_call_function_single_ipi()" (v5.8), such a call
+ * sends no interrupt if the CPU polls: its idle loop runs the function after it
+ * has left the idle state. The context of the function tells the two cases apart.
  */
 #include <linux/ktime.h>
 #include <linux/preempt.h>

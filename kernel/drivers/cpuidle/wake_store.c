@@ -2,13 +2,13 @@
 /*
  * Wake source "store": another CPU wakes a thread on the CPU that is woken.
  *
- * If that CPU polls, all it takes is a store to a flag that the CPU looks at:
- * no interrupt. The scheduler says so, by the tracepoint
- * sched_wake_idle_without_ipi within the wake; without it an interrupt was sent,
- * and the sample does not count. The CPU is awake when it has left its idle
- * state; what it takes from there to the thread is the same from every state,
- * and not measured. On a CPU that is kept busy, the thread that does so sees the
- * word change that counts the wakes.
+ * If that CPU polls, a store to a flag that it watches is enough: no interrupt is
+ * sent. The scheduler reports this with the tracepoint
+ * sched_wake_idle_without_ipi during the wakeup. Without that report an interrupt
+ * was sent, and the sample does not count. The CPU counts as awake when it has
+ * left its idle state. The way from there to the thread is the same for every
+ * state, and is not measured. On a CPU that is kept busy, the busy thread detects
+ * the change of the word that counts the wakeups.
  */
 #include <linux/kthread.h>
 #include <linux/ktime.h>
