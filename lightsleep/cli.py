@@ -40,6 +40,11 @@ VERBS = {
         "report",
         "Write one self-contained HTML page from results and recordings.",
     ),
+    "try": (
+        "lightsleep.trial.cli",
+        "try_settings",
+        "Run a command under several idle settings: which is best?",
+    ),
     "enable": (
         "lightsleep.enable.cli",
         "enable",

@@ -16,8 +16,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import jsonschema
-
 from lightsleep.errors import LightsleepError
 
 MAX_BYTES = 256 << 20
@@ -115,6 +113,8 @@ def _checked(document: Any, formats: tuple[Format[T_co], ...]) -> T_co:
 
 
 def _check_schema(document: dict[str, Any], described: Traversable) -> None:
+    import jsonschema  # what makes a result runs where it is not installed
+
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(json.loads(described.read_text("utf-8"))).iter_errors(
             document

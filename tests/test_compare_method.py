@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.stats import norm, wilcoxon
 
 from lightsleep import units
@@ -21,7 +22,6 @@ from lightsleep.compare.method import (
     BEYOND,
     MOST,
     Comparison,
-    Floats,
     Verdict,
     compare,
     compare_jointly,
@@ -30,6 +30,7 @@ from lightsleep.compare.method import (
 )
 from lightsleep.compare.result import Better
 
+Floats = NDArray[np.float64]
 RESULTS = Path(__file__).parent.parent / "docs/results"
 ROUNDS = 12  # of lab compare, where nobody chose another number
 

@@ -37,14 +37,14 @@ Methods, 3rd edition, sections 3.1 to 3.3; Lehmann: Nonparametrics, section 4.3 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lightsleep.compare.result import Better
 from lightsleep.order import CONFIDENCE, median_ranks
@@ -54,8 +54,6 @@ MOST = 256
 """Of more rounds, neighbours are averaged to this many: Walsh averages grow with the square."""
 BEYOND = 1.6539
 """(z[0.975] + z[0.9]) / z[0.975]; z are quantiles of the normal distribution."""
-
-Floats = NDArray[np.float64]
 
 
 class Verdict(StrEnum):
@@ -137,21 +135,28 @@ def summarise(samples: Sequence[float]) -> Summary | None:
     """Summarise samples, in any order; None where there are none."""
     if not samples:
         return None
-    ordered = np.sort(np.asarray(samples, dtype=float))
+    ordered = sorted(map(float, samples))
     n = len(ordered)
     low, high, confidence = median_ranks(n)
-    q1, median, q3 = np.quantile(ordered, [0.25, 0.5, 0.75])
     return Summary(
         n=n,
-        median=float(median),
-        ci_low=float(ordered[low - 1]),
-        ci_high=float(ordered[high - 1]),
+        median=_quantile(ordered, 0.5),
+        ci_low=ordered[low - 1],
+        ci_high=ordered[high - 1],
         confidence=confidence,
-        minimum=float(ordered[0]),
-        q1=float(q1),
-        q3=float(q3),
-        maximum=float(ordered[-1]),
+        minimum=ordered[0],
+        q1=_quantile(ordered, 0.25),
+        q3=_quantile(ordered, 0.75),
+        maximum=ordered[-1],
     )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted samples, between two of them by linear interpolation."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 def compare(
@@ -168,7 +173,7 @@ def compare(
     _check_paired(reference, arm)
     if has_ratio(reference, arm, unit):
         return _judge(_logs(reference, arm), better, confidence, as_ratio=True)
-    effects = np.subtract(arm, reference, dtype=float)
+    effects = [ours - theirs for ours, theirs in zip(arm, reference, strict=True)]
     return _judge(effects, better, confidence, as_ratio=False)
 
 
@@ -184,7 +189,9 @@ def compare_jointly(
         if ours and not has_ratio(theirs, ours, ""):
             raise ValueError("a sample is not positive: there is no ratio")
     logs = [_logs(theirs, ours) for ours, theirs in zip(arm, reference, strict=True)]
-    return _judge(np.mean(logs, axis=0), better, CONFIDENCE, as_ratio=True)
+    return _judge(
+        [statistics.fmean(x) for x in zip(*logs, strict=True)], better, CONFIDENCE, as_ratio=True
+    )
 
 
 def _check_paired(reference: Sequence[float], arm: Sequence[float]) -> None:
@@ -202,21 +209,23 @@ def rounds_needed(confidence: float = CONFIDENCE) -> int:
     return next(n for n in range(1, 100) if _rank(n, (1 - confidence) / 2))
 
 
-def _logs(reference: Sequence[float], arm: Sequence[float]) -> Floats:
-    logs: Floats = np.log(arm) - np.log(reference)
-    return logs
+def _logs(reference: Sequence[float], arm: Sequence[float]) -> list[float]:
+    return [math.log(ours) - math.log(theirs) for ours, theirs in zip(arm, reference, strict=True)]
 
 
-def _judge(effects: Floats, better: Better, confidence: float, *, as_ratio: bool) -> Comparison:
+def _judge(
+    effects: Sequence[float], better: Better, confidence: float, *, as_ratio: bool
+) -> Comparison:
     rounds = len(effects)
     blocks = effects
     if rounds > MOST:
-        blocks = np.array([part.mean() for part in np.array_split(effects, MOST)])
+        ends = [rounds * part // MOST for part in range(MOST + 1)]
+        blocks = [statistics.fmean(effects[a:b]) for a, b in itertools.pairwise(ends)]
     rank = _rank(len(blocks), (1 - confidence) / 2)
     if not rank:
         return Comparison(Verdict.TOO_FEW, rounds, confidence)
     walsh = _walsh_averages(blocks)
-    found = Estimate(float(np.median(walsh)), float(walsh[rank - 1]), float(walsh[-rank]))
+    found = Estimate(statistics.median(walsh), walsh[rank - 1], walsh[-rank])
     verdict, detectable = _verdict(found, better), BEYOND * (found.high - found.low) / 2
     if as_ratio:
         ratio, detectable = found.map(math.exp), math.exp(min(detectable, 700))
@@ -236,22 +245,22 @@ def _verdict(effect: Estimate, better: Better) -> Verdict:
     return Verdict.BETTER if direction == better else Verdict.WORSE
 
 
-def _walsh_averages(effects: Floats) -> Floats:
+def _walsh_averages(effects: Sequence[float]) -> list[float]:
     """Return the averages of all pairs of rounds, a round with itself included, sorted."""
-    first, second = np.triu_indices(len(effects))
-    averages: Floats = np.sort(effects[first] / 2 + effects[second] / 2)
-    return averages
+    pairs = itertools.combinations_with_replacement(effects, 2)
+    return sorted(first / 2 + second / 2 for first, second in pairs)
 
 
 @cache
 def _rank(n: int, tail: float) -> int:
     """Return the largest c with P(T < c) <= tail; 0 where there is none.
 
-    T is the sum of those of the ranks 1 to n for which a fair coin fell heads.
+    T is the sum of those of the ranks 1 to n for which a fair coin fell heads. It is symmetric, so
+    the lower half is enough for a tail.
     """
-    chances = np.zeros(n * (n + 1) // 2 + 1)
-    chances[0] = 1
+    chances = [1.0] + [0.0] * (n * (n + 1) // 4)
     for rank in range(1, n + 1):
-        chances[rank:] += chances[:-rank]  # by 2 ** -n at the end would underflow for many rounds
-        chances /= 2
-    return int(np.searchsorted(np.cumsum(chances), tail, side="right"))
+        # By 2 ** -n at the end would underflow for many rounds.
+        without = itertools.chain(itertools.repeat(0.0, min(rank, len(chances))), chances)
+        chances = [(here + before) / 2 for here, before in zip(chances, without, strict=False)]
+    return bisect.bisect_right(list(itertools.accumulate(chances)), tail)

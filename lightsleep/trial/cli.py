@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep try``: the command."""
+
+import json
+import random
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightsleep import terminal
+from lightsleep.compare.analysis import control_failed
+from lightsleep.compare.result import CompareResult, Role
+from lightsleep.compare.table import print_table
+from lightsleep.enable import change
+from lightsleep.enable.cli import module_beside_sources, need_root
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.files import check_writable, write_json, written
+from lightsleep.measure import machine
+from lightsleep.scan.collect import collect
+from lightsleep.settings import catalogue, loan
+from lightsleep.trial import metrics, run, verdict
+
+ROOT = Path("/")
+BASELINE = "as-is"
+CONTROL = "as-is-again"
+ROUNDS = 10
+
+
+@click.command("try", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "-s",
+    "--settings",
+    multiple=True,
+    metavar="A,B,...",
+    help="Settings to compare with as-is; default: lightsleep. May be repeated.",
+)
+@click.option(
+    "-n",
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=ROUNDS,
+    show_default=True,
+    help="Rounds, in each of which every setting runs once; a verdict needs 6.",
+)
+@click.option(
+    "-m",
+    "--metric",
+    "wanted",
+    multiple=True,
+    metavar="NAME=REGEX[:higher|lower]",
+    help="A number that COMMAND prints; the first one decides, in place of the wall time.",
+)
+@click.option(
+    "--control/--no-control",
+    default=True,
+    help="Also run as-is a second time in each round, which must show no difference.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Repeat an order of runs.")
+@click.option(
+    "--module",
+    "module_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE.ko",
+    help="Load this file instead of the installed module.",
+)
+@click.option("--enable", "keep", is_flag=True, help="Enable the winner until the next boot.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save the result, for lightsleep report.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def try_settings(
+    settings: tuple[str, ...],
+    rounds: int,
+    wanted: tuple[str, ...],
+    control: bool,
+    seed: int | None,
+    module_file: Path | None,
+    keep: bool,
+    as_json: bool,
+    output: Path | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND under several idle settings, and say which is best.
+
+    Each round runs COMMAND once under every setting, in random order. Between two runs all settings
+    are as they were found, and so they are afterwards, whatever ends this command.
+
+    Settings: lightsleep, lightsleep:fixed:100us, haltpoll, haltpoll:200us, qos:10us,
+    no-deeper-than:STATE, governor:teo, kvm-halt-poll:0, sysfs:PATH=VALUE. A + joins several into
+    one. Needs root. COMMAND runs without a shell: for a pipeline, give sh -c '...'.
+    """
+    printed = [metrics.parse_printed(text) for text in wanted]
+    if len({x.name for x in printed}) < len(printed):
+        raise click.UsageError("two metrics have the same name")
+    need_root("trying changes settings of the machine")
+    if output:
+        check_writable(output)
+    arms = _arms(_names(settings), module_file)
+    arms += [run.Arm(CONTROL, [])] if control else []
+    seed = random.getrandbits(32) if seed is None else seed
+    with loan.orderly_end():
+        trial, notes = _run(arms, rounds, command, printed, seed)
+    result = _result(arms, trial, printed, command, seed, notes)
+    done = len(trial.runs[BASELINE])
+    if not done:
+        raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
+    outcome = verdict.judge(result)
+    with written(*([lambda: write_json(output, result.to_json())] if output else [])):
+        _show(result, outcome, as_json)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if trial.trouble:
+        raise LightsleepError(f"ended after {done} of {rounds} rounds: {trial.trouble}")
+    if control_failed(result):
+        raise SystemExit(1)
+    if keep and outcome.winner:
+        kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
+        for line in [*kept.did, "undo with: sudo lightsleep disable"]:
+            click.echo(line, err=as_json)
+
+
+def _names(settings: tuple[str, ...]) -> list[str]:
+    """Return the settings to compare, as-is first."""
+    listed = [name.strip() for text in settings for name in text.split(",")]
+    return list(dict.fromkeys([BASELINE, *(listed or ["lightsleep"])]))
+
+
+def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
+    """Plan every setting. Raises LightsleepError that names all that cannot be set, and why."""
+    scan, _ = collect(ROOT)
+    file = module_file or module_beside_sources(ROOT)
+    arms, refused = [], []
+    for name in names:
+        try:
+            arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, file)))
+        except catalogue.CannotSet as error:
+            refused.append(error.message)
+    if refused:
+        raise LightsleepError("\n".join([*refused, "nothing was changed, and nothing was run"]))
+    if len(arms) < 2:
+        raise WrongUsage("as-is alone is no comparison: name another setting")
+    return arms
+
+
+def _run(
+    arms: list[run.Arm],
+    rounds: int,
+    command: tuple[str, ...],
+    printed: list[metrics.Printed],
+    seed: int,
+) -> tuple[run.Trial, list[str]]:
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        auto_refresh=False,  # no thread of ours wakes a CPU meanwhile
+        transient=True,
+        speed_estimate_period=3600,
+    )
+    with bar, loan.borrow(ROOT, "try") as borrowed:
+        task = bar.add_task("", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+        trial = run.run(
+            arms, rounds, command, printed, borrowed, ROOT, random.Random(seed), progress
+        )
+    return trial, borrowed.notes
+
+
+def _result(
+    arms: list[run.Arm],
+    trial: run.Trial,
+    printed: list[metrics.Printed],
+    command: tuple[str, ...],
+    seed: int,
+    notes: list[str],
+) -> CompareResult:
+    roles: dict[str, Role] = {arm.name: "treatment" for arm in arms}
+    roles[BASELINE] = "baseline"
+    if CONTROL in roles:
+        roles[CONTROL] = "control"
+    return CompareResult(
+        experiment="try",
+        title=f"Idle settings for {shlex.join(command)}"[:200],
+        hypothesis="None of the settings changes what the command does.",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment={
+            "host": machine.read(ROOT).environment,
+            "command": shlex.join(command),
+            **({"notes": notes} if notes else {}),
+        },
+        protocol={
+            "runs": len(trial.runs[BASELINE]),
+            "warmup": run.WARMUP,
+            "seed": seed,
+            "order": trial.order,
+        },
+        arms=[arm.name for arm in arms],
+        roles=roles,
+        metrics=metrics.collected(trial.runs, printed),
+    )
+
+
+def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.to_json()))
+        return
+    console = terminal.output()
+    print_table(result, console)
+    console.print()
+    console.print(outcome.sentence, markup=False)

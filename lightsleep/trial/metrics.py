@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What one run of the command is measured by: figures of its own, and of the machine meanwhile.
+
+``wall`` is the time from start to end of the command, ``cpu`` what it and its children used. The
+rest is read before and after, so it counts the whole machine: what else ran meanwhile is in it.
+
+- ``polled`` and ``in STATE`` are shares of the time of all CPUs. Where a setting has no such state,
+  no CPU entered it, so its share is 0.
+- ``wakes`` are entries into idle states. Without a cpuidle driver nothing counts them.
+- ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
+
+A figure that the command prints is found by a regular expression, in the last place that matches.
+The first group is the number, or all of the match.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lightsleep.compare.result import Better, MetricResult
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.trial.reading import Energy, Reading
+
+UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure that the command prints."""
+
+    name: str
+    pattern: re.Pattern[str]
+    better: Better
+
+    @property
+    def unit(self) -> str:
+        """The unit that the end of the name tells."""
+        return next((unit for end, unit in UNITS.items() if self.name.endswith(end)), "")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a metric is shown and judged."""
+
+    unit: str
+    better: Better
+    title: str
+    description: str
+
+
+KINDS = {
+    "wall_s": Kind("s", "lower", "Wall time", "Time from the start to the end of the command."),
+    "cpu_s": Kind(
+        "s", "lower", "CPU time", "User and system time of the command and its children."
+    ),
+    "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
+    "wakes": Kind("", "none", "Wakes", "Entries of all CPUs into idle states."),
+    "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
+    "stolen_s": Kind("s", "lower", "Stolen time", "Time that the hypervisor ran something else."),
+    "energy_J": Kind("J", "lower", "Energy", "Energy of all processor packages (powercap)."),
+}
+
+
+def parse_printed(text: str) -> Printed:
+    """Return the figure that ``NAME=REGEX[:higher|lower]`` describes. Raises WrongUsage."""
+    name, equals, pattern = text.partition("=")
+    better: Better = "lower"
+    for word in ("higher", "lower"):
+        if pattern.endswith(f":{word}"):
+            better = "higher" if word == "higher" else "lower"
+            pattern = pattern.removesuffix(f":{word}")
+            break
+    if not equals or not pattern or not re.fullmatch(r"[A-Za-z][\w-]{0,60}", name, re.ASCII):
+        raise WrongUsage(f"metric {text!r}: it is written NAME=REGEX or NAME=REGEX:higher")
+    if name in KINDS or name.startswith("in_"):
+        raise WrongUsage(f"metric {name} is measured already: choose another name")
+    try:
+        return Printed(name, re.compile(pattern), better)
+    except re.error as error:
+        raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
+
+
+def find(printed: Printed, output: str) -> float:
+    """Return the figure from the output of the command. Raises LightsleepError."""
+    matches = list(printed.pattern.finditer(output))
+    if not matches:
+        raise LightsleepError(
+            f"metric {printed.name}: nothing in the output matches {printed.pattern.pattern!r}; "
+            f"the output ends with {output[-300:]!r}"
+        )
+    text = matches[-1][1 if printed.pattern.groups else 0]
+    try:
+        number = float((text or "").replace(",", ""))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise LightsleepError(f"metric {printed.name}: {text!r} is not a number")
+    return number
+
+
+def of_run(before: Reading, after: Reading, wall_s: float, cpu_s: float) -> dict[str, float]:
+    """Return the metrics of a run that the machine tells."""
+    span_us = max(after.time_s - before.time_s, 1e-9) * 1e6 * max(after.cpus, 1)
+    found = {"wall_s": wall_s, "cpu_s": cpu_s}
+    polled_us, wakes = 0, 0
+    in_state: dict[str, int] = {}
+    for key, now in after.states.items():
+        earlier = before.states.get(key)
+        time_us = now.time_us - (earlier.time_us if earlier else 0)
+        in_state[key[1]] = in_state.get(key[1], 0) + max(time_us, 0)
+        polled_us += max(time_us, 0) if now.polls else 0
+        wakes += max(now.usage - (earlier.usage if earlier else 0), 0)
+    found["polled_pct"] = 100 * polled_us / span_us
+    found |= {f"in_{name}_pct": 100 * us / span_us for name, us in in_state.items()}
+    if after.states:
+        found["wakes"] = wakes
+    if before.ipis is not None and after.ipis is not None:
+        found["ipis"] = max(after.ipis - before.ipis, 0)
+    if before.stolen_s is not None and after.stolen_s is not None:
+        found["stolen_s"] = max(after.stolen_s - before.stolen_s, 0)
+    if before.energy and before.energy.keys() == after.energy.keys():
+        found["energy_J"] = (
+            sum(_used_uj(before.energy[name], after.energy[name]) for name in after.energy) / 1e6
+        )
+    return found
+
+
+def _used_uj(before: Energy, after: Energy) -> int:
+    """Return what was used; the counter may have started again once."""
+    used = after.uj - before.uj
+    return used if used >= 0 else used + after.range_uj
+
+
+def collected(
+    runs: Mapping[str, list[dict[str, float]]], printed: list[Printed]
+) -> dict[str, MetricResult]:
+    """Return the metrics of all runs by setting, those that the command prints first.
+
+    A setting has samples of a metric if each of its runs has one.
+    """
+    names = [x.name for x in printed]
+    names += [name for name in KINDS if name not in names]
+    seen = dict.fromkeys(name for samples in runs.values() for run in samples for name in run)
+    names += sorted(name for name in seen if name not in names)
+    own = {x.name: Kind(x.unit, x.better, x.name, "Printed by the command.") for x in printed}
+    results = {}
+    for name in names:
+        kind = own.get(name) or KINDS.get(name) or _residency(name)
+        samples = {
+            arm: [run.get(name, 0.0) if _is_share(name) else run[name] for run in done]
+            if _is_share(name) or all(name in run for run in done)
+            else []
+            for arm, done in runs.items()
+        }
+        if any(samples.values()):
+            results[name] = MetricResult(
+                kind.unit, kind.better, kind.title, kind.description, samples
+            )
+    return results
+
+
+def _is_share(name: str) -> bool:
+    return name.startswith("in_") and name not in KINDS
+
+
+def _residency(name: str) -> Kind:
+    state = name.removeprefix("in_").removesuffix("_pct")
+    return Kind("%", "none", f"Time in {state}", f"Share of all CPUs' time in idle state {state}.")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Counters of the whole machine, read before and after a run of the command."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.scan.collect import INTERRUPTS, collect
+from lightsleep.scan.tree import Tree
+
+POWERCAP = "sys/class/powercap"
+# A row that counts interrupts between CPUs: x86 reschedules (RES) and calls (CAL), arm64 IPI0 to
+# IPI7, POWER doorbells.
+IPI_ROW = re.compile(r"^\s*(?:RES|CAL|DBL|IPI[0-9]+):((?:\s+[0-9]+)+)", re.MULTILINE)
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class StateCount:
+    """How often a CPU entered an idle state, and for how long."""
+
+    usage: int
+    time_us: int
+    polls: bool
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a package has used, in uJ, and the value after which its counter starts again."""
+
+    uj: int
+    range_uj: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver."""
+
+    time_s: float
+    cpus: int
+    states: dict[tuple[int, str], StateCount]
+    ipis: int | None
+    stolen_s: float | None
+    energy: dict[str, Energy]
+
+
+def read(root: Path) -> Reading:
+    """Read the counters of the machine at ``root``."""
+    scan, tree = collect(root)
+    return Reading(
+        time_s=time.monotonic(),
+        cpus=len(scan.cpus),
+        states={
+            (cpu.number, state.name): StateCount(state.usage, state.time_us, state.polls)
+            for cpu in scan.cpus
+            for state in cpu.states
+            if state.usage is not None and state.time_us is not None
+        },
+        ipis=_ipis(tree),
+        stolen_s=_stolen_s(tree),
+        energy=_energy(tree),
+    )
+
+
+def _ipis(tree: Tree) -> int | None:
+    rows = IPI_ROW.findall(tree.text(INTERRUPTS) or "")
+    return sum(int(word) for row in rows for word in row.split()) if rows else None
+
+
+def _stolen_s(tree: Tree) -> float | None:
+    words = (tree.text("proc/stat") or "").partition("\n")[0].split()  # of all CPUs together
+    return int(words[8]) * TICK_S if len(words) > 8 and words[8].isdigit() else None
+
+
+def _energy(tree: Tree) -> dict[str, Energy]:
+    """Return the counters of packages; those of their parts would count twice."""
+    found = {}
+    for name in tree.names(POWERCAP):
+        if re.fullmatch(r"[a-z-]+:[0-9]+", name):
+            uj = tree.number(f"{POWERCAP}/{name}/energy_uj")
+            range_uj = tree.number(f"{POWERCAP}/{name}/max_energy_range_uj")
+            if uj is not None and range_uj:
+                found[name] = Energy(uj, range_uj)
+    return found

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Runs the command under each setting, in rounds of random order, and undoes it in between.
+
+A round runs every setting once. Between two runs everything is as it was found, so no setting sees
+what an earlier one left. The first round is a warm-up and is not kept.
+
+Whatever goes wrong ends the rounds: the command fails, a figure is missing, or somebody else
+changes a setting meanwhile. Rounds that were complete by then are kept.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.settings.apply import applied
+from lightsleep.settings.catalogue import Change
+from lightsleep.settings.loan import Borrowed
+from lightsleep.trial import metrics, reading
+
+WARMUP = 1
+MOST_OUTPUT = 16 << 20
+END_S = 5.0
+
+Progress = Callable[[str, int, int], None]
+"""Told what runs now, how many runs are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One setting under a name of its own, and what it changes."""
+
+    name: str
+    changes: list[Change]
+
+
+@dataclass
+class Trial:
+    """What came of the rounds: metrics by arm and round, the order, and what ended them early."""
+
+    runs: dict[str, list[dict[str, float]]]
+    order: list[list[str]] = field(default_factory=list)
+    trouble: str | None = None
+
+
+def schedule(names: Sequence[str], rounds: int, rng: random.Random) -> list[list[str]]:
+    """Return the order of the arms in each round, the warm-up first."""
+    return [rng.sample(list(names), len(names)) for _ in range(WARMUP + rounds)]
+
+
+def run(
+    arms: Sequence[Arm],
+    rounds: int,
+    argv: Sequence[str],
+    printed: list[metrics.Printed],
+    borrowed: Borrowed,
+    root: Path,
+    rng: random.Random,
+    progress: Progress,
+) -> Trial:
+    """Run all rounds, or as many as go well."""
+    by_name = {arm.name: arm for arm in arms}
+    order = schedule(list(by_name), rounds, rng)
+    trial = Trial({name: [] for name in by_name})
+    done, total = 0, len(order) * len(arms)
+    for number, names in enumerate(order):
+        found = {}
+        for name in names:
+            progress(name, done, total)
+            done += 1
+            try:
+                found[name] = _under(by_name[name], argv, printed, borrowed, root)
+            except LightsleepError as error:
+                what = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
+                trial.trouble = f"{name}, {what}: {error.message}"
+                return trial
+        trial.order.append(names)
+        if number >= WARMUP:
+            for name, sample in found.items():
+                trial.runs[name].append(sample)
+    return trial
+
+
+def _under(
+    arm: Arm,
+    argv: Sequence[str],
+    printed: list[metrics.Printed],
+    borrowed: Borrowed,
+    root: Path,
+) -> dict[str, float]:
+    """Run the command once under a setting, and undo that."""
+    with applied(arm.changes, borrowed, root):
+        before = reading.read(root)
+        wall_s, cpu_s, output = execute(argv)
+        after = reading.read(root)
+    if notes := borrowed.restore():
+        raise LightsleepError("; ".join(notes))
+    found = {x.name: metrics.find(x, output) for x in printed}
+    return found | metrics.of_run(before, after, wall_s, cpu_s)
+
+
+def execute(argv: Sequence[str]) -> tuple[float, float, str]:
+    """Run a command; return its wall and CPU time in seconds, and what it printed.
+
+    Raises LightsleepError where it cannot be started or does not end well.
+    """
+    with tempfile.TemporaryFile() as file:
+        start = time.monotonic()
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
+            )
+        except OSError as error:
+            raise LightsleepError(f"cannot run {argv[0]}: {error.strerror}") from error
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            _end(process)
+            raise
+        wall_s = time.monotonic() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        output = file.read(MOST_OUTPUT).decode(errors="replace")
+    if process.returncode:
+        how = f"exit status {process.returncode}"
+        if process.returncode < 0:
+            how = f"signal {signal.Signals(-process.returncode).name}"
+        raise LightsleepError(f"the command failed ({how}); its output ends with {output[-300:]!r}")
+    return wall_s, usage.ru_utime + usage.ru_stime, output
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and what it has started, kindly first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(END_S)
+        except (ProcessLookupError, PermissionError):
+            break
+        except subprocess.TimeoutExpired:
+            continue

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which setting wins, in one sentence: what it gains, and what it costs.
+
+The first metric decides: the first that the command prints, else its wall time. The winner is the
+setting with the largest gain among those that are shown to be better than as-is. The method is that
+of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
+winner, and the sentence says how small a gain could have been shown.
+
+What it costs is told of CPU time and energy where a difference is shown, and of the time polled.
+"""
+
+from dataclasses import dataclass
+
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, control_failed
+from lightsleep.compare.method import Verdict
+from lightsleep.compare.result import CompareResult
+
+COSTS = ("cpu_s", "energy_J", "stolen_s")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The name of the setting that won, None without one, and the sentence."""
+
+    winner: str | None
+    sentence: str
+
+
+def judge(result: CompareResult) -> Outcome:
+    """Return which setting of a trial won."""
+    metrics = analyse(result)
+    first = metrics[0]
+    if control_failed(result):
+        return Outcome(
+            None,
+            f"{result.baseline} differs from itself, so this run proves nothing. Repeat it on a "
+            "quieter machine, with more rounds or a longer command.",
+        )
+    better = [
+        arm
+        for arm in first.arms_as("treatment")
+        if arm.baseline and arm.baseline.verdict is Verdict.BETTER
+    ]
+    if not better:
+        return Outcome(None, _no_winner(first, result.baseline))
+    best = max(better, key=_gain)
+    assert best.baseline
+    said = words.sentence(best.name, best.baseline, result.baseline, first.metric.unit)
+    return Outcome(
+        best.name, f"{first.metric.title}: {said}. It costs: {_costs(metrics, best.name)}."
+    )
+
+
+def _gain(arm: ArmAnalysis) -> float:
+    """Return how far an arm is from the baseline, in one order for ratios and differences."""
+    assert arm.baseline
+    if arm.baseline.ratio:
+        ratio = arm.baseline.ratio.value
+        return max(ratio, 1 / ratio)
+    return abs(arm.baseline.difference.value) if arm.baseline.difference else 0.0
+
+
+def _no_winner(first: MetricAnalysis, baseline: str) -> str:
+    comparisons = [arm.baseline for arm in first.arms_as("treatment") if arm.baseline]
+    if any(found.verdict is Verdict.TOO_FEW for found in comparisons):
+        return f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try more."
+    amounts = [
+        amount
+        for found in comparisons
+        if (amount := words.detectable(found, first.metric.unit)) is not None and amount
+    ]
+    missed = f"; a gain of {max(amounts)} would have been shown" if amounts else ""
+    return (
+        f"{first.metric.title}: no setting was shown to be better than {baseline}{missed}. "
+        f"Keep {baseline}."
+    )
+
+
+def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
+    said = []
+    for metric in metrics:
+        arm = next(arm for arm in metric.arms if arm.name == winner)
+        if metric.name == "polled_pct" and arm.summary:
+            said.append(f"{units.value(arm.summary.median, '%')} of the CPUs' time was polled")
+        worse = arm.baseline and arm.baseline.verdict is Verdict.WORSE
+        if metric.name in COSTS and arm.baseline and worse:
+            amount = words.effect(arm.baseline, metric.metric.unit).replace("×", "times")
+            said.append(f"{metric.metric.title.lower()} is {amount}")
+    shown = [m.metric.title.lower() for m in metrics if m.name in ("cpu_s", "energy_J")]
+    if not any("polled" not in part for part in said):
+        said.append(f"no more {' and '.join(shown)} was shown")
+    return "; ".join(said)

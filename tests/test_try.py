@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""try on a machine in a folder: commands that tell under which setting they run."""
+
+import fcntl
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fake_modules
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from scan_trees import plant, unfold
+
+from lightsleep.cli import main
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.collect import collect
+from lightsleep.settings import catalogue
+from lightsleep.trial import metrics, reading, run
+
+MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
+CPU = "sys/devices/system/cpu"
+DRIVER = f"{CPU}/cpuidle/current_driver"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A guest without a cpuidle driver, where lightsleep and haltpoll are installed."""
+    root = plant(unfold("no-cpuidle", tmp_path / "machine"), f"{MODULE}: module")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    plant(root, f"{CPU}/cpuidle/available_governors: ladder menu haltpoll")
+    prepare(root, monkeypatch)
+    return root
+
+
+def prepare(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_modules.install(root, monkeypatch)
+    monkeypatch.setattr("lightsleep.trial.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.trial.cli.need_root", lambda _: None)
+
+
+def attempt(*words: str) -> Result:
+    result = CliRunner().invoke(main, ["try", *words], env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def tried(*words: str) -> dict[str, Any]:
+    result = attempt("--json", *words)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    jsonschema.validate(document, json.loads(FORMAT.described.read_text()))
+    return document
+
+
+def teller(root: Path) -> list[str]:
+    """A command that is ten times faster by its own account where lightsleep is bound."""
+    return [
+        "sh",
+        "-c",
+        f"case $(cat {root / DRIVER}) in lightsleep) echo t 1;; *) echo t 10;; esac",
+    ]
+
+
+def test_the_setting_holds_during_the_command_and_never_else(root: Path, tmp_path: Path) -> None:
+    before = fake_modules.snapshot(root)
+    file = tmp_path / "result.json"
+    options = ["-n", "6", "-m", r"t_ms=t (\d+)", "-o", str(file), "-s", "lightsleep,haltpoll"]
+    document = tried(*options, "--", *teller(root))
+    assert document["arms"] == ["as-is", "lightsleep", "haltpoll", "as-is-again"]
+    first = next(iter(document["metrics"]))
+    assert first == "t_ms"
+    samples = document["metrics"][first]["samples"]
+    assert samples["lightsleep"] == [1.0] * 6
+    assert samples["as-is"] == samples["haltpoll"] == samples["as-is-again"] == [10.0] * 6
+    assert document["metrics"][first]["unit"] == "ms"
+    assert len(document["protocol"]["order"]) == 6 + document["protocol"]["warmup"]
+    assert fake_modules.snapshot(root) == before
+    assert load(file, FORMAT).to_json() == document
+
+
+def test_the_last_line_names_the_winner(root: Path) -> None:
+    result = attempt("-n", "6", "-m", r"t=t (\d+)", "--", *teller(root))
+    assert result.exit_code == 0
+    last = " ".join(result.stdout.split("\n\n")[-1].split())
+    assert "lightsleep has 10.0 times fewer than as-is" in last
+    assert "It costs:" in last
+
+
+def test_no_winner_where_nothing_differs(root: Path) -> None:
+    result = attempt("-n", "6", "-m", r"t=t (\d+)", "--", "echo", "t 5")
+    assert "no setting was shown to be better than as-is" in " ".join(result.stdout.split())
+    assert "Keep as-is" in result.stdout
+
+
+def test_too_few_rounds_give_no_verdict(root: Path) -> None:
+    result = attempt("-n", "2", "-m", r"t=t (\d+)", "--", *teller(root))
+    assert "too few rounds to tell" in result.stdout
+
+
+def test_the_winner_is_enabled(root: Path) -> None:
+    options = ["-n", "6", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+)"]
+    result = attempt(*options, "--", *teller(root))
+    assert result.exit_code == 0
+    assert "lightsleep disable" in result.output
+    parameters = root / "sys/module/cpuidle_lightsleep/parameters"
+    assert (parameters / "poll_limit_us").read_text() == "50\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["false"], "exit status 1"),
+        (["sh", "-c", "kill -9 $$"], "signal SIGKILL"),
+        (["/no/such/command"], "No such file"),
+        (["echo", "nothing"], "nothing in the output matches"),
+        (["echo", "t 1e999"], "is not a number"),
+    ],
+)
+def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-m", r"t=t (\S+)", "--", *command)
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+    assert "warm-up" in result.output
+    assert fake_modules.snapshot(root) == before
+
+
+def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) -> None:
+    count, file = tmp_path / "count", tmp_path / "result.json"
+    script = f"echo x >>{count}; [ $(wc -l <{count}) -lt 12 ]"
+    result = attempt("-n", "6", "-o", str(file), "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    assert "ended after 2 of 6 rounds" in " ".join(result.output.split())
+    assert load(file, FORMAT).protocol["runs"] == 2
+
+
+def test_a_change_by_somebody_else_ends_it_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor = root / CPU / "cpuidle/current_governor"
+    script = f"[ $(cat {governor}) = teo ] && echo ladder >{governor}; true"
+    result = attempt("-s", "governor:teo", "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    assert "set to ladder by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == "ladder\n"
+
+
+def test_the_command_gets_its_words_as_they_are(root: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    script = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))"
+    words = ["$(reboot)", "a b", "--json", "-n", "*", ";"]
+    attempt("-n", "1", "--no-control", "--", sys.executable, "-c", script, str(seen), *words)
+    assert seen.read_text() == repr(words)
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "said"),
+    [
+        ("no-cpuidle", "governor:menu", "no cpuidle driver is bound"),
+        ("no-cpuidle", "qos:10us", "nothing obeys a latency limit"),
+        ("no-cpuidle", "no-deeper-than:C1", "there are no idle states"),
+        ("no-cpuidle", "haltpoll", "no governor haltpoll"),
+        ("no-cpuidle", "kvm-halt-poll:0", "no KVM host"),
+        ("no-cpuidle", "sysfs:/sys/nowhere=1", "there is no file"),
+        ("intel-laptop", "lightsleep", "intel_idle is bound"),
+        ("intel-laptop", "haltpoll", "no governor haltpoll"),
+        ("intel-laptop", "governor:haltpoll", "ladder, menu, teo"),
+        ("intel-laptop", "no-deeper-than:C10", "no idle state is deeper"),
+        ("intel-laptop", "no-deeper-than:C3", "there are: POLL, C1, C1E"),
+        ("kvm-haltpoll", "no-deeper-than:POLL", "ignores disabled states"),
+        ("kvm-haltpoll", "lightsleep", "haltpoll is bound"),
+        ("lightsleep-guest", "haltpoll", "no governor haltpoll"),
+    ],
+)
+def test_what_cannot_be_set_says_why_and_runs_nothing(
+    machine: str, setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold(machine, tmp_path / "machine")
+    prepare(root, monkeypatch)
+    before = fake_modules.snapshot(root)
+    seen = tmp_path / "seen"
+    result = attempt("-s", setting, "--", "touch", str(seen))
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+    assert not seen.exists()
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "changes"),
+    [
+        ("intel-laptop", "governor:teo", [(f"{CPU}/cpuidle/current_governor", "teo")]),
+        ("intel-laptop", "no-deeper-than:c8", [(f"{CPU}/cpu0/cpuidle/state5/disable", "1")]),
+        ("intel-laptop", f"sysfs:/{CPU}/smt/active=0", [(f"{CPU}/smt/active", "0")]),
+        (
+            "lightsleep-guest",
+            "lightsleep:fixed:1ms",
+            [
+                ("sys/module/cpuidle_lightsleep/parameters/mode", "fixed"),
+                ("sys/module/cpuidle_lightsleep/parameters/poll_limit_us", "1000"),
+            ],
+        ),
+        (
+            "kvm-haltpoll",
+            "haltpoll:50us",
+            [
+                (f"{CPU}/cpuidle/current_governor", "haltpoll"),
+                ("sys/module/haltpoll/parameters/guest_halt_poll_ns", "50000"),
+            ],
+        ),
+    ],
+)
+def test_plans(machine: str, setting: str, changes: list[tuple[str, str]], tmp_path: Path) -> None:
+    root = unfold(machine, tmp_path)
+    planned = catalogue.plan(setting, collect(root)[0], root)
+    knobs = [(x.path, x.value) for x in planned if isinstance(x, catalogue.Knob)]
+    assert knobs[: len(changes)] == changes
+    assert len(knobs) == (8 if "deeper" in setting else len(changes))
+
+
+def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    parts = catalogue.plan("lightsleep", collect(root)[0], root)
+    assert [type(x).__name__ for x in parts] == ["Unload", "Load"]
+    assert parts[0] == catalogue.Unload(
+        "cpuidle_haltpoll", ("modprobe", "cpuidle_haltpoll", "force=1")
+    )
+    before = fake_modules.snapshot(root)
+    document = tried("-n", "1", "-m", r"t=t (\d+)", "--", *teller(root))
+    samples = document["metrics"]["t"]["samples"]
+    assert (samples["as-is"], samples["lightsleep"]) == ([10.0], [1.0])
+    assert fake_modules.snapshot(root) == before
+
+
+@given(st.text(st.sampled_from("lightsepqo:+-0159um/=.,$ "), max_size=30))
+def test_no_text_is_a_setting_by_accident(text: str) -> None:
+    scan, root = collect(Path("/"))[0], Path("/nonexistent")
+    with pytest.raises(LightsleepError):
+        catalogue.plan(text, scan, root)
+
+
+# Killed.
+
+KILLED = """
+import sys
+from pathlib import Path
+from lightsleep.trial import cli
+cli.ROOT = Path(sys.argv[1])
+cli.need_root = lambda _: None
+cli.try_settings(["-n", "50", "-s", "lightsleep,haltpoll", "--", "sleep", "0.02"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_killed_at_random_moments(root: Path, number: signal.Signals) -> None:
+    before = fake_modules.snapshot(root)
+    rng = random.Random(number)
+    for _ in range(10 if number == signal.SIGKILL else 2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(root)], stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.3, 3.0))
+        process.send_signal(number)
+        assert process.wait(60) != 0
+        wait_for_the_guardian(root)
+        assert fake_modules.snapshot(root) == before
+
+
+def wait_for_the_guardian(root: Path) -> None:
+    """Wait until nobody holds the lock; it and its folder may not be there yet."""
+    file = root / "run/lightsleep/lock"
+    if file.exists():
+        with file.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+# Metrics.
+
+
+def counted(**changes: Any) -> reading.Reading:
+    states = {
+        (0, "POLL"): reading.StateCount(10, 1000, True),
+        (0, "HALT"): reading.StateCount(20, 5000, False),
+    }
+    fields = {
+        "time_s": 1.0,
+        "cpus": 2,
+        "states": states,
+        "ipis": 5,
+        "stolen_s": 0.5,
+        "energy": {"intel-rapl:0": reading.Energy(900, 1000)},
+    }
+    return reading.Reading(**(fields | changes))
+
+
+def test_metrics_of_a_run() -> None:
+    after = counted(
+        time_s=2.0,
+        states={
+            (0, "POLL"): reading.StateCount(14, 201_000, True),
+            (0, "HALT"): reading.StateCount(26, 1_005_000, False),
+        },
+        ipis=12,
+        stolen_s=0.75,
+        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+    )
+    assert metrics.of_run(counted(), after, 0.9, 0.3) == pytest.approx(
+        {
+            "wall_s": 0.9,
+            "cpu_s": 0.3,
+            "polled_pct": 10.0,
+            "in_POLL_pct": 10.0,
+            "in_HALT_pct": 50.0,
+            "wakes": 10,
+            "ipis": 7,
+            "stolen_s": 0.25,
+            "energy_J": 200e-6,  # the counter started again
+        }
+    )
+
+
+def test_without_a_driver_nobody_polls_and_nobody_counts_wakes() -> None:
+    found = metrics.of_run(counted(states={}), counted(states={}, time_s=2.0), 1, 1)
+    assert found["polled_pct"] == 0
+    assert "wakes" not in found
+
+
+def test_a_reading_of_a_machine(tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    plant(root, "proc/stat: cpu  1 2 3 4 5 6 7 800 0 0")
+    rows = ("           CPU0       CPU1", "RES:  3  4  Rescheduling", "CAL:  5  6  Function call")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    for name, uj in (("intel-rapl:0", 7), ("intel-rapl:0:0", 5), ("dtpm", 3)):
+        plant(root, f"sys/class/powercap/{name}/energy_uj: {uj}")
+        plant(root, f"sys/class/powercap/{name}/max_energy_range_uj: 1000")
+    found = reading.read(root)
+    assert (found.cpus, found.ipis) == (4, 7 + 11)
+    assert found.stolen_s == pytest.approx(800 * reading.TICK_S)
+    assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
+    assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "value", "better"),
+    [
+        (r"rps=([\d.]+) req/s:higher", "12.5 req/s\n13.5 req/s", 13.5, "higher"),
+        (r"t=\d+", "took 7", 7.0, "lower"),
+        (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
+        (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
+    ],
+)
+def test_printed_metrics(text: str, output: str, value: float, better: str) -> None:
+    printed = metrics.parse_printed(text)
+    assert metrics.find(printed, output) == value
+    assert printed.better == better
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "=x", "wall_s=x", "in_C1_pct=x", "a b=x", "x=("])
+def test_what_is_no_metric(text: str, root: Path) -> None:
+    result = attempt("-m", text, "--", "true")
+    assert result.exit_code == 2
+    assert "metric" in result.output
+
+
+def test_every_round_runs_each_once_and_orders_differ() -> None:
+    order = run.schedule(["a", "b", "c"], 20, random.Random(1))
+    assert all(sorted(names) == ["a", "b", "c"] for names in order)
+    assert len({tuple(names) for names in order}) == 6
+
+
+def test_needs_neither_numpy_nor_jsonschema() -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['numpy', 'scipy', 'jsonschema']))\n"
+        "import lightsleep.trial.cli, lightsleep.enable.cli"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
