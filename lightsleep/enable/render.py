@@ -49,7 +49,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     yield "governor", scan.cpuidle.governor or "none"
     if own := scan.lightsleep:
         yield "mode", own.mode or "-"
-        yield "ceiling", f"{_number(own.poll_limit_us)} us"
+        derived = own.poll_limit_us == 0
+        yield "ceiling", "from the halt cost" if derived else f"{_number(own.poll_limit_us)} us"
         yield "halt cost", f"{_number(own.halt_cost_ns)} ns"
 
 

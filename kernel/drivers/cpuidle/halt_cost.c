@@ -1,98 +1,128 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What does a wake from halt cost on this machine?
+ * What does a wakeup from halt cost on this machine?
  *
- * The halt cost is the time from a wake-up to the woken thread running, on a
- * CPU that halts, less the same on that CPU when it polls. Whatever both have
- * in common (the wake-up itself, the context switch, reading the clock) cancels
- * out; what is left is what polling saves: the interrupt, the way out of the
- * low-power state and, in a guest, the hypervisor. Each of the two is the lower
- * quartile of its samples: other work on the machine or its host only ever adds
- * to a latency, and the result stays in use long after that work is done.
+ * wake_cost.c asks the programs, but programs answer only where the CPU polls
+ * already. This is the figure to begin with: two threads on two CPUs answer each
+ * other, as a client and its server do, first with both CPUs halting in between,
+ * then with both polling. A round trip has two wakeups. Half of the difference
+ * between a round trip halted and one polled is what a wakeup from halt costs:
+ * the way out of the low-power state and through the hypervisor, the interrupt
+ * that the waker has to send, the tick that is stopped and started again, the
+ * caches gone cold.
  *
- * A thread bound to the measured CPU sleeps; a worker on another CPU wakes it
- * and reads the clock on the way. A sample counts only if the measured CPU was
- * seen waiting in the intended way just before the wake-up, and halting and
- * polling samples alternate, so that a disturbance hits both alike. On a
- * machine with a single CPU nobody else can wake it: the thread sleeps on a
- * timer there, and is late by more when its CPU halted.
+ * That depends on how long a CPU had slept. So each side works for a while
+ * before it answers, 30, 100 or 400 us. (Without any work, a CPU that polls would have
+ * its answer before it becomes idle.) A host that polls for its
+ * halted guests (halt_poll_ns of KVM, 200 us by default) hides the cost of short
+ * sleeps and not that of long ones. The measurement leaves the host as it is, so
+ * a guest does not poll where its host does that already.
  *
- * Some CPUs, spread over the machine, stand for all; the result is the median
+ * Halted and polled round trips alternate in short blocks, so that a disturbance
+ * hits both alike. A block counts only if the idle driver says that both CPUs
+ * really waited in the intended way. The estimate and its interval are those of
+ * wake_cost_compare(): medians of differences, which a disturbance hardly moves.
+ *
+ * A machine with a single CPU has nobody to answer. There a thread sleeps on a
+ * timer, and is late by more when its CPU halted.
+ *
+ * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
  * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
- * Context: process context, may sleep; takes about 0.1 s. Callers serialise.
+ * Context: process context, may sleep; takes about 0.3 s. Callers serialise.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
-#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
+#include <linux/math64.h>
+#include <linux/processor.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/isolation.h>
 #include <linux/slab.h>
-#include <linux/sort.h>
+#include <linux/string.h>
 #include <linux/tick.h>
 #include <linux/topology.h>
 #include <linux/workqueue.h>
 
 #include "halt_cost.h"
 
-#define HALT_COST_CPUS		4	/* measured at most */
-#define HALT_COST_SAMPLES	25	/* of each way, on each of them */
-#define HALT_COST_TRIES		4	/* attempts per sample before giving up */
-#define HALT_COST_SETTLE_US	100	/* let the CPU come to rest */
-#define HALT_COST_REST_TRIES	50	/* ... this often, before a try is given up */
+#define HALT_COST_PAIRS		2	/* of CPUs, measured at most */
+#define HALT_COST_BLOCK		8	/* round trips that follow each other */
+#define HALT_COST_TRIES		4	/* per block before giving up */
 #define HALT_COST_TIMEOUT	msecs_to_jiffies(200)
+#define HALT_COST_ALONE_NS	(200 * NSEC_PER_USEC)	/* slept by a thread that is alone */
+
+static const u64 work_ns[HALT_COST_SLEEPS] = {
+	30 * NSEC_PER_USEC, 100 * NSEC_PER_USEC, 400 * NSEC_PER_USEC
+};
 
 /**
- * struct probe - one CPU under measurement
+ * struct probe - one pair of CPUs under measurement
  * @ops: the idle driver
- * @cpu: the measured CPU
- * @thread: sleeps on @cpu until @go
- * @go: wakes @thread
- * @done: @thread ran
- * @alone: nobody else can wake @cpu, so @thread sleeps on a timer after @go
- * @sleep_us: for so long; the CPU has to be idle by then
- * @due_ns: when the timer of @thread was due
- * @woke_ns: when @thread ran
+ * @cpu: the CPU of @thread
+ * @peer: the CPU that measures; the same as @cpu where there is only one
+ * @thread: answers on @cpu
+ * @ask: wakes @thread
+ * @answer: wakes the thread that measures
+ * @work_ns: how long each side works before it answers; by how much longer than
+ *	HALT_COST_ALONE_NS @thread sleeps where it is alone
+ * @late_ns: by how much the timer of a thread that is alone was late
  * @quit: @thread is to leave
- * @samples: wake latencies in ns, [0] from halt, [1] from polling
+ * @samples: round trips in ns, by way of waiting; lateness, where @thread is alone
  */
 struct probe {
 	const struct halt_cost_ops *ops;
 	unsigned int cpu;
+	unsigned int peer;
 	struct task_struct *thread;
-	struct completion go;
-	struct completion done;
-	bool alone;
-	unsigned int sleep_us;
-	u64 due_ns;
-	u64 woke_ns;
+	struct completion ask;
+	struct completion answer;
+	u64 work_ns;
+	u64 late_ns;
 	bool quit;
-	u64 samples[2][HALT_COST_SAMPLES];
+	u32 samples[2][WAKE_COST_SAMPLES];
 };
+
+static bool alone(const struct probe *probe)
+{
+	return probe->cpu == probe->peer;
+}
+
+static void work_for(u64 for_ns)
+{
+	u64 until_ns = ktime_get_ns() + for_ns;
+
+	while (ktime_get_ns() < until_ns)
+		cpu_relax();
+}
+
+static u64 sleep_on_timer(u64 for_ns)
+{
+	ktime_t due = ktime_add_ns(ktime_get(), for_ns);
+
+	set_current_state(TASK_UNINTERRUPTIBLE);
+	schedule_hrtimeout(&due, HRTIMER_MODE_ABS);
+	return ktime_get_ns() - ktime_to_ns(due);
+}
 
 static int probe_thread(void *data)
 {
 	struct probe *probe = data;
 
 	for (;;) {
-		wait_for_completion(&probe->go);
+		wait_for_completion(&probe->ask);
 		if (READ_ONCE(probe->quit))
 			break;
-		if (probe->alone) {
-			ktime_t due = ktime_add_us(ktime_get(), probe->sleep_us);
-
-			probe->due_ns = ktime_to_ns(due);
-			set_current_state(TASK_UNINTERRUPTIBLE);
-			schedule_hrtimeout(&due, HRTIMER_MODE_ABS);
-		}
-		probe->woke_ns = ktime_get_ns();
-		complete(&probe->done);
+		if (alone(probe))
+			probe->late_ns = sleep_on_timer(HALT_COST_ALONE_NS + probe->work_ns);
+		else
+			work_for(probe->work_ns);
+		complete(&probe->answer);
 	}
 
 	/* kthread_stop() expects to find the thread. */
@@ -105,123 +135,109 @@ static int probe_thread(void *data)
 	return 0;
 }
 
-static int probe_go(struct probe *probe)
+static int round_trip(struct probe *probe, u32 *sample_ns)
 {
-	complete(&probe->go);
-	if (!wait_for_completion_timeout(&probe->done, HALT_COST_TIMEOUT))
+	u64 start_ns = ktime_get_ns();
+
+	complete(&probe->ask);
+	if (!wait_for_completion_timeout(&probe->answer, HALT_COST_TIMEOUT))
 		return -ETIMEDOUT;
-	return 0;
-}
-
-/* One sample by a wake-up from this CPU: -EAGAIN if the CPU did not come to rest. */
-static int sample_wake(struct probe *probe, enum idle_wait how, u64 *latency_ns)
-{
-	u64 start_ns;
-	int tries, ret;
-
-	/* Once through the thread, so that its CPU enters idle anew. */
-	ret = probe_go(probe);
-	if (ret)
-		return ret;
-
-	for (tries = 0; tries < HALT_COST_REST_TRIES; tries++) {
-		usleep_range(HALT_COST_SETTLE_US, 2 * HALT_COST_SETTLE_US);
-		preempt_disable();
-		if (probe->ops->waits(probe->cpu) && probe->ops->last(probe->cpu) == how)
-			break;
-		preempt_enable();
+	if (alone(probe)) {
+		*sample_ns = min_t(u64, probe->late_ns, U32_MAX);
+		return 0;
 	}
-	if (tries == HALT_COST_REST_TRIES)
-		return -EAGAIN;
-
-	/* Preemption is still off: nothing but an interrupt may come between. */
-	start_ns = ktime_get_ns();
-	complete(&probe->go);
-	preempt_enable();
-
-	if (!wait_for_completion_timeout(&probe->done, HALT_COST_TIMEOUT))
-		return -ETIMEDOUT;
-	*latency_ns = probe->woke_ns - start_ns;
+	work_for(probe->work_ns);
+	*sample_ns = min_t(u64, ktime_get_ns() - start_ns, U32_MAX);
 	return 0;
 }
 
-/* One sample by a timer on the measured CPU itself, the only one there is. */
-static int sample_timer(struct probe *probe, enum idle_wait how, u64 *latency_ns)
+static u64 waits(const struct probe *probe, unsigned int cpu, enum idle_wait how)
 {
-	int ret;
-
-	ret = probe_go(probe);
-	if (ret)
-		return ret;
-	if (probe->ops->last(probe->cpu) != how)
-		return -EAGAIN;
-	*latency_ns = probe->woke_ns - probe->due_ns;
-	return 0;
+	return probe->ops->waits(cpu, how);
 }
 
-static int sample(struct probe *probe, enum idle_wait how, u64 *latency_ns)
+/* Did both CPUs wait as they were told, in all round trips but a few? */
+static bool waited(const struct probe *probe, enum idle_wait how, u64 cpu_before, u64 peer_before)
 {
-	int tries = HALT_COST_TRIES;
-	int ret;
+	const u64 enough = HALT_COST_BLOCK * 3 / 4;
+
+	return waits(probe, probe->cpu, how) - cpu_before >= enough &&
+	       waits(probe, probe->peer, how) - peer_before >= enough;
+}
+
+static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HALT_COST_BLOCK])
+{
+	u64 cpu_before, peer_before;
+	int tries, n, ret;
 
 	probe->ops->force(probe->cpu, how);
-	probe->sleep_us = 2 * HALT_COST_SETTLE_US;
-	do {
-		if (probe->alone)
-			ret = sample_timer(probe, how, latency_ns);
-		else
-			ret = sample_wake(probe, how, latency_ns);
-		probe->sleep_us *= 2;
-	} while (ret == -EAGAIN && --tries);
-	return ret;
+	probe->ops->force(probe->peer, how);
+	for (tries = 0; tries < HALT_COST_TRIES; tries++) {
+		/* The first one brings both sides into step. */
+		ret = round_trip(probe, &samples[0]);
+		if (ret)
+			return ret;
+		cpu_before = waits(probe, probe->cpu, how);
+		peer_before = waits(probe, probe->peer, how);
+		for (n = 0; n < HALT_COST_BLOCK; n++) {
+			ret = round_trip(probe, &samples[n]);
+			if (ret)
+				return ret;
+		}
+		if (waited(probe, how, cpu_before, peer_before))
+			return 0;
+	}
+	return -EAGAIN;
 }
 
-/* Runs on a CPU other than the measured one, if there is one. */
-static long probe_samples(void *data)
+/* Runs on the peer. */
+static long measure_blocks(void *data)
 {
 	struct probe *probe = data;
 	int n, ret;
 
-	for (n = 0; n < HALT_COST_SAMPLES; n++) {
-		ret = sample(probe, WAIT_HALT, &probe->samples[0][n]);
+	for (n = 0; n < WAKE_COST_SAMPLES; n += HALT_COST_BLOCK) {
+		ret = measure_block(probe, WAIT_HALT, &probe->samples[0][n]);
 		if (ret)
 			return ret;
-		ret = sample(probe, WAIT_POLL, &probe->samples[1][n]);
+		ret = measure_block(probe, WAIT_POLL, &probe->samples[1][n]);
 		if (ret)
 			return ret;
 	}
 	return 0;
 }
 
-static int compare_u64(const void *a, const void *b)
+static void evaluate(struct probe *probe, struct halt_cost *cost)
 {
-	u64 x = *(const u64 *)a, y = *(const u64 *)b;
+	const unsigned int wakeups = alone(probe) ? 1 : 2;
+	u32 *halted = probe->samples[0], *polled = probe->samples[1];
+	u32 median_ns;
 
-	return x < y ? -1 : x > y;
-}
-
-static u64 quartile_ns(u64 *samples, unsigned int n, unsigned int quartile)
-{
-	sort(samples, n, sizeof(*samples), compare_u64, NULL);
-	return samples[n * quartile / 4];
+	wake_cost_compare(&cost->estimate, halted, polled);
+	median_ns = polled[WAKE_COST_SAMPLES / 2];
+	cost->work_ns = probe->work_ns;
+	cost->slept_ns = alone(probe) ? HALT_COST_ALONE_NS + probe->work_ns : median_ns / 2;
+	cost->estimate.cost_ns = div_s64(cost->estimate.cost_ns, wakeups);
+	cost->estimate.lower_ns = div_s64(cost->estimate.lower_ns, wakeups);
+	cost->estimate.upper_ns = div_s64(cost->estimate.upper_ns, wakeups);
+	cost->worst_ns = (max(halted[WAKE_COST_SAMPLES * 9 / 10], median_ns) - median_ns) / wakeups;
 }
 
 /* Holds the hotplug lock, by way of its caller. */
-static int measure_cpu(const struct halt_cost_ops *ops, unsigned int waker, unsigned int cpu,
-		       u64 *cost_ns)
+static int measure_pair(const struct halt_cost_ops *ops, unsigned int peer, unsigned int cpu,
+			struct halt_cost costs[HALT_COST_SLEEPS])
 {
 	struct probe *probe;
-	u64 halt_ns, poll_ns;
-	int ret;
+	int n, ret = 0;
 
 	probe = kzalloc(sizeof(*probe), GFP_KERNEL);
 	if (!probe)
 		return -ENOMEM;
 	probe->ops = ops;
 	probe->cpu = cpu;
-	probe->alone = waker == cpu;
-	init_completion(&probe->go);
-	init_completion(&probe->done);
+	probe->peer = peer;
+	init_completion(&probe->ask);
+	init_completion(&probe->answer);
 	probe->thread = kthread_create(probe_thread, probe, "halt_cost/%u", cpu);
 	if (IS_ERR(probe->thread)) {
 		ret = PTR_ERR(probe->thread);
@@ -230,27 +246,27 @@ static int measure_cpu(const struct halt_cost_ops *ops, unsigned int waker, unsi
 	kthread_bind(probe->thread, cpu);
 	wake_up_process(probe->thread);
 
-	ret = work_on_cpu(waker, probe_samples, probe);
+	for (n = 0; n < HALT_COST_SLEEPS && !ret; n++) {
+		probe->work_ns = work_ns[n];
+		ret = work_on_cpu(peer, measure_blocks, probe);
+		if (!ret)
+			evaluate(probe, &costs[n]);
+	}
 	ops->force(cpu, WAIT_FREE);
+	ops->force(peer, WAIT_FREE);
 
 	/* Wherever it can run: the CPU that it is bound to may have no time for it. */
 	WRITE_ONCE(probe->quit, true);
 	set_cpus_allowed_ptr(probe->thread, cpu_possible_mask);
-	complete(&probe->go);
+	complete(&probe->ask);
 	kthread_stop(probe->thread);
-	if (ret)
-		goto out_free;
-
-	halt_ns = quartile_ns(probe->samples[0], HALT_COST_SAMPLES, 1);
-	poll_ns = quartile_ns(probe->samples[1], HALT_COST_SAMPLES, 1);
-	*cost_ns = halt_ns > poll_ns ? halt_ns - poll_ns : 0;
 out_free:
 	kfree(probe);
 	return ret;
 }
 
 /*
- * Somebody wanted to be left alone on the others: no probe, no waker there. 7.2
+ * Somebody wanted to be left alone on the others: no probe, no peer there. 7.2
  * frees the mask, after a grace period, when isolated partitions of cpusets change.
  */
 static bool may_use(unsigned int cpu)
@@ -264,51 +280,84 @@ static bool may_use(unsigned int cpu)
 }
 
 /* The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. */
-static unsigned int waker_of(unsigned int cpu)
+static unsigned int peer_of(unsigned int cpu)
 {
-	unsigned int waker = cpu, other;
+	unsigned int peer = cpu, other;
 
 	for_each_cpu_wrap(other, cpu_online_mask, cpu + 1) {
 		if (other == cpu)
 			break;
 		if (!may_use(other))
 			continue;
-		waker = other;
+		peer = other;
 		if (!cpumask_test_cpu(other, topology_sibling_cpumask(cpu)))
 			break;
 	}
-	return waker;
+	return peer;
+}
+
+/* Adds what a pair showed to the sum of all pairs. */
+static void add_costs(struct halt_cost sum[HALT_COST_SLEEPS],
+		      const struct halt_cost costs[HALT_COST_SLEEPS])
+{
+	int n;
+
+	for (n = 0; n < HALT_COST_SLEEPS; n++) {
+		sum[n].work_ns += costs[n].work_ns;
+		sum[n].slept_ns += costs[n].slept_ns;
+		sum[n].estimate.cost_ns += costs[n].estimate.cost_ns;
+		sum[n].estimate.lower_ns += costs[n].estimate.lower_ns;
+		sum[n].estimate.upper_ns += costs[n].estimate.upper_ns;
+		sum[n].worst_ns = max(sum[n].worst_ns, costs[n].worst_ns);
+	}
+}
+
+static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pairs)
+{
+	int n;
+
+	for (n = 0; n < HALT_COST_SLEEPS; n++) {
+		costs[n].work_ns = div_u64(costs[n].work_ns, pairs);
+		costs[n].slept_ns = div_u64(costs[n].slept_ns, pairs);
+		costs[n].estimate.cost_ns = div_s64(costs[n].estimate.cost_ns, pairs);
+		costs[n].estimate.lower_ns = div_s64(costs[n].estimate.lower_ns, pairs);
+		costs[n].estimate.upper_ns = div_s64(costs[n].estimate.upper_ns, pairs);
+	}
 }
 
 /**
- * halt_cost_measure - measure what a wake from halt costs
+ * halt_cost_measure - measure what a wakeup from halt costs
  * @ops: the idle driver, which must be running on all online CPUs
- * @cost_ns: set to the result in ns on success; 0 is a valid one
+ * @costs: on success, set to the results by length of sleep, shortest first
  *
  * Waits for a CPU that wakes others for as long as it has no time to do so.
  *
- * Return: 0, -EAGAIN if no CPU came to rest for long enough, -ETIMEDOUT if one
- * was too busy to run the thread that is woken, or another negative error.
+ * Return: 0, -EAGAIN if no CPU waited as it was told for long enough, -ETIMEDOUT if one
+ * was too busy to run the thread that answers, or another negative error.
  */
-int halt_cost_measure(const struct halt_cost_ops *ops, u64 *cost_ns)
+int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS])
 {
-	u64 costs[HALT_COST_CPUS];
+	struct halt_cost pair[HALT_COST_SLEEPS];
 	unsigned int stride, cpu, measured = 0, position = 0;
 	int ret = -ENODEV;
 
+	memset(costs, 0, HALT_COST_SLEEPS * sizeof(*costs));
 	cpus_read_lock();
-	stride = DIV_ROUND_UP(num_online_cpus(), HALT_COST_CPUS);
+	/* Two CPUs make one pair. */
+	stride = max(2U, DIV_ROUND_UP(num_online_cpus(), HALT_COST_PAIRS));
 	for_each_online_cpu(cpu) {
 		if (!may_use(cpu) || position++ % stride)
 			continue;
-		ret = measure_cpu(ops, waker_of(cpu), cpu, &costs[measured]);
-		if (!ret)
-			measured++;
+		ret = measure_pair(ops, peer_of(cpu), cpu, pair);
+		if (ret)
+			continue;
+		add_costs(costs, pair);
+		measured++;
 	}
 	cpus_read_unlock();
 
 	if (!measured)
 		return ret;
-	*cost_ns = quartile_ns(costs, measured, 2);
+	mean_costs(costs, measured);
 	return 0;
 }

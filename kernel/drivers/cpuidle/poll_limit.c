@@ -5,9 +5,9 @@
  * A CPU that polls sees a wake at once, but burns the time until it comes. A
  * CPU that halts burns nothing, but every wake costs it the halt cost C: what
  * the interrupt, the way out of the low-power state and, in a guest, the
- * hypervisor take. C is measured on the running machine (halt_cost.c), and is
- * the only price in this file: a nanosecond polled counts as much as a
- * nanosecond lost to a wake.
+ * hypervisor take. It is measured on the running machine (halt_cost.c) and on
+ * its programs (wake_cost.c), and is the only price in this file. Who values a
+ * nanosecond of waiting more than one of idle CPU time passes a multiple of it.
  *
  * An idle period that ends d after it began then costs, with a limit of L,
  *

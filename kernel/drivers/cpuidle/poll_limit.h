@@ -11,8 +11,8 @@
 
 /**
  * struct poll_limit_params - what the limit is derived from
- * @halt_cost_ns: what a wake from halt costs more than a wake from polling;
- *	0 means not known (yet), and then nothing is polled
+ * @halt_cost_ns: what a wakeup from halt costs more than one from polling, times what
+ *	waiting is worth; 0 means not known (yet), and then nothing is polled
  * @ceiling_ns: the limit is never above this
  */
 struct poll_limit_params {

@@ -18,8 +18,8 @@ def _lightsleep_off(scan: Scan) -> str | None:
 
 def _lightsleep_limit_low(scan: Scan) -> str | None:
     knobs = scan.lightsleep
-    if not knobs or knobs.mode == "off" or knobs.poll_limit_us is None or not knobs.halt_cost_ns:
-        return None
+    if not knobs or knobs.mode == "off" or not knobs.poll_limit_us or not knobs.halt_cost_ns:
+        return None  # a limit of 0 follows from the cost
     if knobs.poll_limit_us * 1000 >= knobs.halt_cost_ns:
         return None
     return f"poll_limit_us {knobs.poll_limit_us} is below the {knobs.halt_cost_ns:,} ns of a halt"

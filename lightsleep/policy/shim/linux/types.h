@@ -8,5 +8,6 @@
 
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int64_t s64;
 
 #endif

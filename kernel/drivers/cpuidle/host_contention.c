@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Does somebody else want the core that this CPU polls on?
+ *
+ * On a host with fewer cores than busy virtual CPUs, a virtual CPU that polls
+ * loses twice. It spends its share of the host on nothing, and it may hold the
+ * very core that its peer needs in order to wake it. The guest cannot see the
+ * host's run queues, but it can see time that was taken from it:
+ *
+ * - a poll looks at the clock every few microseconds; where two looks lie
+ *   further apart than HOST_CONTENTION_GAP_NS, the host ran something else;
+ * - a hypervisor that tells its guests about stolen time says so itself.
+ *
+ * The rule: where at least a quarter of the time in question was stolen, the
+ * CPU does not poll for a second. The question is asked anew after each 40 ms
+ * of evidence, and evidence is forgotten after a second, so neither one stolen
+ * time slice nor the sum of a quiet hour decides. Where a pause is followed by
+ * the same answer, the next one is twice as long, up to 16 s: an overcommitted
+ * host then loses 40 ms in 16 s to each such CPU, a quarter of a percent.
+ * After an answer that the host is free, pauses begin with one second again.
+ *
+ * Everything here is integer arithmetic without side effects, so the same file
+ * runs in the kernel and in unit tests.
+ *
+ * Context: called by the owning CPU only, from its idle task with interrupts
+ * off; nothing to lock.
+ */
+#include <linux/minmax.h>
+#include <linux/types.h>
+
+#include "host_contention.h"
+
+#define EVIDENCE_NS		40000000ULL	/* 40 ms */
+#define WINDOW_NS		1000000000ULL	/* 1 s */
+#define STOLEN_SHARE		4
+#define PAUSE_MIN_NS		1000000000ULL	/* 1 s */
+#define PAUSE_MAX_NS		16000000000ULL	/* 16 s */
+
+static void begin_window(struct host_contention *hc, u64 now_ns)
+{
+	hc->window_start_ns = now_ns;
+	hc->ran_ns = 0;
+	hc->stolen_ns = 0;
+}
+
+/**
+ * host_contention_add - take new evidence into account
+ * @hc: what the CPU has seen so far; all zero in the beginning
+ * @now_ns: the time
+ * @ran_ns: for so long the CPU polled, since the last call
+ * @stolen_ns: for so long it was kept from running
+ */
+void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 stolen_ns)
+{
+	/* Old evidence goes first: what is new may be the beginning of a poll. */
+	if (now_ns - hc->window_start_ns > WINDOW_NS + ran_ns + stolen_ns)
+		begin_window(hc, now_ns);
+	hc->ran_ns += ran_ns;
+	hc->stolen_ns += stolen_ns;
+	if (hc->ran_ns + hc->stolen_ns < EVIDENCE_NS)
+		return;
+
+	if (hc->stolen_ns >= (hc->ran_ns + hc->stolen_ns) / STOLEN_SHARE) {
+		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
+		hc->until_ns = now_ns + hc->pause_ns;
+		hc->pauses++;
+	} else {
+		hc->pause_ns = 0;
+	}
+	begin_window(hc, now_ns);
+}

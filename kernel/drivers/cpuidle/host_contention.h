@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Does somebody else want the core that this CPU polls on? See host_contention.c.
+ */
+#ifndef _DRIVERS_CPUIDLE_HOST_CONTENTION_H
+#define _DRIVERS_CPUIDLE_HOST_CONTENTION_H
+
+#include <linux/types.h>
+
+/*
+ * Two looks of a poll at the clock are closer together than this, unless the
+ * host has taken the CPU away. Interrupt handlers and softirqs that run
+ * meanwhile are shorter, the time slice of a scheduler is longer.
+ */
+#define HOST_CONTENTION_GAP_NS	500000ULL
+
+/**
+ * struct host_contention - what one CPU has seen of its host
+ * @window_start_ns: when the evidence below began
+ * @ran_ns: time in which the CPU polled
+ * @stolen_ns: time in which it would have, but its host ran something else
+ * @until_ns: the CPU does not poll before this time
+ * @pause_ns: length of the last pause
+ * @pauses: how many there were
+ */
+struct host_contention {
+	u64 window_start_ns;
+	u64 ran_ns;
+	u64 stolen_ns;
+	u64 until_ns;
+	u64 pause_ns;
+	u64 pauses;
+};
+
+void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 stolen_ns);
+
+/**
+ * host_contended - is the host short of cores?
+ * @hc: what the CPU has seen
+ * @now_ns: the time, of the same clock as everywhere here
+ *
+ * Return: true if this CPU is to leave its core to others when it is idle.
+ */
+static inline bool host_contended(const struct host_contention *hc, u64 now_ns)
+{
+	return now_ns < hc->until_ns;
+}
+
+#endif /* _DRIVERS_CPUIDLE_HOST_CONTENTION_H */

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Parameters and statistics of cpuidle-lightsleep.
+ *
+ * Parameters are in /sys/module/cpuidle_lightsleep/parameters/; a write that is refused
+ * changes nothing and says in the log what would have been accepted. Statistics are in
+ * /sys/devices/system/cpu/cpuN/lightsleep/, one decimal number each.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/device.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+#include "lightsleep.h"
+#include "ranged_param.h"
+
+#define WAIT_WEIGHT_DEFAULT	4
+#define WAIT_WEIGHT_MAX		100
+
+static enum lightsleep_mode mode = MODE_ADAPTIVE;
+static unsigned int poll_limit_us;
+static unsigned int wait_weight = WAIT_WEIGHT_DEFAULT;
+
+static const char * const mode_names[] = {
+	[MODE_ADAPTIVE]	= "adaptive",
+	[MODE_FIXED]	= "fixed",
+	[MODE_OFF]	= "off",
+};
+
+enum lightsleep_mode lightsleep_mode(void)
+{
+	return READ_ONCE(mode);
+}
+
+unsigned int lightsleep_wait_weight(void)
+{
+	return READ_ONCE(wait_weight);
+}
+
+/* The longest poll that the user allows, in ns. */
+u64 lightsleep_ceiling_ns(void)
+{
+	unsigned int limit_us = READ_ONCE(poll_limit_us);
+
+	return (u64)(limit_us ?: POLL_LIMIT_US_MAX) * NSEC_PER_USEC;
+}
+
+/* How long every poll is in MODE_FIXED: the price of a missed wakeup, if the user does not say. */
+u64 lightsleep_fixed_ns(const struct lightsleep *ls)
+{
+	if (READ_ONCE(poll_limit_us))
+		return lightsleep_ceiling_ns();
+	return min(READ_ONCE(ls->price_ns), lightsleep_ceiling_ns());
+}
+
+static int mode_set(const char *text, const struct kernel_param *kp)
+{
+	int found = sysfs_match_string(mode_names, text);
+
+	if (found < 0) {
+		pr_err("mode: must be adaptive, fixed or off\n");
+		return found;
+	}
+	WRITE_ONCE(mode, found);
+	return 0;
+}
+
+static int mode_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%s\n", mode_names[lightsleep_mode()]);
+}
+
+static const struct kernel_param_ops mode_ops = {
+	.set = mode_set,
+	.get = mode_get,
+};
+module_param_cb(mode, &mode_ops, NULL, 0644);
+MODULE_PARM_DESC(mode, "adaptive: learn the poll limit (default); fixed: always poll for poll_limit_us; off: halt at once");
+
+static int poll_limit_us_set(const char *text, const struct kernel_param *kp)
+{
+	return ranged_param_set(text, kp, 0, POLL_LIMIT_US_MAX);
+}
+
+static const struct kernel_param_ops poll_limit_us_ops = {
+	.set = poll_limit_us_set,
+	.get = param_get_uint,
+};
+module_param_cb(poll_limit_us, &poll_limit_us_ops, &poll_limit_us, 0644);
+MODULE_PARM_DESC(poll_limit_us, "the longest poll in us; 0 (default): it follows from what a wakeup costs");
+
+static int wait_weight_set(const char *text, const struct kernel_param *kp)
+{
+	return ranged_param_set(text, kp, 1, WAIT_WEIGHT_MAX);
+}
+
+static const struct kernel_param_ops wait_weight_ops = {
+	.set = wait_weight_set,
+	.get = param_get_uint,
+};
+module_param_cb(wait_weight, &wait_weight_ops, &wait_weight, 0644);
+MODULE_PARM_DESC(wait_weight, "a microsecond of waiting is worth so many of idle CPU time (1 to 100, default 4)");
+
+static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%llu\n", lightsleep_machine_cost_ns());
+}
+
+/* insmod calls this whatever the file mode says, and does not look for NULL. */
+static int halt_cost_ns_set(const char *text, const struct kernel_param *kp)
+{
+	pr_err("halt_cost_ns is measured, it cannot be set\n");
+	return -EPERM;
+}
+
+static const struct kernel_param_ops halt_cost_ns_ops = {
+	.set = halt_cost_ns_set,
+	.get = halt_cost_ns_get,
+};
+module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
+MODULE_PARM_DESC(halt_cost_ns, "measured: what a wakeup from halt costs more than one from polling (ns; 0: not known)");
+
+static int calibrate_set(const char *text, const struct kernel_param *kp)
+{
+	bool yes;
+	int ret = kstrtobool(text, &yes);
+
+	if (ret || !yes) {
+		pr_err("calibrate: write 1 to measure the halt cost again\n");
+		return -EINVAL;
+	}
+	return lightsleep_calibrate();
+}
+
+static const struct kernel_param_ops calibrate_ops = {
+	.set = calibrate_set,
+};
+module_param_cb(calibrate, &calibrate_ops, NULL, 0200);
+MODULE_PARM_DESC(calibrate, "write 1 to measure halt_cost_ns again");
+
+#define STATISTIC(_name, _value)						\
+static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\
+			    char *text)						\
+{										\
+	const struct lightsleep *ls = per_cpu_ptr(lightsleep, dev->id);		\
+										\
+	return sysfs_emit(text, "%lld\n", (long long)(_value));			\
+}										\
+static DEVICE_ATTR_RO(_name)
+
+STATISTIC(polls, READ_ONCE(ls->polls));
+STATISTIC(hits, READ_ONCE(ls->hits));
+STATISTIC(halts, READ_ONCE(ls->halts));
+STATISTIC(deliberate_halts, READ_ONCE(ls->deliberate_halts));
+STATISTIC(polled_ns, READ_ONCE(ls->polled_ns));
+STATISTIC(wasted_ns, READ_ONCE(ls->wasted_ns));
+STATISTIC(limit_ns, lightsleep_limit_ns(ls));
+STATISTIC(halt_cost_ns, lightsleep_halt_cost_ns(ls));
+/* The programs' own answer, 0 where they cannot tell. */
+STATISTIC(program_cost_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.cost_ns) : 0);
+STATISTIC(program_cost_lower_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.lower_ns) : 0);
+STATISTIC(program_cost_upper_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.upper_ns) : 0);
+STATISTIC(program_cost_age_ms, READ_ONCE(ls->estimated) ?
+	  jiffies_to_msecs(jiffies - READ_ONCE(ls->estimate_jiffies)) : 0);
+STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
+STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
+
+static struct attribute *statistics_attrs[] = {
+	&dev_attr_polls.attr,
+	&dev_attr_hits.attr,
+	&dev_attr_halts.attr,
+	&dev_attr_deliberate_halts.attr,
+	&dev_attr_polled_ns.attr,
+	&dev_attr_wasted_ns.attr,
+	&dev_attr_limit_ns.attr,
+	&dev_attr_halt_cost_ns.attr,
+	&dev_attr_program_cost_ns.attr,
+	&dev_attr_program_cost_lower_ns.attr,
+	&dev_attr_program_cost_upper_ns.attr,
+	&dev_attr_program_cost_age_ms.attr,
+	&dev_attr_contended.attr,
+	&dev_attr_contention_pauses.attr,
+	NULL,
+};
+
+const struct attribute_group lightsleep_statistics = {
+	.name = "lightsleep",
+	.attrs = statistics_attrs,
+};

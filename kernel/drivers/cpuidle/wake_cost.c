@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What does halting cost the programs that run on this CPU?
+ *
+ * A benchmark at boot does not know. What a program loses with each wakeup from
+ * a halt depends on how long the CPU had slept, on what else its host does, on
+ * how cold its caches are, on the interrupt that its waker had to send, and on
+ * the tick that stopped and started again. So the programs themselves are
+ * asked, by an experiment that never ends:
+ *
+ * 1. A *cycle* runs from the moment a CPU becomes idle to the moment it becomes
+ *    idle again: the wait, the wakeup and the work that followed. If a halt
+ *    delays the work by C, then the cycle is longer by C, whoever does the
+ *    waking: a peer that waits for our answer, a timer, a network. What the
+ *    halt costs the waker is in it where the waker's delay comes back to us.
+ *
+ * 2. On a CPU that polls, one cycle in about 32 begins with a halt instead,
+ *    without any regard to what the CPU was about to see. One of the polled
+ *    cycles before it is kept as well, to compare with. Both are drawn at random,
+ *    so that no rhythm of the load can be mistaken for an effect. Once there is
+ *    enough evidence, one cycle in about 128 is enough to keep it fresh. This
+ *    is the whole price of the experiment: it never polls, it only halts.
+ *
+ * 3. The latest 64 cycles of either kind are compared. The estimate is the
+ *    median of all 64 x 64 differences between a halted and a polled cycle
+ *    (Hodges and Lehmann, 1963), which some wild cycles, or two sorts of work
+ *    that take turns, do not move. Its interval is that of the rank-sum test
+ *    (Moses, 1965), for a confidence of 99.9 %, because the question is asked
+ *    again every second: of the ordered differences, those at the ranks
+ *    64 * 64 / 2 -+ 3.29 * sqrt(64 * 64 * 129 / 12) = 2048 -+ 690.
+ *
+ * The comparison is by assignment: a cycle that was to poll counts as polled
+ * even if its poll expired and the CPU halted after all. Anything else would
+ * compare short waits with long ones.
+ *
+ * There are three answers. The interval is above zero: halting costs the
+ * programs this much. It is below zero: polling does harm, for example because
+ * a hypervisor takes the core from the very task that the poll waits for. It
+ * contains zero: the programs cannot tell, and halt_cost.c has to be asked.
+ *
+ * Everything here is integer arithmetic without side effects, so the same file
+ * runs in the kernel and in unit tests.
+ *
+ * Context: wake_cost_begin() and wake_cost_end() are called by the owning CPU
+ * only, from its idle task with interrupts off; they take a few instructions.
+ * wake_cost_compare() takes some ten microseconds and belongs into process context,
+ * on copies of the rings. A copy may mix old and new cycles; each is a whole word,
+ * and which of the latest cycles are in the ring does not matter.
+ */
+#include <linux/compiler.h>
+#include <linux/limits.h>
+#include <linux/minmax.h>
+#include <linux/string.h>
+#include <linux/types.h>
+
+#include "wake_cost.h"
+
+/* Cycles between deliberate halts, on average; a power of two. */
+#define WAKE_COST_GAP		32	/* while evidence is being gathered */
+#define WAKE_COST_GAP_KNOWN	128	/* while it is kept fresh */
+
+/* Ranks of the ordered differences, see above. */
+#define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
+#define WAKE_COST_MARGIN	690
+
+/* Marsaglia's xorshift generator; never 0 unless seeded with it. */
+static u32 next_random(u32 *state)
+{
+	u32 x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	*state = x;
+	return x;
+}
+
+/* The gap is from half of the mean to one and a half of it. */
+static void draw_gap(struct wake_cost *wc)
+{
+	u32 mean = wake_cost_known(wc) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP;
+
+	wc->until_halt = mean / 2 + (next_random(&wc->random) & (mean - 1));
+	wc->reference = next_random(&wc->random) & (mean / 2 - 1);
+}
+
+/**
+ * wake_cost_init - begin the experiment anew
+ * @wc: the experiment of one CPU
+ * @seed: anything; CPUs with different seeds halt at different times
+ */
+void wake_cost_init(struct wake_cost *wc, u32 seed)
+{
+	memset(wc, 0, sizeof(*wc));
+	/* An odd factor: no seed but 0 gives 0. */
+	wc->random = (seed + 1) * 2654435769U;
+	if (!wc->random)
+		wc->random = 1;
+	draw_gap(wc);
+}
+
+/**
+ * wake_cost_begin - a cycle begins
+ * @wc: the experiment of one CPU
+ * @polls: the CPU would poll now; one that halts anyway is no evidence
+ *
+ * Return: true if the CPU is to halt at once, for the experiment.
+ */
+bool wake_cost_begin(struct wake_cost *wc, bool polls)
+{
+	wc->open = WAKE_COST_NONE;
+	if (!polls)
+		return false;
+
+	if (wc->until_halt) {
+		if (--wc->until_halt == wc->reference)
+			wc->open = WAKE_COST_POLLED;
+		return false;
+	}
+	draw_gap(wc);
+	wc->open = WAKE_COST_HALTED;
+	return true;
+}
+
+/**
+ * wake_cost_end - the cycle ends: the CPU has worked, and is idle again
+ * @wc: the experiment of one CPU
+ * @cycle_ns: how long it was
+ */
+void wake_cost_end(struct wake_cost *wc, u64 cycle_ns)
+{
+	enum wake_cost_kind kind = wc->open;
+
+	if (kind == WAKE_COST_NONE)
+		return;
+	wc->open = WAKE_COST_NONE;
+	WRITE_ONCE(wc->cycle_ns[kind][wc->count[kind] % WAKE_COST_SAMPLES],
+		   (u32)min(cycle_ns, (u64)U32_MAX));
+	/* Wraps after years, at a multiple of the ring's length. */
+	WRITE_ONCE(wc->count[kind], wc->count[kind] + 1);
+}
+
+static void sort_samples(u32 samples[WAKE_COST_SAMPLES])
+{
+	unsigned int i, j;
+
+	for (i = 1; i < WAKE_COST_SAMPLES; i++) {
+		u32 sample = samples[i];
+
+		for (j = i; j > 0 && samples[j - 1] > sample; j--)
+			samples[j] = samples[j - 1];
+		samples[j] = sample;
+	}
+}
+
+/* How many of all differences between sorted samples are @at_most_ns or less? */
+static unsigned int count_differences(const u32 slow_ns[WAKE_COST_SAMPLES],
+				      const u32 fast_ns[WAKE_COST_SAMPLES], s64 at_most_ns)
+{
+	unsigned int s, f = 0, count = 0;
+
+	/* The longer the slow sample, the more fast ones are too short. */
+	for (s = 0; s < WAKE_COST_SAMPLES; s++) {
+		while (f < WAKE_COST_SAMPLES && (s64)slow_ns[s] - fast_ns[f] > at_most_ns)
+			f++;
+		count += WAKE_COST_SAMPLES - f;
+	}
+	return count;
+}
+
+/* The difference with this rank, counted from 1, by halving the range it is in. */
+static s64 difference_at(const u32 slow_ns[WAKE_COST_SAMPLES],
+			 const u32 fast_ns[WAKE_COST_SAMPLES], unsigned int rank)
+{
+	s64 low = -(s64)U32_MAX, high = U32_MAX;
+
+	while (low < high) {
+		/* Rounds towards low, below zero too. */
+		s64 middle = low + ((high - low) >> 1);
+
+		if (count_differences(slow_ns, fast_ns, middle) >= rank)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+/**
+ * wake_cost_compare - by how much are slow samples longer than fast ones?
+ * @estimate: set to the answer, in ns
+ * @slow_ns: samples from halting; sorted on return
+ * @fast_ns: samples from polling; sorted on return
+ */
+void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
+		       u32 fast_ns[WAKE_COST_SAMPLES])
+{
+	sort_samples(slow_ns);
+	sort_samples(fast_ns);
+	estimate->cost_ns = difference_at(slow_ns, fast_ns, WAKE_COST_PAIRS / 2);
+	estimate->lower_ns = difference_at(slow_ns, fast_ns,
+					   WAKE_COST_PAIRS / 2 - WAKE_COST_MARGIN);
+	estimate->upper_ns = difference_at(slow_ns, fast_ns,
+					   WAKE_COST_PAIRS / 2 + WAKE_COST_MARGIN + 1);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What does halting cost the programs that run on this CPU? See wake_cost.c.
+ */
+#ifndef _DRIVERS_CPUIDLE_WAKE_COST_H
+#define _DRIVERS_CPUIDLE_WAKE_COST_H
+
+#include <linux/types.h>
+
+#define WAKE_COST_SAMPLES	64	/* cycles of each kind */
+
+/**
+ * enum wake_cost_kind - what a cycle is evidence for
+ * @WAKE_COST_NONE: nothing
+ * @WAKE_COST_POLLED: it began with a poll, and was drawn to be compared with
+ * @WAKE_COST_HALTED: it began with a deliberate halt
+ * @WAKE_COST_KINDS: the number of kinds
+ */
+enum wake_cost_kind {
+	WAKE_COST_NONE,
+	WAKE_COST_POLLED,
+	WAKE_COST_HALTED,
+	WAKE_COST_KINDS,
+};
+
+/**
+ * struct wake_cost - the experiment of one CPU
+ * @cycle_ns: the latest cycles by kind, as rings; the row of WAKE_COST_NONE is unused
+ * @count: cycles of each kind since the beginning
+ * @open: the kind of the cycle that is going on
+ * @until_halt: polled cycles that begin before the next deliberate halt
+ * @reference: the one of these, counted from the last, that is kept
+ * @random: state of the generator that spaces the deliberate halts
+ */
+struct wake_cost {
+	u32 cycle_ns[WAKE_COST_KINDS][WAKE_COST_SAMPLES];
+	u32 count[WAKE_COST_KINDS];
+	enum wake_cost_kind open;
+	u32 until_halt;
+	u32 reference;
+	u32 random;
+};
+
+/**
+ * struct wake_cost_estimate - how much longer the slow samples are than the fast ones
+ * @cost_ns: the estimate
+ * @lower_ns: the true value is above this,
+ * @upper_ns: and below this, with a confidence of 99.9 %
+ */
+struct wake_cost_estimate {
+	s64 cost_ns;
+	s64 lower_ns;
+	s64 upper_ns;
+};
+
+void wake_cost_init(struct wake_cost *wc, u32 seed);
+bool wake_cost_begin(struct wake_cost *wc, bool polls);
+void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
+void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
+		       u32 fast_ns[WAKE_COST_SAMPLES]);
+
+/**
+ * wake_cost_known - is there enough evidence for an estimate?
+ * @wc: the experiment of one CPU
+ *
+ * Return: true once both rings are full.
+ */
+static inline bool wake_cost_known(const struct wake_cost *wc)
+{
+	return wc->count[WAKE_COST_POLLED] >= WAKE_COST_SAMPLES &&
+	       wc->count[WAKE_COST_HALTED] >= WAKE_COST_SAMPLES;
+}
+
+#endif /* _DRIVERS_CPUIDLE_WAKE_COST_H */

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""host_contention.c, the kernel's own file: when does a CPU stop polling for its host's sake?"""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_library import load
+
+FFI, LIB = load("host_contention")
+US, MS, SECOND = 10**3, 10**6, 10**9
+
+
+class Host:
+    """One CPU that polls for 1 ms at a time, of which the host takes a part."""
+
+    def __init__(self) -> None:
+        self.seen = FFI.new("struct host_contention *")
+        self.now_ns = SECOND
+
+    @property
+    def contended(self) -> bool:
+        return bool(self.now_ns < self.seen.until_ns)
+
+    def poll(self, ran_ns: int, stolen_ns: int, apart_ns: int = 0) -> None:
+        self.now_ns += ran_ns + stolen_ns + apart_ns
+        LIB.host_contention_add(self.seen, self.now_ns, ran_ns, stolen_ns)
+
+
+def test_a_quiet_host_is_never_contended() -> None:
+    host = Host()
+    for _ in range(10_000):
+        host.poll(100 * US, 0, apart_ns=100 * US)
+        assert not host.contended
+
+
+def test_one_stolen_time_slice_decides_nothing() -> None:
+    host = Host()
+    for n in range(10_000):
+        host.poll(100 * US, 4 * MS if n % 500 == 0 else 0)
+        assert not host.contended
+
+
+def test_a_host_that_takes_half_is_left_alone_within_40_ms_of_polling() -> None:
+    host = Host()
+    polled_ns = 0
+    while not host.contended:
+        host.poll(1 * MS, 1 * MS)
+        polled_ns += 2 * MS
+    assert polled_ns <= 42 * MS
+
+
+def test_pauses_grow_to_16_s_and_begin_small_again() -> None:
+    host = Host()
+    pauses = []
+    for _ in range(7):
+        while not host.contended:
+            host.poll(1 * MS, 3 * MS)
+        pauses.append((host.seen.until_ns - host.now_ns) // SECOND)
+        host.now_ns = host.seen.until_ns
+    assert pauses == [1, 2, 4, 8, 16, 16, 16]
+    for _ in range(100):
+        host.poll(1 * MS, 0)
+    while not host.contended:
+        host.poll(1 * MS, 3 * MS)
+    assert host.seen.until_ns - host.now_ns == SECOND
+
+
+def test_an_overcommitted_host_loses_a_quarter_of_a_percent_in_the_long_run() -> None:
+    host = Host()
+    begin_ns, polled_ns = host.now_ns, 0
+    for _ in range(100_000):
+        if host.contended:
+            host.now_ns = host.seen.until_ns
+        host.poll(1 * MS, 3 * MS)
+        polled_ns += 1 * MS
+        if host.now_ns - begin_ns > 3600 * SECOND:
+            break
+    assert polled_ns / (host.now_ns - begin_ns) < 0.0025
+
+
+def test_rare_theft_over_hours_is_forgotten() -> None:
+    host = Host()
+    for _ in range(10_000):
+        host.poll(100 * US, 5 * MS, apart_ns=2 * SECOND)
+        assert not host.contended
+
+
+def test_the_hypervisors_account_alone_is_enough() -> None:
+    host = Host()
+    for _ in range(15):
+        host.poll(0, 4 * MS, apart_ns=4 * MS)
+    assert host.contended
+
+
+@given(st.lists(st.tuples(*itertools.repeat(st.integers(0, 2**62), 3)), max_size=50))
+def test_any_evidence_leaves_a_state_that_ends(evidence: list[tuple[int, int, int]]) -> None:
+    seen = FFI.new("struct host_contention *")
+    for now_ns, ran_ns, stolen_ns in evidence:
+        LIB.host_contention_add(seen, now_ns, ran_ns, stolen_ns)
+        assert seen.until_ns <= now_ns + 16 * SECOND or seen.until_ns <= 2**62 + 16 * SECOND
+        assert seen.pause_ns in (0, *(2**n * SECOND for n in range(5)))

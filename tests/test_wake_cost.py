@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""wake_cost.c, the kernel's own file: does the experiment find what was put in, and only that?"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_library import load
+
+FFI, LIB = load("wake_cost")
+SAMPLES = 64
+NONE, POLLED, HALTED = range(3)
+U32_MAX = 2**32 - 1
+US = 1000
+
+Cycles = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def compare(slow: list[int], fast: list[int]) -> tuple[int, int, int]:
+    estimate = FFI.new("struct wake_cost_estimate *")
+    LIB.wake_cost_compare(estimate, FFI.new("u32[]", slow), FFI.new("u32[]", fast))
+    return estimate.lower_ns, estimate.cost_ns, estimate.upper_ns
+
+
+def experiment(cycles: Cycles, cost_ns: int, periods: int, seed: int) -> tuple[int, int, int]:
+    """Run the experiment on a CPU where a halt lengthens its cycle by ``cost_ns``."""
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, seed)
+    for cycle in cycles(np.random.default_rng(seed), periods).tolist():
+        halts = LIB.wake_cost_begin(wc, True)
+        LIB.wake_cost_end(wc, max(0, int(cycle) + (cost_ns if halts else 0)))
+    assert min(wc.count[POLLED], wc.count[HALTED]) >= SAMPLES
+    return compare(list(wc.cycle_ns[HALTED]), list(wc.cycle_ns[POLLED]))
+
+
+# What a CPU may see, in ns: noisy answers, two sorts of work in turn, timers, random arrivals.
+LOADS: dict[str, Cycles] = {
+    "noisy peer": lambda rng, n: rng.lognormal(np.log(150 * US), 0.4, n),
+    "two sorts in turn": lambda rng, n: np.tile([60 * US, 500 * US], n)[:n] + rng.normal(0, 5e3, n),
+    "timer": lambda rng, n: 200 * US + rng.normal(0, 2e3, n),
+    "one in ten disturbed": lambda rng, n: (
+        np.where(rng.random(n) < 0.1, 4e6, 150e3) + rng.normal(0, 20e3, n)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_finds_the_cost_of_a_halt_within_a_quarter(name: str) -> None:
+    cost_ns = 100 * US
+    found = [experiment(LOADS[name], cost_ns, 10_000, seed) for seed in range(20)]
+    assert all(lower <= cost_ns <= upper for lower, _, upper in found)
+    assert sum(lower > 0 for lower, _, _ in found) >= 19
+    assert abs(np.median([cost for _, cost, _ in found]) - cost_ns) <= cost_ns / 4
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_sees_that_polling_does_harm(name: str) -> None:
+    found = [experiment(LOADS[name], -40 * US, 10_000, seed) for seed in range(20)]
+    assert all(lower <= -40 * US <= upper for lower, _, upper in found)
+    if name != "two sorts in turn":  # there 40 us are too little to be seen in 64 cycles
+        assert sum(upper < 0 for _, _, upper in found) >= 15
+
+
+def test_random_arrivals_say_nothing_where_halting_costs_nothing() -> None:
+    def arrivals(rng: np.random.Generator, n: int) -> np.ndarray:
+        return rng.exponential(1e6, n)
+
+    found = [experiment(arrivals, 0, 6_000, seed) for seed in range(300)]
+    wrong = sum(lower > 0 or upper < 0 for lower, _, upper in found)
+    assert wrong <= 2  # 0.1 % of 300 are expected
+
+
+def test_one_cycle_in_32_is_a_deliberate_halt_and_later_one_in_128() -> None:
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 1)
+    halts = []
+    for _ in range(100_000):
+        halts.append(LIB.wake_cost_begin(wc, True))
+        LIB.wake_cost_end(wc, 1)
+    assert SAMPLES / 40 <= sum(halts[: 32 * SAMPLES]) / 32 <= SAMPLES / 26
+    assert 1 / 160 <= sum(halts[50_000:]) / 50_000 <= 1 / 110
+    gaps = set(np.diff(np.flatnonzero(halts[50_000:])))
+    assert len(gaps) > 50, "a rhythm of the load could be mistaken for an effect"
+
+
+def test_a_cpu_that_does_not_poll_is_no_evidence_and_never_told_to_halt() -> None:
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 1)
+    for _ in range(1000):
+        assert not LIB.wake_cost_begin(wc, False)
+        LIB.wake_cost_end(wc, 1)
+    assert list(wc.count) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, U32_MAX, U32_MAX - 1])
+def test_every_seed_gives_gaps(seed: int) -> None:
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, seed)
+    assert wc.random
+    assert 16 <= wc.until_halt < 48
+
+
+def test_a_cycle_that_ends_twice_counts_once_and_a_long_one_is_cut() -> None:
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 7)
+    while not LIB.wake_cost_begin(wc, True):
+        pass
+    LIB.wake_cost_end(wc, 2**63)
+    LIB.wake_cost_end(wc, 5)
+    assert wc.count[HALTED] == 1
+    assert wc.cycle_ns[HALTED][0] == U32_MAX
+
+
+samples = st.lists(
+    st.one_of(st.integers(0, 1000), st.integers(0, U32_MAX)), min_size=SAMPLES, max_size=SAMPLES
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(samples, samples)
+def test_the_estimate_is_the_hodges_lehmann_estimate(slow: list[int], fast: list[int]) -> None:
+    differences = np.sort(np.subtract.outer(np.array(slow), np.array(fast)).ravel())
+    assert compare(slow, fast) == tuple(differences[[2048 - 690 - 1, 2048 - 1, 2048 + 690]])
+
+
+def test_extremes() -> None:
+    assert compare([U32_MAX] * SAMPLES, [0] * SAMPLES) == (U32_MAX,) * 3
+    assert compare([0] * SAMPLES, [U32_MAX] * SAMPLES) == (-U32_MAX,) * 3
+    assert compare([5] * SAMPLES, [5] * SAMPLES) == (0, 0, 0)
