@@ -8,12 +8,11 @@ request takes two wakeups; with many connections the CPUs are busy, and polling 
 Host CPU time for each request is the price: a vCPU that polls uses a core of its host, one that
 halts gives it back. Where a request is served sooner, the host also spends less on it.
 
-cpuidle-haltpoll, which exists for this purpose, has no arm here. It asks the hypervisor's CPUID
-leaves for KVM's signature (kvm_para_available()) and refuses to load without it, ``force=1`` or
-not; its governor is not even registered then. Under TCG, QEMU presents a signature of its own,
-"TCGTCGTCGTCG", and no option changes that: ``kvm=on`` and all other features of these leaves are
-KVM's. The arm fixed-100us polls as long as the first proposal for arm64 did, which is haltpoll's
-driver with a constant limit.
+cpuidle-haltpoll, which exists for this purpose, has no arm here. Its driver and its governor look
+for KVM's signature in the CPUID leaves (kvm_para_available()) when the kernel starts. Both give up
+without it, ``cpuidle_haltpoll.force=1`` or not. Under TCG, QEMU has a signature of its own, and no
+option changes that: with ``-cpu max,kvm=on,+kvmclock,kvm-hint-dedicated=on`` the guest has neither
+the driver nor the governor. The arm fixed-100us polls for as long as the first proposal for arm64.
 """
 
 from collections.abc import Sequence
