@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import fake_modules
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from scan_trees import plant, unfold
@@ -47,8 +49,12 @@ def done(*words: str) -> str:
     return result.output
 
 
+SCHEMA = json.loads(resources.files("lightsleep.enable").joinpath("status.schema.json").read_text())
+
+
 def status() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(run("status", "--json").stdout)
+    jsonschema.validate(document, SCHEMA)
     return document
 
 
@@ -291,6 +297,7 @@ def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
 def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", unfold("lightsleep-guest", tmp_path))
     text = done("status")
+    assert status()["pays"]["verdict"] == "pays"
     assert text.count("70.0%") == 4
     assert "It pays" in text
 
