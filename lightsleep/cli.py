@@ -40,6 +40,11 @@ VERBS = {
         "report",
         "Write one self-contained HTML page from results and recordings.",
     ),
+    "replay": (
+        "lightsleep.replay.cli",
+        "replay_command",
+        "Show what other polling policies would have made of a recording.",
+    ),
     "try": (
         "lightsleep.trial.cli",
         "try_settings",

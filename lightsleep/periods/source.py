@@ -140,19 +140,20 @@ def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:
     with _text(path, head) as lines:
         for _ in feed(builder, lines, str(path)):
             if len(builder.rows) >= ROWS:
-                yield _batch(known, builder.rows)
+                yield as_batch(known.host, builder.rows)
                 builder.rows.clear()
     builder.finish()
     if not known.events:
         raise LightsleepError(
             f"{path}: no recording: it holds none of the events that lightsleep record records"
         )
-    yield _batch(known, builder.rows)
+    yield as_batch(known.host, builder.rows)
 
 
-def _batch(known: Known, rows: Sequence[Row]) -> pa.RecordBatch:
+def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows as they stand in a table."""
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [() for _ in COLUMNS.names[1:]]
-    arrays = [pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), [known.host])]
+    arrays = [pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), [host])]
     for field, column in zip(list(COLUMNS)[1:], columns, strict=True):
         if field.name == "ended_by":
             codes = pa.array([CAUSES.index(cause) for cause in column], pa.int8())

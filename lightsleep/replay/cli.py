@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The verb ``lightsleep replay``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from lightsleep import terminal
+from lightsleep.document import shortened
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
+from lightsleep.replay import words
+from lightsleep.replay.account import Replay, replay
+from lightsleep.replay.demand import Costs, costs_of
+from lightsleep.replay.policies import STOCK, UNITS_NS, Make, parse
+
+PARQUET = ".parquet"
+
+
+def _policies(
+    _context: click.Context, _option: click.Parameter, names: str
+) -> dict[str, Make | None]:
+    try:
+        return parse(names)
+    except LightsleepError as error:
+        raise click.BadParameter(error.message) from error
+
+
+def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    for unit, factor in UNITS_NS.items():
+        number = text.removesuffix(unit)
+        if number != text and number.isascii() and number.isdigit() and len(number) < 10:
+            return int(number) * factor
+    raise click.BadParameter(f"{shortened(text)!r} is no time; write 50us or 1ms")
+
+
+@click.command("replay")
+@click.argument(
+    "recordings",
+    nargs=-1,
+    required=True,
+    metavar="RECORDING...",
+    type=click.Path(path_type=Path, dir_okay=False),
+)
+@click.option(
+    "--policies",
+    callback=_policies,
+    default="stock,lightsleep,haltpoll,fixed:50us,fixed:200us",
+    show_default=True,
+    metavar="LIST",
+    help="stock (what was recorded), lightsleep, haltpoll, fixed:TIME.",
+)
+@click.option(
+    "--halt-cost",
+    "cost_ns",
+    callback=_time,
+    metavar="TIME",
+    help="What a wakeup from a halt costs; without it the recording tells.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def replay_command(
+    recordings: tuple[Path, ...],
+    policies: dict[str, Make | None],
+    cost_ns: int | None,
+    as_json: bool,
+) -> None:
+    """What other polling policies would have made of recorded idle periods.
+
+    For each policy: how long tasks would have waited for CPUs to wake, how long CPUs would have
+    polled, and how much more that is than an optimum that knows the future would pay. One ns of
+    polling counts as much as one ns of waiting.
+
+    A replay cannot know that a task which is woken earlier also answers earlier. Where two tasks
+    wake each other in turn, figures are a range: from the times as recorded, to those with the
+    peer's wakeups for free.
+    """
+    policies = {STOCK: None, **policies}
+    total: Replay | None = None
+    costs = []
+    for path in recordings:
+        cost, outcome = _replayed(path, policies, cost_ns)
+        costs.append((str(path), cost))
+        if total is None:
+            total = outcome
+        else:
+            total.merge(outcome)
+    assert total
+    if as_json:
+        click.echo(json.dumps(words.to_json(total, costs), indent=1))
+    else:
+        words.show(terminal.output(), total, costs)
+
+
+def _replayed(
+    path: Path, policies: dict[str, Make | None], cost_ns: int | None
+) -> tuple[Costs, Replay]:
+    """Read a recording twice: for what wakeups cost, and for what each policy does with them."""
+    if not is_recording(path):
+        raise LightsleepError(f"{path}: no recording: lightsleep record makes one")
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
+        recording = open_recording(path)
+        table = path
+        batches = recording.batches
+        if not recording.known.events:  # not Parquet: text is slow to read
+            table = Path(folder) / f"periods{PARQUET}"
+            batches = write_parquet(recording, table)
+        with contextlib.closing(watched(recording.known, batches)) as rows:
+            costs = costs_of(recording.known, rows, cost_ns)
+        if costs is None:
+            raise LightsleepError(
+                f"{path}: no task was woken out of an idle state that halts: there is nothing to "
+                "replay"
+            )
+        again = open_recording(table)
+        with contextlib.closing(watched(again.known, again.batches)) as rows:
+            return costs, replay(again.known, costs, rows, policies)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a recording demanded of its CPUs, apart from how they met the demand.
+
+A *demand* is one stay of a CPU in idleness: from when it had nothing to run to when something
+arrived. A policy decides how much of it the CPU polls. Four things are derived from the rows:
+
+1. *One stay, several periods.* A CPU that polls to its limit and then halts has two rows. A polling
+   row without evidence and without a wakee is joined with the row that follows at once.
+2. *When something arrived.* The length of a period includes the exit latency of its state. The
+   arrival is the length less what the state costs.
+3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
+   median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
+   nothing is subtracted and the cost is an upper bound.
+4. *Closed loops.* Two tasks that wake each other in turn form a conversation. A faster wakeup of
+   one makes the other's next one come earlier, which a recording cannot show. Stays in such loops
+   have a second, earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth
+   is expected between the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lightsleep.periods.lost import ENOUGH, Wakes, integers
+from lightsleep.periods.model import AWAKE, Known
+
+Ns = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+JOINED_NS = 10_000
+"""A row that begins so soon after the last one belongs to the same stay."""
+
+LOOP_WAKES = 30
+LOOP_BALANCE = 0.5
+"""Two tasks are in a loop if each wakes the other so often, and neither much less often."""
+
+MAX_PAIRS = 1 << 20
+
+
+@dataclass
+class Costs:
+    """What leaving idle states costs here, and who converses with whom.
+
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake.
+    """
+
+    reference_ns: float | None
+    states: dict[int, float]
+    halt_ns: int
+    loops: Ns
+    loop_share: float
+
+    def of(self, states: Ns, polls: Flags) -> Ns:
+        """Return what leaving the state of each row costs; a halt's cost where it polls."""
+        wanted = np.full(len(states), self.halt_ns, np.int64)
+        for state, cost_ns in self.states.items():
+            wanted[(states == state) & ~polls] = round(cost_ns)
+        return wanted
+
+
+def costs_of(
+    known: Known, batches: Iterable[pa.RecordBatch], given_ns: int | None = None
+) -> Costs | None:
+    """Read a recording and return its costs; None where no wakeup tells them.
+
+    ``given_ns`` is the cost of each state that halts, where somebody knows better.
+    """
+    by_state: defaultdict[int, Wakes] = defaultdict(Wakes)
+    reference, pairs = Wakes(), Counter[int]()
+    for batch in batches:
+        rows = _Rows(known, batch)
+        by_task = rows.woken & (rows.waker != 0)
+        reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
+        halted = by_task & (rows.state != AWAKE) & ~rows.polls
+        for state in np.unique(rows.state[halted]).tolist():
+            by_state[state].add(rows.wait_ns[halted & (rows.state == state)])
+        keys, counts = np.unique(rows.pair[by_task], return_counts=True)
+        if len(pairs) < MAX_PAIRS:
+            pairs.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+    if not by_state:
+        return None
+    usual = reference.percentile_ns(0.5) if reference.count >= ENOUGH else None
+    states = {
+        state: max(0.0, wakes.percentile_ns(0.5) - (usual or 0.0))
+        for state, wakes in by_state.items()
+    }
+    if given_ns is not None:
+        states = dict.fromkeys(states, float(given_ns))
+    most = max(by_state, key=lambda state: by_state[state].count)
+    loops = _loops(pairs)
+    share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
+    return Costs(usual, states, round(states[most]), loops, share)
+
+
+def _loops(pairs: Counter[int]) -> Ns:
+    """Return the pairs whose tasks wake each other about equally often."""
+    found = []
+    for key, count in pairs.items():
+        back = pairs.get((key & 0xFFFFFFFF) << 32 | key >> 32, 0)
+        low, high = sorted((count, back))
+        if low >= LOOP_WAKES and low >= LOOP_BALANCE * high:
+            found.append(key)
+    return np.array(sorted(found), np.int64)
+
+
+@dataclass
+class Demands:
+    """Some stays of one CPU. Arrays have an element per stay.
+
+    ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
+    what a wakeup costs if the CPU has halted, 0 where no task waited. ``polled_ns`` is how long the
+    CPU polled in the recording, ``halted`` whether it left its poll.
+    """
+
+    entered_ns: Ns
+    arrival_ns: Ns
+    earliest_ns: Ns
+    cost_ns: Ns
+    polled_ns: Ns
+    halted: Flags
+    woken: Flags
+
+    def __len__(self) -> int:
+        """Return the number of stays."""
+        return len(self.entered_ns)
+
+
+class _Rows:
+    """The columns of a batch that demands are made of."""
+
+    def __init__(self, known: Known, batch: pa.RecordBatch) -> None:
+        self.cpu, self.state = integers(batch, "cpu"), integers(batch, "state")
+        self.entered_ns, self.length_ns = (
+            integers(batch, "entered_ns"),
+            integers(batch, "length_ns"),
+        )
+        self.wait_ns = integers(batch, "waking_to_running_ns")
+        self.woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
+        self.waker, wakee = integers(batch, "waker_pid"), integers(batch, "wakee_pid")
+        self.pair = self.waker << 32 | wakee
+        unknown = np.asarray(batch.column("ended_by").cast(pa.string())) == "unknown"
+        nobody = np.asarray(batch.column("wakee_pid").is_null())
+        polling = {state for cpu, state in known.polling}
+        self.polls = np.isin(self.state, sorted(polling))
+        if polling:
+            on = zip(self.cpu.tolist(), self.state.tolist(), strict=True)
+            self.polls = np.array([pair in known.polling for pair in on], np.bool_)
+        self.continued = self.polls & unknown & nobody
+
+
+@dataclass
+class _Part:
+    """Rows of one CPU, with what a stay needs of each. An element may already be several rows."""
+
+    entered_ns: Ns
+    end_ns: Ns
+    polled_ns: Ns
+    polls: Flags
+    continued: Flags
+    woken: Flags
+    pair: Ns
+    cost_ns: Ns
+    paid_ns: Ns
+
+    def taken(self, chosen: Ns | slice) -> _Part:
+        """Return some of the rows."""
+        return _Part(*(getattr(self, x.name)[chosen] for x in dataclasses.fields(self)))
+
+    def after(self, earlier: _Part) -> _Part:
+        """Return these rows behind others."""
+        names = [x.name for x in dataclasses.fields(self)]
+        return _Part(*(np.concatenate([getattr(earlier, x), getattr(self, x)]) for x in names))
+
+
+@dataclass
+class Reader:
+    """Turns the batches of a recording into demands, CPU by CPU.
+
+    What a CPU polled last without result is kept back: the next batch may go on with it.
+    """
+
+    known: Known
+    costs: Costs
+    _kept: dict[int, _Part] = field(default_factory=dict)
+
+    def demands(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Demands]]:
+        """Yield each CPU of a batch with its stays, in order."""
+        rows = _Rows(self.known, batch)
+        asleep = rows.state != AWAKE
+        cost_ns = self.costs.of(rows.state, rows.polls)
+        reference_ns = round(self.costs.reference_ns or 0)
+        # What this very wakeup took, where the CPU had halted; else what one typically takes.
+        own_ns = np.maximum(rows.wait_ns - reference_ns, 0)
+        all_rows = _Part(
+            entered_ns=rows.entered_ns,
+            end_ns=rows.entered_ns + rows.length_ns,
+            polled_ns=np.where(rows.polls, rows.length_ns, 0),
+            polls=rows.polls,
+            continued=rows.continued,
+            woken=rows.woken,
+            pair=rows.pair,
+            cost_ns=cost_ns,
+            paid_ns=np.where(rows.polls, cost_ns, own_ns),
+        )
+        for cpu in np.unique(rows.cpu[asleep]).tolist():
+            part = all_rows.taken(np.flatnonzero(asleep & (rows.cpu == cpu)))
+            if kept := self._kept.pop(cpu, None):
+                part = part.after(kept)
+            joined = _joined(part)
+            if joined.continued[-1]:
+                self._kept[cpu] = joined.taken(slice(-1, None))
+                joined = joined.taken(slice(None, -1))
+            if len(joined.entered_ns):
+                yield cpu, self._stays(joined)
+
+    def rest(self) -> Iterator[tuple[int, Demands]]:
+        """Yield what was kept back, after the last batch."""
+        for cpu, part in self._kept.items():
+            yield cpu, self._stays(part)
+        self._kept.clear()
+
+    def _stays(self, part: _Part) -> Demands:
+        halted = ~part.polls
+        exit_ns = np.where(halted, part.cost_ns, 0)
+        arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
+        loop = part.woken & np.isin(part.pair, self.costs.loops)
+        earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)
+        return Demands(
+            entered_ns=part.entered_ns,
+            arrival_ns=arrival,
+            earliest_ns=arrival - earlier,
+            cost_ns=np.where(part.woken, part.paid_ns, 0),
+            polled_ns=part.polled_ns,
+            halted=halted,
+            woken=part.woken,
+        )
+
+
+def _joined(part: _Part) -> _Part:
+    """Join rows that poll without result with those that follow at once."""
+    goes_on = part.continued[:-1] & (part.entered_ns[1:] - part.end_ns[:-1] <= JOINED_NS)
+    first = np.concatenate([[True], ~goes_on])
+    last = np.concatenate([~goes_on, [True]])
+    begin, end = np.flatnonzero(first), np.flatnonzero(last)
+    joined = part.taken(end)
+    sums = np.concatenate([[0], np.cumsum(part.polled_ns)])
+    joined.entered_ns = part.entered_ns[begin]
+    joined.polled_ns = sums[end + 1] - sums[begin]
+    return joined

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Polling policies: how long an idle CPU polls before it halts, period by period.
+
+A policy is given the idle periods of one CPU in order and returns the poll limit of each. It may
+learn from a period only once that period is over.
+
+- ``fixed:TIME`` polls for the same time in each period.
+- ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space. Its ceiling is
+  the module's default, and it takes the halt cost from the recording.
+- ``haltpoll`` is the adaptive rule of the kernel's haltpoll governor, written from its
+  documentation (Documentation/virt/guest-halt-polling.rst). A CPU polls for its own limit, then
+  halts. When a wakeup ends a halt within ``guest_halt_poll_ns``, longer polling would have caught
+  it: the limit grows by the factor ``guest_halt_poll_grow``, to ``guest_halt_poll_grow_start`` at
+  least and ``guest_halt_poll_ns`` at most. When the halt lasted longer, polling was in vain: the
+  limit is divided by ``guest_halt_poll_shrink``, and is 0 below ``guest_halt_poll_grow_start``. A
+  wakeup that the poll caught changes nothing. All parameters have their defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lightsleep.errors import LightsleepError
+
+Ns = npt.NDArray[np.int64]
+
+CEILING_NS = 200_000
+"""The module's default of poll_limit_us."""
+
+UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+STOCK = "stock"
+
+
+class Policy(Protocol):
+    """What one CPU does."""
+
+    def limits(self, idle_ns: Ns) -> Ns:
+        """Return the poll limit of each of these periods, which follow those of the last call."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same limit in each period."""
+
+    limit_ns: int
+
+    def limits(self, idle_ns: Ns) -> Ns:
+        """Return it as often as needed."""
+        return np.full(len(idle_ns), self.limit_ns, np.int64)
+
+
+class Lightsleep:
+    """The module's policy."""
+
+    def __init__(self, halt_cost_ns: int) -> None:
+        """Start with nothing learned. Raises LightsleepError where there is no compiler."""
+        from lightsleep.policy.binding import PollLimit  # needs cffi and a compiler
+
+        self._policy = PollLimit(halt_cost_ns, CEILING_NS)
+
+    def limits(self, idle_ns: Ns) -> Ns:
+        """Learn from these periods; return the limit that each was given."""
+        return self._policy.replay(idle_ns)
+
+
+@dataclass
+class Haltpoll:
+    """The haltpoll governor's rule; the fields are its parameters and what a CPU has learned."""
+
+    guest_halt_poll_ns: int = 200_000
+    grow: int = 2
+    grow_start_ns: int = 50_000
+    shrink: int = 2
+    allow_shrink: bool = True
+    limit_ns: int = 0
+
+    def limits(self, idle_ns: Ns) -> Ns:
+        """Adapt the limit, period by period."""
+        limit_ns = self.limit_ns
+        given = []
+        for length_ns in idle_ns.tolist():
+            given.append(limit_ns)
+            if length_ns > limit_ns:
+                limit_ns = self._adapted(limit_ns, length_ns - limit_ns)
+        self.limit_ns = limit_ns
+        return np.array(given, np.int64)
+
+    def _adapted(self, limit_ns: int, halted_ns: int) -> int:
+        if limit_ns < halted_ns <= self.guest_halt_poll_ns:
+            return min(max(limit_ns * self.grow, self.grow_start_ns), self.guest_halt_poll_ns)
+        if halted_ns > self.guest_halt_poll_ns and self.allow_shrink:
+            shrunk_ns = limit_ns // self.shrink if self.shrink else 0
+            return shrunk_ns if shrunk_ns >= self.grow_start_ns else 0
+        return limit_ns
+
+
+Make = Callable[[int], Policy]
+"""Makes the policy of one CPU, where a wakeup from a halt costs so many ns."""
+
+
+def parse(names: str) -> dict[str, Make | None]:
+    """Return a maker for each of the policies named, apart by commas; None for stock.
+
+    Raises LightsleepError that says which name is wrong, and what there is.
+    """
+    found: dict[str, Make | None] = {}
+    for name in (part.strip() for part in names.split(",")):
+        found[name] = _maker(name)
+    return found
+
+
+def _maker(name: str) -> Make | None:
+    if name == STOCK:
+        return None
+    if name == "lightsleep":
+        return Lightsleep
+    if name == "haltpoll":
+        return lambda _cost: Haltpoll()
+    if match := re.fullmatch(r"fixed:(\d{1,9}(?:\.\d{1,3})?)(ns|us|ms)", name, re.ASCII):
+        limit_ns = round(float(match[1]) * UNITS_NS[match[2]])
+        return lambda _cost: Fixed(limit_ns)
+    raise LightsleepError(
+        f"no policy {name!r}; there are: stock, lightsleep, haltpoll, fixed:TIME as in fixed:100us"
+    )

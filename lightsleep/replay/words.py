@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How a replay is said: a table, a recommendation, and what to know about both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lightsleep.periods.words import seconds
+from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
+from lightsleep.replay.demand import Costs
+from lightsleep.replay.policies import STOCK
+from lightsleep.terminal import whole
+from lightsleep.units import us
+
+TITLES = ("policy", "waited", "p50 us", "p99 us", "polled", "of idle time", "in vain", "regret")
+WORTH = 0.001
+"""A gain below this share of the recording's time is not worth a change."""
+
+
+def recommendation(replay: Replay) -> str:
+    """Return which policy to prefer, by how much, and how sure that is."""
+    stock = replay.outcomes[STOCK]
+    others = [x for name, x in replay.outcomes.items() if name not in (STOCK, OPTIMUM)]
+    if not others:
+        return "Nothing to recommend: stock was replayed alone."
+    best = max(others, key=lambda outcome: gain(outcome, stock).low_ns)
+    saved = gain(best, stock)
+    if saved.low_ns <= 0 or saved.ns < WORTH * replay.span_ns:
+        return (
+            "Keep what was recorded: no policy is shown to be better. The nearest is "
+            f"{best.name}, {_signed(saved.ns)} of waiting and polling together in "
+            f"{seconds(replay.span_ns)} (95 % interval {_signed(saved.low_ns)} to "
+            f"{_signed(saved.high_ns)})."
+        )
+    return (
+        f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved {seconds(saved.ns)} of "
+        f"waiting and polling together (95 % interval {seconds(saved.low_ns)} to "
+        f"{seconds(saved.high_ns)}): tasks would have waited {_range(best, _waited)} instead of "
+        f"{seconds(_waited(stock.recorded))}, and CPUs polled {_range(best, _polled)} instead of "
+        f"{seconds(_polled(stock.recorded))}."
+    )
+
+
+def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
+    """Return what to know about the figures."""
+    said = []
+    for path, cost in costs:
+        text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
+        if cost.reference_ns is None:
+            text += (
+                ", at most: too few wakeups found a CPU polling or awake to tell how much of that "
+                "is the scheduler's; --halt-cost sets it"
+            )
+        said.append(text)
+    if replay.loop_share:
+        said.append(
+            f"{100 * replay.loop_share:.0f} % of the wakeups by tasks are in closed loops: two "
+            "tasks that wake each other in turn. Figures are ranges for that reason"
+        )
+    return said
+
+
+def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -> None:
+    """Print the table, the recommendation and the notes."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in TITLES:
+        table.add_column(title, justify="left" if title == "policy" else "right")
+    optimum = replay.outcomes[OPTIMUM]
+    for outcome in replay.outcomes.values():
+        table.add_row(*(Text(cell) for cell in _cells(replay, outcome, optimum)))
+    console.print(whole(table), crop=False)
+    console.print(
+        f"\nIn {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
+        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: polled and "
+        "waited above the optimum."
+    )
+    console.print(Text(recommendation(replay), "bold"))
+    for note in notes(replay, costs):
+        console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...]:
+    def share(account: Account) -> float:
+        return 100 * account.polled_ns / max(1, replay.idle_ns)
+
+    low, high = sorted((share(outcome.earliest), share(outcome.recorded)))
+    shares = f"{high:.2f} %" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f} %"
+    regrets = sorted(
+        max(0, mine.paid_ns - best.paid_ns)
+        for mine, best in (
+            (outcome.earliest, optimum.earliest),
+            (outcome.recorded, optimum.recorded),
+        )
+    )
+    waits = outcome.recorded.waits
+    return (
+        outcome.name,
+        _range(outcome, _waited),
+        us(_percentile(waits.percentile_ns(0.5))),
+        us(_percentile(waits.percentile_ns(0.99))),
+        _range(outcome, _polled),
+        shares,
+        f"{outcome.recorded.in_vain:,}",
+        _between(*regrets),
+    )
+
+
+def _percentile(time_ns: float) -> float:
+    """Return 0 for the histogram's first buckets, which hold those who did not wait."""
+    return time_ns if time_ns >= 2 else 0.0
+
+
+def _waited(account: Account) -> float:
+    return account.waits.total_ns
+
+
+def _polled(account: Account) -> float:
+    return account.polled_ns
+
+
+def _range(outcome: Outcome, figure: Any) -> str:
+    return _between(*sorted((figure(outcome.earliest), figure(outcome.recorded))))
+
+
+def _between(low: float, high: float) -> str:
+    ends = seconds(low), seconds(high)
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def _signed(time_ns: float) -> str:
+    return f"{seconds(abs(time_ns))} {'less' if time_ns >= 0 else 'more'}"
+
+
+def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any]:
+    """Return all figures."""
+    optimum, stock = replay.outcomes[OPTIMUM], replay.outcomes[STOCK]
+    return {
+        "schema": "lightsleep.replay",
+        "version": 1,
+        "span_ns": replay.span_ns,
+        "idle_ns": replay.idle_ns,
+        "wakes": replay.wakes,
+        "closed_loop_share": replay.loop_share,
+        "recordings": [
+            {"file": path, "halt_cost_ns": cost.halt_ns, "reference_ns": cost.reference_ns}
+            for path, cost in costs
+        ],
+        "policies": [
+            {
+                "policy": name,
+                "as_recorded": outcome.recorded.to_json(),
+                "peers_for_free": outcome.earliest.to_json(),
+                "regret_ns": outcome.recorded.paid_ns - optimum.recorded.paid_ns,
+                "gain_ns": vars(gain(outcome, stock)),
+            }
+            for name, outcome in replay.outcomes.items()
+        ],
+        "recommendation": recommendation(replay),
+        "notes": notes(replay, costs),
+    }

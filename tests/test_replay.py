@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replaying: policies decide as described, figures add up, and no cut of the data changes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightsleep.periods.build import Row
+from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.source import as_batch, open_recording, write_parquet
+from lightsleep.replay import words
+from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
+from lightsleep.replay.policies import CEILING_NS, STOCK, Fixed, Haltpoll, parse
+
+PIPE = Path(__file__).parent / "fixtures" / "record" / "pipe.txt.gz"
+POLL, HALT = 0, 1
+US = 1000
+NO_COSTS = Costs(None, {HALT: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+
+needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+def known() -> Known:
+    made = Known("host", "made up", first_ns=0, last_ns=1_000_000_000)
+    for cpu in range(3):
+        for state, name in ((POLL, "POLL"), (HALT, "HALT")):
+            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
+            made.add_state(row | {"advertised_us": None})
+    return made
+
+
+def period(
+    at_us: int,
+    length_us: int,
+    state: int = HALT,
+    wait_us: int | None = 40,
+    pair: tuple[int, int] = (7, 8),
+    cpu: int = 0,
+    cause: str = "ipi",
+) -> Row:
+    who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
+    waited = None if wait_us is None else wait_us * US
+    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None)
+
+
+def demands(*rows: Row, costs: Costs = NO_COSTS) -> Demands:
+    ((_, found),) = Reader(known(), costs).demands(as_batch("host", rows))
+    return found  # what may go on in the next batch is kept back
+
+
+def test_haltpoll_grows_and_shrinks_as_documented() -> None:
+    policy = Haltpoll()
+    periods_us = [30, 45, 120, 250, 30, 1000, 5000, 5000, 60]
+    limits = policy.limits(np.array(periods_us) * US)
+    # 0: missed by 30, begin with 50. 45: caught. 120: missed by 70, double. 250: missed by 150,
+    # double. 30: caught. 1000, 5000: in vain, halve to 100, to 50. 5000: in vain, 25 is below 50.
+    assert (limits // US).tolist() == [0, 50, 50, 100, 200, 200, 100, 50, 0]
+    assert policy.limit_ns == 50 * US
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_us"),
+    [
+        (Haltpoll(limit_ns=200 * US, allow_shrink=False), 200),
+        (Haltpoll(limit_ns=200 * US, shrink=0), 0),
+        (Haltpoll(limit_ns=200 * US, shrink=4), 50),
+    ],
+)
+def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
+    policy.limits(np.array([10_000 * US]))
+    assert policy.limit_ns == after_us * US
+
+
+@needs_compiler
+def test_lightsleep_is_the_module_s_own_policy() -> None:
+    from lightsleep.policy.binding import PollLimit
+
+    rng = np.random.default_rng(1)
+    idle_ns = rng.integers(1, 300_000, 5000)
+    make = parse("lightsleep")["lightsleep"]
+    assert make
+    policy = make(40_000)
+    found = np.concatenate([policy.limits(idle_ns[:1234]), policy.limits(idle_ns[1234:])])
+    assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+
+
+@pytest.mark.parametrize(
+    "names", ["", "teo", "fixed", "fixed:", "fixed:5", "fixed:-1us", "stock,,"]
+)
+def test_what_is_no_policy(names: str) -> None:
+    done = CliRunner().invoke(replay_command, ["x", "--policies", names])
+    assert done.exit_code == 2
+    assert "there are: stock, lightsleep, haltpoll, fixed:TIME" in " ".join(done.output.split())
+
+
+def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:
+    stay = demands(period(0, 100), period(200, 10), period(300, 70, POLL))
+    assert (stay.arrival_ns // US).tolist() == [60, 0, 70]
+    assert stay.halted.tolist() == [True, True, False]
+    assert (stay.polled_ns // US).tolist() == [0, 0, 70]
+
+
+def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
+    polled = period(0, 100, POLL, None, cause="unknown")
+    assert len(demands(polled, period(101, 60))) == 1
+    stay = demands(polled, period(101, 60))
+    assert (int(stay.polled_ns[0]), int(stay.arrival_ns[0])) == (100 * US, 121 * US)
+    # Woken, or followed by something else first, it is a stay of its own.
+    assert len(demands(period(0, 100, POLL), period(101, 60))) == 2
+    assert len(demands(polled, period(150, 60))) == 2
+    assert len(demands(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
+
+
+def test_nobody_waits_for_a_cpu_that_no_task_needs() -> None:
+    stay = demands(period(0, 100, wait_us=None, cause="tick"))
+    assert stay.cost_ns.tolist() == [0]
+    assert stay.woken.tolist() == [False]
+
+
+def test_costs_are_what_wakeups_took_above_the_reference() -> None:
+    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
+    costs = costs_of(known(), [as_batch("host", rows)])
+    assert costs
+    assert costs.reference_ns is None
+    assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
+    rows += [period(50_000 + n, 0, AWAKE, 10) for n in range(40)]
+    costs = costs_of(known(), [as_batch("host", rows)])
+    assert costs
+    assert costs.halt_ns == pytest.approx(40_000, rel=0.05)
+    given = costs_of(known(), [as_batch("host", rows)], 7_000)
+    assert given
+    assert given.halt_ns == 7_000
+    assert costs_of(known(), [as_batch("host", rows[40:])]) is None
+
+
+def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
+    there = [period(1000 * n, 100, pair=(7, 8)) for n in range(40)]
+    back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]
+    costs = costs_of(known(), [as_batch("host", there + back)])
+    assert costs
+    assert costs.loop_share == 1
+    stay = demands(period(0, 100, wait_us=40), costs=costs)
+    assert int(stay.earliest_ns[0]) == max(0, int(stay.arrival_ns[0]) - costs.halt_ns)
+    for few in (back[:20], []):
+        costs = costs_of(known(), [as_batch("host", there + few)])
+        assert costs
+        assert costs.loop_share == 0
+
+
+POLICIES = {STOCK: None} | {name: parse(name)[name] for name in ("haltpoll", "fixed:50us")}
+
+rows_of_cpus = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # CPU
+        st.integers(0, 30),  # gap
+        st.integers(0, 400),  # length
+        st.sampled_from([POLL, HALT, HALT, AWAKE]),
+        st.one_of(st.none(), st.integers(1, 90)),
+        st.sampled_from(["unknown", "ipi"]),
+        st.sampled_from([(7, 8), (8, 7), (0, 9)]),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]]) -> list[Row]:
+    """Return rows in which each CPU's time goes on."""
+    now, rows = [0, 0, 0], []
+    for cpu, gap, length, state, wait, cause, pair in drawn:
+        begin = now[cpu] + gap
+        length = 0 if state == AWAKE else length
+        now[cpu] = begin + length
+        rows.append(period(begin, length, state, wait, pair, cpu, cause))
+    return rows
+
+
+def replayed(batches: list[pa.RecordBatch]) -> Replay:
+    costs = Costs(5_000.0, {HALT: 40_000.0}, 40_000, np.array([7 << 32 | 8, 8 << 32 | 7]), 0.5)
+    return replay(known(), costs, batches, POLICIES)
+
+
+@settings(max_examples=60)
+@given(rows_of_cpus, st.integers(1, 40))
+def test_no_cut_of_the_data_changes_a_figure(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]], size: int
+) -> None:
+    batch = as_batch("host", [*made(drawn), period(10**6, 50, cpu=0)])
+    parts = [batch.slice(start, size) for start in range(0, len(batch), size)]
+    whole, cut = replayed([batch]), replayed(parts)
+    for name, outcome in whole.outcomes.items():
+        for a, b in (
+            (outcome.recorded, cut.outcomes[name].recorded),
+            (outcome.earliest, cut.outcomes[name].earliest),
+        ):
+            assert a.to_json() == b.to_json()
+            assert (a.paid == b.paid).all()
+
+
+@settings(max_examples=60)
+@given(rows_of_cpus)
+def test_nobody_is_better_than_the_optimum(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+) -> None:
+    outcomes = replayed([as_batch("host", made(drawn))]).outcomes
+    best = outcomes[OPTIMUM]
+    for name, outcome in outcomes.items():
+        assert outcome.recorded.paid_ns >= best.recorded.paid_ns, name
+        if name != STOCK:
+            assert outcome.earliest.paid_ns >= best.earliest.paid_ns, name
+
+
+def test_a_fixed_limit_by_hand() -> None:
+    # Arrivals after 60, 0 and 260 us; the last is nobody's.
+    rows = [period(0, 100), period(200, 10), period(300, 300, wait_us=None, cause="tick")]
+    outcome = replay(
+        known(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
+    ).outcomes["f"]
+    account = outcome.recorded
+    assert (account.hits, account.in_vain, account.stays) == (1, 2, 3)
+    assert account.polled_ns == (50 + 0 + 50) * US
+    assert account.waits.total_ns == 40 * US
+    assert account.paid_ns == 140 * US
+
+
+def test_two_recordings_add_up() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+    one, two = replayed([batch]), replayed([batch])
+    alone = one.outcomes["fixed:50us"].recorded.to_json()
+    one.merge(two)
+    both = one.outcomes["fixed:50us"].recorded
+    assert both.paid_ns == 2 * int(alone["paid_ns"])
+    assert both.waits.count == 100
+    assert one.span_ns == 2 * two.span_ns
+
+
+def test_a_recommendation_has_an_interval_that_bears_it() -> None:
+    # Every 1 ms a task comes after 20 us of idleness, and would have been caught.
+    rows = [period(1000 * n, 60, pair=(7, 8)) for n in range(999)]
+    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    saved = gain(outcome.outcomes["fixed:30us"], outcome.outcomes[STOCK])
+    assert saved.ns == 999 * (40 - 20) * US
+    assert saved.low_ns > 0
+    assert words.recommendation(outcome).startswith("Try fixed:30us.")
+    # Nobody comes within any limit.
+    rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
+    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    assert words.recommendation(outcome).startswith("Keep what was recorded")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
+
+
+def test_a_real_recording(tmp_path: Path) -> None:
+    table = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    policies = "stock,haltpoll,fixed:100us"
+    from_text, from_parquet = (
+        json.loads(run(path, "--policies", policies, "--json").stdout) for path in (PIPE, table)
+    )
+    assert from_text["policies"] == from_parquet["policies"]
+    assert from_text["closed_loop_share"] > 0.8
+    assert [x["policy"] for x in from_text["policies"]] == [*policies.split(","), OPTIMUM]
+    stock, _, fixed, optimum = from_text["policies"]
+    assert stock["as_recorded"]["polled_ns"] == 0
+    assert fixed["as_recorded"]["hits"] > 0
+    assert fixed["as_recorded"]["waited_ns"] < stock["as_recorded"]["waited_ns"]
+    assert optimum["regret_ns"] == 0
+    shown = run(table, "--policies", policies, "--halt-cost", "50us").stdout
+    assert "haltpoll" in shown
+    assert "closed loops" in shown
+
+
+def test_what_cannot_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    done = run(path)
+    assert done.exit_code == 1
+    assert "no recording" in done.output
+    assert run(path, "--halt-cost", "5").exit_code == 2
