@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from scan_trees import NAMES, plant, unfold
 
+from lightsleep.scan import loading
 from lightsleep.scan.collect import collect
 from lightsleep.scan.obstacles import RULES, in_short, obstacles
+from lightsleep.scan.tree import Tree
 
 RELEASE = "lib/modules/6.12.0"
 MODULE = f"{RELEASE}/updates/dkms/cpuidle_lightsleep.ko"
@@ -84,6 +86,12 @@ def test_signatures(suffix: str, content: bytes, signed: bool | None, tmp_path: 
     root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}{suffix}: x")
     (root / f"{MODULE}{suffix}").write_bytes(content)
     assert collect(root)[0].loading.signed is signed
+
+
+def test_a_machine_without_any_modules_folder_has_no_headers(tmp_path: Path) -> None:
+    tree = Tree(unfold("no-cpuidle", tmp_path))
+    assert loading.read(tree, "6.12.0", running=True).headers is False
+    assert loading.read(tree, "6.12.0", running=False).headers is None
 
 
 def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:

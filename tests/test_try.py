@@ -359,6 +359,7 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
         (r"rps=([\d.]+) req/s:higher", "12.5 req/s\n13.5 req/s", 13.5, "higher"),
         (r"t=\d+", "took 7", 7.0, "lower"),
         (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
+        (r"s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
         (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
     ],
 )

@@ -48,7 +48,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         holders=tree.names(f"sys/module/{MODULE}/holders"),
         modules=_modules(tree, running),
         installed=str(module.relative_to(tree.root)) if module else None,
-        headers=_headers(tree, libraries),
+        headers=_headers(tree, libraries, running),
         signed=_signed(module) if module else None,
         enrolled=_enrolled(tree.root),
         lockdown=_lockdown(tree),
@@ -68,8 +68,8 @@ def _modules(tree: Tree, running: bool) -> bool | None:
     return None
 
 
-def _headers(tree: Tree, libraries: Path) -> bool | None:
-    if not tree.exists("lib/modules"):
+def _headers(tree: Tree, libraries: Path, running: bool) -> bool | None:
+    if not running and not tree.exists("lib/modules"):
         return None
     return (libraries / "build/Makefile").exists()
 

@@ -10,7 +10,7 @@ rest is read before and after, so it counts the whole machine: what else ran mea
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
 
 A figure that the command prints is found by a regular expression, in the last place that matches.
-The first group is the number, or all of the match.
+The first group is the number, or all of the match; ^ and $ stand for the ends of a line.
 """
 
 import math
@@ -76,7 +76,7 @@ def parse_printed(text: str) -> Printed:
     if name in KINDS or name.startswith("in_"):
         raise WrongUsage(f"metric {name} is measured already: choose another name")
     try:
-        return Printed(name, re.compile(pattern), better)
+        return Printed(name, re.compile(pattern, re.MULTILINE), better)
     except re.error as error:
         raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
 
