@@ -15,6 +15,7 @@ from checkers import style_tools
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import build, series
 from lightsleep.lab.config import ARCHES, SERIES_KERNELS, Arch, BuiltKernel
+from lightsleep.lab.roots import unpack
 from lightsleep.lab.source import kernel_source
 from lightsleep.sources import KERNEL
 
@@ -384,3 +385,26 @@ TOUCHED = [
 )
 def test_each_prefix_builds(arch: Arch, kernel: BuiltKernel, topic: series.Topic) -> None:
     assert build.build_prefixes(arch, kernel, topic) == len(topic.patches)
+
+
+@pytest.mark.more
+@pytest.mark.build
+def test_each_topic_applies_to_the_newest_source(tmp_path: Path) -> None:
+    """Of the newest base, to the newest source there is; names the first patch that does not."""
+    target = "trixie-backports"
+    unpack(ARCHES["x86_64"], "trixie", target, [f"linux-source/{target}"], tmp_path / "tree")
+    (archive,) = (tmp_path / "tree/usr/src").glob("linux-source-*.tar.xz")
+    base = max(series.bases(), key=lambda x: [int(part) for part in x.split(".")])
+    stock = tmp_path / "stock"
+    stock.mkdir()
+    series.unpack_hooked(archive, series.read_series(base), stock)
+    failed: dict[str, str] = {}
+    for topic in series.read_topics(base):
+        shutil.copytree(stock, tmp_path / topic.name)
+        for patch in topic.patches:
+            try:
+                series.apply(patch, tmp_path / topic.name)
+            except LightsleepError as error:
+                failed[topic.name] = f"{archive.name}: {error.message}"
+                break
+    assert failed == {}
