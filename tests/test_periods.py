@@ -228,7 +228,7 @@ def test_files_with_a_head_and_nothing_else(data: bytes, tmp_path: Path) -> None
 
 
 def test_a_trace_without_our_events(trace: Any) -> None:
-    with pytest.raises(LightsleepError, match="holds none of the events"):
+    with pytest.raises(LightsleepError, match="none of the events"):
         trace(event(0, 1, "sched_stat_runtime: comm=x pid=1 runtime=5"))
 
 
@@ -386,3 +386,13 @@ def test_what_other_tools_write(name: str) -> None:
     assert "is missing" in known.notes[0]
     assert {row["ended_by"] for row in rows} >= {"ipi", "tick"}
     assert [x for x in rows if x["wakee_comm"] == "sched-pipe" and x["waking_to_running_ns"]]
+
+
+def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    for end_ns, doubted in ((10_500_000_000, False), (12_000_000_000, True)):
+        document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": [0, end_ns]}
+        sidecar.beside(path).write_text(json.dumps(document))
+        _, known = rows_of(path)
+        assert any("the file may be damaged" in note for note in known.notes) == doubted

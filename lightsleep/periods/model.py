@@ -45,6 +45,7 @@ class Known:
     """What is known of a recording beside its rows; complete once all rows are read.
 
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
+    ``ends_ns`` is when the recording ended, by its own clock.
     ``states`` maps CPU and index to a state's name, ``polling`` holds the states in which a CPU
     polls. ``incomplete`` counts idle periods without an end, of which there is no row.
     """
@@ -63,6 +64,7 @@ class Known:
     incomplete: int = 0
     lost: dict[int, int] = field(default_factory=dict)
     expected_ns: int | None = None
+    ends_ns: int | None = None
 
     @property
     def span_ns(self) -> int:
@@ -95,7 +97,7 @@ class Known:
             for cpu, states in sorted(self.states.items())
             for state, name in sorted(states.items())
         ]
-        for key in ("polling", "advertised_us", "expected_ns"):
+        for key in ("polling", "advertised_us", "expected_ns", "ends_ns"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 

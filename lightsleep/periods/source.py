@@ -47,6 +47,9 @@ METADATA = SCHEMA.encode()
 
 CHUNK = 1 << 16
 
+SLACK_NS = 1_000_000_000
+"""So long before the end of a recording its last event may be, on an idle machine."""
+
 SILENT_S = 60.0
 """How long the reader of a foreign format may print nothing."""
 
@@ -137,7 +140,7 @@ def _head(path: Path, size: int = 64) -> bytes:
 
 def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:
     builder = Builder(known)
-    with _text(path, head) as lines:
+    with _text(path, head, known) as lines:
         for _ in feed(builder, lines, str(path)):
             if len(builder.rows) >= ROWS:
                 yield as_batch(known.host, builder.rows)
@@ -145,7 +148,14 @@ def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:
     builder.finish()
     if not known.events:
         raise LightsleepError(
-            f"{path}: no recording: it holds none of the events that lightsleep record records"
+            f"{path}: no recording, or a damaged one: none of the events that lightsleep record "
+            "records can be read from it"
+            + "".join(f"; {note}" for note in known.notes if " says: " in note)
+        )
+    if known.ends_ns is not None and (early_ns := known.ends_ns - (known.last_ns or 0)) > SLACK_NS:
+        known.notes.append(
+            f"the last event is {early_ns / 1e9:.1f} s before the end of the recording: the file "
+            "may be damaged"
         )
     yield as_batch(known.host, builder.rows)
 
@@ -166,15 +176,17 @@ def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 @contextlib.contextmanager
-def _text(path: Path, head: bytes) -> Iterator[Iterable[str]]:
+def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
     """Lend the lines of a trace in any format but Parquet."""
     if head.startswith(TRACE_DAT):
-        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path) as lines:
+        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, known) as lines:
             yield lines
         return
     if head.startswith(PERF_DATA):
         fields = "comm,pid,cpu,time,event,trace"
-        with _printed(["perf", "script", "-F", fields, "--ns", "-i", str(path)], path) as lines:
+        with _printed(
+            ["perf", "script", "-F", fields, "--ns", "-i", str(path)], path, known
+        ) as lines:
             yield lines
         return
     try:
@@ -187,8 +199,11 @@ def _text(path: Path, head: bytes) -> Iterator[Iterable[str]]:
 
 
 @contextlib.contextmanager
-def _printed(command: list[str], path: Path) -> Iterator[Iterable[str]]:
-    """Lend what a program prints. Raises LightsleepError where it fails, or falls silent."""
+def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[str]]:
+    """Lend what a program prints. What it complains about becomes a note.
+
+    Raises LightsleepError where it fails, or falls silent.
+    """
     if not shutil.which(command[0]):
         package = {"perf": "linux-perf"}.get(command[0], command[0])
         raise LightsleepError(
@@ -214,6 +229,8 @@ def _printed(command: list[str], path: Path) -> Iterator[Iterable[str]]:
         raise LightsleepError(
             f"{path}: cannot be read: {command[0]} {ended}: {said or 'without a word'}"
         )
+    if said:
+        known.notes.append(f"{command[0]} says: {said}")
 
 
 def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
@@ -262,6 +279,8 @@ def _described(path: Path) -> Known:
             known.add_state(row | {key: state[key] for key in ("name", "polls")})
     recorded = described["recorded"]
     known.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
+    if described.get("window_ns"):
+        known.ends_ns = described["window_ns"][1]
     known.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return known
 
