@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
@@ -68,6 +69,15 @@ def test_virtio_devices(kernel: str) -> None:
     assert not result.failed
     # Drivers that survive a reset of their PCI device came with 6.14.
     assert result.skipped == ([] if kernel == "backports" else ["survives_a_reset"])
+
+
+@pytest.mark.more
+def test_interrupts_with_threads_are_left_alone() -> None:
+    machine = replace(virtio_machine("6.12", "event-idx"), append="threadirqs")
+    with boot(machine, "virtio-poll-threadirqs", ENOUGH_S) as guest:
+        result = run_virtio(guest)
+    assert not result.failed
+    assert not result.skipped
 
 
 @pytest.mark.parametrize("ring", ["split", "packed"])

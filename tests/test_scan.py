@@ -214,7 +214,7 @@ proc/interrupts: LOC:      10000      10000   Local timer interrupts
 proc/irq/27/effective_affinity_list: 0
 proc/irq/28/effective_affinity_list: 1
 """
-HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns lingers expired"
+HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns holds expired"
 SOURCES = f"""
 sys/kernel/debug/poll_source: {HEAD}
 sys/kernel/debug/poll_source: 0 virtio0-req.0 on 5000 4000 1000 200000 40000000 3 4000 88000000 \
@@ -240,7 +240,7 @@ def test_virtio_queues(tmp_path: Path) -> None:
             "overruns": 3,
             "handled": 4000,
             "handle_ns": 88000000,
-            "lingers": 3990,
+            "holds": 3990,
             "expired": 12,
         },
     }

@@ -354,7 +354,7 @@ def _poll_sources(tree: Tree) -> dict[str, PollSource]:
                 overruns=_count(row["overruns"]),
                 handled=_count(row["handled"]),
                 handle_ns=_count(row["handle_ns"]),
-                lingers=_count(row["lingers"]),
+                holds=_count(row["holds"]),
                 expired=_count(row["expired"]),
             )
         except (KeyError, ValueError):

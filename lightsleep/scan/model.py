@@ -154,7 +154,7 @@ class PollSource:
     overruns: int
     handled: int
     handle_ns: int
-    lingers: int
+    holds: int
     expired: int
 
 

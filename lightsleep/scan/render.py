@@ -217,7 +217,7 @@ def _sources(queues: list[Queue]) -> Table:
     title = Text("virtio queues, polled", style="bold")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("queue")
-    for column in ("polls", "hits", "lingers", "expired", "ns/look", "ns/hit"):
+    for column in ("polls", "hits", "holds", "expired", "ns/look", "ns/hit"):
         table.add_column(column, justify="right")
     for queue in queues:
         if queue.source:
@@ -228,7 +228,7 @@ def _sources(queues: list[Queue]) -> Table:
 def _counts(source: PollSource) -> tuple[int | None, ...]:
     look_ns = source.peek_ns // source.peeks if source.peeks else None
     hit_ns = source.handle_ns // source.handled if source.handled else None
-    return source.polls, source.hits, source.lingers, source.expired, look_ns, hit_ns
+    return source.polls, source.hits, source.holds, source.expired, look_ns, hit_ns
 
 
 def _lightsleep(scan: Scan) -> str:

@@ -2,55 +2,66 @@
 /*
  * poll_source: let devices join the poll of an idle CPU.
  *
- * While an idle CPU polls for work, a device still interrupts it to say what
- * the CPU could have read from memory. A driver whose device leaves a trace in
- * memory registers a source for the CPU that the device would interrupt. When
- * that CPU polls, it
+ * While an idle CPU polls for work, a device still interrupts it to announce what
+ * the CPU could read from memory. A driver whose device leaves a trace in memory
+ * registers a source, for the CPU that the device interrupts. When that CPU polls,
+ * it
  *
  *  1. starts its sources: each has its device suppress notifications;
- *  2. peeks at each, over and over: is there anything for us? To look at memory
- *     is all that driver code does in idle;
- *  3. ends the poll at the first hit, and stops the sources that had none. To
- *     stop is to let notifications arrive again, and then to look once more:
- *     what came in between is a hit, too. So nothing is ever lost;
- *  4. raises an interrupt at itself for each hit. Interrupts are off until the
- *     cpuidle core has taken the time and has left idle; only then the handler
- *     runs, in an interrupt: with the same rules, accounted in the same way,
- *     and followed by the same softirqs as the one that it replaces;
- *  5. expects to be idle again soon, as work for a device often leads to more of
- *     it: the source is started again at once, and *lingers* until the next poll.
- *     Else a device that answers before its CPU is idle interrupts it every time.
- *     Therefore a source lingers after a notification as well as after a hit.
- *     Whatever else comes first stops it, as in 3: the CPU halts without a poll, it
- *     goes offline, or linger_us are over. So a CPU that turns out to be busy may
- *     notice work late, by linger_us at most. It does not try again for LINGER_NOT
- *     times, and for twice as many each time that it was wrong again.
+ *  2. peeks at each in turn: is there work? A look at memory is all that driver
+ *     code does in idle;
+ *  3. ends the poll at the first hit, and stops the sources without one. stop()
+ *     enables notifications and then looks once more. What came in between is a
+ *     hit, too, so no event is lost;
+ *  4. raises an interrupt at itself for each hit. Interrupts stay off until the
+ *     cpuidle core has taken the time and has left idle. The handler then runs in an
+ *     interrupt: with the rules and the accounting of the one that it replaces, and
+ *     followed by the same softirqs;
+ *  5. holds back further notifications of that source until its next poll. Work for
+ *     a device often leads to more of it, and the device may complete that before
+ *     the CPU is idle again. Such a *hold* follows a notification as well as a hit.
  *
- * Each call of driver code in idle is measured, every time. A source that takes
- * longer than peek_budget_ns again and again (in more than one call in STRIKE)
- * is switched off, and named in the log. Its notifications interrupt again.
+ * When a hold ends. The next poll ends it, and so does anything else that comes
+ * first: a halt without a poll, CPU offline, or a timer. The timer runs HOLD_GAPS
+ * times as long as this CPU usually needs from a hit to its next poll, and hold_us
+ * at most. A CPU that turns busy notices work that much too late. The source then
+ * skips the next SKIP_MIN holds, and twice as many after each further mistake. A CPU
+ * whose last idle entry did not poll holds nothing back. The timer is not left
+ * pending when a poll ends without a hit, as a governor would take it for an event
+ * that limits the sleep.
  *
- * Why an interrupt to itself (irq_work), when saving interrupts is the point?
- * Because there is nowhere else to go. Within the idle state, the handler's time
+ * The budget. The CPU measures each call of driver code in idle. A pass over all
+ * sources begins no further call once peek_budget_ns are over. The next pass goes on
+ * with the source that is next. So interrupts are off for the budget and one call,
+ * however many sources there are. A call that takes longer than the budget by itself
+ * counts against its source: with its time, but at most EXCESS_CALL budgets, as a
+ * hypervisor may stop the CPU anywhere. Each call within the budget takes back a
+ * part. A source with EXCESS_MAX budgets is switched off. A worker then compares with
+ * the time that the host took from this CPU: if that explains the overruns, the
+ * source is switched on again. Otherwise the log names the source, and it gets its
+ * next chance after RETRY_MIN, and later each further time, up to RETRY_MAX. A write
+ * to peek_budget_ns switches all sources on at once.
+ *
+ * Why an interrupt to itself (irq_work)? Inside the idle state, the handler's time
  * would be idle time. After it, the idle loop calls nobody. A thread has a priority
- * of its own, and costs a context switch: twice as much as the interrupt, measured
- * on a CPU that is emulated. And what an interrupt from a device costs is not its
- * entry, but its way: through the interrupt controller or the hypervisor to a CPU
- * that has to be brought back for it. One from a CPU to itself is a register write.
- * (Under a hypervisor without virtual interrupt delivery it is an exit as well, and
- * the gain is smaller.)
+ * of its own, and costs a context switch. What makes a device's interrupt expensive
+ * is its way through the interrupt controller or the hypervisor to a CPU that has to
+ * be brought back. An interrupt to itself is a register write. (Without virtual
+ * interrupt delivery it is an exit as well, and the gain is smaller.)
+ *
+ * Context. __poll_sources_start(), _stop() and _rest(): idle task, interrupts off,
+ * RCU watching; _rest() also in the hotplug thread. __poll_sources_peek(): idle task,
+ * interrupts on. poll_source_handle() and the timer: hard interrupt of the CPU.
  *
  * Locking. The list of a CPU, and the state of its sources, are touched by that
  * CPU alone, with interrupts off: so an interrupt that adds or removes a source
- * comes before or after a look at all of them, never within. Others send it one
+ * comes before or after a pass, never within. Others send the CPU a request
  * (smp_call_function_single()). Where the CPU is offline, nobody looks, and
- * with cpus_read_lock() it stays so. A CPU that goes offline has left its poll,
- * as it does so in a thread, and takes no notice of its sources until it is
- * back. @registry_mutex serialises registrations, and guards @registry, which
- * only the statistics and the log read, and @has_poller.
+ * cpus_read_lock() keeps it offline. @registry_mutex serialises registrations, and
+ * guards @registry, @has_poller and the verdict about sources that are off.
  *
  * On PREEMPT_RT interrupt handlers are threads, with priorities that the
- * administrator gives them. Calling them from elsewhere takes that away: there
+ * administrator gives them. Calling them from elsewhere would bypass that: there
  * are no sources on it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -60,6 +71,8 @@
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
 #include <linux/irqflags.h>
+#include <linux/jiffies.h>
+#include <linux/kernel_stat.h>
 #include <linux/lockdep.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -75,58 +88,49 @@
 #include "poll_source.h"
 #include "ranged_param.h"
 
-/* A call that overruns counts as much as this many that do not. */
-#define STRIKE			16
-/*
- * So many in a row are too many. Some are not: the first calls find cold caches,
- * and a hypervisor may stop the CPU in any.
- */
-#define STRIKES_MAX		(64 * STRIKE)
+/* In budgets: what one overrun counts at most, and what switches a source off. */
+#define EXCESS_CALL		16
+#define EXCESS_MAX		64
+/* A call within the budget takes back one part in this many of a budget. */
+#define EXCESS_DECAY		4
+/* The kernel learns of stolen time from the tick: wait for some of them. */
+#define VERDICT_DELAY		msecs_to_jiffies(50)
+#define RETRY_MIN		(10UL * HZ)
+#define RETRY_MAX		(1280UL * HZ)
+/* That many times as long on as it was off before: the next time counts as the first. */
+#define RETRY_FORGET		8
 
 #define PEEK_BUDGET_NS_DEFAULT	5000
 /* Less than any clock can tell would switch off all sources. */
 #define PEEK_BUDGET_NS_MIN	100
 #define PEEK_BUDGET_NS_MAX	NSEC_PER_MSEC
 
-/* Ten requests of an emulated CPU: it is idle again by then, and the timer is rare. */
-#define LINGER_US_DEFAULT	2000
-#define LINGER_US_MAX		(10 * USEC_PER_SEC)
-/* So many times without, after no poll came in time; at most, if that goes on. */
-#define LINGER_NOT		8
-#define LINGER_NOT_MAX		1024
-
-static int peek_budget_ns_set(const char *text, const struct kernel_param *kp)
-{
-	return ranged_param_set(text, kp, PEEK_BUDGET_NS_MIN, PEEK_BUDGET_NS_MAX);
-}
-
-static const struct kernel_param_ops peek_budget_ns_ops = {
-	.set = peek_budget_ns_set,
-	.get = param_get_uint,
-};
-
-static unsigned int peek_budget_ns = PEEK_BUDGET_NS_DEFAULT;
-module_param_cb(peek_budget_ns, &peek_budget_ns_ops, &peek_budget_ns, 0644);
-MODULE_PARM_DESC(peek_budget_ns, "how long a call of a poll source in idle may take (ns, default 5000)");
-
-static int linger_us_set(const char *text, const struct kernel_param *kp)
-{
-	return ranged_param_set(text, kp, 0, LINGER_US_MAX);
-}
-
-static const struct kernel_param_ops linger_us_ops = {
-	.set = linger_us_set,
-	.get = param_get_uint,
-};
-
-static unsigned int linger_us = LINGER_US_DEFAULT;
-module_param_cb(linger_us, &linger_us_ops, &linger_us, 0644);
-MODULE_PARM_DESC(linger_us, "how long notifications may stay suppressed after a hit, until the next poll (us, default 2000, 0: not at all)");
+#define HOLD_US_DEFAULT		2000
+#define HOLD_US_MAX		(10 * USEC_PER_SEC)
+/* Long enough for a slow round, and so that the timer is rare. */
+#define HOLD_GAPS		10
+/* How many holds to skip after one that no poll ended, and at most. */
+#define SKIP_MIN		8
+#define SKIP_MAX		1024
 
 DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 
-static DEFINE_PER_CPU(struct list_head, poll_sources);
-static DEFINE_PER_CPU(struct hrtimer, linger_timers);
+/* Some source of this CPU takes part in its poll. Stale, but harmless, after it. */
+DEFINE_PER_CPU(bool, poll_sources_started);
+
+/**
+ * struct source_cpu - one CPU
+ * @sources: its sources
+ * @hold_timer: ends holds that no poll has ended
+ * @polls: its last entry into idle polled
+ */
+struct source_cpu {
+	struct list_head sources;
+	struct hrtimer hold_timer;
+	bool polls;
+};
+
+static DEFINE_PER_CPU(struct source_cpu, source_cpus);
 
 static DEFINE_MUTEX(registry_mutex);
 static LIST_HEAD(registry);
@@ -134,76 +138,231 @@ static bool has_poller;
 
 static struct dentry *statistics;
 
-/* Runs in a thread: a console may be slow. */
-static void tell_who_is_off(struct work_struct *work)
+static void call_on_its_cpu(struct poll_source *source, smp_call_func_t func)
+{
+	cpus_read_lock();
+	if (smp_call_function_single(source->cpu, func, source, true))
+		func(source); /* It is offline. */
+	cpus_read_unlock();
+}
+
+/* What the host has taken from a CPU so far, as far as the kernel knows. */
+static u64 stolen_ns(unsigned int cpu)
+{
+	return READ_ONCE(kcpustat_cpu(cpu).cpustat[CPUTIME_STEAL]);
+}
+
+static void poll_source_forgive(void *info)
+{
+	struct poll_source *source = info;
+
+	source->excess_ns = 0;
+	source->stolen_ns = stolen_ns(source->cpu);
+	source->reported = false;
+	WRITE_ONCE(source->off, false);
+}
+
+static unsigned int peek_budget_ns = PEEK_BUDGET_NS_DEFAULT;
+
+/* A write is also how an administrator switches all sources on again. */
+static int peek_budget_ns_set(const char *text, const struct kernel_param *kp)
+{
+	int ret = ranged_param_set(text, kp, PEEK_BUDGET_NS_MIN, PEEK_BUDGET_NS_MAX);
+	struct poll_source *source;
+
+	if (ret)
+		return ret;
+	mutex_lock(&registry_mutex);
+	list_for_each_entry(source, &registry, all) {
+		source->retry_delay = 0;
+		call_on_its_cpu(source, poll_source_forgive);
+	}
+	mutex_unlock(&registry_mutex);
+	return 0;
+}
+
+static const struct kernel_param_ops peek_budget_ns_ops = {
+	.set = peek_budget_ns_set,
+	.get = param_get_uint,
+};
+
+module_param_cb(peek_budget_ns, &peek_budget_ns_ops, &peek_budget_ns, 0644);
+MODULE_PARM_DESC(peek_budget_ns, "how long poll sources may keep interrupts off in idle (ns, default 5000)");
+
+static int hold_us_set(const char *text, const struct kernel_param *kp)
+{
+	return ranged_param_set(text, kp, 0, HOLD_US_MAX);
+}
+
+static const struct kernel_param_ops hold_us_ops = {
+	.set = hold_us_set,
+	.get = param_get_uint,
+};
+
+static unsigned int hold_us = HOLD_US_DEFAULT;
+module_param_cb(hold_us, &hold_us_ops, &hold_us, 0644);
+MODULE_PARM_DESC(hold_us, "how long notifications may be held back after work, until the next poll (us, default 2000, 0: never)");
+
+static void retry_sources(struct work_struct *work);
+static DECLARE_DELAYED_WORK(retry_work, retry_sources);
+
+/* Those that are off, and whose time has come. */
+static void retry_sources(struct work_struct *work)
+{
+	struct poll_source *source;
+	bool left = false;
+
+	mutex_lock(&registry_mutex);
+	list_for_each_entry(source, &registry, all) {
+		if (!source->reported)
+			continue;
+		if (time_after_eq(jiffies, source->retry_at))
+			call_on_its_cpu(source, poll_source_forgive);
+		else
+			left = true;
+	}
+	if (left)
+		schedule_delayed_work(&retry_work, RETRY_MIN);
+	mutex_unlock(&registry_mutex);
+}
+
+static void set_retry(struct poll_source *source)
+{
+	unsigned long was = source->retry_delay;
+
+	if (!was || time_after(jiffies, source->retry_at + RETRY_FORGET * was))
+		source->retry_delay = RETRY_MIN;
+	else
+		source->retry_delay = min(2 * was, RETRY_MAX);
+	source->retry_at = jiffies + source->retry_delay;
+	schedule_delayed_work(&retry_work, RETRY_MIN);
+}
+
+/* About sources that have just been switched off. A thread, as a console may be slow. */
+static void judge_sources(struct work_struct *work)
 {
 	struct poll_source *source;
 
 	mutex_lock(&registry_mutex);
 	list_for_each_entry(source, &registry, all) {
-		if (!READ_ONCE(source->off) || source->told)
+		if (!READ_ONCE(source->off) || source->reported)
 			continue;
-		source->told = true;
-		pr_warn("poll source %s of CPU %u is switched off: it takes more than %u ns in idle\n",
-			source->name, source->cpu, READ_ONCE(peek_budget_ns));
+		if (stolen_ns(source->cpu) - source->stolen_ns >= source->overrun_ns / 2) {
+			call_on_its_cpu(source, poll_source_forgive);
+			continue;
+		}
+		source->reported = true;
+		set_retry(source);
+		pr_warn("poll source %s of CPU %u is switched off for %lu s: it takes more than %u ns in idle\n",
+			source->name, source->cpu, source->retry_delay / HZ,
+			READ_ONCE(peek_budget_ns));
 	}
 	mutex_unlock(&registry_mutex);
 }
 
-static DECLARE_WORK(tell_work, tell_who_is_off);
+static DECLARE_DELAYED_WORK(judge_work, judge_sources);
+
+static void poll_source_overrun(struct poll_source *source, u64 took_ns, u64 budget_ns)
+{
+	source->stats.overruns++;
+	if (!source->excess_ns)
+		source->overrun_ns = 0;
+	source->overrun_ns += took_ns;
+	source->excess_ns += min(took_ns, EXCESS_CALL * budget_ns);
+	if (source->excess_ns < EXCESS_MAX * budget_ns || source->off)
+		return;
+	WRITE_ONCE(source->off, true);
+	schedule_delayed_work(&judge_work, VERDICT_DELAY);
+}
+
+static void poll_source_in_time(struct poll_source *source, u64 budget_ns)
+{
+	source->excess_ns -= min(source->excess_ns, budget_ns / EXCESS_DECAY);
+	if (!source->excess_ns)
+		source->stolen_ns = stolen_ns(source->cpu);
+}
 
 /* A call in idle has ended, which began at @start_ns. Return: the time. */
 static u64 poll_source_charge(struct poll_source *source, u64 start_ns)
 {
+	u64 budget_ns = READ_ONCE(peek_budget_ns);
 	u64 now_ns = local_clock();
 
 	source->stats.peek_ns += now_ns - start_ns;
-	if (now_ns - start_ns <= READ_ONCE(peek_budget_ns)) {
-		if (source->strikes)
-			source->strikes--;
-		return now_ns;
-	}
-	source->stats.overruns++;
-	source->strikes += STRIKE;
-	if (source->strikes >= STRIKES_MAX && !source->off) {
-		WRITE_ONCE(source->off, true);
-		schedule_work(&tell_work);
-	}
+	if (now_ns - start_ns > budget_ns)
+		poll_source_overrun(source, now_ns - start_ns, budget_ns);
+	else
+		poll_source_in_time(source, budget_ns);
 	return now_ns;
+}
+
+/* The last time it took @ns, or at least that where the hold expired. */
+static void poll_source_learn_gap(struct poll_source *source, u64 ns)
+{
+	if (source->gap_ns)
+		ns = source->gap_ns - source->gap_ns / 8 + ns / 8;
+	source->gap_ns = ns;
+}
+
+/* A poll begins while notifications are held back: nothing is left to do for it. */
+static void poll_source_end_hold(struct poll_source *source, u64 now_ns)
+{
+	source->skips_next = SKIP_MIN;
+	poll_source_learn_gap(source, now_ns - source->held_since_ns);
 }
 
 void __poll_sources_start(void)
 {
-	u64 now_ns = local_clock();
-	struct poll_source *source;
+	struct source_cpu *this = this_cpu_ptr(&source_cpus);
+	u64 begin_ns = local_clock(), now_ns = begin_ns;
+	struct poll_source *source, *left = NULL;
+	bool started = false;
 
 	lockdep_assert_irqs_disabled();
-	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node) {
+	this->polls = true;
+	list_for_each_entry(source, &this->sources, node) {
 		if (source->off)
 			continue;
-		if (source->state == POLL_SOURCE_LINGERS)
-			source->linger_not_next = LINGER_NOT;
-		else if (!source->ops->start(source))
+		if (source->state == POLL_SOURCE_HELD) {
+			poll_source_end_hold(source, now_ns);
+		} else if (now_ns - begin_ns > READ_ONCE(peek_budget_ns)) {
+			left = left ?: source;
 			continue;
+		} else {
+			bool takes_part = source->ops->start(source);
+
+			now_ns = poll_source_charge(source, now_ns);
+			if (!takes_part)
+				continue;
+		}
 		source->state = POLL_SOURCE_POLLED;
 		source->stats.polls++;
-		now_ns = poll_source_charge(source, now_ns);
+		started = true;
 	}
+	if (left)
+		list_rotate_to_front(&left->node, &this->sources);
+	this_cpu_write(poll_sources_started, started);
 }
 
 bool __poll_sources_peek(void)
 {
+	struct source_cpu *this = this_cpu_ptr(&source_cpus);
 	struct poll_source *source;
+	u64 begin_ns, now_ns;
 	bool hit = false;
-	u64 now_ns;
 
-	if (list_empty(this_cpu_ptr(&poll_sources)))
+	if (!this_cpu_read(poll_sources_started))
 		return false;
 	local_irq_disable();
-	now_ns = local_clock();
-	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node) {
+	begin_ns = local_clock();
+	now_ns = begin_ns;
+	list_for_each_entry(source, &this->sources, node) {
 		if (source->state != POLL_SOURCE_POLLED || source->off)
 			continue;
+		if (now_ns - begin_ns > READ_ONCE(peek_budget_ns)) {
+			list_rotate_to_front(&source->node, &this->sources);
+			break;
+		}
 		if (source->ops->peek(source)) {
 			source->state = POLL_SOURCE_HIT;
 			hit = true;
@@ -220,18 +379,13 @@ static bool poll_source_stop(struct poll_source *source)
 {
 	bool hit = source->state == POLL_SOURCE_HIT;
 
-	if (source->state == POLL_SOURCE_LINGERS) {
-		source->stats.expired++;
-		source->linger_not = source->linger_not_next;
-		source->linger_not_next = min(2 * source->linger_not, LINGER_NOT_MAX);
-	}
-	if (source->state == POLL_SOURCE_POLLED || source->state == POLL_SOURCE_LINGERS) {
+	if (source->state == POLL_SOURCE_POLLED || source->state == POLL_SOURCE_HELD) {
 		u64 start_ns = local_clock();
 
 		hit = source->ops->stop(source);
 		poll_source_charge(source, start_ns);
 	}
-	source->state = POLL_SOURCE_RESTS;
+	source->state = POLL_SOURCE_NOTIFIES;
 	if (hit) {
 		source->stats.hits++;
 		irq_work_queue(&source->work);
@@ -239,37 +393,70 @@ static bool poll_source_stop(struct poll_source *source)
 	return hit;
 }
 
-bool __poll_sources_stop(void)
+static bool poll_sources_stop_all(struct source_cpu *this)
 {
 	struct poll_source *source;
 	bool hit = false;
 
-	lockdep_assert_irqs_disabled();
-	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node)
+	list_for_each_entry(source, &this->sources, node)
 		hit |= poll_source_stop(source);
 	return hit;
 }
 
-/*
- * One timer for all sources of a CPU. It is not moved with each hit, as that
- * would cost what it saves: it looks for what is due, and when the next will be.
- */
-static enum hrtimer_restart poll_sources_lingered(struct hrtimer *timer)
+bool __poll_sources_stop(void)
 {
+	struct source_cpu *this = this_cpu_ptr(&source_cpus);
+	bool hit;
+
+	lockdep_assert_irqs_disabled();
+	hit = poll_sources_stop_all(this);
+	/* After a hit, the next hold is about to need it, and to set it costs time. */
+	if (!hit && hrtimer_active(&this->hold_timer))
+		hrtimer_try_to_cancel(&this->hold_timer);
+	return hit;
+}
+
+bool __poll_sources_rest(void)
+{
+	struct source_cpu *this = this_cpu_ptr(&source_cpus);
+
+	lockdep_assert_irqs_disabled();
+	this->polls = false;
+	hrtimer_try_to_cancel(&this->hold_timer);
+	return poll_sources_stop_all(this);
+}
+
+/* No poll came in time: the CPU is busy. */
+static void poll_source_expire(struct poll_source *source)
+{
+	source->stats.expired++;
+	source->skips = source->skips_next;
+	source->skips_next = min(2 * source->skips, SKIP_MAX);
+	poll_source_learn_gap(source, local_clock() - source->held_since_ns);
+	poll_source_stop(source);
+}
+
+/*
+ * One timer for all sources of a CPU. It is not moved with each hold, as that
+ * would cost what holds save: it looks for what is due, and when the next will be.
+ */
+static enum hrtimer_restart poll_sources_hold_over(struct hrtimer *timer)
+{
+	struct source_cpu *this = this_cpu_ptr(&source_cpus);
 	ktime_t now = ktime_get(), next = KTIME_MAX;
 	struct poll_source *source;
 
-	/* Its CPU went offline, with nothing that lingered. */
-	if (timer != this_cpu_ptr(&linger_timers))
+	/* It was moved here from a CPU that went offline, where nothing is held back. */
+	if (timer != &this->hold_timer)
 		return HRTIMER_NORESTART;
-	list_for_each_entry(source, this_cpu_ptr(&poll_sources), node) {
-		if (source->state != POLL_SOURCE_LINGERS)
+	list_for_each_entry(source, &this->sources, node) {
+		if (source->state != POLL_SOURCE_HELD)
 			continue;
-		if (source->linger_until > now) {
-			next = min(next, source->linger_until);
+		if (source->held_until > now) {
+			next = min(next, source->held_until);
 			continue;
 		}
-		poll_source_stop(source);
+		poll_source_expire(source);
 	}
 	if (next == KTIME_MAX)
 		return HRTIMER_NORESTART;
@@ -277,35 +464,40 @@ static enum hrtimer_restart poll_sources_lingered(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
-/* Not where no poll may come: the CPU goes offline, or the source is removed. */
-static void poll_source_linger(struct poll_source *source)
+static u64 poll_source_hold_ns(const struct poll_source *source)
 {
-	struct hrtimer *timer = this_cpu_ptr(&linger_timers);
-	unsigned int us = READ_ONCE(linger_us);
+	u64 most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
 
-	if (source->state != POLL_SOURCE_RESTS || !us || source->off)
+	return source->gap_ns ? min(most_ns, HOLD_GAPS * source->gap_ns) : most_ns;
+}
+
+/* May this CPU be expected to poll soon? Not if it goes offline, or halts at once. */
+static bool poll_source_may_hold(const struct poll_source *source)
+{
+	return source->state == POLL_SOURCE_NOTIFIES && !source->off &&
+	       !list_empty(&source->node) && READ_ONCE(hold_us) &&
+	       this_cpu_read(source_cpus.polls) && cpu_active(source->cpu);
+}
+
+static void poll_source_hold(struct poll_source *source)
+{
+	struct hrtimer *timer = this_cpu_ptr(&source_cpus.hold_timer);
+
+	if (!poll_source_may_hold(source))
 		return;
-	if (list_empty(&source->node) || !cpu_active(source->cpu))
-		return;
-	if (source->linger_not) {
-		source->linger_not--;
+	if (source->skips) {
+		source->skips--;
 		return;
 	}
 	if (!source->ops->start(source))
 		return;
-	source->state = POLL_SOURCE_LINGERS;
-	source->stats.lingers++;
-	source->linger_until = ktime_add_us(ktime_get(), us);
-	/* It may have been set when linger_us was longer. */
-	if (!hrtimer_active(timer) || hrtimer_get_expires(timer) > source->linger_until)
-		hrtimer_start(timer, source->linger_until, HRTIMER_MODE_ABS_PINNED_HARD);
-}
-
-bool __poll_sources_rest(void)
-{
-	/* Nothing lingers from here on. Else it would wake the CPU for nothing. */
-	hrtimer_try_to_cancel(this_cpu_ptr(&linger_timers));
-	return __poll_sources_stop();
+	source->state = POLL_SOURCE_HELD;
+	source->stats.holds++;
+	source->held_since_ns = local_clock();
+	source->held_until = ktime_add_ns(ktime_get(), poll_source_hold_ns(source));
+	/* It may have been set for a hold that was longer. */
+	if (!hrtimer_active(timer) || hrtimer_get_expires(timer) > source->held_until)
+		hrtimer_start(timer, source->held_until, HRTIMER_MODE_ABS_PINNED_HARD);
 }
 
 static void poll_source_handle(struct irq_work *work)
@@ -316,21 +508,23 @@ static void poll_source_handle(struct irq_work *work)
 	source->ops->handle(source);
 	source->stats.handled++;
 	source->stats.handle_ns += local_clock() - start_ns;
-	poll_source_linger(source);
+	poll_source_hold(source);
 }
 
 /**
  * poll_source_notified - a driver has served a notification of its source
  * @source: a registered source
  *
- * More work may be about to follow: notifications may stay suppressed until then.
+ * More work may be about to follow: further notifications may be held back until
+ * the CPU polls. On another CPU than the source's, this does nothing.
  *
- * Context: interrupt, or interrupts off, on the CPU of the source.
+ * Context: interrupt, or interrupts off.
  */
 void poll_source_notified(struct poll_source *source)
 {
 	lockdep_assert_irqs_disabled();
-	poll_source_linger(source);
+	if (READ_ONCE(source->cpu) == smp_processor_id())
+		poll_source_hold(source);
 }
 EXPORT_SYMBOL_GPL(poll_source_notified);
 
@@ -338,7 +532,7 @@ static void poll_source_attach(void *info)
 {
 	struct poll_source *source = info;
 
-	list_add_tail(&source->node, per_cpu_ptr(&poll_sources, source->cpu));
+	list_add_tail(&source->node, &per_cpu_ptr(&source_cpus, source->cpu)->sources);
 }
 
 static void poll_source_detach(void *info)
@@ -347,14 +541,6 @@ static void poll_source_detach(void *info)
 
 	list_del_init(&source->node);
 	poll_source_stop(source);
-}
-
-static void call_on_its_cpu(struct poll_source *source, smp_call_func_t func)
-{
-	cpus_read_lock();
-	if (smp_call_function_single(source->cpu, func, source, true))
-		func(source); /* It is offline. */
-	cpus_read_unlock();
 }
 
 /**
@@ -378,7 +564,8 @@ int poll_source_register(struct poll_source *source)
 		return -EOPNOTSUPP;
 
 	init_irq_work(&source->work, poll_source_handle);
-	source->linger_not_next = LINGER_NOT;
+	source->skips_next = SKIP_MIN;
+	source->stolen_ns = stolen_ns(source->cpu);
 	mutex_lock(&registry_mutex);
 	if (!has_poller) {
 		mutex_unlock(&registry_mutex);
@@ -412,12 +599,41 @@ void poll_source_unregister(struct poll_source *source)
 }
 EXPORT_SYMBOL_GPL(poll_source_unregister);
 
+/**
+ * poll_source_move - have another CPU look at a source
+ * @source: a registered source
+ * @cpu: the CPU that its notifications interrupt now; it may be offline
+ *
+ * Nothing is lost meanwhile: notifications arrive until the new CPU polls.
+ *
+ * Context: may sleep. Must not hold what handle() waits for.
+ *
+ * Return: 0, or -EINVAL where there is no such CPU.
+ */
+int poll_source_move(struct poll_source *source, unsigned int cpu)
+{
+	if (!cpu_possible(cpu))
+		return -EINVAL;
+	mutex_lock(&registry_mutex);
+	call_on_its_cpu(source, poll_source_detach);
+	irq_work_sync(&source->work);
+	WRITE_ONCE(source->cpu, cpu);
+	/* What was seen of the other CPU says little about this one. */
+	source->gap_ns = 0;
+	source->excess_ns = 0;
+	source->stolen_ns = stolen_ns(cpu);
+	call_on_its_cpu(source, poll_source_attach);
+	mutex_unlock(&registry_mutex);
+	return 0;
+}
+EXPORT_SYMBOL_GPL(poll_source_move);
+
 /* Statistics: a table, a line for each source. */
 static int poll_source_show(struct seq_file *seq, void *unused)
 {
 	const struct poll_source *source;
 
-	seq_puts(seq, "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns lingers expired\n");
+	seq_puts(seq, "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns holds expired\n");
 	mutex_lock(&registry_mutex);
 	list_for_each_entry(source, &registry, all) {
 		const struct poll_source_stats *stats = &source->stats;
@@ -430,7 +646,7 @@ static int poll_source_show(struct seq_file *seq, void *unused)
 			   READ_ONCE(stats->peeks), READ_ONCE(stats->peek_ns),
 			   READ_ONCE(stats->overruns),
 			   READ_ONCE(stats->handled), READ_ONCE(stats->handle_ns),
-			   READ_ONCE(stats->lingers), READ_ONCE(stats->expired));
+			   READ_ONCE(stats->holds), READ_ONCE(stats->expired));
 	}
 	mutex_unlock(&registry_mutex);
 	return 0;
@@ -450,8 +666,10 @@ void poll_source_init(void)
 	unsigned int cpu;
 
 	for_each_possible_cpu(cpu) {
-		INIT_LIST_HEAD(per_cpu_ptr(&poll_sources, cpu));
-		hrtimer_setup(per_cpu_ptr(&linger_timers, cpu), poll_sources_lingered,
+		struct source_cpu *of_cpu = per_cpu_ptr(&source_cpus, cpu);
+
+		INIT_LIST_HEAD(&of_cpu->sources);
+		hrtimer_setup(&of_cpu->hold_timer, poll_sources_hold_over,
 			      CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 	}
 	statistics = debugfs_create_file("poll_source", 0444, NULL, NULL, &poll_source_fops);
@@ -468,7 +686,8 @@ void poll_source_exit(void)
 
 	allow_registration(false);
 	for_each_possible_cpu(cpu)
-		hrtimer_cancel(per_cpu_ptr(&linger_timers, cpu));
+		hrtimer_cancel(&per_cpu_ptr(&source_cpus, cpu)->hold_timer);
 	debugfs_remove(statistics);
-	cancel_work_sync(&tell_work);
+	cancel_delayed_work_sync(&judge_work);
+	cancel_delayed_work_sync(&retry_work);
 }

@@ -4,8 +4,8 @@
  *
  * On arm64 it sleeps until somebody writes to the flags of its task, which is
  * what a wake does (cpu_poll_relax()), and then each look is also one at the
- * clock. Poll sources are elsewhere in memory: where there are any, and on all
- * other architectures, there is nothing but to look again soon.
+ * clock. Poll sources are elsewhere in memory: a CPU that polls some, and any CPU of
+ * the other architectures, can only look again soon.
  */
 #ifndef _DRIVERS_CPUIDLE_POLL_WAIT_H
 #define _DRIVERS_CPUIDLE_POLL_WAIT_H
@@ -25,7 +25,7 @@ static __always_inline void poll_wait(u64 for_ns)
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (static_branch_unlikely(&poll_sources_registered) || seen & _TIF_NEED_RESCHED)
+	if (poll_sources_here() || seen & _TIF_NEED_RESCHED)
 		cpu_relax();
 	else
 		cpu_poll_relax(flags, seen, for_ns);

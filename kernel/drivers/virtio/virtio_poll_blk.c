@@ -6,19 +6,21 @@
  * suppressed is state of the ring, behind the driver's own lock, which nobody
  * else can take. Two CPUs that change it at once can leave it such that the
  * driver thinks that interrupts are on, and the device that they are off: then
- * completions are lost. So a queue is a source only where it follows from the
- * following that no two CPUs do:
+ * completions are lost. So a queue is a source only where the following rules out
+ * two CPUs:
  *
- *  1. The queue has a vector of its own, whose affinity is managed by the kernel
- *     (get_vq_affinity() knows it) and is a single CPU. Users cannot move such an
- *     interrupt, and hotplug does not: it is shut down with its CPU. So the
- *     driver's callback runs on this CPU only, with interrupts off.
+ *  1. The queue has an interrupt of its own (virtio_poll_core.c looks it up), without
+ *     a thread: with threadirqs, users can move that. Its affinity is managed by the
+ *     kernel and is a single CPU: users cannot move such an interrupt, and hotplug
+ *     shuts it down with its CPU. So the driver's callback runs on this CPU only,
+ *     with interrupts off. (Except with irqpoll on the command line, where any CPU
+ *     may run it: not to be combined with polled disks.)
  *  2. The driver changes that state in its callback only. virtio-blk does: it adds
  *     requests from any CPU, but that is other state. (virtio-scsi does not: its
  *     error handler changes it as well. Its disks are not polled.)
  *  3. start(), stop() and handle() run on this CPU only, with interrupts off. So
  *     does what we do right after the driver's callback, in a callback of our own:
- *     to have the source linger, which may start() it.
+ *     to hold back further interrupts, which may start() the source.
  *
  * So all of them come one after the other. In particular, none comes within the
  * callback, and the callback may come at any time between two of them:
@@ -35,8 +37,8 @@
  */
 #include <linux/cpumask.h>
 #include <linux/interrupt.h>
+#include <linux/irq.h>
 #include <linux/string.h>
-#include <linux/virtio_config.h>
 #include <linux/virtio_ids.h>
 #include <linux/virtio_ring.h>
 
@@ -78,14 +80,14 @@ static const struct poll_source_ops blk_ops = {
 };
 
 /* The queues of requests that are not polled already. */
-static bool blk_find(struct polled_queue *queue, const struct virtio_config_ops *transport)
+static bool blk_find(struct polled_queue *queue)
 {
-	const struct virtqueue *vq = queue->vq;
-	const struct cpumask *mask = NULL;
+	struct irq_data *data = irq_get_irq_data(queue->irq);
+	const struct cpumask *mask = irq_data_get_affinity_mask(data);
 
-	if (vq->callback && strstarts(vq->name, "req.") && transport->get_vq_affinity)
-		mask = transport->get_vq_affinity(vq->vdev, vq->index);
-	if (!mask || cpumask_weight(mask) != 1)
+	if (!queue->vq->callback || !strstarts(queue->vq->name, "req."))
+		return false;
+	if (!irqd_affinity_is_managed(data) || cpumask_weight(mask) != 1)
 		return false;
 	queue->source.cpu = cpumask_first(mask);
 	return true;

@@ -16,10 +16,26 @@
  * notifier tells all of them. So each device gets its own copy of its transport's
  * operations, with those two replaced. Their callers hold the lock of the device
  * or of its parent; module unload takes both before it puts the original back.
+ *
+ * A queue is polled only where it has an interrupt of its own over PCI (MSI-X). The
+ * queue is the cookie that virtio-pci requested that interrupt with: this is how it
+ * is found. A shared one has another cookie. Interrupts that a thread handles
+ * (threadirqs) are left to it: administrators give these threads priorities and
+ * CPUs, which a poll would bypass.
+ *
+ * Locks, outermost first: the parent's device_lock(), the device's, @devices_mutex,
+ * struct polled_device's @lock, then those of poll_source.c. Our callbacks take none.
+ * To remove a queue is to put its driver's callback back, wait until the interrupt's
+ * handler has returned (synchronize_irq()), and unregister its source. After that
+ * nobody holds the queue.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/cpumask.h>
 #include <linux/device.h>
+#include <linux/interrupt.h>
+#include <linux/irq.h>
+#include <linux/irqdesc.h>
 #include <linux/kernel.h>
 #include <linux/list.h>
 #include <linux/lockdep.h>
@@ -27,12 +43,14 @@
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/notifier.h>
+#include <linux/pci.h>
 #include <linux/poll_source.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
+#include <linux/workqueue.h>
 
 #include "virtio_poll_source.h"
 
@@ -49,10 +67,12 @@ static const struct polled_kind * const kinds[] = { &polled_blk, &polled_net };
  * @kind: what kind of device it is
  * @transport: its operations
  * @ops: a copy, with del_vqs and set_status replaced
- * @node: in @devices
+ * @node: in @devices, then in @retired
+ * @follow: moves sources to where their interrupts are
  * @lock: guards what follows
  * @enabled: the user wants it polled
  * @ready: its queues are there
+ * @threaded: a queue is not polled, as a thread handles its interrupt
  * @queues: the sources
  * @by_index: the same, by the index of the queue
  */
@@ -63,16 +83,68 @@ struct polled_device {
 	const struct virtio_config_ops *transport;
 	struct virtio_config_ops ops;
 	struct list_head node;
+	struct work_struct follow;
 	struct mutex lock; /* the switch against the device's driver */
 	bool enabled;
 	bool ready;
+	bool threaded;
 	struct list_head queues;
 	struct polled_queue **by_index;
 };
 
-/* Guards the list: devices come and go while the module does. */
+/* Guards both lists: devices come and go while the module does. */
 static DEFINE_MUTEX(devices_mutex);
 static LIST_HEAD(devices);
+static LIST_HEAD(retired);
+
+/* The action whose cookie is @vq is its own: no other has one. */
+static bool is_its_own(struct irq_desc *desc, const struct virtqueue *vq, bool *threaded)
+{
+	unsigned long flags;
+	bool own;
+
+	raw_spin_lock_irqsave(&desc->lock, flags);
+	own = desc->action && desc->action->dev_id == vq && !desc->action->next;
+	*threaded = own && desc->action->thread;
+	raw_spin_unlock_irqrestore(&desc->lock, flags);
+	return own;
+}
+
+/* Return: the interrupt of a queue, or 0 if it has none of its own. */
+static unsigned int find_irq(const struct virtqueue *vq, bool *threaded)
+{
+	struct device *parent = vq->vdev->dev.parent;
+	unsigned int vector;
+
+	if (!dev_is_pci(parent))
+		return 0;
+	for (vector = 0; ; vector++) {
+		int irq = pci_irq_vector(to_pci_dev(parent), vector);
+		struct irq_data *data = irq > 0 ? irq_get_irq_data(irq) : NULL;
+
+		if (!data)
+			return 0;
+		if (is_its_own(irq_data_to_desc(data), vq, threaded))
+			return irq;
+	}
+}
+
+/* Where its interrupt is, and what its kind needs; false: it cannot be polled. */
+static bool queue_find(struct polled_queue *queue)
+{
+	bool threaded;
+
+	if (!queue->vq->name)
+		return false;
+	queue->irq = find_irq(queue->vq, &threaded);
+	if (!queue->irq)
+		return false;
+	queue->reaches = irq_data_get_effective_affinity_mask(irq_get_irq_data(queue->irq));
+	if (!queue->device->kind->find(queue))
+		return false;
+	queue->device->threaded |= threaded;
+	return !threaded;
+}
 
 static int queue_register(struct polled_queue *queue)
 {
@@ -97,8 +169,9 @@ static int queue_add(struct polled_device *device, struct virtqueue *vq)
 	if (!queue)
 		return -ENOMEM;
 	queue->vq = vq;
+	queue->device = device;
 	queue->source.ops = device->kind->ops;
-	if (!vq->name || !device->kind->find(queue, device->transport)) {
+	if (!queue_find(queue)) {
 		kfree(queue);
 		return 0;
 	}
@@ -110,10 +183,8 @@ static int queue_add(struct polled_device *device, struct virtqueue *vq)
 	list_add_tail(&queue->node, &device->queues);
 	device->by_index[vq->index] = queue;
 	queue->callback = vq->callback;
-	if (device->kind->callback) {
-		/* Whoever is called by that finds the queue in by_index. */
-		smp_store_release(&vq->callback, device->kind->callback);
-	}
+	/* Whoever is called by that finds the queue in by_index. */
+	smp_store_release(&vq->callback, device->kind->callback);
 	return 0;
 }
 
@@ -122,8 +193,8 @@ static void remove_queues(struct polled_device *device)
 	struct polled_queue *queue, *next;
 
 	list_for_each_entry_safe(queue, next, &device->queues, node) {
-		/* The last call of ours is over when the CPU has let go of the source. */
 		WRITE_ONCE(queue->vq->callback, queue->callback);
+		synchronize_irq(queue->irq);
 		poll_source_unregister(&queue->source);
 		kfree(queue->source.name);
 		kfree(queue);
@@ -152,6 +223,9 @@ static void add_queues(struct polled_device *device)
 		if (ret)
 			dev_warn(&device->vdev->dev, "%s is not polled: error %d\n", vq->name, ret);
 	}
+	if (device->threaded)
+		dev_notice(&device->vdev->dev,
+			   "not polled: its interrupts have threads (threadirqs)\n");
 }
 
 static void update(struct polled_device *device)
@@ -161,6 +235,26 @@ static void update(struct polled_device *device)
 		remove_queues(device);
 	else if (!device->by_index)
 		add_queues(device);
+}
+
+static void follow_interrupts(struct work_struct *work)
+{
+	struct polled_device *device = container_of(work, struct polled_device, follow);
+	struct polled_queue *queue;
+
+	mutex_lock(&device->lock);
+	list_for_each_entry(queue, &device->queues, node) {
+		unsigned int cpu = cpumask_any_and(queue->reaches, cpu_online_mask);
+
+		if (cpu < nr_cpu_ids && !cpumask_test_cpu(queue->source.cpu, queue->reaches))
+			poll_source_move(&queue->source, cpu);
+	}
+	mutex_unlock(&device->lock);
+}
+
+void queue_follow(struct polled_queue *queue)
+{
+	schedule_work(&queue->device->follow);
 }
 
 static void set_ready(struct polled_device *device, bool ready)
@@ -241,27 +335,38 @@ static const struct polled_kind *kind_of(const struct virtio_device *vdev)
 	return NULL;
 }
 
-static void device_wrap(struct virtio_device *vdev)
+static struct polled_device *device_alloc(struct virtio_device *vdev)
 {
-	const struct polled_kind *kind = kind_of(vdev);
-	struct polled_device *device;
+	struct polled_device *device = kzalloc(sizeof(*device), GFP_KERNEL);
 
-	if (!kind || is_wrapped(vdev))
-		return;
-	device = kzalloc(sizeof(*device), GFP_KERNEL);
 	if (!device)
-		return;
-	device->kind = kind;
+		return NULL;
+	device->kind = kind_of(vdev);
 	device->vdev = vdev;
 	get_device(&vdev->dev);
 	device->parent = get_device(vdev->dev.parent);
+	device->enabled = enable;
+	mutex_init(&device->lock);
+	INIT_WORK(&device->follow, follow_interrupts);
+	INIT_LIST_HEAD(&device->queues);
+	return device;
+}
+
+static void put_references(struct device *parent, struct virtio_device *vdev)
+{
+	put_device(&vdev->dev);
+	put_device(parent);
+}
+
+static void device_wrap(struct polled_device *device)
+{
+	struct virtio_device *vdev = device->vdev;
+
+	lockdep_assert_held(&devices_mutex);
 	device->transport = vdev->config;
 	device->ops = *vdev->config;
 	device->ops.set_status = polled_set_status;
 	device->ops.del_vqs = polled_del_vqs;
-	device->enabled = enable;
-	mutex_init(&device->lock);
-	INIT_LIST_HEAD(&device->queues);
 	list_add_tail(&device->node, &devices);
 	WRITE_ONCE(vdev->config, &device->ops);
 	if (device->transport->get_status(vdev) & VIRTIO_CONFIG_S_DRIVER_OK)
@@ -270,37 +375,51 @@ static void device_wrap(struct virtio_device *vdev)
 		dev_warn(&vdev->dev, "no switch for polling\n");
 }
 
+/* Somebody who reads the device's configuration may be about to use our copy. */
+static void free_retired(struct work_struct *work)
+{
+	struct polled_device *device, *next;
+	LIST_HEAD(unused);
+
+	mutex_lock(&devices_mutex);
+	list_splice_init(&retired, &unused);
+	mutex_unlock(&devices_mutex);
+	synchronize_rcu_tasks();
+	list_for_each_entry_safe(device, next, &unused, node)
+		kfree(device);
+}
+
+/* Not where devices are removed: their locks would be held for a grace period. */
+static DECLARE_WORK(free_work, free_retired);
+
+/* Does not touch the device again: its references are the caller's to put. */
 static void device_unwrap(struct polled_device *device)
 {
+	lockdep_assert_held(&devices_mutex);
 	if (device_is_registered(&device->vdev->dev))
 		device_remove_file(&device->vdev->dev, &dev_attr_poll_source);
 	set_ready(device, false);
+	cancel_work_sync(&device->follow);
 	WRITE_ONCE(device->vdev->config, device->transport);
-	list_del(&device->node);
-}
-
-static void device_free(struct polled_device *device)
-{
-	/* Somebody who reads the device's configuration may be about to use our copy. */
-	synchronize_rcu_tasks();
-	put_device(device->parent);
-	put_device(&device->vdev->dev);
-	kfree(device);
+	list_move_tail(&device->node, &retired);
 }
 
 /* The caller holds the lock of the parent, and the device has no driver. */
 static int device_event(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct virtio_device *vdev = dev_to_virtio(data);
+	struct polled_device *device;
 
 	mutex_lock(&devices_mutex);
-	if (event == BUS_NOTIFY_ADD_DEVICE) {
-		device_wrap(vdev);
+	if (event == BUS_NOTIFY_ADD_DEVICE && kind_of(vdev) && !is_wrapped(vdev)) {
+		device = device_alloc(vdev);
+		if (device)
+			device_wrap(device);
 	} else if (event == BUS_NOTIFY_REMOVED_DEVICE && is_wrapped(vdev)) {
-		struct polled_device *device = to_device(vdev);
-
+		device = to_device(vdev);
 		device_unwrap(device);
-		device_free(device);
+		put_references(device->parent, vdev);
+		schedule_work(&free_work);
 	}
 	mutex_unlock(&devices_mutex);
 	return NOTIFY_DONE;
@@ -322,19 +441,6 @@ static void unlock_users(struct device *parent, struct virtio_device *vdev)
 	device_unlock(parent);
 }
 
-static int device_found(struct device *dev, void *unused)
-{
-	struct virtio_device *vdev = dev_to_virtio(dev);
-
-	lock_users(dev->parent, vdev);
-	mutex_lock(&devices_mutex);
-	if (device_is_registered(dev))
-		device_wrap(vdev);
-	mutex_unlock(&devices_mutex);
-	unlock_users(dev->parent, vdev);
-	return 0;
-}
-
 /* Never bound to a device: it is there to be told which bus it is on. */
 static const struct virtio_device_id no_device[] = { { } };
 
@@ -342,6 +448,77 @@ static struct virtio_driver bus_member = {
 	.driver.name = KBUILD_MODNAME,
 	.id_table = no_device,
 };
+
+/*
+ * With @devices_mutex, which makes the parent safe to take: a device that is still in
+ * the list of its bus has not been through our notifier for the last time, where it
+ * waits for the mutex; and it holds its parent for longer than that.
+ */
+static int device_found(struct device *dev, void *found)
+{
+	struct virtio_device *vdev = dev_to_virtio(dev);
+	struct polled_device *device;
+
+	lockdep_assert_held(&devices_mutex);
+	if (!kind_of(vdev) || is_wrapped(vdev))
+		return 0;
+	device = device_alloc(vdev);
+	if (!device)
+		return -ENOMEM;
+	list_add_tail(&device->node, found);
+	return 0;
+}
+
+/* Those that were there before us. Each may have gone, or been added, since. */
+static int wrap_present_devices(void)
+{
+	struct polled_device *device, *next;
+	LIST_HEAD(found);
+	int ret;
+
+	mutex_lock(&devices_mutex);
+	ret = bus_for_each_dev(bus_member.driver.bus, NULL, &found, device_found);
+	mutex_unlock(&devices_mutex);
+	list_for_each_entry_safe(device, next, &found, node) {
+		struct virtio_device *vdev = device->vdev;
+		struct device *parent = device->parent;
+		bool wrap;
+
+		list_del(&device->node);
+		lock_users(parent, vdev);
+		mutex_lock(&devices_mutex);
+		wrap = device_is_registered(&vdev->dev) && !is_wrapped(vdev);
+		if (wrap)
+			device_wrap(device);
+		mutex_unlock(&devices_mutex);
+		unlock_users(parent, vdev);
+		if (!wrap) {
+			put_references(parent, vdev);
+			kfree(device);
+		}
+	}
+	return ret;
+}
+
+static void unwrap_all_devices(void)
+{
+	struct polled_device *device, *next;
+
+	/* The notifier is gone: nobody else touches the list. */
+	list_for_each_entry_safe(device, next, &devices, node) {
+		struct virtio_device *vdev = device->vdev;
+		struct device *parent = device->parent;
+
+		lock_users(parent, vdev);
+		mutex_lock(&devices_mutex);
+		device_unwrap(device);
+		mutex_unlock(&devices_mutex);
+		unlock_users(parent, vdev);
+		put_references(parent, vdev);
+	}
+	schedule_work(&free_work);
+	flush_work(&free_work);
+}
 
 static int __init virtio_poll_source_init(void)
 {
@@ -354,21 +531,16 @@ static int __init virtio_poll_source_init(void)
 		unregister_virtio_driver(&bus_member);
 		return ret;
 	}
-	bus_for_each_dev(bus_member.driver.bus, NULL, NULL, device_found);
+	ret = wrap_present_devices();
+	if (ret)
+		pr_warn("some devices are not polled: error %d\n", ret);
 	return 0;
 }
 
 static void __exit virtio_poll_source_exit(void)
 {
-	struct polled_device *device, *next;
-
 	bus_unregister_notifier(bus_member.driver.bus, &device_notifier);
-	list_for_each_entry_safe(device, next, &devices, node) {
-		lock_users(device->parent, device->vdev);
-		device_unwrap(device);
-		unlock_users(device->parent, device->vdev);
-		device_free(device);
-	}
+	unwrap_all_devices();
 	unregister_virtio_driver(&bus_member);
 }
 

@@ -32,30 +32,37 @@
  * NAPI that runs in a thread is left alone.
  *
  * As the lock is what counts, the interrupt may be anywhere, and may be moved. The
- * CPU that polls is the one that it had when the source was made.
+ * source follows it: a CPU that the interrupt no longer reaches polls no more, and
+ * has the source move to one that it reaches. Where that CPU is offline, the first
+ * interrupt elsewhere does so.
  *
  * Which NAPI instance belongs to which queue is private to the driver, but where
  * there is only one pair of queues there is no choice. Others are not polled.
  */
 #include <linux/atomic.h>
+#include <linux/cpumask.h>
 #include <linux/device.h>
 #include <linux/hrtimer.h>
-#include <linux/irq.h>
 #include <linux/netdevice.h>
-#include <linux/pci.h>
 #include <linux/string.h>
 #include <linux/virtio_ids.h>
 
 #include "virtio_poll_source.h"
 
-/* The vector of the first queue; 0 tells of changes of the configuration. */
-#define FIRST_VECTOR	1
+static bool interrupt_is_here(const struct polled_queue *queue)
+{
+	return cpumask_test_cpu(READ_ONCE(queue->source.cpu), queue->reaches);
+}
 
 static bool net_start(struct poll_source *source)
 {
 	struct polled_queue *queue = to_queue(source);
 	struct napi_struct *napi = queue->napi;
 
+	if (!interrupt_is_here(queue)) {
+		queue_follow(queue);
+		return false;
+	}
 	if (leave_this_one(queue))
 		return false;
 	if (test_bit(NAPI_STATE_THREADED, &napi->state) || hrtimer_active(&napi->timer))
@@ -94,6 +101,15 @@ static void net_handle(struct poll_source *source)
 	__napi_schedule(to_queue(source)->napi);
 }
 
+static void net_callback(struct virtqueue *vq)
+{
+	struct polled_queue *queue = polled_queue(vq);
+
+	queue->callback(vq);
+	if (!interrupt_is_here(queue))
+		queue_follow(queue);
+}
+
 static const struct poll_source_ops net_ops = {
 	.start = net_start,
 	.peek = queue_peek,
@@ -128,25 +144,20 @@ static struct napi_struct *find_only_napi(struct virtio_device *vdev)
 	return found;
 }
 
-static bool net_find(struct polled_queue *queue, const struct virtio_config_ops *transport)
+static bool net_find(struct polled_queue *queue)
 {
-	struct virtio_device *vdev = queue->vq->vdev;
-	const struct cpumask *mask;
-	int irq;
+	unsigned int cpu = cpumask_first(queue->reaches);
 
-	if (strcmp(queue->vq->name, "input.0") || !dev_is_pci(vdev->dev.parent))
+	if (!queue->vq->callback || strcmp(queue->vq->name, "input.0") || cpu >= nr_cpu_ids)
 		return false;
-	irq = pci_irq_vector(to_pci_dev(vdev->dev.parent), FIRST_VECTOR);
-	mask = irq < 0 ? NULL : irq_get_effective_affinity_mask(irq);
-	if (!mask || cpumask_empty(mask))
-		return false;
-	queue->source.cpu = cpumask_first(mask);
-	queue->napi = find_only_napi(vdev);
+	queue->source.cpu = cpu;
+	queue->napi = find_only_napi(queue->vq->vdev);
 	return queue->napi;
 }
 
 const struct polled_kind polled_net = {
 	.device = VIRTIO_ID_NET,
 	.ops = &net_ops,
+	.callback = net_callback,
 	.find = net_find,
 };

@@ -9,6 +9,7 @@
 #include <linux/jump_label.h>
 #include <linux/ktime.h>
 #include <linux/list.h>
+#include <linux/percpu-defs.h>
 #include <linux/types.h>
 
 struct poll_source;
@@ -28,7 +29,8 @@ struct poll_source;
  * Context: all run on the CPU of the source with interrupts off, so none of
  * them ever interrupts another. @handle runs in an interrupt, outside idle. The
  * others run in the idle task, with RCU watching, or in an interrupt; each of
- * their calls has to end within peek_budget_ns, so they must not wait.
+ * their calls has to end within peek_budget_ns, so they must not wait. @start may
+ * also run right after @handle, or in poll_source_notified().
  */
 struct poll_source_ops {
 	bool (*start)(struct poll_source *source);
@@ -46,7 +48,7 @@ struct poll_source_ops {
  * @overruns: of those calls, the ones that took longer than the budget
  * @handled: calls of handle(), one for each hit
  * @handle_ns: time of all of them
- * @lingers: how often notifications stayed suppressed after work
+ * @holds: how often notifications were held back after work
  * @expired: of those, how often no poll came in time
  */
 struct poll_source_stats {
@@ -57,7 +59,7 @@ struct poll_source_stats {
 	u64 overruns;
 	u64 handled;
 	u64 handle_ns;
-	u64 lingers;
+	u64 holds;
 	u64 expired;
 };
 
@@ -71,12 +73,18 @@ struct poll_source_stats {
  * @node: private: in the list of its CPU
  * @work: private: brings handle() out of idle
  * @state: private: where this source is in the poll of its CPU
- * @linger_until: private: when it stops to linger
- * @linger_not: private: how often not to, from now on
- * @linger_not_next: private: the same, once that was wrong again
- * @strikes: private: how close it is to being switched off
+ * @held_until: private: when the hold ends at the latest
+ * @held_since_ns: private: when it began (local_clock())
+ * @gap_ns: private: usual time from work to the next poll; 0: not known
+ * @skips: private: how many holds to skip
+ * @skips_next: private: how many to skip after the next that expires
+ * @excess_ns: private: how close it is to being switched off
+ * @overrun_ns: private: time of the overruns that count in @excess_ns
+ * @stolen_ns: private: time stolen by the host from its CPU, before them
+ * @retry_at: private: when it is switched on again (jiffies)
+ * @retry_delay: private: for how long it is off
  * @off: private: it is switched off, as it was too slow
- * @told: private: the log says so
+ * @reported: private: the log says so
  */
 struct poll_source {
 	const struct poll_source_ops *ops;
@@ -88,26 +96,34 @@ struct poll_source {
 	struct list_head node;
 	struct irq_work work;
 	enum poll_source_state {
-		POLL_SOURCE_RESTS,
+		POLL_SOURCE_NOTIFIES,
 		POLL_SOURCE_POLLED,
 		POLL_SOURCE_HIT,
-		POLL_SOURCE_LINGERS,
+		POLL_SOURCE_HELD,
 	} state;
-	ktime_t linger_until;
-	unsigned int linger_not;
-	unsigned int linger_not_next;
-	unsigned int strikes;
+	ktime_t held_until;
+	u64 held_since_ns;
+	u64 gap_ns;
+	unsigned int skips;
+	unsigned int skips_next;
+	u64 excess_ns;
+	u64 overrun_ns;
+	u64 stolen_ns;
+	unsigned long retry_at;
+	unsigned long retry_delay;
 	bool off;
-	bool told;
+	bool reported;
 };
 
 int poll_source_register(struct poll_source *source);
 void poll_source_unregister(struct poll_source *source);
+int poll_source_move(struct poll_source *source, unsigned int cpu);
 void poll_source_notified(struct poll_source *source);
 
 /* For the idle driver that polls. Where no source is registered, a nop each. */
 
 DECLARE_STATIC_KEY_FALSE(poll_sources_registered);
+DECLARE_PER_CPU(bool, poll_sources_started);
 
 void __poll_sources_start(void);
 bool __poll_sources_peek(void);
@@ -119,6 +135,17 @@ static inline void poll_sources_start(void)
 {
 	if (static_branch_unlikely(&poll_sources_registered))
 		__poll_sources_start();
+}
+
+/**
+ * poll_sources_here - is there a source to peek at, in the poll of this CPU?
+ *
+ * Preemption is off.
+ */
+static inline bool poll_sources_here(void)
+{
+	return static_branch_unlikely(&poll_sources_registered) &&
+	       __this_cpu_read(poll_sources_started);
 }
 
 /**

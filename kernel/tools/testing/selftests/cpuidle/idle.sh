@@ -24,6 +24,13 @@ disable() { # STATE 0|1, all CPUs
 	done
 }
 
+need_tracer() { # sets TRACE, its folder
+	TRACE=/sys/kernel/tracing
+	[ -d $TRACE/events ] || mount -t tracefs none $TRACE 2> /dev/null ||
+		busybox mount -t tracefs none $TRACE 2> /dev/null ||
+		skip "the kernel has no tracer"
+}
+
 pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
 	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
 }

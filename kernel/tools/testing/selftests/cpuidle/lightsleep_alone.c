@@ -6,11 +6,13 @@
 #define _LINUX_POLL_SOURCE_H
 #define _DRIVERS_CPUIDLE_POLL_SOURCE_H
 
-#include <linux/jump_label.h>
 #include <linux/types.h>
 
 /* arm64 asks for it where it waits. */
-static __maybe_unused DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
+static inline bool poll_sources_here(void)
+{
+	return false;
+}
 
 static inline void poll_sources_start(void)
 {

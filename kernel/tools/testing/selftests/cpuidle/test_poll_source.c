@@ -10,12 +10,19 @@
  * did not.
  *
  * peek_ns and handle_ns make the driver as slow as a test wants it, handle_ns also
- * where the event interrupts.
+ * where the event interrupts. With @stolen, the host takes the blame for slow peeks:
+ * their time is booked as stolen, as the kernel would do with paravirtual time.
+ *
+ * @silent adds sources that never have work. They come first in the list of their
+ * CPU. @most_in_a_row is the largest number of peeks between which interrupts
+ * stayed off: each peek raises an interrupt at its own CPU, which counts from 0 again.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cpuidle.h>
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
+#include <linux/kernel_stat.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/poll_source.h>
@@ -31,6 +38,12 @@ static unsigned int period_us = 1000;
 module_param(period_us, uint, 0444);
 MODULE_PARM_DESC(period_us, "time between events, 0 for a device that is silent (us, default 1000)");
 
+#define BURST_NS NSEC_PER_MSEC
+
+static unsigned int burst = 1;
+module_param(burst, uint, 0444);
+MODULE_PARM_DESC(burst, "events at the end of each such time, 1 ms apart (default 1)");
+
 static unsigned int peek_ns;
 module_param(peek_ns, uint, 0444);
 MODULE_PARM_DESC(peek_ns, "time that a look takes (ns)");
@@ -38,6 +51,28 @@ MODULE_PARM_DESC(peek_ns, "time that a look takes (ns)");
 static unsigned int slow_every = 1;
 module_param(slow_every, uint, 0444);
 MODULE_PARM_DESC(slow_every, "only one look in so many does (default 1)");
+
+static bool stolen;
+module_param(stolen, bool, 0444);
+MODULE_PARM_DESC(stolen, "the time of slow looks is booked as stolen by the host");
+
+#define SILENT_MAX 16
+
+static unsigned int silent;
+module_param(silent, uint, 0444);
+MODULE_PARM_DESC(silent, "sources without events beside the one with events (up to 16)");
+
+static unsigned int silent_peek_ns;
+module_param(silent_peek_ns, uint, 0444);
+MODULE_PARM_DESC(silent_peek_ns, "time that a look at each of them takes (ns)");
+
+static unsigned int silent_start_ns;
+module_param(silent_start_ns, uint, 0444);
+MODULE_PARM_DESC(silent_start_ns, "time that each of them takes to refuse a poll (ns, 0: they take part)");
+
+static unsigned int most_in_a_row;
+module_param(most_in_a_row, uint, 0444);
+MODULE_PARM_DESC(most_in_a_row, "most looks at any source without interrupts in between");
 
 static unsigned int handle_ns;
 module_param(handle_ns, uint, 0444);
@@ -64,6 +99,7 @@ module_param(suppressed, bool, 0444);
 MODULE_PARM_DESC(suppressed, "it does not interrupt now");
 
 static unsigned int looks;
+static unsigned int in_a_row;
 static struct hrtimer device;
 
 static void spin_ns(u64 ns)
@@ -90,7 +126,22 @@ static bool work_left(void)
 	return READ_ONCE(produced) != consumed;
 }
 
-/* To linger, in the interrupt of a hit. */
+static void interrupts_are_on(struct irq_work *work)
+{
+	in_a_row = 0;
+}
+
+static DEFINE_IRQ_WORK(row_end, interrupts_are_on);
+
+static void count_row(void)
+{
+	if (!silent)
+		return;
+	most_in_a_row = max(most_in_a_row, ++in_a_row);
+	irq_work_queue(&row_end);
+}
+
+/* In idle, or in the interrupt of a hit, to hold notifications back after it. */
 static bool test_start(struct poll_source *source)
 {
 	expect_poll();
@@ -103,9 +154,14 @@ static bool test_peek(struct poll_source *source)
 {
 	expect_poll();
 	expect(is_idle_task(current) && !in_hardirq());
+	count_row();
 	if (++looks >= slow_every) {
+		u64 start_ns = local_clock();
+
 		looks = 0;
 		spin_ns(peek_ns);
+		if (stolen)
+			kcpustat_this_cpu->cpustat[CPUTIME_STEAL] += local_clock() - start_ns;
 	}
 	return work_left();
 }
@@ -145,6 +201,41 @@ static struct poll_source source = {
 	.name = "test",
 };
 
+static bool silent_start(struct poll_source *source)
+{
+	expect_poll();
+	spin_ns(silent_start_ns);
+	return !silent_start_ns;
+}
+
+static bool silent_peek(struct poll_source *source)
+{
+	expect_poll();
+	count_row();
+	spin_ns(silent_peek_ns);
+	return false;
+}
+
+static bool silent_stop(struct poll_source *source)
+{
+	expect_poll();
+	return false;
+}
+
+static void silent_handle(struct poll_source *source)
+{
+	expect(false);
+}
+
+static const struct poll_source_ops silent_ops = {
+	.start = silent_start,
+	.peek = silent_peek,
+	.stop = silent_stop,
+	.handle = silent_handle,
+};
+
+static struct poll_source silent_sources[SILENT_MAX];
+
 static void device_interrupt(void *unused)
 {
 	notified++;
@@ -160,6 +251,11 @@ static ktime_t period(void)
 	return ns_to_ktime((u64)period_us * NSEC_PER_USEC);
 }
 
+static ktime_t until_next_event(void)
+{
+	return produced % burst ? ns_to_ktime(BURST_NS) : period();
+}
+
 static enum hrtimer_restart device_event(struct hrtimer *timer)
 {
 	WRITE_ONCE(produced, produced + 1);
@@ -167,18 +263,50 @@ static enum hrtimer_restart device_event(struct hrtimer *timer)
 	/* An interrupt that is on its way (-EBUSY) will notice this event, too. */
 	if (!READ_ONCE(suppressed))
 		smp_call_function_single_async(cpu, &interrupt);
-	hrtimer_forward_now(timer, period());
+	hrtimer_forward_now(timer, until_next_event());
 	return HRTIMER_RESTART;
+}
+
+static void unregister_silent(unsigned int count)
+{
+	while (count--)
+		poll_source_unregister(&silent_sources[count]);
+	irq_work_sync(&row_end);
+}
+
+static int __init register_silent(void)
+{
+	unsigned int i;
+
+	if (silent > SILENT_MAX || !burst)
+		return -EINVAL;
+	for (i = 0; i < silent; i++) {
+		int ret;
+
+		silent_sources[i].ops = &silent_ops;
+		silent_sources[i].name = "silent";
+		silent_sources[i].cpu = cpu;
+		ret = poll_source_register(&silent_sources[i]);
+		if (ret) {
+			unregister_silent(i);
+			return ret;
+		}
+	}
+	return 0;
 }
 
 static int __init test_init(void)
 {
-	int ret;
+	int ret = register_silent();
 
-	source.cpu = cpu;
-	ret = poll_source_register(&source);
 	if (ret)
 		return ret;
+	source.cpu = cpu;
+	ret = poll_source_register(&source);
+	if (ret) {
+		unregister_silent(silent);
+		return ret;
+	}
 	hrtimer_setup(&device, device_event, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 	if (period_us)
 		hrtimer_start(&device, period(), HRTIMER_MODE_REL_PINNED_HARD);
@@ -195,6 +323,7 @@ static void __exit test_exit(void)
 	hrtimer_cancel(&device);
 	smp_call_function_single(cpu, test_nothing, NULL, true);
 	poll_source_unregister(&source);
+	unregister_silent(silent);
 	pr_info("%u events, %u noticed, %u complaints\n", produced, consumed, complaints);
 }
 

@@ -205,6 +205,107 @@ polls_a_network_device() {
 	cat $TABLE
 }
 
+cpu_of_net() { # the CPU that polls
+	grep " $net_device-input.0 " $TABLE | cut -d' ' -f1
+}
+
+irq_of_net() {
+	grep "$net_device-input.0" /proc/interrupts | cut -d: -f1 | tr -d ' '
+}
+
+polled_by() { # CPU: within 100 packets
+	for _ in $(seq 10); do
+		ping_peer 20 > /dev/null
+		[ "$(cpu_of_net)" != "$1" ] || return 0
+	done
+	return 1
+}
+
+follows_the_interrupt() {
+	need_peer
+	loaded
+	irq=$(irq_of_net)
+	for round in 1 2 3; do
+		for cpu in 1 0; do
+			echo $cpu > "/proc/irq/$irq/smp_affinity_list" || fail "cannot move interrupt $irq"
+			polled_by $cpu || fail "round $round: not polled by CPU $cpu: $(cat $TABLE)"
+			before=$(hits)
+			ping_peer 50
+			[ "$(hits)" -gt "$before" ] || fail "round $round: no hit on CPU $cpu"
+		done
+	done
+	[ -e $CPUS/cpu1/online ] || return 0
+	echo 1 > "/proc/irq/$irq/smp_affinity_list"
+	polled_by 1 || fail "not polled by CPU 1"
+	echo 0 > $CPUS/cpu1/online
+	polled_by 0
+	status=$?
+	echo 1 > $CPUS/cpu1/online
+	echo 3 > "/proc/irq/$irq/smp_affinity"
+	[ $status = 0 ] || fail "does not follow the interrupt off a CPU that goes offline"
+}
+
+# The kernel's tracer names who waits for a grace period: not the task that has the locks.
+waits_for_nobody_while_a_device_is_unplugged() {
+	[ -b "$DISK" ] || skip "no $DISK"
+	need_tracer
+	grep -q '^synchronize_rcu_tasks' "$TRACE/available_filter_functions" 2> /dev/null ||
+		skip "the kernel cannot trace it"
+	remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
+	[ -e "$remove" ] || skip "the device cannot be unplugged"
+	loaded
+	echo synchronize_rcu_tasks > "$TRACE/set_ftrace_filter"
+	echo function > "$TRACE/current_tracer"
+	echo > "$TRACE/trace"
+	sh -c 'echo $$; echo 1 > "$0"' "$remove" > "$REPORT" || fail "cannot unplug"
+	pid=$(cat "$REPORT")
+	sleep 2
+	waiters=$(grep -v '^#' "$TRACE/trace")
+	echo nop > "$TRACE/current_tracer"
+	echo > "$TRACE/set_ftrace_filter"
+	echo 1 > /sys/bus/pci/rescan
+	echo "$waiters"
+	[ -n "$waiters" ] || fail "nobody waits: the operations are freed too early"
+	! echo "$waiters" | grep -q -- "-$pid " || fail "waits with the locks of the device"
+	[ -b "$DISK" ] || fail "$DISK did not come back"
+	[ "$(sources_of "$DISK")" -gt 0 ] || fail "not polled again"
+}
+
+survives_unplugging() {
+	[ -b "$DISK" ] || skip "no $DISK"
+	remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
+	[ -e "$remove" ] || skip "the device cannot be unplugged"
+	loaded
+	again=$(mktemp)
+	(while [ -e "$again" ]; do
+		insmod "$MODULES/$SOURCE.ko" 2> /dev/null
+		rmmod $SOURCE 2> /dev/null
+	done) &
+	load=$!
+	for round in $(seq 15); do
+		read_disk "$DISK" 2000 > /dev/null 2>&1 &
+		echo 1 > "$remove" || fail "round $round: cannot unplug"
+		echo 1 > /sys/bus/pci/rescan
+		wait $!
+		[ -b "$DISK" ] || fail "round $round: did not come back"
+		remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
+	done
+	rm "$again"
+	wait $load
+	[ -e /sys/module/$SOURCE ] || load_source
+	[ "$(sources_of "$DISK")" -gt 0 ] || fail "not polled again"
+	read_disk "$DISK"
+}
+
+# Only with threadirqs.
+polls_no_queue_whose_interrupt_has_a_thread() {
+	mark_log
+	loaded
+	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "polls: $(cat $TABLE)"
+	last_message 'virtio_blk.*not polled: its interrupts have threads' || fail "does not say so"
+	read_disk $READ
+}
+
 survives_traffic() {
 	need_peer
 	loaded
@@ -273,11 +374,14 @@ fi
 
 if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 	set -- polls_nothing_on_a_realtime_kernel
+elif [ $# = 0 ] && grep -qw threadirqs /proc/cmdline; then
+	set -- polls_no_queue_whose_interrupt_has_a_thread
 elif [ $# = 0 ]; then
 	set -- polls_every_queue obeys_the_switch survives_the_switch \
 		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset \
 		polls_a_network_device survives_traffic survives_a_link_that_goes_down \
-		survives_unbinding_of_a_network_device
+		survives_unbinding_of_a_network_device follows_the_interrupt \
+		waits_for_nobody_while_a_device_is_unplugged survives_unplugging
 fi
 REPORT=$(mktemp)
 trap 'rm -f "$LOAD" "$REPORT"; unload' EXIT
