@@ -85,6 +85,19 @@ def test_one_cycle_in_32_is_a_deliberate_halt_and_later_one_in_128() -> None:
     assert len(gaps) > 50, "a rhythm of the load could be mistaken for an effect"
 
 
+def test_evidence_that_is_too_old_does_not_count_and_is_gathered_anew() -> None:
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 1)
+    halts = []
+    for period in range(20_000):
+        if period == 10_000:
+            wc.fresh_from = wc.count[HALTED]
+        halts.append(LIB.wake_cost_begin(wc, True))
+        LIB.wake_cost_end(wc, 1)
+    before, after = np.array(halts[9_000:10_000]).sum(), np.array(halts[10_200:11_200]).sum()
+    assert after > 2 * before
+
+
 def test_a_cpu_that_does_not_poll_is_no_evidence_and_never_told_to_halt() -> None:
     wc = FFI.new("struct wake_cost *")
     LIB.wake_cost_init(wc, 1)

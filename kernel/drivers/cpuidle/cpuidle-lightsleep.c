@@ -41,6 +41,7 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpuidle.h>
 #include <linux/device.h>
+#include <linux/interrupt.h>
 #include <linux/kernel_stat.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
@@ -63,11 +64,8 @@
 struct lightsleep __percpu *lightsleep;
 static enum cpuhp_state hotplug_state;
 
-/*
- * How long may this CPU poll before it halts? Read by anybody, for sysfs; what is read
- * are single words.
- */
-u64 lightsleep_limit_ns(const struct lightsleep *ls)
+/* How long may this CPU poll before it halts? Asked by anybody, for sysfs. */
+u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 {
 	switch (READ_ONCE(ls->forced)) {
 	case WAIT_HALT:
@@ -84,7 +82,7 @@ u64 lightsleep_limit_ns(const struct lightsleep *ls)
 
 	switch (lightsleep_mode()) {
 	case MODE_ADAPTIVE:
-		if (host_contended(&ls->contention, ls->cycle_start_ns))
+		if (host_contended(&ls->contention, now_ns))
 			return 0;
 		return min(READ_ONCE(ls->policy.limit_ns), lightsleep_ceiling_ns());
 	case MODE_FIXED:
@@ -123,35 +121,38 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
 
-/* Time of the last poll that its host spent on something else; it lasted @residency_ns. */
-static u64 stolen_from_poll_ns(const struct lightsleep *ls, u64 residency_ns)
+/* Softirqs run when an interrupt of a poll returns, the ones named here for milliseconds. */
+static unsigned int long_softirqs(void)
+{
+	const unsigned int *count = kstat_this_cpu->softirqs;
+
+	return count[NET_TX_SOFTIRQ] + count[NET_RX_SOFTIRQ] + count[BLOCK_SOFTIRQ] +
+	       count[TASKLET_SOFTIRQ];
+}
+
+/* Time of the last poll that its host spent on something else; it lasted @polled_ns. */
+static u64 gaps_in_poll_ns(const struct lightsleep *ls, u64 polled_ns)
 {
 	u64 looked_ns = ls->last_look_ns - ls->poll_start_ns;
-	u64 unseen_ns = residency_ns > looked_ns ? residency_ns - looked_ns : 0;
+	u64 unseen_ns = polled_ns > looked_ns ? polled_ns - looked_ns : 0;
 
-	return ls->stolen_ns + (unseen_ns > HOST_CONTENTION_GAP_NS ? unseen_ns : 0);
+	if (ls->softirqs_ran)
+		return 0;
+	if (unseen_ns <= HOST_CONTENTION_GAP_NS)
+		unseen_ns = 0;
+	return min(ls->gap_ns + unseen_ns, polled_ns);
 }
 
-/* What the hypervisor says that it took from this CPU, busy or idle, since the last call. */
-static u64 stolen_by_account_ns(struct lightsleep *ls)
-{
-	u64 clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
-	u64 stolen_ns = clock_ns - ls->steal_clock_ns;
-
-	ls->steal_clock_ns = clock_ns;
-	return stolen_ns;
-}
-
-/* The account is updated with the tick, so time may count twice: at once, and then. */
 static void look_at_host(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
 {
-	u64 stolen_ns = 0, account_ns = stolen_by_account_ns(ls);
+	u64 clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+	u64 gap_ns = polled_ns ? gaps_in_poll_ns(ls, polled_ns) : 0;
+	u64 account_ns = clock_ns - ls->steal_clock_ns;
 
-	if (polled_ns)
-		stolen_ns = min(stolen_from_poll_ns(ls, polled_ns), polled_ns);
+	ls->steal_clock_ns = clock_ns;
 	if (polled_ns || account_ns)
-		host_contention_add(&ls->contention, now_ns, polled_ns - stolen_ns,
-				    stolen_ns + account_ns);
+		host_contention_add(&ls->contention, now_ns, polled_ns - gap_ns, gap_ns,
+				    account_ns);
 }
 
 /*
@@ -206,6 +207,8 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
 static void turn_cycle(struct lightsleep *ls, u64 now_ns)
 {
 	unsigned long switches = idle_switches();
+	bool polls = !ls->required && !READ_ONCE(ls->left_alone) && is_adaptive(ls) &&
+		     lightsleep_limit_ns(ls, now_ns) > 0;
 
 	ls->deliberate = false;
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
@@ -213,8 +216,7 @@ static void turn_cycle(struct lightsleep *ls, u64 now_ns)
 	wake_cost_end(&ls->wake_cost, now_ns - ls->cycle_start_ns);
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
-	ls->deliberate = wake_cost_begin(&ls->wake_cost,
-					 is_adaptive(ls) && lightsleep_limit_ns(ls) > 0);
+	ls->deliberate = wake_cost_begin(&ls->wake_cost, polls);
 }
 
 /*
@@ -226,8 +228,8 @@ static void turn_cycle(struct lightsleep *ls, u64 now_ns)
 static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for_ns)
 {
 	enum idle_outcome outcome = IDLE_EXPIRED;
-	u64 look_ns = start_ns, end_ns = start_ns + for_ns, stolen_ns = 0;
-	unsigned int looks = 0;
+	u64 look_ns = start_ns, end_ns = start_ns + for_ns, gap_ns = 0;
+	unsigned int looks = 0, softirqs = long_softirqs();
 
 	ls->polls++;
 	poll_sources_start();
@@ -236,7 +238,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	while (!need_resched()) {
 		u64 seen_ns = look_ns;
 
-		poll_wait(end_ns - look_ns);
+		poll_wait(min(end_ns - look_ns, HOST_CONTENTION_GAP_NS / 2));
 		if (poll_sources_peek()) {
 			outcome = IDLE_WOKEN;
 			break;
@@ -246,7 +248,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 		looks = 0;
 		look_ns = lightsleep_clock_ns();
 		if (look_ns - seen_ns > HOST_CONTENTION_GAP_NS)
-			stolen_ns += look_ns - seen_ns;
+			gap_ns += look_ns - seen_ns;
 		if (look_ns >= end_ns)
 			break;
 	}
@@ -256,7 +258,8 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 		outcome = IDLE_WOKEN;
 	ls->poll_start_ns = start_ns;
 	ls->last_look_ns = look_ns;
-	ls->stolen_ns = stolen_ns;
+	ls->gap_ns = gap_ns;
+	ls->softirqs_ran = softirqs != long_softirqs();
 	if (outcome == IDLE_WOKEN)
 		ls->hits++;
 	else
@@ -288,7 +291,7 @@ static int leave_halted(struct lightsleep *ls)
 	ls->outcome = IDLE_WOKEN;
 	ls->poll_start_ns = 0;
 	ls->last_look_ns = 0;
-	ls->stolen_ns = 0;
+	ls->gap_ns = 0;
 	if (poll_sources_rest() || current_clr_polling_and_test())
 		return leave_awake(ls);
 
@@ -318,7 +321,6 @@ static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driv
 	settle_period(ls, now_ns);
 	ls->required = true;
 	turn_cycle(ls, now_ns);
-	ls->deliberate = false;
 	if (host_contended(&ls->contention, now_ns) && may_halt(ls))
 		return leave_halted(ls);
 	return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
@@ -337,7 +339,7 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 	if (!goes_on)
 		turn_cycle(ls, now_ns);
 
-	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls);
+	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls, now_ns);
 	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls);

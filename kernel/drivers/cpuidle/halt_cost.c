@@ -265,14 +265,17 @@ out_free:
 	return ret;
 }
 
-/*
- * Somebody wanted to be left alone on the others: no probe, no peer there. 7.2
- * frees the mask, after a grace period, when isolated partitions of cpusets change.
+/**
+ * halt_cost_may_use - may wakeups be measured on this CPU?
+ * @cpu: a CPU
+ *
+ * Return: false where somebody wanted to be left alone: the CPU is isolated or in nohz_full=.
  */
-static bool may_use(unsigned int cpu)
+bool halt_cost_may_use(unsigned int cpu)
 {
 	bool isolated;
 
+	/* 7.2 frees the mask, after a grace period, when partitions of cpusets change. */
 	rcu_read_lock();
 	isolated = !cpumask_test_cpu(cpu, housekeeping_cpumask(HK_TYPE_DOMAIN));
 	rcu_read_unlock();
@@ -287,7 +290,7 @@ static unsigned int peer_of(unsigned int cpu)
 	for_each_cpu_wrap(other, cpu_online_mask, cpu + 1) {
 		if (other == cpu)
 			break;
-		if (!may_use(other))
+		if (!halt_cost_may_use(other))
 			continue;
 		peer = other;
 		if (!cpumask_test_cpu(other, topology_sibling_cpumask(cpu)))
@@ -339,14 +342,14 @@ int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HA
 {
 	struct halt_cost pair[HALT_COST_SLEEPS];
 	unsigned int stride, cpu, measured = 0, position = 0;
-	int ret = -ENODEV;
+	int ret = -EAGAIN;
 
 	memset(costs, 0, HALT_COST_SLEEPS * sizeof(*costs));
 	cpus_read_lock();
 	/* Two CPUs make one pair. */
 	stride = max(2U, DIV_ROUND_UP(num_online_cpus(), HALT_COST_PAIRS));
 	for_each_online_cpu(cpu) {
-		if (!may_use(cpu) || position++ % stride)
+		if (!halt_cost_may_use(cpu) || position++ % stride)
 			continue;
 		ret = measure_pair(ops, peer_of(cpu), cpu, pair);
 		if (ret)

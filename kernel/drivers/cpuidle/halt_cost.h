@@ -33,15 +33,14 @@ struct halt_cost_ops {
 
 /* The measurement is repeated with sleeps of these lengths. */
 #define HALT_COST_SLEEPS	3
-/* For sleeps of 100 us and more, polling and halting compete. */
-#define HALT_COST_TYPICAL	1
 
 /**
  * struct halt_cost - what a wakeup costs after sleeps of one length
  * @work_ns: each side works for so long before it answers, while the other sleeps
  * @slept_ns: how long the CPUs slept where they polled: work and wakeup of the other side
  * @estimate: a wakeup from halt less one from polling
- * @worst_ns: nine of ten wakeups from halt take no more than this above one from polling
+ * @worst_ns: what nine of ten wakeups from halt take more than the median one from polling, by
+ *	half of a round trip
  */
 struct halt_cost {
 	u64 work_ns;
@@ -50,19 +49,7 @@ struct halt_cost {
 	u64 worst_ns;
 };
 
+bool halt_cost_may_use(unsigned int cpu);
 int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS]);
-
-/**
- * halt_cost_typical - the one figure that stands for all
- * @costs: by length of sleep
- *
- * Return: the cost in ns; 0 is a valid one.
- */
-static inline u64 halt_cost_typical(const struct halt_cost costs[HALT_COST_SLEEPS])
-{
-	s64 cost_ns = costs[HALT_COST_TYPICAL].estimate.cost_ns;
-
-	return cost_ns > 0 ? cost_ns : 0;
-}
 
 #endif /* _DRIVERS_CPUIDLE_HALT_COST_H */

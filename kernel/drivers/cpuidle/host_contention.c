@@ -9,15 +9,21 @@
  *
  * - a poll looks at the clock every few microseconds; where two looks lie
  *   further apart than HOST_CONTENTION_GAP_NS, the host ran something else;
- * - a hypervisor that tells its guests about stolen time says so itself.
+ * - a hypervisor that tells its guests about stolen time says so itself, for
+ *   all of the CPU's time.
  *
- * The rule: where at least a quarter of the time in question was stolen, the
- * CPU does not poll for a second. The question is asked anew after each 40 ms
- * of evidence, and evidence is forgotten after a second, so neither one stolen
- * time slice nor the sum of a quiet hour decides. Where a pause is followed by
- * the same answer, the next one is twice as long, up to 16 s: an overcommitted
- * host then loses 40 ms in 16 s to each such CPU, a quarter of a percent.
- * After an answer that the host is free, pauses begin with one second again.
+ * The rule: where at least a quarter of the time polled fell into gaps, or a
+ * quarter of all time was stolen by the hypervisor's account, the CPU does not
+ * poll for a second. The question is asked anew after each 40 ms polled, and
+ * evidence is forgotten after a second. A single gap counts for 5 ms at most.
+ * So neither one stolen time slice, nor a guest that was stopped for a while,
+ * nor the sum of a quiet hour decides.
+ *
+ * During a pause nothing is judged, for there are no polls to judge by. Where
+ * the same answer follows the pause, the next one is twice as long, up to 16 s: an
+ * overcommitted host then loses 40 ms in 16 s to each such CPU, a quarter of a
+ * percent. After an answer that the host is free, pauses begin with one second
+ * again.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -32,6 +38,7 @@
 
 #define EVIDENCE_NS		40000000ULL	/* 40 ms */
 #define WINDOW_NS		1000000000ULL	/* 1 s */
+#define GAP_MAX_NS		5000000ULL	/* 5 ms */
 #define STOLEN_SHARE		4
 #define PAUSE_MIN_NS		1000000000ULL	/* 1 s */
 #define PAUSE_MAX_NS		16000000000ULL	/* 16 s */
@@ -40,7 +47,22 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 {
 	hc->window_start_ns = now_ns;
 	hc->ran_ns = 0;
-	hc->stolen_ns = 0;
+	hc->gap_ns = 0;
+	hc->account_ns = 0;
+}
+
+static bool polls_were_stolen(const struct host_contention *hc)
+{
+	u64 polled_ns = hc->ran_ns + hc->gap_ns;
+
+	return polled_ns >= EVIDENCE_NS && hc->gap_ns >= polled_ns / STOLEN_SHARE;
+}
+
+static bool account_says_so(const struct host_contention *hc, u64 now_ns)
+{
+	u64 passed_ns = now_ns - hc->window_start_ns;
+
+	return passed_ns >= EVIDENCE_NS && hc->account_ns >= passed_ns / STOLEN_SHARE;
 }
 
 /**
@@ -48,24 +70,29 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
  * @hc: what the CPU has seen so far; all zero in the beginning
  * @now_ns: the time
  * @ran_ns: for so long the CPU polled, since the last call
- * @stolen_ns: for so long it was kept from running
+ * @gap_ns: for so long its polls were interrupted by the host
+ * @account_ns: stolen time since the last call, as the hypervisor says
  */
-void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 stolen_ns)
+void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
+			 u64 account_ns)
 {
-	/* Old evidence goes first: what is new may be the beginning of a poll. */
-	if (now_ns - hc->window_start_ns > WINDOW_NS + ran_ns + stolen_ns)
+	if (host_contended(hc, now_ns) || !hc->window_start_ns ||
+	    now_ns - hc->window_start_ns > WINDOW_NS) {
 		begin_window(hc, now_ns);
-	hc->ran_ns += ran_ns;
-	hc->stolen_ns += stolen_ns;
-	if (hc->ran_ns + hc->stolen_ns < EVIDENCE_NS)
 		return;
+	}
 
-	if (hc->stolen_ns >= (hc->ran_ns + hc->stolen_ns) / STOLEN_SHARE) {
+	hc->ran_ns += ran_ns;
+	hc->gap_ns += min(gap_ns, GAP_MAX_NS);
+	hc->account_ns += account_ns;
+
+	if (polls_were_stolen(hc) || account_says_so(hc, now_ns)) {
 		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		hc->until_ns = now_ns + hc->pause_ns;
 		hc->pauses++;
-	} else {
+		begin_window(hc, now_ns);
+	} else if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS) {
 		hc->pause_ns = 0;
+		begin_window(hc, now_ns);
 	}
-	begin_window(hc, now_ns);
 }

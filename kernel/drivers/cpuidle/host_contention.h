@@ -8,9 +8,8 @@
 #include <linux/types.h>
 
 /*
- * Two looks of a poll at the clock are closer together than this, unless the
- * host has taken the CPU away. Interrupt handlers and softirqs that run
- * meanwhile are shorter, the time slice of a scheduler is longer.
+ * Two looks of a poll at the clock are closer together than this, unless the host has
+ * taken the CPU away, or softirqs ran meanwhile: the caller has to know of these.
  */
 #define HOST_CONTENTION_GAP_NS	500000ULL
 
@@ -18,7 +17,8 @@
  * struct host_contention - what one CPU has seen of its host
  * @window_start_ns: when the evidence below began
  * @ran_ns: time in which the CPU polled
- * @stolen_ns: time in which it would have, but its host ran something else
+ * @gap_ns: time in which it would have, but its host ran something else
+ * @account_ns: time that the hypervisor says it took from the CPU, polling or not
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
  * @pauses: how many there were
@@ -26,13 +26,15 @@
 struct host_contention {
 	u64 window_start_ns;
 	u64 ran_ns;
-	u64 stolen_ns;
+	u64 gap_ns;
+	u64 account_ns;
 	u64 until_ns;
 	u64 pause_ns;
 	u64 pauses;
 };
 
-void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 stolen_ns);
+void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
+			 u64 account_ns);
 
 /**
  * host_contended - is the host short of cores?

@@ -66,17 +66,20 @@ enum idle_outcome {
  * @cycle_switches: context switches of the idle task by then
  * @poll_start_ns: when the last poll began
  * @last_look_ns: when it looked at the clock last
- * @stolen_ns: time that was taken from it by then
+ * @gap_ns: time that was taken from it by then
+ * @softirqs_ran: softirqs that may take long ran meanwhile
  * @steal_clock_ns: what the hypervisor's own account of stolen time said last
  * @switches: context switches of the idle task when the last poll expired
  * @shown: its statistics are in sysfs
+ * @left_alone: isolated or in nohz_full=: nothing is measured here; written by the worker
  * @forced: wait like this; written by the measurement
  * @estimate: what a wakeup from halt costs the programs here; written by the worker
  * @estimated: which is known; written by the worker
  * @price_ns: what a missed wakeup counts; written by the worker
  * @estimate_jiffies: when @estimate was made; worker only
  * @estimate_count: after how many deliberate halts; worker only
- * @fresh_from: of these, older ones do not count; worker only
+ * @minute_jiffies: when a minute of evidence began; worker only
+ * @minute_count: deliberate halts by then; worker only
  * @harm_until: polling did harm, wait until these jiffies; worker only
  * @harm_wait: length of the last such wait in jiffies; worker only
  * @polls: polls begun
@@ -100,17 +103,20 @@ struct lightsleep {
 	unsigned long cycle_switches;
 	u64 poll_start_ns;
 	u64 last_look_ns;
-	u64 stolen_ns;
+	u64 gap_ns;
+	bool softirqs_ran;
 	u64 steal_clock_ns;
 	unsigned long switches;
 	bool shown;
+	bool left_alone;
 	enum idle_wait forced;
 	struct wake_cost_estimate estimate;
 	bool estimated;
 	u64 price_ns;
 	unsigned long estimate_jiffies;
 	u32 estimate_count;
-	u32 fresh_from;
+	unsigned long minute_jiffies;
+	u32 minute_count;
 	unsigned long harm_until;
 	unsigned long harm_wait;
 	u64 polls;
@@ -133,7 +139,7 @@ static inline u64 lightsleep_clock_ns(void)
 
 /* cpuidle-lightsleep.c */
 extern struct lightsleep __percpu *lightsleep;
-u64 lightsleep_limit_ns(const struct lightsleep *ls);
+u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns);
 void lightsleep_set_exit_latency(u64 latency_ns);
 
 /* lightsleep_cost.c */
@@ -141,7 +147,7 @@ u64 lightsleep_halt_cost_ns(const struct lightsleep *ls);
 void lightsleep_init_cost(struct lightsleep *ls);
 void lightsleep_start_costs(void);
 void lightsleep_stop_costs(void);
-int lightsleep_calibrate(void);
+int lightsleep_calibrate(bool quiet);
 u64 lightsleep_machine_cost_ns(void);
 
 /* lightsleep_sysfs.c */

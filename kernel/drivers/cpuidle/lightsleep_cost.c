@@ -40,7 +40,9 @@
 #define CALIBRATE_SOON_TIMES	3
 
 #define ESTIMATE_PERIOD		HZ
-#define ESTIMATE_MAX_AGE	(60 * HZ)
+#define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
+#define FEW_POLLS		100
+#define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -52,6 +54,7 @@ static DEFINE_MUTEX(cost_mutex);
 static bool running;
 static struct halt_cost costs[HALT_COST_SLEEPS];
 static u64 results_ns[RESULTS];
+static u64 worst_results_ns[RESULTS];
 static unsigned int results;
 static unsigned long calibrate_wait;
 /* The median of the latest results; read without the mutex. */
@@ -109,9 +112,39 @@ static void update_price(struct lightsleep *ls)
 		WRITE_ONCE(ls->price_ns, new_ns);
 }
 
+static void forget(struct lightsleep *ls, u32 count)
+{
+	WRITE_ONCE(ls->wake_cost.fresh_from, count);
+	WRITE_ONCE(ls->estimated, false);
+}
+
+/* A ring that fills too slowly mixes evidence from different times. */
+static void forget_old_evidence(struct lightsleep *ls, u32 count)
+{
+	if (time_before(jiffies, ls->minute_jiffies + 60 * HZ))
+		return;
+	if (count - ls->minute_count < EVIDENCE_PER_MINUTE)
+		forget(ls, count);
+	ls->minute_jiffies = jiffies;
+	ls->minute_count = count;
+}
+
+static void decide(struct lightsleep *ls, const struct wake_cost_estimate *new)
+{
+	ls->estimate = *new;
+	if (new->upper_ns < 0) {
+		ls->harm_wait = clamp(2 * ls->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
+		/* 0 means that no wait is on. */
+		ls->harm_until = (jiffies + ls->harm_wait) ?: 1;
+	} else {
+		ls->harm_wait = 0;
+	}
+	WRITE_ONCE(ls->estimated, new->upper_ns < 0 || new->lower_ns > 0);
+}
+
 /*
  * The programs' answer. The CPU goes on idling meanwhile: a ring that is copied may hold a
- * cycle more or less of the old ones. @fresh_from keeps evidence from before a wait out.
+ * cycle more or less of the old ones.
  */
 static void update_estimate(struct lightsleep *ls)
 {
@@ -122,40 +155,38 @@ static void update_estimate(struct lightsleep *ls)
 	if (ls->harm_until) {
 		if (time_before(jiffies, ls->harm_until))
 			return;
+		/* Evidence from before the wait must not decide the next one. */
 		ls->harm_until = 0;
-		ls->fresh_from = count;
-		WRITE_ONCE(ls->estimated, false);
+		forget(ls, count);
 	}
-
-	if (count == ls->estimate_count || count - ls->fresh_from < WAKE_COST_SAMPLES) {
-		if (time_after(jiffies, ls->estimate_jiffies + ESTIMATE_MAX_AGE))
-			WRITE_ONCE(ls->estimated, false);
+	forget_old_evidence(ls, count);
+	if (count == ls->estimate_count || !wake_cost_known(&ls->wake_cost))
 		return;
-	}
 
 	memcpy(halted_ns, ls->wake_cost.cycle_ns[WAKE_COST_HALTED], sizeof(halted_ns));
 	memcpy(polled_ns, ls->wake_cost.cycle_ns[WAKE_COST_POLLED], sizeof(polled_ns));
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ls->estimate_count = count;
 	ls->estimate_jiffies = jiffies;
-	ls->estimate = new;
+	decide(ls, &new);
+}
 
-	if (new.upper_ns < 0) {
-		ls->harm_wait = clamp(2 * ls->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
-		/* 0 means that no wait is on. */
-		ls->harm_until = (jiffies + ls->harm_wait) ?: 1;
-	} else if (new.lower_ns > 0) {
-		ls->harm_wait = 0;
-	}
-	WRITE_ONCE(ls->estimated, new.upper_ns < 0 || new.lower_ns > 0);
+static void update_prices(void)
+{
+	unsigned int cpu;
+
+	for_each_online_cpu(cpu)
+		update_price(per_cpu_ptr(lightsleep, cpu));
 }
 
 static void estimate_costs(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(estimate_work, estimate_costs);
+static DECLARE_DELAYED_WORK(estimate_work, estimate_costs);
 
-/* Deferrable: a CPU that sleeps is not woken to be asked about its wakeups. */
+/* Once a second while CPUs poll; a machine at rest is not woken as often for it. */
 static void estimate_costs(struct work_struct *work)
 {
+	static u64 polls_before;
+	u64 polls = 0;
 	unsigned int cpu;
 
 	/* In the order of lightsleep_calibrate(). */
@@ -164,25 +195,30 @@ static void estimate_costs(struct work_struct *work)
 	for_each_online_cpu(cpu) {
 		struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
 
+		WRITE_ONCE(ls->left_alone, !halt_cost_may_use(cpu));
 		update_estimate(ls);
-		update_price(ls);
+		polls += READ_ONCE(ls->polls);
 	}
+	update_prices();
 	cpus_read_unlock();
 	mutex_unlock(&cost_mutex);
-	schedule_delayed_work(&estimate_work, ESTIMATE_PERIOD);
+
+	schedule_delayed_work(&estimate_work, polls - polls_before > FEW_POLLS ?
+			      ESTIMATE_PERIOD : round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
+	polls_before = polls;
 }
 
-static u64 median_result(void)
+static u64 median(const u64 values[RESULTS])
 {
-	u64 sorted_ns[RESULTS];
 	unsigned int n = min_t(unsigned int, results, RESULTS), i, j;
+	u64 sorted[RESULTS];
 
 	for (i = 0; i < n; i++) {
-		for (j = i; j > 0 && sorted_ns[j - 1] > results_ns[i]; j--)
-			sorted_ns[j] = sorted_ns[j - 1];
-		sorted_ns[j] = results_ns[i];
+		for (j = i; j > 0 && sorted[j - 1] > values[i]; j--)
+			sorted[j] = sorted[j - 1];
+		sorted[j] = values[i];
 	}
-	return sorted_ns[(n - 1) / 2];
+	return sorted[(n - 1) / 2];
 }
 
 /* Does the interval say that halting costs something, or that it costs next to nothing? */
@@ -194,38 +230,65 @@ static bool conclusive(const struct wake_cost_estimate *estimate)
 	       (estimate->lower_ns > -nothing_ns && estimate->upper_ns < nothing_ns);
 }
 
-static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS])
+/*
+ * The one figure that stands for all: that of sleeps of 100 us, about where polling and
+ * halting compete. Where noise drowned it, one of the others is better than none.
+ */
+static const struct halt_cost *typical(const struct halt_cost measured[HALT_COST_SLEEPS])
+{
+	static const unsigned int preferred[HALT_COST_SLEEPS] = { 1, 0, 2 };
+	unsigned int n;
+
+	for (n = 0; n < HALT_COST_SLEEPS; n++)
+		if (conclusive(&measured[preferred[n]].estimate))
+			return &measured[preferred[n]];
+	return NULL;
+}
+
+static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 cost_ns)
 {
 	u64 worst_ns = 0;
 	unsigned int n;
 
-	memcpy(costs, measured, sizeof(costs));
-	results_ns[results++ % RESULTS] = halt_cost_typical(measured);
-	WRITE_ONCE(machine_cost_ns, median_result());
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		worst_ns = max(worst_ns, measured[n].worst_ns);
-	lightsleep_set_exit_latency(worst_ns);
-	pr_info("a wakeup from halt costs %llu ns more than one from polling (this time: %llu)\n",
-		machine_cost_ns, halt_cost_typical(measured));
+		if (conclusive(&measured[n].estimate))
+			worst_ns = max(worst_ns, measured[n].worst_ns);
+	memcpy(costs, measured, sizeof(costs));
+	results_ns[results % RESULTS] = max(cost_ns, 0LL);
+	worst_results_ns[results % RESULTS] = worst_ns;
+	results++;
+	WRITE_ONCE(machine_cost_ns, median(results_ns));
+	lightsleep_set_exit_latency(median(worst_results_ns));
+	cpus_read_lock();
+	update_prices();
+	cpus_read_unlock();
 }
 
 /**
  * lightsleep_calibrate - measure the machine now
+ * @quiet: a result is nothing new
  *
  * Return: 0; -ENODEV if the driver is not running; -EAGAIN if other work on the machine or its
  * host drowns the difference; otherwise what halt_cost_measure() returns.
  */
-int lightsleep_calibrate(void)
+int lightsleep_calibrate(bool quiet)
 {
 	struct halt_cost measured[HALT_COST_SLEEPS];
+	const struct halt_cost *found;
 	int ret;
 
 	mutex_lock(&cost_mutex);
 	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
-	if (!ret && !conclusive(&measured[HALT_COST_TYPICAL].estimate))
-		ret = -EAGAIN;
-	if (!ret)
-		use_measured(measured);
+	if (!ret) {
+		found = typical(measured);
+		if (found)
+			use_measured(measured, found->estimate.cost_ns);
+		else
+			ret = -EAGAIN;
+	}
+	if (!ret && !quiet)
+		pr_info("a wakeup from halt costs %llu ns more than one from polling (this time: %lld)\n",
+			machine_cost_ns, found->estimate.cost_ns);
 	mutex_unlock(&cost_mutex);
 	return ret;
 }
@@ -235,7 +298,7 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 
 static void calibrate_and_schedule(void)
 {
-	int ret = lightsleep_calibrate();
+	int ret = lightsleep_calibrate(results >= CALIBRATE_SOON_TIMES);
 
 	if (ret == -ENODEV)
 		return;

@@ -132,7 +132,7 @@ static int calibrate_set(const char *text, const struct kernel_param *kp)
 		pr_err("calibrate: write 1 to measure the halt cost again\n");
 		return -EINVAL;
 	}
-	return lightsleep_calibrate();
+	return lightsleep_calibrate(false);
 }
 
 static const struct kernel_param_ops calibrate_ops = {
@@ -157,7 +157,7 @@ STATISTIC(halts, READ_ONCE(ls->halts));
 STATISTIC(deliberate_halts, READ_ONCE(ls->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ls->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ls->wasted_ns));
-STATISTIC(limit_ns, lightsleep_limit_ns(ls));
+STATISTIC(limit_ns, lightsleep_limit_ns(ls, lightsleep_clock_ns()));
 STATISTIC(halt_cost_ns, lightsleep_halt_cost_ns(ls));
 /* The programs' own answer, 0 where they cannot tell. */
 STATISTIC(program_cost_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.cost_ns) : 0);

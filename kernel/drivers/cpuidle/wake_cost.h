@@ -27,6 +27,8 @@ enum wake_cost_kind {
  * struct wake_cost - the experiment of one CPU
  * @cycle_ns: the latest cycles by kind, as rings; the row of WAKE_COST_NONE is unused
  * @count: cycles of each kind since the beginning
+ * @fresh_from: count of halted cycles before which evidence is too old; may be written by
+ *	somebody else
  * @open: the kind of the cycle that is going on
  * @until_halt: polled cycles that begin before the next deliberate halt
  * @reference: the one of these, counted from the last, that is kept
@@ -35,6 +37,7 @@ enum wake_cost_kind {
 struct wake_cost {
 	u32 cycle_ns[WAKE_COST_KINDS][WAKE_COST_SAMPLES];
 	u32 count[WAKE_COST_KINDS];
+	u32 fresh_from;
 	enum wake_cost_kind open;
 	u32 until_halt;
 	u32 reference;
@@ -63,12 +66,12 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
  * wake_cost_known - is there enough evidence for an estimate?
  * @wc: the experiment of one CPU
  *
- * Return: true once both rings are full.
+ * Return: true once both rings are full of fresh cycles.
  */
 static inline bool wake_cost_known(const struct wake_cost *wc)
 {
-	return wc->count[WAKE_COST_POLLED] >= WAKE_COST_SAMPLES &&
-	       wc->count[WAKE_COST_HALTED] >= WAKE_COST_SAMPLES;
+	return wc->count[WAKE_COST_POLLED] - wc->fresh_from >= WAKE_COST_SAMPLES &&
+	       wc->count[WAKE_COST_HALTED] - wc->fresh_from >= WAKE_COST_SAMPLES;
 }
 
 #endif /* _DRIVERS_CPUIDLE_WAKE_COST_H */
