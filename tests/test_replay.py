@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
-from lightsleep.replay.policies import CEILING_NS, STOCK, Fixed, Haltpoll, parse
+from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
+from lightsleep.sources import KERNEL
 
 PIPE = Path(__file__).parent / "fixtures" / "record" / "pipe.txt.gz"
 POLL, HALT = 0, 1
@@ -93,6 +95,13 @@ def test_lightsleep_is_the_module_s_own_policy() -> None:
     policy = make(40_000)
     found = np.concatenate([policy.limits(idle_ns[:1234]), policy.limits(idle_ns[1234:])])
     assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+
+
+def test_the_defaults_are_the_module_s() -> None:
+    header = (KERNEL / "drivers/cpuidle/lightsleep.h").read_text()
+    parameters = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
+    assert re.search(rf"POLL_LIMIT_US_MAX\s+{CEILING_NS // US}\n", header)
+    assert re.search(rf"WAIT_WEIGHT_DEFAULT\s+{WAIT_WEIGHT}\n", parameters)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +266,19 @@ def test_a_recommendation_has_an_interval_that_bears_it() -> None:
     rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
     outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
     assert words.recommendation(outcome).startswith("Keep what was recorded")
+
+
+def test_waiting_counts_as_often_as_its_weight_says() -> None:
+    # Tasks come after 100 us, and a wakeup costs 40 us: worth a poll only if waiting is dear.
+    rows = [period(1000 * n, 140, pair=(7, 8)) for n in range(999)]
+    for weight, worth in ((1, False), (4, True)):
+        outcome = replay(
+            known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"), weight
+        )
+        saved = gain(outcome.outcomes["fixed:100us"], outcome.outcomes[STOCK])
+        assert saved.ns == 999 * (weight * 40 - 100) * US
+        assert words.recommendation(outcome).startswith("Try") == worth
+        assert (outcome.outcomes[OPTIMUM].recorded.hits > 0) == worth
 
 
 def run(*arguments: object) -> Result:

@@ -4,11 +4,12 @@
 A stay that ends within the poll limit is a hit: the CPU polled until then, and nobody waited. Any
 other stay is polled up to the limit, and its task waits for the CPU to wake. A policy pays
 
-    time polled + time waited
+    time polled + weight x time waited
 
-one ns of CPU time for one ns of waiting. The *offline optimum* knows each stay beforehand: it polls
-where a task will come sooner than a wakeup would cost, and halts at once otherwise. What a policy
-pays above the optimum is its *regret*.
+in ns of CPU time: the weight says what one ns of waiting is worth, as wait_weight of the module
+does. The *offline optimum* knows each stay beforehand: it polls where a task will come before the
+price of a wakeup is reached, and halts at once otherwise. What a policy pays above the optimum is
+its *regret*.
 
 Sums are kept for BLOCKS parts of the recording's time. How much they differ says how far a gain
 can be trusted to come again.
@@ -40,6 +41,7 @@ T_19 = 2.093
 class Account:
     """What one policy did with all stays; times in ns, ``paid`` by block."""
 
+    weight: int = 1
     stays: int = 0
     hits: int = 0
     in_vain: int = 0
@@ -49,7 +51,7 @@ class Account:
 
     @property
     def paid_ns(self) -> int:
-        """All time polled and waited."""
+        """All time polled, and waited by its weight."""
         return int(self.paid.sum())
 
     def add(
@@ -62,7 +64,7 @@ class Account:
         self.in_vain += int((halted & (polled_ns > 0)).sum())
         self.polled_ns += int(polled_ns.sum())
         self.waits.add(waited_ns[demands.woken])
-        np.add.at(self.paid, block, polled_ns + waited_ns)
+        np.add.at(self.paid, block, polled_ns + self.weight * waited_ns)
 
     def merge(self, other: Account) -> None:
         """Add what the policy did with another recording."""
@@ -94,6 +96,11 @@ class Outcome:
     recorded: Account = field(default_factory=Account)
     earliest: Account = field(default_factory=Account)
 
+    @classmethod
+    def weighed(cls, name: str, weight: int) -> Outcome:
+        """Return an outcome without any stays, in which waiting counts ``weight`` times."""
+        return cls(name, Account(weight), Account(weight))
+
     def merge(self, other: Outcome) -> None:
         """Add the outcome of another recording."""
         self.recorded.merge(other.recorded)
@@ -109,6 +116,7 @@ class Replay:
     idle_ns: int
     loop_share: float
     wakes: int
+    weight: int = 1
 
     def merge(self, other: Replay) -> None:
         """Add the replay of another recording by the same policies."""
@@ -125,12 +133,17 @@ OPTIMUM = "optimum"
 
 
 def replay(
-    known: Known, costs: Costs, batches: Iterable[pa.RecordBatch], policies: dict[str, Make | None]
+    known: Known,
+    costs: Costs,
+    batches: Iterable[pa.RecordBatch],
+    policies: dict[str, Make | None],
+    weight: int = 1,
 ) -> Replay:
-    """Replay a recording by each of the policies."""
+    """Replay a recording by each of the policies; 1 ns of waiting counts ``weight`` ns."""
     reader = Reader(known, costs)
-    outcomes = {name: Outcome(name) for name in (*policies, OPTIMUM)}
-    runs = [_Run(outcomes[name], make, costs.halt_ns) for name, make in policies.items() if make]
+    outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
+    price_ns = weight * costs.halt_ns
+    runs = [_Run(outcomes[name], make, price_ns) for name, make in policies.items() if make]
     width_ns = max(1, -(-known.span_ns // BLOCKS))
     idle_ns = wakes = 0
     for part in chain((reader.demands(batch) for batch in batches), [reader.rest()]):
@@ -145,11 +158,11 @@ def replay(
                 for account in (outcomes[STOCK].recorded, outcomes[STOCK].earliest):
                     account.add(demands, demands.polled_ns, demands.halted, block)
             for account, arrival_ns in _ends(outcomes[OPTIMUM], demands):
-                halts = demands.cost_ns < arrival_ns
+                halts = weight * demands.cost_ns < arrival_ns
                 # Nobody comes: it halts. Nothing is lost by that.
                 halts |= ~demands.woken
                 account.add(demands, np.where(halts, 0, arrival_ns), halts, block)
-    return Replay(outcomes, known.span_ns, idle_ns, costs.loop_share, wakes)
+    return Replay(outcomes, known.span_ns, idle_ns, costs.loop_share, wakes, weight)
 
 
 def _ends(outcome: Outcome, demands: Demands) -> Iterator[tuple[Account, Ns]]:
@@ -160,8 +173,8 @@ def _ends(outcome: Outcome, demands: Demands) -> Iterator[tuple[Account, Ns]]:
 class _Run:
     """One policy, with a state for each CPU and each end of the bracket."""
 
-    def __init__(self, outcome: Outcome, make: Make, cost_ns: int) -> None:
-        self._outcome, self._make, self._cost_ns = outcome, make, cost_ns
+    def __init__(self, outcome: Outcome, make: Make, price_ns: int) -> None:
+        self._outcome, self._make, self._price_ns = outcome, make, price_ns
         self._policies: dict[tuple[int, int], Policy] = {}
 
     def add(self, cpu: int, demands: Demands, block: Ns) -> None:
@@ -169,7 +182,7 @@ class _Run:
         for end, (account, arrival_ns) in enumerate(_ends(self._outcome, demands)):
             policy = self._policies.get((cpu, end))
             if policy is None:
-                policy = self._policies[cpu, end] = self._make(self._cost_ns)
+                policy = self._policies[cpu, end] = self._make(self._price_ns)
             limit_ns = policy.limits(arrival_ns)
             account.add(demands, np.minimum(arrival_ns, limit_ns), arrival_ns > limit_ns, block)
 

@@ -17,7 +17,7 @@ from lightsleep.periods.source import is_recording, open_recording, watched, wri
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.demand import Costs, costs_of
-from lightsleep.replay.policies import STOCK, UNITS_NS, Make, parse
+from lightsleep.replay.policies import STOCK, UNITS_NS, WAIT_WEIGHT, Make, parse
 
 PARQUET = ".parquet"
 
@@ -64,18 +64,26 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     metavar="TIME",
     help="What a wakeup from a halt costs; without it the recording tells.",
 )
+@click.option(
+    "--wait-weight",
+    "weight",
+    type=click.IntRange(1, 100),
+    default=WAIT_WEIGHT,
+    show_default=True,
+    help="So many ns of CPU time is one ns of waiting worth.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def replay_command(
     recordings: tuple[Path, ...],
     policies: dict[str, Make | None],
     cost_ns: int | None,
+    weight: int,
     as_json: bool,
 ) -> None:
     """What other polling policies would have made of recorded idle periods.
 
     For each policy: how long tasks would have waited for CPUs to wake, how long CPUs would have
-    polled, and how much more that is than an optimum that knows the future would pay. One ns of
-    polling counts as much as one ns of waiting.
+    polled, and how much more that is than an optimum that knows the future would pay.
 
     A replay cannot know that a task which is woken earlier also answers earlier. Where two tasks
     wake each other in turn, figures are a range: from the times as recorded, to those with the
@@ -85,7 +93,7 @@ def replay_command(
     total: Replay | None = None
     costs = []
     for path in recordings:
-        cost, outcome = _replayed(path, policies, cost_ns)
+        cost, outcome = _replayed(path, policies, cost_ns, weight)
         costs.append((str(path), cost))
         if total is None:
             total = outcome
@@ -99,7 +107,7 @@ def replay_command(
 
 
 def _replayed(
-    path: Path, policies: dict[str, Make | None], cost_ns: int | None
+    path: Path, policies: dict[str, Make | None], cost_ns: int | None, weight: int
 ) -> tuple[Costs, Replay]:
     """Read a recording twice: for what wakeups cost, and for what each policy does with them."""
     if not is_recording(path):
@@ -120,4 +128,4 @@ def _replayed(
             )
         again = open_recording(table)
         with contextlib.closing(watched(again.known, again.batches)) as rows:
-            return costs, replay(again.known, costs, rows, policies)
+            return costs, replay(again.known, costs, rows, policies, weight)

@@ -6,7 +6,8 @@ learn from a period only once that period is over.
 
 - ``fixed:TIME`` polls for the same time in each period.
 - ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space. Its ceiling is
-  the module's default, and it takes the halt cost from the recording.
+  the module's default. Its price of a missed wakeup is the recording's halt cost, weighed as the
+  module weighs it.
 - ``haltpoll`` is the adaptive rule of the kernel's haltpoll governor, written from its
   documentation (Documentation/virt/guest-halt-polling.rst). A CPU polls for its own limit, then
   halts. When a wakeup ends a halt within ``guest_halt_poll_ns``, longer polling would have caught
@@ -30,8 +31,11 @@ from lightsleep.errors import LightsleepError
 
 Ns = npt.NDArray[np.int64]
 
-CEILING_NS = 200_000
-"""The module's default of poll_limit_us."""
+CEILING_NS = 10_000_000
+"""POLL_LIMIT_US_MAX of lightsleep.h: by default, the limit follows from the price alone."""
+
+WAIT_WEIGHT = 4
+"""WAIT_WEIGHT_DEFAULT of lightsleep_sysfs.c: what 1 ns of waiting is worth in ns of CPU time."""
 
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 STOCK = "stock"
@@ -58,11 +62,11 @@ class Fixed:
 class Lightsleep:
     """The module's policy."""
 
-    def __init__(self, halt_cost_ns: int) -> None:
+    def __init__(self, price_ns: int) -> None:
         """Start with nothing learned. Raises LightsleepError where there is no compiler."""
         from lightsleep.policy.binding import PollLimit  # needs cffi and a compiler
 
-        self._policy = PollLimit(halt_cost_ns, CEILING_NS)
+        self._policy = PollLimit(price_ns, CEILING_NS)
 
     def limits(self, idle_ns: Ns) -> Ns:
         """Learn from these periods; return the limit that each was given."""
@@ -101,7 +105,7 @@ class Haltpoll:
 
 
 Make = Callable[[int], Policy]
-"""Makes the policy of one CPU, where a wakeup from a halt costs so many ns."""
+"""Makes the policy of one CPU, where a missed wakeup is worth so many ns of CPU time."""
 
 
 def parse(names: str) -> dict[str, Make | None]:

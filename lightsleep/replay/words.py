@@ -33,17 +33,22 @@ def recommendation(replay: Replay) -> str:
     if saved.low_ns <= 0 or saved.ns < WORTH * replay.span_ns:
         return (
             "Keep what was recorded: no policy is shown to be better. The nearest is "
-            f"{best.name}, {_signed(saved.ns)} of waiting and polling together in "
+            f"{best.name}, {_signed(saved.ns)} of {_together(replay)} in "
             f"{seconds(replay.span_ns)} (95 % interval {_signed(saved.low_ns)} to "
             f"{_signed(saved.high_ns)})."
         )
     return (
         f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved {seconds(saved.ns)} of "
-        f"waiting and polling together (95 % interval {seconds(saved.low_ns)} to "
+        f"{_together(replay)} (95 % interval {seconds(saved.low_ns)} to "
         f"{seconds(saved.high_ns)}): tasks would have waited {_range(best, _waited)} instead of "
         f"{seconds(_waited(stock.recorded))}, and CPUs polled {_range(best, _polled)} instead of "
         f"{seconds(_polled(stock.recorded))}."
     )
+
+
+def _together(replay: Replay) -> str:
+    times = f", which counts {replay.weight} times," if replay.weight > 1 else ""
+    return f"waiting{times} and polling together"
 
 
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
@@ -76,8 +81,8 @@ def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -
     console.print(whole(table), crop=False)
     console.print(
         f"\nIn {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
-        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: polled and "
-        "waited above the optimum."
+        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
+        f"{_together(replay)}, above the optimum."
     )
     console.print(Text(recommendation(replay), "bold"))
     for note in notes(replay, costs):
@@ -145,6 +150,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
         "span_ns": replay.span_ns,
         "idle_ns": replay.idle_ns,
         "wakes": replay.wakes,
+        "wait_weight": replay.weight,
         "closed_loop_share": replay.loop_share,
         "recordings": [
             {"file": path, "halt_cost_ns": cost.halt_ns, "reference_ns": cost.reference_ns}
