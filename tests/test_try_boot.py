@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""As a user would, in a stock guest: scan, enable, status, try, disable; then all is as before."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lightsleep.compare.result import FORMAT
+from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.initramfs import GUEST_MODULES
+
+pytestmark = pytest.mark.boot
+
+ENOUGH_S = 300.0
+LIGHTSLEEP = ("python3", "-m", "lightsleep")
+
+INSTALL = f"""\
+    folder=/lib/modules/$(uname -r)/updates
+    mkdir -p $folder
+    cp {GUEST_MODULES}/cpuidle_lightsleep.ko $folder
+    depmod
+"""
+
+# Modules, files in /etc, and every setting of idle in sysfs; counters differ.
+STATE = """\
+    cut -d' ' -f1 /proc/modules | sort
+    find /etc -type f -exec md5sum {} + | sort
+    cd /sys/devices/system/cpu
+    grep -s . cpuidle/* cpu*/cpuidle/state*/disable
+    ls /sys/module
+"""
+
+# Kills try once the module is loaded, and waits until nobody holds the lock.
+KILL = """\
+    python3 -m lightsleep try -n 50 -- sleep 0.1 >/dev/null 2>&1 &
+    until [ -d /sys/module/cpuidle_lightsleep ]; do sleep 0.05; kill -0 $! || exit 99; done
+    kill -KILL $!
+    flock /run/lightsleep/lock true
+"""
+
+
+def shell(guest: Guest, script: str) -> str:
+    return guest.run(["bash", "-c", textwrap.dedent(script)], timeout_s=ENOUGH_S).stdout
+
+
+def said(guest: Guest, *words: str, status: int = 0) -> str:
+    done = guest.run([*LIGHTSLEEP, *words], timeout_s=ENOUGH_S, check=False)
+    assert done.rc == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def asked(guest: Guest, *words: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(said(guest, *words))
+    return document
+
+
+def test_a_user_tries_enables_and_disables() -> None:
+    with boot(Machine(accel="tcg"), "try", ENOUGH_S) as guest:
+        assert "is not installed" in said(guest, "scan")
+        shell(guest, INSTALL)
+        assert "can load (lightsleep enable)" in said(guest, "scan")
+        before = shell(guest, STATE)
+
+        done = said(guest, "enable", "lightsleep:adaptive:150us", "--persist")
+        assert "/etc/modules-load.d/lightsleep.conf" in done
+        status = asked(guest, "status", "--json")
+        assert status["active"]
+        assert status["at_boot"]
+        assert status["parameters"]["poll_limit_us"] == 150
+        assert [cpu["cpu"] for cpu in status["cpus"]] == [0, 1]
+        assert "pay" in said(guest, "status") or "too early" in said(guest, "status")
+        said(guest, "disable")
+        assert shell(guest, STATE) == before
+        said(guest, "disable", status=4)
+
+        command = ["perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000"]
+        options = ["-n", "6", "-s", "lightsleep", "--json", "-m", r"pipe_s=^([\d.]+)$"]
+        done = guest.run(
+            [*LIGHTSLEEP, "try", *options, "--", *command], timeout_s=ENOUGH_S, check=False
+        )
+        assert done.rc in (0, 1), done.stderr  # 1: on a busy host, the control may differ
+        result = json.loads(done.stdout)
+        jsonschema.validate(result, json.loads(FORMAT.described.read_text()))
+        shares = result["metrics"]["in_HALT_pct"]["samples"]
+        assert all(share == 0 for share in shares["as-is"])
+        assert all(share > 0 for share in result["metrics"]["polled_pct"]["samples"]["lightsleep"])
+        assert all(len(x) == 6 for x in result["metrics"]["pipe_s"]["samples"].values())
+        assert shell(guest, STATE) == before
+
+        shell(guest, KILL)
+        assert shell(guest, STATE) == before
