@@ -24,6 +24,7 @@ from lightsleep.scan.collect import collect
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
+COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
 OPTIONS, LOAD = change.OPTIONS_FILE, change.LOAD_FILE
 
 
@@ -278,15 +279,20 @@ def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
             f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {ENOUGH_POLLS // 4 - 1}",
             "too early",
         ),
-        (f"{PARAMETERS}/halt_cost_ns: 0", "not polling"),
+        (f"{PARAMETERS}/halt_cost_ns: 0", "unknown"),
         (f"{PARAMETERS}/mode: off", "not polling"),
+        (f"{COST}: 0", "unknown"),
+        (f"{COST}: 1000", "does not pay"),
+        (f"{COST}: 5000\n{PARAMETERS}/wait_weight: 4", "pays"),
+        (f"{COST}: 52000\n{PARAMETERS}/halt_cost_ns: 0", "pays"),
+        (f"{COST}: 0\nsys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: 0", "not polling"),
     ],
 )
 def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
     root = plant(unfold("lightsleep-guest", tmp_path), changes)
     found = pays(collect(root)[0])
     assert found.verdict == verdict
-    assert found.sentence.startswith("It ")
+    assert found.sentence.startswith(("It ", "Whether it pays is unknown"))
 
 
 def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whether lightsleep pays on this machine, from what its driver counted.
 
-A poll that ends with a wakeup (a hit) spares a halt. The driver has measured what a wakeup from a
-halt costs more than one from a poll. So the time saved is hits x that cost: time that wakers and
-the woken would have waited. A poll that ends without a wakeup is time polled in vain. It delays
-nothing, for the CPU was idle, but it uses power, and in a guest the host's CPU.
+A poll that ends with a wakeup (a hit) spares a halt. The driver knows for each CPU what a wakeup
+from a halt costs more than one from a poll. So the time saved is the sum over CPUs of hits x that
+cost: time that wakers and the woken would have waited. A poll that ends without a wakeup is time
+polled in vain. It delays nothing, for the CPU was idle, but it uses power, and in a guest the
+host's CPU.
 
-The rule: it pays if the time saved is at least the time polled in vain. The rate of exchange is 1,
-because both are times of one CPU. Where power is dear, or the host is overcommitted, ask for more.
+The rule: it pays if the time saved, times the driver's exchange rate (``wait_weight``), is at least
+the time polled in vain. A driver without that parameter is judged at a rate of 1.
 
-With fewer than ENOUGH_POLLS polls the counters say nothing yet. Nothing is polled while the cost is
-not known, or where the learned limit is 0 because polling does not pay: then nothing is lost.
+With fewer than ENOUGH_POLLS polls the counters say nothing yet. As long as no CPU knows a cost,
+nothing can be said about polls that there were.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from lightsleep.scan.model import Scan
+from lightsleep.scan.model import Lightsleep, PollStats, Scan
 
 ENOUGH_POLLS = 1000
+UNKNOWN_COST = "what a wakeup from a halt costs is not known"
 
 Verdict = Literal["pays", "does not pay", "too early", "not polling", "unknown"]
 
@@ -41,17 +43,14 @@ def pays(scan: Scan) -> Pays:
         return Pays("unknown", None, None, "Whether it pays is unknown: it shows no statistics.")
     if parameters.mode == "off":
         return Pays("not polling", None, None, "It does not poll: its mode is off.")
-    if not parameters.halt_cost_ns:
-        return Pays(
-            "not polling",
-            None,
-            None,
-            "It does not poll yet: it has not measured what a wakeup from a halt costs.",
-        )
     polls = sum(x.polls or 0 for x in counts)
     hits = sum(x.hits or 0 for x in counts)
     wasted_ns = sum(x.wasted_ns or 0 for x in counts)
-    saved_ns = hits * parameters.halt_cost_ns
+    saved_ns = sum((x.hits or 0) * _cost_ns(x, parameters) for x in counts)
+    if not any(_cost_ns(x, parameters) for x in counts):
+        if not polls:
+            return Pays("not polling", None, None, f"It does not poll yet: {UNKNOWN_COST}.")
+        return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {UNKNOWN_COST}.")
     if polls < ENOUGH_POLLS:
         return Pays(
             "too early",
@@ -59,13 +58,22 @@ def pays(scan: Scan) -> Pays:
             wasted_ns,
             f"It is too early to tell: {polls:,} polls, and {ENOUGH_POLLS:,} are needed.",
         )
+    weight = parameters.wait_weight or 1
     figures = (
-        f"{hits:,} polls spared a halt of {parameters.halt_cost_ns / 1000:,.0f} us each, "
-        f"{seconds(saved_ns)} in all, against {seconds(wasted_ns)} polled in vain"
+        f"{hits:,} polls spared a halt each, {seconds(saved_ns)} of waiting in all, against "
+        f"{seconds(wasted_ns)} polled in vain"
     )
-    if saved_ns >= wasted_ns:
+    if weight != 1:
+        figures += f" (a second of waiting counts as {weight} of polling)"
+    if saved_ns * weight >= wasted_ns:
         return Pays("pays", saved_ns, wasted_ns, f"It pays: {figures}.")
     return Pays("does not pay", saved_ns, wasted_ns, f"It does not pay: {figures}.")
+
+
+def _cost_ns(counts: PollStats, parameters: Lightsleep) -> int:
+    """Return what a halt costs on a CPU; older drivers know one cost for all."""
+    known = parameters.halt_cost_ns if counts.halt_cost_ns is None else counts.halt_cost_ns
+    return known or 0
 
 
 def seconds(time_ns: int) -> str:

@@ -249,6 +249,7 @@ def _poll_stats(tree: Tree, folder: str) -> PollStats | None:
         polled_ns=tree.number(f"{folder}/polled_ns"),
         wasted_ns=tree.number(f"{folder}/wasted_ns"),
         limit_ns=tree.number(f"{folder}/limit_ns"),
+        halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
     )
 
 
@@ -321,6 +322,7 @@ def _lightsleep(tree: Tree) -> Lightsleep | None:
         mode=tree.line(f"{folder}/mode"),
         poll_limit_us=tree.number(f"{folder}/poll_limit_us"),
         halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
+        wait_weight=tree.number(f"{folder}/wait_weight"),
     )
 
 

@@ -71,6 +71,8 @@ class PollStats:
     polled_ns: int | None
     wasted_ns: int | None
     limit_ns: int | None
+    halt_cost_ns: int | None
+    """What a wakeup from halt costs here, 0 where that is not known or polling does harm."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Lightsleep:
     mode: str | None
     poll_limit_us: int | None
     halt_cost_ns: int | None
+    wait_weight: int | None
 
 
 @dataclass(frozen=True)
