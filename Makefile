@@ -95,12 +95,13 @@ test: ## some tests: TEST='tests/test_stats.py -k median'
 check-quick: ## tests that boot and build no kernel
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -q -m 'not boot and not build'
+	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
 
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -v -m 'not more'
+	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
+	$(PYTHON) -m pytest -v -m '(boot or build) and not more'
 
 check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
