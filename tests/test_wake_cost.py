@@ -63,6 +63,28 @@ def test_sees_that_polling_does_harm(name: str) -> None:
         assert sum(upper < 0 for _, _, upper in found) >= 15
 
 
+def test_a_limit_that_is_too_low_does_not_justify_itself() -> None:
+    """Few polls catch a wakeup: polled cycles halt as well, and hide what a halt costs."""
+    cost_ns, limit_ns, hits = 100 * US, 60 * US, 0
+    rng = np.random.default_rng(3)
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 3)
+    periods = rng.choice([40 * US, 150 * US], 10_000, p=[0.3, 0.7]).tolist()
+    for period in periods:
+        halts = LIB.wake_cost_begin(wc, True)
+        caught = not halts and period <= limit_ns
+        hits += caught
+        LIB.wake_cost_end(wc, period + int(abs(rng.normal(0, 20e3))) + (0 if caught else cost_ns))
+    estimate = FFI.new("struct wake_cost_estimate *")
+    LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
+    assert estimate.cost_ns < cost_ns / 2
+    estimate.lower_ns = 1  # however sure of that it may be
+    assert not LIB.wake_cost_tells(estimate, len(periods), hits)
+    assert LIB.wake_cost_tells(estimate, len(periods), len(periods) * 3 // 4)
+    estimate.upper_ns = -1
+    assert LIB.wake_cost_tells(estimate, len(periods), hits), "harm is harm"
+
+
 def test_random_arrivals_say_nothing_where_halting_costs_nothing() -> None:
     def arrivals(rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.exponential(1e6, n)

@@ -78,6 +78,8 @@ enum idle_outcome {
  * @price_ns: what a missed wakeup counts; written by the worker
  * @estimate_jiffies: when @estimate was made; worker only
  * @estimate_count: after how many deliberate halts; worker only
+ * @seen_polls: @polls when the worker ran last; worker only
+ * @seen_hits: @hits by then; worker only
  * @minute_jiffies: when a minute of evidence began; worker only
  * @minute_count: deliberate halts by then; worker only
  * @harm_until: polling did harm, wait until these jiffies; worker only
@@ -115,6 +117,8 @@ struct lightsleep {
 	u64 price_ns;
 	unsigned long estimate_jiffies;
 	u32 estimate_count;
+	u64 seen_polls;
+	u64 seen_hits;
 	unsigned long minute_jiffies;
 	u32 minute_count;
 	unsigned long harm_until;

@@ -129,7 +129,7 @@ static void forget_old_evidence(struct lightsleep *ls, u32 count)
 	ls->minute_count = count;
 }
 
-static void decide(struct lightsleep *ls, const struct wake_cost_estimate *new)
+static void decide(struct lightsleep *ls, const struct wake_cost_estimate *new, bool tells)
 {
 	ls->estimate = *new;
 	if (new->upper_ns < 0) {
@@ -139,7 +139,7 @@ static void decide(struct lightsleep *ls, const struct wake_cost_estimate *new)
 	} else {
 		ls->harm_wait = 0;
 	}
-	WRITE_ONCE(ls->estimated, new->upper_ns < 0 || new->lower_ns > 0);
+	WRITE_ONCE(ls->estimated, tells);
 }
 
 /*
@@ -150,7 +150,12 @@ static void update_estimate(struct lightsleep *ls)
 {
 	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
 	u32 count = READ_ONCE(ls->wake_cost.count[WAKE_COST_HALTED]);
+	u64 polls = READ_ONCE(ls->polls) - ls->seen_polls;
+	u64 hits = READ_ONCE(ls->hits) - ls->seen_hits;
 	struct wake_cost_estimate new;
+
+	ls->seen_polls += polls;
+	ls->seen_hits += hits;
 
 	if (ls->harm_until) {
 		if (time_before(jiffies, ls->harm_until))
@@ -168,7 +173,7 @@ static void update_estimate(struct lightsleep *ls)
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ls->estimate_count = count;
 	ls->estimate_jiffies = jiffies;
-	decide(ls, &new);
+	decide(ls, &new, wake_cost_tells(&new, polls, hits));
 }
 
 static void update_prices(void)

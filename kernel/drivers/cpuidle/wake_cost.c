@@ -31,12 +31,16 @@
  *
  * The comparison is by assignment: a cycle that was to poll counts as polled
  * even if its poll expired and the CPU halted after all. Anything else would
- * compare short waits with long ones.
+ * compare short waits with long ones. The price: where few polls end with a
+ * wakeup, most polled cycles have a halt in them as well, and the difference is
+ * far below what a halt costs. A limit that is too low would justify itself
+ * that way. So a cost is believed only where three of four polls are hits.
  *
- * There are three answers. The interval is above zero: halting costs the
- * programs this much. It is below zero: polling does harm, for example because
+ * There are three answers. The interval is above zero, and most polls are hits:
+ * halting costs the programs this much. It is below zero: polling does harm, for example because
  * a hypervisor takes the core from the very task that the poll waits for. It
- * contains zero: the programs cannot tell, and halt_cost.c has to be asked.
+ * contains zero, or few polls are hits: the programs cannot tell, and halt_cost.c
+ * has to be asked.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -202,4 +206,17 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 					   WAKE_COST_PAIRS / 2 - WAKE_COST_MARGIN);
 	estimate->upper_ns = difference_at(slow_ns, fast_ns,
 					   WAKE_COST_PAIRS / 2 + WAKE_COST_MARGIN + 1);
+}
+
+/**
+ * wake_cost_tells - is the estimate an answer?
+ * @estimate: of the latest cycles
+ * @polls: polls in that time
+ * @hits: those that ended with a wakeup
+ *
+ * Return: true if polling does harm, or if halting costs what the estimate says.
+ */
+bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits)
+{
+	return estimate->upper_ns < 0 || (estimate->lower_ns > 0 && 4 * hits >= 3 * polls);
 }

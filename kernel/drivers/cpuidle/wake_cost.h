@@ -61,6 +61,7 @@ bool wake_cost_begin(struct wake_cost *wc, bool polls);
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
 void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
+bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits);
 
 /**
  * wake_cost_known - is there enough evidence for an estimate?
