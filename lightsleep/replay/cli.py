@@ -70,7 +70,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     type=click.IntRange(1, 100),
     default=WAIT_WEIGHT,
     show_default=True,
-    help="So many ns of CPU time is one ns of waiting worth.",
+    help="How many ns of CPU time one ns of waiting is worth.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def replay_command(

@@ -165,7 +165,6 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
 	u64 total_ns = usage[POLL_INDEX].time_ns + usage[HALT_INDEX].time_ns;
 	u64 residency_ns = total_ns - ls->seen_ns;
 	u64 cost_ns = lightsleep_halt_cost_ns(ls);
-
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 
 	ls->seen_ns = total_ns;
@@ -304,7 +303,7 @@ static int leave_halted(struct lightsleep *ls)
 	return HALT_INDEX;
 }
 
-/* Whose wish is it that this CPU polls, if not a latency QoS request's? */
+/* May this CPU halt although the governor chose POLL? Not where the user disabled HALT. */
 static bool may_halt(const struct lightsleep *ls)
 {
 	return is_free(ls) && !ls->dev.states_usage[HALT_INDEX].disable;

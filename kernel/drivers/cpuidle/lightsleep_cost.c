@@ -16,8 +16,8 @@
  * time the answer is the same, up to ten minutes.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
- * the cost times the parameter wait_weight: so many microseconds of otherwise idle
- * CPU time is a microsecond of waiting worth. The price follows the cost only where that
+ * the cost times the parameter wait_weight, which says how many microseconds of idle
+ * CPU time a microsecond of waiting is worth. The price follows the cost only where that
  * changed by more than an eighth: each change makes the policy begin a new account.
  *
  * Context: all but lightsleep_halt_cost_ns() in process context, serialised by cost_mutex.

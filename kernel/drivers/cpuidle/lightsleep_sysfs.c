@@ -102,7 +102,7 @@ static const struct kernel_param_ops wait_weight_ops = {
 	.get = param_get_uint,
 };
 module_param_cb(wait_weight, &wait_weight_ops, &wait_weight, 0644);
-MODULE_PARM_DESC(wait_weight, "a microsecond of waiting is worth so many of idle CPU time (1 to 100, default 4)");
+MODULE_PARM_DESC(wait_weight, "how many us of idle CPU time 1 us of waiting is worth (1 to 100, default 4)");
 
 static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 {
