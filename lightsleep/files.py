@@ -38,9 +38,10 @@ def same(path: Path, other: Path) -> bool:
     return _followed(path) == _followed(other)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replace the content of ``path`` by ``data``, making its folder where missing.
 
+    A file that was not there gets ``mode``, less what the umask takes away.
     Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
     Raises LightsleepError where the file cannot be written.
     """
@@ -51,7 +52,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         else:
             target = _followed(path)  # replaces what a link points to, not the link
             target.parent.mkdir(parents=True, exist_ok=True)
-            _replace(target, data, found)
+            _replace(target, data, found, mode)
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
 
@@ -61,8 +62,10 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
+def write_json(path: Path, document: dict[str, Any], mode: int = 0o666) -> None:
     """Write ``document`` to ``path`` so that a reader sees the old file or the whole new one.
+
+    A file that was not there gets ``mode``, as in write_bytes().
 
     Raises LightsleepError where the file cannot be written or a number is not finite.
     """
@@ -70,7 +73,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         text = json.dumps(document, indent=1, allow_nan=False)
     except ValueError as error:
         raise LightsleepError(f"cannot write {path}: {error}") from error
-    write_text(path, text + "\n")
+    write_bytes(path, f"{text}\n".encode(), mode)
 
 
 @contextlib.contextmanager
@@ -115,9 +118,9 @@ def _check_room(target: Path) -> None:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
 
-def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
+def _replace(target: Path, data: bytes, old: os.stat_result | None, mode: int) -> None:
     """Put a whole new file in the place of ``target``; it has the mode of the ``old`` one."""
-    mode = stat.S_IMODE(old.st_mode) if old else 0o666
+    mode = stat.S_IMODE(old.st_mode) if old else mode
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
     with contextlib.ExitStack() as on_failure:

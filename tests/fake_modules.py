@@ -3,8 +3,10 @@
 
 Each module is a folder in sys/module with its parameters; the drivers bind and go as theirs do. A
 module named in the file ``refused`` of the folder cannot be loaded, one in ``busy`` not unloaded.
+The file ``slow`` holds how many seconds each takes when it is half done.
 """
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -17,7 +19,6 @@ LOAD = """\
 name=$(basename "$1" .ko)
 shift
 grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
-[ -e ROOT/slow ] && { >ROOT/started; sleep "$(cat ROOT/slow)"; }
 here=ROOT/sys/module/$name
 idle=ROOT/sys/devices/system/cpu/cpuidle
 mkdir -p "$here/parameters"
@@ -36,6 +37,7 @@ esac
 for parameter; do
 	echo "${parameter#*=}" >"$here/parameters/${parameter%%=*}"
 done
+[ -e ROOT/slow ] && { >ROOT/started; sleep "$(cat ROOT/slow)"; }
 echo live >"$here/initstate"
 """
 
@@ -44,6 +46,7 @@ UNLOAD = """\
 grep -qsx "$1" ROOT/busy && { echo "rmmod: ERROR: Module $1 is in use" >&2; exit 1; }
 [ -d ROOT/sys/module/$1 ] || exit 1
 rm -r ROOT/sys/module/$1
+[ -e ROOT/slow ] && { >ROOT/started; sleep "$(cat ROOT/slow)"; }
 echo none >ROOT/sys/devices/system/cpu/cpuidle/current_driver
 if [ -e ROOT/governor_before ] && [ "$1" = cpuidle_haltpoll ]; then
 	cat ROOT/governor_before >ROOT/sys/devices/system/cpu/cpuidle/current_governor
@@ -72,3 +75,11 @@ def snapshot(root: Path) -> dict[str, str]:
         for file in sorted(root.rglob("*"))
         if file.is_file() and not file.is_relative_to(root / "run/lightsleep")
     }
+
+
+def wait_for_the_guardian(root: Path) -> None:
+    """Wait until nobody holds the lock; it and its folder may not be there yet."""
+    file = root / "run/lightsleep/lock"
+    if file.exists():
+        with file.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 """Borrowed modules and files, and what is kept of them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import sys, time
 from pathlib import Path
 from lightsleep.settings import loan
 root = Path(sys.argv[1])
-with loan.borrow(root, "try") as borrowed:
+with loan.orderly_end(), loan.borrow(root, "try") as borrowed:
     borrowed.load("cpuidle_lightsleep", ["modprobe", "cpuidle_lightsleep", "mode=fixed"])
     borrowed.write(root / "etc/modprobe.d/lightsleep.conf", "options\\n")
     borrowed.write(root / "etc/modules-load.d/lightsleep.conf", "name\\n")
@@ -48,6 +49,13 @@ def options(root: Path) -> Path:
 
 def loaded(root: Path) -> bool:
     return (root / "sys/module" / NAME / "initstate").exists()
+
+
+def wait_until_there(file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_module_is_loaded_until_the_end(root: Path) -> None:
@@ -85,21 +93,40 @@ def test_sigkill_unloads_and_removes(root: Path) -> None:
         time.sleep(0.02)
 
 
-def test_sigkill_while_the_module_is_being_loaded(root: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("sent_to", ["process", "group"])
+def test_killed_while_the_module_is_half_loaded(
+    root: Path, number: signal.Signals, sent_to: str
+) -> None:
+    """A terminal signals the whole group of processes."""
     before = fake_modules.snapshot(root)
-    plant(root, "slow: 1")
-    with subprocess.Popen([sys.executable, "-c", BORROWER, str(root)]) as process:
-        deadline = time.monotonic() + 60
-        while not (root / "started").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+    plant(root, "slow: 0.5")
+    with subprocess.Popen(
+        [sys.executable, "-c", BORROWER, str(root)], stderr=subprocess.DEVNULL, process_group=0
+    ) as process:
+        wait_until_there(root / "started")
+        {"process": os.kill, "group": os.killpg}[sent_to](process.pid, number)
         process.wait()
-    time.sleep(1.5)  # the command outlives the borrower
-    with loan.borrow(root):  # as soon as the guardian is done
-        assert not loaded(root)
-    (root / "slow").unlink()
-    (root / "started").unlink()
+    fake_modules.wait_for_the_guardian(root)
+    for name in ("slow", "started"):
+        (root / name).unlink()
+    assert fake_modules.snapshot(root) == before
+
+
+def test_killed_while_the_module_is_half_unloaded(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    script = BORROWER.replace("time.sleep(1000)", "borrowed.restore()")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(root)], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stdout.read(1)
+        plant(root, "slow: 0.5")
+        wait_until_there(root / "started")
+        process.send_signal(signal.SIGHUP)
+    fake_modules.wait_for_the_guardian(root)
+    for name in ("slow", "started"):
+        (root / name).unlink()
     assert fake_modules.snapshot(root) == before
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try on a machine in a folder: commands that tell under which setting they run."""
 
-import fcntl
 import json
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -87,6 +87,7 @@ def test_the_setting_holds_during_the_command_and_never_else(root: Path, tmp_pat
     assert len(document["protocol"]["order"]) == 6 + document["protocol"]["warmup"]
     assert fake_modules.snapshot(root) == before
     assert load(file, FORMAT).to_json() == document
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600  # the command may hold a password
 
 
 def test_the_last_line_names_the_winner(root: Path) -> None:
@@ -275,16 +276,8 @@ def test_killed_at_random_moments(root: Path, number: signal.Signals) -> None:
         time.sleep(rng.uniform(0.3, 3.0))
         process.send_signal(number)
         assert process.wait(60) != 0
-        wait_for_the_guardian(root)
+        fake_modules.wait_for_the_guardian(root)
         assert fake_modules.snapshot(root) == before
-
-
-def wait_for_the_guardian(root: Path) -> None:
-    """Wait until nobody holds the lock; it and its folder may not be there yet."""
-    file = root / "run/lightsleep/lock"
-    if file.exists():
-        with file.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 # Metrics.

@@ -136,29 +136,35 @@ def read_module(root: Path, name: str) -> Value:
 def write_module(_root: Path, name: str, value: Value, held: Held = ()) -> None:
     """Unload a module, or load it by the command ``value``.
 
-    The command outlives a borrower that is killed. It holds the borrower's end of the pipe, so
-    that the guardian does not look before the command has ended.
+    The command runs to its end whatever ends the process that started it: half a load is no
+    setting that could be set back. So no signal of a terminal reaches the command, nothing kills it
+    before MODULE_S, and what it says goes to a file, not to a pipe that could break. It holds the
+    borrower's end of the pipe, so that the guardian does not look before it has ended.
     """
     argv = ["rmmod", name] if value is None else shlex.split(value)
     if not loads(argv, name) and value is not None:
         raise OSError(errno.EINVAL, f"{value!r} does not load {name}")
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=MODULE_S,
-            pass_fds=held,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(errno.ETIMEDOUT, f"{argv[0]} did not end in {MODULE_S} s") from error
-    except FileNotFoundError as error:
-        # Not ENOENT, which would say that the module is gone.
-        raise OSError(errno.EINVAL, f"there is no command {argv[0]}") from error
-    if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[-500:]
-        raise OSError(errno.EIO, said or f"{argv[0]} failed with status {done.returncode}")
+    with open(os.memfd_create("said"), "r+b") as said:  # noqa: PTH123 (a descriptor)
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=held,
+                process_group=0,
+            )
+            status = process.wait(MODULE_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise OSError(errno.ETIMEDOUT, f"{argv[0]} did not end in {MODULE_S} s") from error
+        except FileNotFoundError as error:
+            # Not ENOENT, which would say that the module is gone.
+            raise OSError(errno.EINVAL, f"there is no command {argv[0]}") from error
+        said.seek(0)
+        told = " ".join(said.read().decode(errors="replace").split())[-500:]
+    if status:
+        raise OSError(errno.EIO, told or f"{argv[0]} failed with status {status}")
 
 
 def loads(argv: list[str], name: str) -> bool:

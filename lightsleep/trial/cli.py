@@ -29,6 +29,9 @@ BASELINE = "as-is"
 CONTROL = "as-is-again"
 ROUNDS = 10
 
+PRIVATE = 0o600
+"""Mode of a result: it names the command with all its words."""
+
 
 @click.command("try", context_settings={"ignore_unknown_options": True})
 @click.option(
@@ -114,7 +117,7 @@ def try_settings(
     if not done:
         raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
     outcome = verdict.judge(result)
-    with written(*([lambda: write_json(output, result.to_json())] if output else [])):
+    with written(*([lambda: write_json(output, result.to_json(), PRIVATE)] if output else [])):
         _show(result, outcome, as_json)
     for note in notes:
         click.echo(f"note: {note}", err=True)
