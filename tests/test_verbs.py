@@ -12,8 +12,6 @@ from click.testing import CliRunner
 from lightsleep.cli import VERBS, main
 from lightsleep.lab.cli import lab
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
 PROGRAM = """
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))
@@ -71,14 +69,3 @@ def test_no_line_of_help_is_cut() -> None:
     for arguments in ([], ["lab"]):
         text = CliRunner().invoke(main, [*arguments, "--help"], env={"COLUMNS": "80"}).output
         assert "..." not in text.partition("Commands:")[2]
-
-
-def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, SCRIPTS / "man_pages.py", tmp_path], check=True)
-    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.1")}
-    assert pages.keys() == {"lightsleep", *(f"lightsleep-{verb}" for verb in VERBS)} | {
-        f"lightsleep-lab-{name}" for name in lab.commands
-    }
-    for page in pages.values():
-        (name,) = re.findall(r"^\.SH NAME\n(.*)$", page, re.MULTILINE)
-        assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)
