@@ -17,6 +17,7 @@ import click
 
 from lightsleep import __version__
 from lightsleep.errors import LightsleepError
+from lightsleep.sources import kernel_sources
 
 # verb -> (module, name of its click command, one-line help)
 VERBS = {
@@ -106,7 +107,7 @@ def _packages_named() -> Iterator[None]:
             raise
         raise LightsleepError(
             f"this command needs the Python package {package}, which is not installed: run "
-            "pip install -e '.[lab]' in lightsleep's source tree"
+            "pip install 'lightsleep[lab]'"
         ) from error
 
 
@@ -145,7 +146,21 @@ class VerbGroup(click.Group):
             formatter.write_dl([(verb, text) for verb, (_, _, text) in VERBS.items()])
 
 
+def _print_sources(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(kernel_sources())
+        ctx.exit()
+
+
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
+@click.option(
+    "--sources",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_sources,
+    help="Print the folder of the kernel modules' sources, for make -C.",
+)
 def main() -> None:
     """Idle Linux CPUs that wake in the time the hardware needs."""

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the kernel part of this project is: beside the package, and in no installed one."""
+"""Where the kernel part of this project is: in the package, where a clone has a link to it."""
 
 import subprocess
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
 
-KERNEL = Path(__file__).parents[1] / "kernel"
+LINK = Path(__file__).parent / "kernel"
+KERNEL = LINK.resolve()
+DKMS_INSTALL = 'make -C "$(lightsleep --sources)" dkms-install'
+"""The command that installs the modules from there, however lightsleep was installed."""
 
 
 def kernel_sources() -> Path:
-    """Return the folder. Raises LightsleepError where only the Python package is installed."""
-    # Somebody else's package may be called kernel.
+    """Return the folder. Raises LightsleepError where the package is incomplete."""
     if not (KERNEL / "Kbuild").is_file():
         raise LightsleepError(
-            f"this command needs lightsleep's kernel sources, and {KERNEL} does not exist: an "
-            "installed package does not contain them; in the source tree, run "
-            "pip install -e '.[lab]'"
+            f"this command needs lightsleep's kernel sources, and {KERNEL} does not exist: "
+            "lightsleep is installed incompletely here; install it again with "
+            "pip install '.[lab]' in the source tree"
         )
     return KERNEL
 
@@ -26,6 +28,8 @@ def commit() -> str | None:
 
     None where nothing tells: in an installed package, or without git.
     """
+    if not LINK.is_symlink():
+        return None  # a repository around it is somebody else's
     command = ["git", "-C", str(KERNEL), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)

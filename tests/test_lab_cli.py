@@ -101,7 +101,7 @@ def test_a_control_that_differs_fails_the_run_and_loses_nothing(
     "arguments",
     [["compare", "idle"], ["shell"], ["build", "6.12-series"], ["series", "6.12", "out"]],
 )
-def test_an_installed_package_lacks_the_kernel_part(
+def test_an_incomplete_package_says_so(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sources, "KERNEL", tmp_path / "site-packages/kernel")
@@ -109,7 +109,7 @@ def test_an_installed_package_lacks_the_kernel_part(
     assert result.exit_code == 1
     said = " ".join(result.output.split())
     assert "site-packages/kernel" in said
-    assert "pip install -e '.[lab]'" in said
+    assert "pip install '.[lab]'" in said
 
 
 def test_what_needs_no_kernel_part_does_without(

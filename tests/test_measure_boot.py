@@ -14,6 +14,7 @@ import pytest
 
 from lightsleep.lab.guest import Guest, Machine, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.sources import DKMS_INSTALL
 
 pytestmark = pytest.mark.boot
 
@@ -157,7 +158,7 @@ def test_without_a_module_user_space_measures(booted_guest: Guest) -> None:
     assert "--load" in refused.stderr
     refused = booted_guest.run([*MEASURE, "--load"], check=False)
     assert refused.rc == 1
-    assert "make -C kernel dkms-install LIGHTSLEEP_TOOLS=1" in " ".join(refused.stderr.split())
+    assert f"{DKMS_INSTALL} LIGHTSLEEP_TOOLS=1" in " ".join(refused.stderr.split())
     document = measured(booted_guest, "-n", "20", "-c", "1")
     assert document["mode"] == "userspace"
     assert "is not loaded" in document["notes"][0]

@@ -513,8 +513,8 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
     assert "cannot build test_cpuidle_latency" in run("--load").output
     monkeypatch.setattr(sources, "KERNEL", bare / "nowhere")
     said = " ".join(run("--load").output.split())
-    dkms = "make -C kernel dkms-install LIGHTSLEEP_TOOLS=1"
-    for way_out in ("pip install -e '.[lab]'", dkms, "--mode userspace"):
+    dkms = f"{sources.DKMS_INSTALL} LIGHTSLEEP_TOOLS=1"
+    for way_out in ("pip install '.[lab]'", dkms, "--mode userspace"):
         assert way_out in said
 
 

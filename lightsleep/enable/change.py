@@ -24,6 +24,7 @@ from lightsleep.scan.loading import MODULE
 from lightsleep.settings import guardian, loan
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload, plan
+from lightsleep.sources import DKMS_INSTALL
 
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
 OPTIONS_FILE = "etc/modprobe.d/lightsleep.conf"
@@ -87,7 +88,7 @@ def enable(
     if persist and not scan.loading.installed and not scan.loading.built_in:
         raise LightsleepError(
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
-            "it: make -C kernel dkms-install"
+            f"it: {DKMS_INSTALL}"
         )
     _check_files(root, files)
     did = []

@@ -17,6 +17,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, host
 from lightsleep.lab.config import DRIVERS, USEFUL_DRIVERS
 from lightsleep.lab.roots import GuestRoot, KernelTree
+from lightsleep.sources import KERNEL
 
 GUEST_FILES = Path(__file__).parent / "inside"
 GUEST_MODULES = "/usr/lib/lightsleep/modules"
@@ -70,7 +71,8 @@ def copy_module(source: Path, folder: Path) -> str:
 def package_files() -> list[Path]:
     """Return the files of the lightsleep package that guests get."""
     root = Path(lightsleep.__file__).parent
-    return sorted(x for x in root.rglob("*") if x.is_file() and "__pycache__" not in x.parts)
+    files = (x for x in root.rglob("*") if x.is_file() and "__pycache__" not in x.parts)
+    return sorted(x for x in files if KERNEL not in x.parents)  # modules reach it built
 
 
 def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Path:

@@ -14,7 +14,7 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
-from lightsleep.sources import kernel_sources
+from lightsleep.sources import DKMS_INSTALL, kernel_sources
 
 NAME = "test_cpuidle_latency"
 HEADERS = Path("/lib/modules")
@@ -99,7 +99,7 @@ def _build(folder: Path) -> Path:
     except LightsleepError as error:
         raise NoModule(
             f"{NAME} is not installed, and cannot be built",
-            f"{error.message}, or make -C kernel dkms-install LIGHTSLEEP_TOOLS=1",
+            f"{error.message}, or {DKMS_INSTALL} LIGHTSLEEP_TOOLS=1",
         ) from error
     if not (headers / "Makefile").exists():
         raise NoModule(

@@ -19,10 +19,11 @@ import cffi
 import numpy as np
 import numpy.typing as npt
 
+from lightsleep import sources
 from lightsleep.errors import LightsleepError
 
 HERE = Path(__file__).parent
-KERNEL = HERE.parents[1] / "kernel" / "drivers" / "cpuidle"
+KERNEL = sources.KERNEL / "drivers" / "cpuidle"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
 
 # A program that reads PERIODs and writes the struct poll_limit after each.
@@ -37,25 +38,21 @@ def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
     compile_kernel_files([source, KERNEL / "poll_limit.c"], target, flags)
 
 
-def compile_kernel_files(sources: Sequence[Path], target: Path, flags: Sequence[str]) -> None:
+def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[str]) -> None:
     """Compile files, some of the kernel's among them, into ``target``.
 
     Uses ``$CC``, or cc. Raises LightsleepError without a compiler, without the kernel sources, or
     with what the compiler had to say.
     """
-    for source in sources:
-        if source.parent == KERNEL and not source.exists():
-            raise LightsleepError(f"{source} is missing: run this in a checkout of lightsleep")
+    sources.kernel_sources()
     compiler = os.environ.get("CC", "cc")
     command = [compiler, "-std=gnu11", *WARNINGS, f"-I{HERE / 'shim'}", f"-I{KERNEL}", *flags]
     try:
-        subprocess.run(
-            [*command, "-o", target, *sources], check=True, capture_output=True, text=True
-        )
+        subprocess.run([*command, "-o", target, *files], check=True, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise LightsleepError(f"no C compiler named {compiler}: install one or set CC") from error
     except subprocess.CalledProcessError as error:
-        raise LightsleepError(f"cannot compile {sources[-1].name}:\n{error.stderr}") from error
+        raise LightsleepError(f"cannot compile {files[-1].name}:\n{error.stderr}") from error
 
 
 @functools.cache

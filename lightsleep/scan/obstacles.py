@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from lightsleep.scan import explain, facts
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Scan
+from lightsleep.sources import DKMS_INSTALL
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _not_built(scan: Scan) -> Told:
         return None
     release = scan.kernel.release or "unknown"
     what = f"{MODULE} is not installed for kernel {release}"
-    build = "In lightsleep's sources, run: make -C kernel dkms-install"
+    build = f"Install the package lightsleep-dkms, or run: sudo {DKMS_INSTALL}"
     if here.headers:
         return what, f"{build}."
     return (

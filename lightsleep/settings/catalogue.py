@@ -23,6 +23,7 @@ from lightsleep.scan.collect import CPU_DIR
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
+from lightsleep.sources import DKMS_INSTALL
 
 HALTPOLL = "cpuidle_haltpoll"
 MODES = ("adaptive", "fixed", "off")
@@ -225,7 +226,7 @@ def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
         if not scan.loading.installed:
             raise around.refuse(
                 f"{MODULE} was loaded from a file, so it could not be loaded again afterwards; "
-                "install it (make -C kernel dkms-install)"
+                f"install it ({DKMS_INSTALL})"
             )
         reload += [f"mode={scan.lightsleep.mode}"] if scan.lightsleep.mode else []
         limit_us = scan.lightsleep.poll_limit_us
