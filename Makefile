@@ -29,7 +29,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo kernel series test check check-quick check-more lint results bench-policy man clean clean-cache
+.PHONY: help demo kernel series test check check-quick check-more lint results bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -118,6 +118,11 @@ bench-policy: ## the polling policy beside other rules, and what an update of it
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json
 	$(PYTHON) benchmarks/poll_limit_instructions.py
+
+bench-replay: ## how fast lightsleep replay is, and how much memory it takes
+	$(call packages,python3 python3-venv gcc libc6-dev)
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) benchmarks/replay.py $(OUT)/replay.json
 
 man: ## man pages of the command-line tool, in out/man
 	$(call packages,python3 python3-venv)

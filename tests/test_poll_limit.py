@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from poll_limit_model import Model
 
 from lightsleep.errors import LightsleepError
 from lightsleep.policy import binding
 from lightsleep.policy.binding import PollLimit
 from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns, polled_share
+from lightsleep.policy.model import Model
 from lightsleep.policy.patterns import PATTERNS, exponential, mixture, periodic, trace
 
 WARMUP = 16  # halt costs

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -16,13 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightsleep.periods.build import Row
+from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Known
 from lightsleep.periods.source import as_batch, open_recording, write_parquet
+from lightsleep.replay import engine as engine_module
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
+from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
+from lightsleep.replay.tally import Stays, Tally
 from lightsleep.sources import KERNEL
 
 PIPE = Path(__file__).parent / "fixtures" / "record" / "pipe.txt.gz"
@@ -95,6 +101,75 @@ def test_lightsleep_is_the_module_s_own_policy() -> None:
     policy = make(40_000)
     found = np.concatenate([policy.limits(idle_ns[:1234]), policy.limits(idle_ns[1234:])])
     assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+
+
+some_stays = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 400_000), st.integers(0, 10**10)),
+        st.integers(0, 10**6),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=300,
+)
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(some_stays, st.integers(1, 100), st.integers(0, 200_000))
+def test_compiled_and_python_give_the_same_to_the_last_digit(
+    drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int
+) -> None:
+    idle_ns, costs_ns, woken = (np.array(x) for x in zip(*drawn, strict=True))
+    block = np.arange(len(drawn)) * 20 // len(drawn)
+    cost_ns = np.where(woken, costs_ns, 0)
+    stays = Stays(
+        idle_ns=idle_ns,
+        cost_ns=cost_ns,
+        bucket=bucket(cost_ns).astype(np.uint16),
+        woken=woken,
+        block=block.astype(np.uint8),
+    )
+    engines = (CompiledEngine(), PythonEngine())
+    for name, make in parse("lightsleep,haltpoll,fixed:100us").items():
+        assert make
+        tallies = (Tally(), Tally())
+        for engine, tally in zip(engines, tallies, strict=True):
+            runner = engine.runner(make(weight * halt_ns))
+            for part in (slice(None, 100), slice(100, None)):
+                columns = (getattr(stays, x.name)[part] for x in dataclasses.fields(stays))
+                runner.run(Stays(*columns), weight, tally)
+        assert (tallies[0].data == tallies[1].data).all(), name
+        assert tallies[0]["stays"] == len(drawn)
+    polled_ns, halted = np.minimum(idle_ns, 7000), idle_ns > 7000
+    for name in ("optimum", "given"):
+        tallies = (Tally(), Tally())
+        for engine, tally in zip(engines, tallies, strict=True):
+            if name == "optimum":
+                engine.optimum(stays, weight, tally)
+            else:
+                engine.given(stays, polled_ns, halted, weight, tally)
+        assert (tallies[0].data == tallies[1].data).all(), name
+
+
+def test_without_a_compiler_it_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for cached in (engine_module.engine, engine_module._library):
+        cached.cache_clear()
+    try:
+        found, why = engine_module.engine()
+        assert isinstance(found, PythonEngine)
+        assert why
+        assert "no C compiler named no-such-compiler" in why
+        done = run(PIPE, "--policies", "lightsleep")
+        assert done.exit_code == 0
+        assert "no C compiler named no-such-compiler" in " ".join(done.stdout.split())
+    finally:
+        for cached in (engine_module.engine, engine_module._library):
+            cached.cache_clear()
 
 
 def test_the_defaults_are_the_module_s() -> None:
@@ -195,9 +270,24 @@ def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]
     return rows
 
 
-def replayed(batches: list[pa.RecordBatch]) -> Replay:
+def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
     costs = Costs(5_000.0, {HALT: 40_000.0}, 40_000, np.array([7 << 32 | 8, 8 << 32 | 7]), 0.5)
-    return replay(known(), costs, batches, POLICIES)
+    return replay(known(), costs, batches, POLICIES, engine=engine)
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(rows_of_cpus)
+def test_compiled_and_python_make_the_same_stays(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+) -> None:
+    batches = [as_batch("host", made(drawn)), as_batch("host", [period(10**6, 50, cpu=0)])]
+    compiled, python = (replayed(batches, x) for x in (CompiledEngine(), PythonEngine()))
+    assert (compiled.idle_ns, compiled.wakes) == (python.idle_ns, python.wakes)
+    for name, outcome in compiled.outcomes.items():
+        other = python.outcomes[name]
+        assert (outcome.recorded.tally.data == other.recorded.tally.data).all()
+        assert (outcome.earliest.tally.data == other.earliest.tally.data).all()
 
 
 @settings(max_examples=60)
@@ -213,8 +303,7 @@ def test_no_cut_of_the_data_changes_a_figure(
             (outcome.recorded, cut.outcomes[name].recorded),
             (outcome.earliest, cut.outcomes[name].earliest),
         ):
-            assert a.to_json() == b.to_json()
-            assert (a.paid == b.paid).all()
+            assert (a.tally.data == b.tally.data).all()
 
 
 @settings(max_examples=60)
@@ -237,7 +326,7 @@ def test_a_fixed_limit_by_hand() -> None:
         known(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
     ).outcomes["f"]
     account = outcome.recorded
-    assert (account.hits, account.in_vain, account.stays) == (1, 2, 3)
+    assert [account.tally[x] for x in ("hits", "in_vain", "stays")] == [1, 2, 3]
     assert account.polled_ns == (50 + 0 + 50) * US
     assert account.waits.total_ns == 40 * US
     assert account.paid_ns == 140 * US
@@ -278,7 +367,7 @@ def test_waiting_counts_as_often_as_its_weight_says() -> None:
         saved = gain(outcome.outcomes["fixed:100us"], outcome.outcomes[STOCK])
         assert saved.ns == 999 * (weight * 40 - 100) * US
         assert words.recommendation(outcome).startswith("Try") == worth
-        assert (outcome.outcomes[OPTIMUM].recorded.hits > 0) == worth
+        assert (outcome.outcomes[OPTIMUM].recorded.tally["hits"] > 0) == worth
 
 
 def run(*arguments: object) -> Result:
@@ -304,6 +393,18 @@ def test_a_real_recording(tmp_path: Path) -> None:
     shown = run(table, "--policies", policies, "--halt-cost", "50us").stdout
     assert "haltpoll" in shown
     assert "closed loops" in shown
+
+
+def test_more_processes_give_the_same(tmp_path: Path) -> None:
+    table = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    recording = open_recording(table)
+    costs = costs_of(recording.known, recording.batches)
+    assert costs
+    one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
+    assert one.wakes == two.wakes > 0
+    assert words.to_json(one, []) == words.to_json(two, [])
 
 
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:

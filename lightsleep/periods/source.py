@@ -74,14 +74,14 @@ def is_recording(path: Path) -> bool:
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
 
 
-def open_recording(path: Path) -> Recording:
-    """Open a recording of any kind.
+def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recording:
+    """Open a recording of any kind. Of a table, only ``columns`` are read.
 
     Raises LightsleepError where it is none, at once or while its batches are read.
     """
     head = _head(path)
     if head.startswith(PARQUET):
-        return _parquet(path)
+        return _parquet(path, columns)
     known = _described(path)
     return Recording(known, _batches(path, head, known))
 
@@ -294,7 +294,7 @@ FORMAT: Format[dict[str, Any]] = Format(
 )
 
 
-def _parquet(path: Path) -> Recording:
+def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
     try:
         file = pq.ParquetFile(path)
         found = file.schema_arrow
@@ -304,11 +304,13 @@ def _parquet(path: Path) -> Recording:
         known = Known.from_json(json.loads(document))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
-    return Recording(known, _parquet_batches(path, file))
+    return Recording(known, _parquet_batches(path, file, columns))
 
 
-def _parquet_batches(path: Path, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(
+    path: Path, file: pq.ParquetFile, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
     try:
-        yield from file.iter_batches(batch_size=ROWS)
+        yield from file.iter_batches(batch_size=ROWS, columns=columns)
     except (pa.ArrowException, OSError) as error:
         raise LightsleepError(f"{path}: damaged: {error}") from error

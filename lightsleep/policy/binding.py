@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
+import re
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from lightsleep import sources
 from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache
 
 HERE = Path(__file__).parent
 KERNEL = sources.KERNEL / "drivers" / "cpuidle"
@@ -55,23 +57,46 @@ def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[st
         raise LightsleepError(f"cannot compile {files[-1].name}:\n{error.stderr}") from error
 
 
+def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path:
+    """Return a library that is compiled from these files at its first use, and kept in the cache.
+
+    It is compiled anew when a file of theirs, or a header beside them, changes. Raises
+    LightsleepError as compile_kernel_files() does, and where the cache cannot be written.
+    """
+    headers = (x for folder in {x.parent for x in sources} for x in folder.glob("*.h"))
+    missing = [x for x in sources if not x.exists()]
+    parts = [] if missing else [x.read_bytes() for x in (*sources, *sorted(headers))]
+    compiler = os.environ.get("CC", "cc")
+    target = f"{name}.so"
+
+    def build(scratch: Path) -> None:
+        compile_kernel_files(sources, scratch / target, ("-O3", "-shared", "-fPIC", *flags))
+
+    key = cache.digest(compiler, platform.machine(), *flags, *parts)
+    return cache.entry(f"library-{name}-{key}", build, needs_mb=10) / target
+
+
+def declarations(header: Path) -> str:
+    """Return what a header declares, as cffi reads it."""
+    lines = header.read_text(encoding="utf-8").splitlines()
+    return "\n".join(x for x in lines if not x.startswith("#") or re.search(r"S\t\d+$", x))
+
+
 @functools.cache
 def library() -> tuple[Any, Any]:
     """Return cffi's view of poll_limit.h and the loaded library. Raises LightsleepError."""
-    header = (KERNEL / "poll_limit.h").read_text(encoding="utf-8").splitlines()
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
     ffi.cdef(
-        "\n".join(line for line in header if not line.startswith("#") or "BUCKETS\t" in line)
+        declarations(KERNEL / "poll_limit.h")
         + """
         void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
                                const u64 *idle_ns, u64 *limit_ns, size_t periods);
         """
     )
-    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
-        target = Path(folder) / "poll_limit.so"
-        compile_policy(HERE / "replay.c", target, ("-O2", "-shared", "-fPIC"))
-        return ffi, ffi.dlopen(str(target))
+    return ffi, ffi.dlopen(
+        str(shared_library("poll-limit", [HERE / "replay.c", KERNEL / "poll_limit.c"]))
+    )
 
 
 class PollLimit:

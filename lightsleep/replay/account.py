@@ -17,74 +17,63 @@ can be trusted to come again.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lightsleep.periods.lost import Wakes
 from lightsleep.periods.model import Known
-from lightsleep.replay.demand import Costs, Demands, Reader
-from lightsleep.replay.policies import STOCK, Make, Ns, Policy
+from lightsleep.replay.demand import BLOCKS, Costs
+from lightsleep.replay.engine import Engine, Runner
+from lightsleep.replay.engine import engine as fastest
+from lightsleep.replay.policies import STOCK, Make
+from lightsleep.replay.tally import Stays, Tally
 
-BLOCKS = 20
 T_19 = 2.093
 """The 97.5 % quantile of Student's t with BLOCKS - 1 degrees of freedom."""
 
 
 @dataclass
 class Account:
-    """What one policy did with all stays; times in ns, ``paid`` by block."""
+    """What one policy did with all stays; 1 ns of waiting counts ``weight`` ns."""
 
     weight: int = 1
-    stays: int = 0
-    hits: int = 0
-    in_vain: int = 0
-    polled_ns: int = 0
-    waits: Wakes = field(default_factory=Wakes)
-    paid: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BLOCKS, np.int64))
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def paid_ns(self) -> int:
         """All time polled, and waited by its weight."""
-        return int(self.paid.sum())
+        return int(self.tally.paid_ns.sum())
 
-    def add(
-        self, demands: Demands, polled_ns: Ns, halted: npt.NDArray[np.bool_], block: Ns
-    ) -> None:
-        """Account stays of which so much was polled, and which ended in a halt or not."""
-        waited_ns = np.where(halted, demands.cost_ns, 0)
-        self.stays += len(demands)
-        self.hits += int((~halted).sum())
-        self.in_vain += int((halted & (polled_ns > 0)).sum())
-        self.polled_ns += int(polled_ns.sum())
-        self.waits.add(waited_ns[demands.woken])
-        np.add.at(self.paid, block, polled_ns + self.weight * waited_ns)
+    @property
+    def polled_ns(self) -> int:
+        """All time polled."""
+        return self.tally["polled_ns"]
 
-    def merge(self, other: Account) -> None:
-        """Add what the policy did with another recording."""
-        for name in ("stays", "hits", "in_vain", "polled_ns"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.paid += other.paid
-        self.waits.merge(other.waits)
+    @property
+    def waits(self) -> Wakes:
+        """The wakeups, and how long they took."""
+        return self.tally.waits
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
+        waits = self.waits
         return {
-            "stays": self.stays,
-            "hits": self.hits,
-            "polled_in_vain": self.in_vain,
+            "stays": self.tally["stays"],
+            "hits": self.tally["hits"],
+            "polled_in_vain": self.tally["in_vain"],
             "polled_ns": self.polled_ns,
-            "waited_ns": self.waits.total_ns,
+            "waited_ns": waits.total_ns,
             "paid_ns": self.paid_ns,
-            "wakes": self.waits.count,
-            "wait_p50_ns": self.waits.percentile_ns(0.5),
-            "wait_p99_ns": self.waits.percentile_ns(0.99),
+            "wakes": waits.count,
+            "wait_p50_ns": waits.percentile_ns(0.5),
+            "wait_p99_ns": waits.percentile_ns(0.99),
         }
 
 
@@ -103,8 +92,8 @@ class Outcome:
 
     def merge(self, other: Outcome) -> None:
         """Add the outcome of another recording."""
-        self.recorded.merge(other.recorded)
-        self.earliest.merge(other.earliest)
+        self.recorded.tally.merge(other.recorded.tally)
+        self.earliest.tally.merge(other.earliest.tally)
 
 
 @dataclass
@@ -120,10 +109,14 @@ class Replay:
 
     def merge(self, other: Replay) -> None:
         """Add the replay of another recording by the same policies."""
+        self.span_ns += other.span_ns
+        self.join(other)
+
+    def join(self, other: Replay) -> None:
+        """Add the replay of other CPUs of the same recording."""
         wakes = self.wakes + other.wakes
         both = self.loop_share * self.wakes + other.loop_share * other.wakes
         self.loop_share, self.wakes = both / max(1, wakes), wakes
-        self.span_ns += other.span_ns
         self.idle_ns += other.idle_ns
         for name, outcome in self.outcomes.items():
             outcome.merge(other.outcomes[name])
@@ -138,53 +131,66 @@ def replay(
     batches: Iterable[pa.RecordBatch],
     policies: dict[str, Make | None],
     weight: int = 1,
+    engine: Engine | None = None,
 ) -> Replay:
-    """Replay a recording by each of the policies; 1 ns of waiting counts ``weight`` ns."""
-    reader = Reader(known, costs)
+    """Replay a recording by each of the policies; 1 ns of waiting counts ``weight`` ns.
+
+    ``engine`` runs them; without it, the fastest one does.
+    """
+    engine = engine or fastest()[0]
+    reader = engine.reader(known, costs)
     outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
     price_ns = weight * costs.halt_ns
-    runs = [_Run(outcomes[name], make, price_ns) for name, make in policies.items() if make]
-    width_ns = max(1, -(-known.span_ns // BLOCKS))
+    runs = [_Run(engine, outcomes[name], make, price_ns) for name, make in policies.items() if make]
+    # Without closed loops, both ends of the bracket are the same.
+    ends = 2 if len(costs.loops) else 1
     idle_ns = wakes = 0
     for part in chain((reader.demands(batch) for batch in batches), [reader.rest()]):
         for cpu, demands in part:
-            since_ns = demands.entered_ns - (known.first_ns or 0)
-            block = np.clip(since_ns // width_ns, 0, BLOCKS - 1)
+            recorded = Stays(
+                idle_ns=demands.arrival_ns,
+                cost_ns=demands.cost_ns,
+                bucket=demands.bucket,
+                woken=demands.woken,
+                block=demands.block,
+            )
+            earliest = dataclasses.replace(recorded, idle_ns=demands.earliest_ns)
             idle_ns += int(demands.arrival_ns.sum())
             wakes += int(demands.woken.sum())
             for run in runs:
-                run.add(cpu, demands, block)
+                run.add(cpu, recorded, earliest, ends)
             if STOCK in outcomes:
-                for account in (outcomes[STOCK].recorded, outcomes[STOCK].earliest):
-                    account.add(demands, demands.polled_ns, demands.halted, block)
-            for account, arrival_ns in _ends(outcomes[OPTIMUM], demands):
-                halts = weight * demands.cost_ns < arrival_ns
-                # Nobody comes: it halts. Nothing is lost by that.
-                halts |= ~demands.woken
-                account.add(demands, np.where(halts, 0, arrival_ns), halts, block)
+                stock = outcomes[STOCK]
+                for account in (stock.recorded, stock.earliest)[:ends]:
+                    engine.given(recorded, demands.polled_ns, demands.halted, weight, account.tally)
+            for account, stays in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
+                engine.optimum(stays, weight, account.tally)
+    if ends == 1:
+        for outcome in outcomes.values():
+            outcome.earliest.tally.merge(outcome.recorded.tally)
     return Replay(outcomes, known.span_ns, idle_ns, costs.loop_share, wakes, weight)
 
 
-def _ends(outcome: Outcome, demands: Demands) -> Iterator[tuple[Account, Ns]]:
-    yield outcome.recorded, demands.arrival_ns
-    yield outcome.earliest, demands.earliest_ns
+def _ends(outcome: Outcome, recorded: Stays, earliest: Stays) -> list[tuple[Account, Stays]]:
+    return [(outcome.recorded, recorded), (outcome.earliest, earliest)]
 
 
 class _Run:
     """One policy, with a state for each CPU and each end of the bracket."""
 
-    def __init__(self, outcome: Outcome, make: Make, price_ns: int) -> None:
-        self._outcome, self._make, self._price_ns = outcome, make, price_ns
-        self._policies: dict[tuple[int, int], Policy] = {}
+    def __init__(self, engine: Engine, outcome: Outcome, make: Make, price_ns: int) -> None:
+        self._engine, self._outcome = engine, outcome
+        self._make, self._price_ns = make, price_ns
+        self._runners: dict[tuple[int, int], Runner] = {}
 
-    def add(self, cpu: int, demands: Demands, block: Ns) -> None:
-        """Replay some stays of a CPU."""
-        for end, (account, arrival_ns) in enumerate(_ends(self._outcome, demands)):
-            policy = self._policies.get((cpu, end))
-            if policy is None:
-                policy = self._policies[cpu, end] = self._make(self._price_ns)
-            limit_ns = policy.limits(arrival_ns)
-            account.add(demands, np.minimum(arrival_ns, limit_ns), arrival_ns > limit_ns, block)
+    def add(self, cpu: int, recorded: Stays, earliest: Stays, ends: int) -> None:
+        """Replay some stays of a CPU, by one end of the bracket or by both."""
+        for end, (account, stays) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
+            runner = self._runners.get((cpu, end))
+            if runner is None:
+                runner = self._engine.runner(self._make(self._price_ns))
+                self._runners[cpu, end] = runner
+            runner.run(stays, account.weight, account.tally)
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,7 @@ def gain(of: Outcome, over: Outcome) -> Gain:
     """
     ends = []
     for mine in (of.recorded, of.earliest):
-        parts = over.recorded.paid - mine.paid
+        parts = over.recorded.tally.paid_ns - mine.tally.paid_ns
         reach = T_19 * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
         ends.append((float(parts.sum()), reach))
     low = min(total - reach for total, reach in ends)

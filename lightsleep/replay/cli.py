@@ -15,18 +15,17 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
 from lightsleep.replay import words
-from lightsleep.replay.account import Replay, replay
-from lightsleep.replay.demand import Costs, costs_of
-from lightsleep.replay.policies import STOCK, UNITS_NS, WAIT_WEIGHT, Make, parse
+from lightsleep.replay.account import Replay
+from lightsleep.replay.demand import NEEDED, Costs, costs_of
+from lightsleep.replay.parts import replay_table
+from lightsleep.replay.policies import STOCK, UNITS_NS, WAIT_WEIGHT, parse
 
 PARQUET = ".parquet"
 
 
-def _policies(
-    _context: click.Context, _option: click.Parameter, names: str
-) -> dict[str, Make | None]:
+def _policies(_context: click.Context, _option: click.Parameter, names: str) -> str:
     try:
-        return parse(names)
+        return ",".join(parse(f"{STOCK},{names}"))
     except LightsleepError as error:
         raise click.BadParameter(error.message) from error
 
@@ -75,7 +74,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def replay_command(
     recordings: tuple[Path, ...],
-    policies: dict[str, Make | None],
+    policies: str,
     cost_ns: int | None,
     weight: int,
     as_json: bool,
@@ -89,7 +88,6 @@ def replay_command(
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
-    policies = {STOCK: None, **policies}
     total: Replay | None = None
     costs = []
     for path in recordings:
@@ -106,14 +104,12 @@ def replay_command(
         words.show(terminal.output(), total, costs)
 
 
-def _replayed(
-    path: Path, policies: dict[str, Make | None], cost_ns: int | None, weight: int
-) -> tuple[Costs, Replay]:
+def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tuple[Costs, Replay]:
     """Read a recording twice: for what wakeups cost, and for what each policy does with them."""
     if not is_recording(path):
         raise LightsleepError(f"{path}: no recording: lightsleep record makes one")
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
-        recording = open_recording(path)
+        recording = open_recording(path, NEEDED)
         table = path
         batches = recording.batches
         if not recording.known.events:  # not Parquet: text is slow to read
@@ -126,6 +122,4 @@ def _replayed(
                 f"{path}: no task was woken out of an idle state that halts: there is nothing to "
                 "replay"
             )
-        again = open_recording(table)
-        with contextlib.closing(watched(again.known, again.batches)) as rows:
-            return costs, replay(again.known, costs, rows, policies, weight)
+        return costs, replay_table(table, costs, policies, weight)

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lightsleep.periods.lost import ENOUGH, Wakes, integers
+from lightsleep.periods.lost import ENOUGH, Wakes, bucket, integers
 from lightsleep.periods.model import AWAKE, Known
 
 Ns = npt.NDArray[np.int64]
@@ -42,6 +42,15 @@ LOOP_BALANCE = 0.5
 """Two tasks are in a loop if each wakes the other so often, and neither much less often."""
 
 MAX_PAIRS = 1 << 20
+
+BLOCKS = 20
+"""Parts of the recording's time that are added up apart."""
+
+NEEDED = (
+    *("cpu", "entered_ns", "length_ns", "state", "ended_by"),
+    *("waker_pid", "wakee_pid", "waking_to_running_ns"),
+)
+"""The columns that demands are made of."""
 
 
 @dataclass
@@ -110,13 +119,25 @@ def _loops(pairs: Counter[int]) -> Ns:
     return np.array(sorted(found), np.int64)
 
 
+def codes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    """Return the code of what ended each period."""
+    return np.asarray(batch.column("ended_by").indices).astype(np.int8, copy=False)
+
+
+def unknown_code(batch: pa.RecordBatch) -> int:
+    """Return the code of periods that ended without evidence; -1 where there is none."""
+    known: list[str] = batch.column("ended_by").dictionary.to_pylist()
+    return known.index("unknown") if "unknown" in known else -1
+
+
 @dataclass
 class Demands:
     """Some stays of one CPU. Arrays have an element per stay.
 
     ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
     what a wakeup costs if the CPU has halted, 0 where no task waited. ``polled_ns`` is how long the
-    CPU polled in the recording, ``halted`` whether it left its poll.
+    CPU polled in the recording, ``halted`` whether it left its poll. ``block`` is the part of the
+    recording that a stay begins in, ``bucket`` where a wait of ``cost_ns`` is in a histogram.
     """
 
     entered_ns: Ns
@@ -126,6 +147,8 @@ class Demands:
     polled_ns: Ns
     halted: Flags
     woken: Flags
+    block: npt.NDArray[np.uint8]
+    bucket: npt.NDArray[np.uint16]
 
     def __len__(self) -> int:
         """Return the number of stays."""
@@ -145,14 +168,16 @@ class _Rows:
         self.woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
         self.waker, wakee = integers(batch, "waker_pid"), integers(batch, "wakee_pid")
         self.pair = self.waker << 32 | wakee
-        unknown = np.asarray(batch.column("ended_by").cast(pa.string())) == "unknown"
+        unknown = codes_of(batch) == unknown_code(batch)
         nobody = np.asarray(batch.column("wakee_pid").is_null())
-        polling = {state for cpu, state in known.polling}
-        self.polls = np.isin(self.state, sorted(polling))
-        if polling:
-            on = zip(self.cpu.tolist(), self.state.tolist(), strict=True)
-            self.polls = np.array([pair in known.polling for pair in on], np.bool_)
-        self.continued = self.polls & unknown & nobody
+        polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polling), np.int64)
+        self.polls = np.isin(self.cpu << 16 | self.state, polling)
+        self.continued = self.polls & unknown & nobody & ~self.woken
+
+
+def block_width_ns(known: Known) -> int:
+    """Return how long each of the BLOCKS parts of a recording is."""
+    return max(1, -(-known.span_ns // BLOCKS))
 
 
 @dataclass
@@ -232,14 +257,18 @@ class Reader:
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
         earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)
+        cost_ns = np.where(part.woken, part.paid_ns, 0)
+        since_ns = np.maximum(part.entered_ns - (self.known.first_ns or 0), 0)
         return Demands(
             entered_ns=part.entered_ns,
             arrival_ns=arrival,
             earliest_ns=arrival - earlier,
-            cost_ns=np.where(part.woken, part.paid_ns, 0),
+            cost_ns=cost_ns,
             polled_ns=part.polled_ns,
             halted=halted,
             woken=part.woken,
+            block=np.minimum(since_ns // block_width_ns(self.known), BLOCKS - 1).astype(np.uint8),
+            bucket=bucket(cost_ns).astype(np.uint16),
         )
 
 

@@ -5,9 +5,9 @@ A policy is given the idle periods of one CPU in order and returns the poll limi
 learn from a period only once that period is over.
 
 - ``fixed:TIME`` polls for the same time in each period.
-- ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space. Its ceiling is
-  the module's default. Its price of a missed wakeup is the recording's halt cost, weighed as the
-  module weighs it.
+- ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space (engine.c); where
+  there is no compiler, the model that tests hold it against. Its ceiling is the module's default.
+  Its price of a missed wakeup is the recording's halt cost, weighed as the module weighs it.
 - ``haltpoll`` is the adaptive rule of the kernel's haltpoll governor, written from its
   documentation (Documentation/virt/guest-halt-polling.rst). A CPU polls for its own limit, then
   halts. When a wakeup ends a halt within ``guest_halt_poll_ns``, longer polling would have caught
@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightsleep.errors import LightsleepError
+from lightsleep.policy.model import Model
 
 Ns = npt.NDArray[np.int64]
 
@@ -60,17 +61,23 @@ class Fixed:
 
 
 class Lightsleep:
-    """The module's policy."""
+    """The module's policy, by the model that poll_limit.c is held against; engine.c runs the file.
 
-    def __init__(self, price_ns: int) -> None:
-        """Start with nothing learned. Raises LightsleepError where there is no compiler."""
-        from lightsleep.policy.binding import PollLimit  # needs cffi and a compiler
+    ``price_ns`` is what a missed wakeup is worth.
+    """
 
-        self._policy = PollLimit(price_ns, CEILING_NS)
+    def __init__(self, price_ns: int, ceiling_ns: int = CEILING_NS) -> None:
+        """Start with nothing learned."""
+        self.price_ns, self.ceiling_ns = price_ns, ceiling_ns
+        self._model = Model(price_ns, ceiling_ns)
 
     def limits(self, idle_ns: Ns) -> Ns:
         """Learn from these periods; return the limit that each was given."""
-        return self._policy.replay(idle_ns)
+        given = []
+        for length_ns in idle_ns.tolist():
+            given.append(self._model.limit_ns)
+            self._model.update(self.price_ns, self.ceiling_ns, length_ns)
+        return np.array(given, np.int64)
 
 
 @dataclass
@@ -83,6 +90,11 @@ class Haltpoll:
     shrink: int = 2
     allow_shrink: bool = True
     limit_ns: int = 0
+
+    def as_struct(self) -> tuple[int, ...]:
+        """Return it in the order of ``struct haltpoll`` of engine.h."""
+        most, grow, start = self.guest_halt_poll_ns, self.grow, self.grow_start_ns
+        return most, grow, start, self.shrink, int(self.allow_shrink), self.limit_ns
 
     def limits(self, idle_ns: Ns) -> Ns:
         """Adapt the limit, period by period."""

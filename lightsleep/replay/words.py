@@ -13,6 +13,7 @@ from rich.text import Text
 from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.demand import Costs
+from lightsleep.replay.engine import engine
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us
@@ -53,7 +54,7 @@ def _together(replay: Replay) -> str:
 
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     """Return what to know about the figures."""
-    said = []
+    said = [slow] if (slow := engine()[1]) else []
     for path, cost in costs:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
         if cost.reference_ns is None:
@@ -110,7 +111,7 @@ def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...
         us(_percentile(waits.percentile_ns(0.99))),
         _range(outcome, _polled),
         shares,
-        f"{outcome.recorded.in_vain:,}",
+        f"{outcome.recorded.tally['in_vain']:,}",
         _between(*regrets),
     )
 

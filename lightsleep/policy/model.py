@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The essay of poll_limit.c, read once more, with integers that cannot overflow."""
+"""The essay of poll_limit.c, read once more, with integers that cannot overflow.
+
+Tests hold poll_limit.c against it. A replay uses it where there is no C compiler.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ SECOND_NS = 10**9
 
 
 def bucket(idle_ns: int) -> int:
+    """Return the bucket that a duration falls into."""
     return next((b for b in range(BUCKETS - 1) if idle_ns < 512 << b), BUCKETS - 1)
 
 
 @dataclass
 class Model:
+    """What one CPU has learned; ``limit_ns`` is for how long it polls in its next idle period."""
+
     cost_ns: int
     ceiling_ns: int
     weight: list[int] = field(default_factory=lambda: [0] * BUCKETS)
@@ -26,11 +32,13 @@ class Model:
     backoff: int = WAIT_MIN
 
     def __post_init__(self) -> None:
+        """Start with nothing learned, as poll_limit_init() does."""
         self.cost_ns = min(self.cost_ns, SECOND_NS)
         self.account_ns = WARMUP * self.cost_ns
         self.limit_ns = min(self.cost_ns, self.ceiling_ns)
 
     def update(self, cost_ns: int, ceiling_ns: int, idle_ns: int) -> int:
+        """Learn from one idle period; return the limit of the next one, in ns."""
         cost_ns = min(cost_ns, SECOND_NS)
         if cost_ns != self.cost_ns:
             self.account_ns = WARMUP * cost_ns

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How fast a replay is, and how much memory it takes, by policy.
+
+Idle periods are made on the fly, so that a billion of them need no disk. Three things are timed on
+one core: each policy alone over columns that are ready; a whole replay from batches of rows; and
+the same from a Parquet file. The memory's bandwidth is measured beside them: what a policy reads,
+20 bytes a period, cannot come faster than that. Writes the figures as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+
+from lightsleep.files import write_json
+from lightsleep.periods.lost import bucket
+from lightsleep.periods.model import CAUSES, COLUMNS, Known
+from lightsleep.periods.source import ROWS
+from lightsleep.replay.account import replay
+from lightsleep.replay.demand import BLOCKS, Costs
+from lightsleep.replay.engine import engine
+from lightsleep.replay.policies import parse
+from lightsleep.replay.tally import Stays, Tally
+
+CPUS = 4
+POLICIES = "fixed:100us,haltpoll,lightsleep"
+MILLION = 1_000_000
+BYTES = 8 + 8 + 2 + 1 + 1
+"""What struct stays has of each period."""
+
+KNOWN = Known("host", "made up", first_ns=0)
+COSTS = Costs(5_000.0, {1: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+
+
+def durations(rng: np.random.Generator, count: int) -> Any:
+    """Return idle times: mostly short, some long, in ns."""
+    short = rng.exponential(60_000, count)
+    return np.where(rng.random(count) < 0.2, rng.exponential(2e6, count), short).astype(np.int64)
+
+
+def batches(periods: int) -> Iterator[pa.RecordBatch]:
+    """Make rows of CPUS CPUs, in batches as a file has them; the same for each call."""
+    rng = np.random.default_rng(1)
+    idle_ns = durations(rng, ROWS)
+    wait_ns = rng.integers(30_000, 60_000, ROWS)
+    cpus = np.arange(ROWS) % CPUS
+    now_ns = 0
+    same = {
+        "host": pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS, np.int32)), ["host"]),
+        "cpu": pa.array(cpus, pa.int32()),
+        "length_ns": pa.array(idle_ns + 40_000),
+        "state": pa.array(np.ones(ROWS, np.int16)),
+        "ended_by": pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS, np.int8)), list(CAUSES)),
+        "waker_pid": pa.array(rng.integers(1, 100, ROWS), pa.int32()),
+        "wakee_pid": pa.array(rng.integers(1, 100, ROWS), pa.int32()),
+        "waking_to_running_ns": pa.array(wait_ns),
+    }
+    for name in ("waker_comm", "wakee_comm"):
+        same[name] = pa.array(["task"] * ROWS)
+    begins_ns = np.concatenate([[0], np.cumsum(idle_ns + 60_000)[:-1]])
+    for first in range(0, periods, ROWS):
+        same["entered_ns"] = pa.array(begins_ns + now_ns)
+        now_ns += int(begins_ns[-1]) + 10 * 1_000_000
+        columns = [
+            same[x.name].cast(x.type) if x.name in same else pa.nulls(ROWS, x.type) for x in COLUMNS
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=COLUMNS).slice(0, periods - first)
+
+
+def timed(work: Callable[[], object], periods: int, rounds: int = 3) -> float:
+    """Return how many periods per second ``work`` gets done, at best."""
+    best = float("inf")
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - begin)
+    return periods / best
+
+
+def bandwidth() -> float:
+    """Return how many bytes per second one core reads from memory."""
+    column = np.ones(1 << 25, np.int64)
+    return timed(column.sum, column.nbytes)
+
+
+def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
+    """Return periods per second of each policy, over columns that are ready."""
+    idle_ns = durations(np.random.default_rng(1), count)
+    cost_ns = np.full(count, 40_000)
+    block = (np.arange(count) * BLOCKS // count).astype(np.uint8)
+    stays = Stays(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block)
+    runs, found = engine()[0], {}
+    for name, make in parse(POLICIES).items():
+        assert make
+        runner = runs.runner(make(160_000))
+        found[name] = timed(lambda runner=runner: runner.run(stays, 4, Tally()), count)  # type: ignore[misc]
+    found["optimum"] = timed(lambda: runs.optimum(stays, 4, Tally()), count)
+    return found
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def _whole(periods: int, policies: str, answer: Any) -> None:
+    begin = time.perf_counter()
+    KNOWN.last_ns = 10**15
+    replay(KNOWN, COSTS, batches(periods), parse(policies))
+    elapsed_s = time.perf_counter() - begin
+    answer.put((elapsed_s, peak_bytes()))
+
+
+def whole(periods: int, policies: str) -> dict[str, float]:
+    """Return the speed and the peak memory of a replay in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    process = context.Process(target=_whole, args=(periods, policies, answer))
+    process.start()
+    elapsed_s, peak = answer.get()
+    process.join()
+    return {"periods": periods, "periods_per_s": periods / elapsed_s, "peak_bytes": peak}
+
+
+def making(periods: int) -> float:
+    """Return how many periods per second are made: what a replay of them costs beside itself."""
+    return timed(lambda: [None for _ in batches(periods)], periods)
+
+
+@click.command()
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--most", default=100 * MILLION, show_default=True, help="Periods of the longest.")
+def main(output: Path, most: int) -> None:
+    """Time replays and write the figures to OUTPUT."""
+    pa.set_cpu_count(1)
+    read = bandwidth()
+    alone = policies_alone()
+    document: dict[str, Any] = {
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "compiled": engine()[1] is None,
+        "memory_read_bytes_per_s": read,
+        "policies_alone_per_s": alone,
+        "bandwidth_limit_per_s": read / BYTES,
+        "batches_made_per_s": making(10 * MILLION),
+        "replays": {
+            policies: [whole(count, policies) for count in (MILLION, 10 * MILLION)]
+            for policies in POLICIES.split(",")
+        },
+    }
+    document["replays"][POLICIES] = [whole(MILLION, POLICIES), whole(most, POLICIES)]
+    write_json(output, document)
+    click.echo(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

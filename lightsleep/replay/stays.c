@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * From rows to stays, in one pass; demand.py says what a stay is, and has the
+ * same in Python.
+ */
+#include <stdbool.h>
+
+#include "stays.h"
+
+static bool is_in(const struct costs *c, int64_t pair)
+{
+	size_t low = 0, high = c->loop_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (c->loops[middle] < pair)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < c->loop_count && c->loops[low] == pair;
+}
+
+static int64_t max_of(int64_t x, int64_t y)
+{
+	return x > y ? x : y;
+}
+
+static int64_t min_of(int64_t x, int64_t y)
+{
+	return x < y ? x : y;
+}
+
+struct ended {
+	int64_t paid_ns;
+	bool polls;
+	bool woken;
+	bool looped;
+};
+
+static inline void emit(const struct costs *c, const struct open_stay *s, const struct ended *e,
+			struct demands *d, size_t cpu)
+{
+	int64_t exit_ns = e->polls ? 0 : s->cost_ns;
+	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
+	size_t i = d->next[cpu]++;
+
+	d->entered_ns[i] = s->entered_ns;
+	d->arrival_ns[i] = arrival_ns;
+	d->earliest_ns[i] = arrival_ns - (e->looped ? min_of(arrival_ns, s->cost_ns) : 0);
+	d->cost_ns[i] = e->woken ? e->paid_ns : 0;
+	d->polled_ns[i] = s->polled_ns;
+	d->halted[i] = !e->polls;
+	d->woken[i] = e->woken;
+	d->block[i] = min_of(max_of(s->entered_ns - c->first_ns, 0) / c->width_ns, c->blocks - 1);
+}
+
+void stays_make(const struct rows *r, const struct costs *c, struct open_stay *open,
+		struct demands *d)
+{
+	/* What went on without a result polled, and woke nobody. */
+	const struct ended in_vain = { .polls = true };
+
+	for (size_t i = 0; i < r->count; i++) {
+		size_t cpu = r->cpu[i];
+		struct open_stay *s = &open[cpu];
+		int state = r->state[i];
+		bool known = state >= 0 && state < STATES;
+		bool polls = known && c->polls[cpu * STATES + state];
+		int64_t begin_ns = r->entered_ns[i], end_ns = begin_ns + r->length_ns[i];
+		struct ended e = { .polls = polls, .woken = r->woken[i] };
+
+		if (state == -1)	/* a wakeup of a CPU that was awake */
+			continue;
+		if (s->open && begin_ns - s->end_ns > c->joined_ns) {
+			emit(c, s, &in_vain, d, cpu);
+			s->open = false;
+		}
+		if (!s->open) {
+			s->entered_ns = begin_ns;
+			s->polled_ns = 0;
+		}
+		s->end_ns = end_ns;
+		s->polled_ns += polls ? r->length_ns[i] : 0;
+		s->cost_ns = known && !polls ? c->state_ns[state] : c->halt_ns;
+		s->open = polls && r->cause[i] == c->unknown && !r->somebody[i] && !e.woken;
+		if (s->open)
+			continue;
+		e.paid_ns = polls ? s->cost_ns : max_of(r->wait_ns[i] - c->reference_ns, 0);
+		e.looped = e.woken && c->loop_count &&
+			   is_in(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);
+		emit(c, s, &e, d, cpu);
+	}
+}

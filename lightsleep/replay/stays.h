@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What stays.c reads and writes; cffi reads this file, too.
+ */
+#ifndef _LIGHTSLEEP_REPLAY_STAYS_H
+#define _LIGHTSLEEP_REPLAY_STAYS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define STATES	256
+
+/**
+ * struct rows - idle periods, as a recording's table has them
+ * @somebody: whether a task ran next
+ * @woken: whether @wait_ns is known
+ */
+struct rows {
+	size_t count;
+	const int32_t *cpu;
+	const int64_t *entered_ns;
+	const int64_t *length_ns;
+	const int16_t *state;
+	const int8_t *cause;
+	const int32_t *waker;
+	const int32_t *wakee;
+	const uint8_t *somebody;
+	const int64_t *wait_ns;
+	const uint8_t *woken;
+};
+
+/**
+ * struct costs - what demand.py knows before it makes stays of rows
+ * @cpus: every row's CPU is below
+ * @polls: whether a CPU polls in a state; STATES for each CPU
+ * @state_ns: what leaving a state costs
+ * @halt_ns: what leaving any other state costs, or one in which the CPU polls
+ * @unknown: the cause of periods that ended without evidence
+ * @loops: pairs of waker and wakee in closed loops, in order
+ */
+struct costs {
+	size_t cpus;
+	const uint8_t *polls;
+	const int64_t *state_ns;
+	int64_t halt_ns;
+	int64_t reference_ns;
+	int64_t joined_ns;
+	int64_t first_ns;
+	int64_t width_ns;
+	int64_t blocks;
+	int8_t unknown;
+	const int64_t *loops;
+	size_t loop_count;
+};
+
+/**
+ * struct open_stay - a stay of one CPU that the next row may go on with
+ */
+struct open_stay {
+	int64_t entered_ns;
+	int64_t end_ns;
+	int64_t polled_ns;
+	int64_t cost_ns;
+	int64_t open;
+};
+
+/**
+ * struct demands - the stays of all CPUs, those of each one behind another
+ * @next: of each CPU, where its next stay goes
+ */
+struct demands {
+	size_t *next;
+	int64_t *entered_ns;
+	int64_t *arrival_ns;
+	int64_t *earliest_ns;
+	int64_t *cost_ns;
+	int64_t *polled_ns;
+	uint8_t *halted;
+	uint8_t *woken;
+	uint8_t *block;
+};
+
+void stays_make(const struct rows *r, const struct costs *c, struct open_stay *open,
+		struct demands *d);
+
+#endif /* _LIGHTSLEEP_REPLAY_STAYS_H */

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""stays.c: what Reader of demand.py does, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.lost import bucket
+from lightsleep.periods.model import Known
+from lightsleep.replay.demand import (
+    BLOCKS,
+    JOINED_NS,
+    NEEDED,
+    Costs,
+    Demands,
+    Ns,
+    block_width_ns,
+    codes_of,
+    unknown_code,
+)
+
+STATES = 256
+"""The C code knows as many; more have no names, either."""
+
+MAX_CPUS = 1 << 16
+
+KINDS = {
+    "cpu": "int32_t[]",
+    "entered_ns": "int64_t[]",
+    "length_ns": "int64_t[]",
+    "state": "int16_t[]",
+    "waker_pid": "int32_t[]",
+    "wakee_pid": "int32_t[]",
+    "waking_to_running_ns": "int64_t[]",
+}
+OPEN = 5
+"""Elements of ``struct open_stay``."""
+
+
+class CompiledReader:
+    """Turns the batches of a recording into demands, CPU by CPU."""
+
+    def __init__(self, ffi: Any, lib: Any, known: Known, costs: Costs) -> None:
+        """Begin with no stay open."""
+        self._ffi, self._lib, self._known, self._costs = ffi, lib, known, costs
+        self._open: Ns = np.zeros((0, OPEN), np.int64)
+        self._polls = np.zeros((0, STATES), np.uint8)
+        state_ns = np.full(STATES, costs.halt_ns, np.int64)
+        for state, cost_ns in costs.states.items():
+            if 0 <= state < STATES:
+                state_ns[state] = round(cost_ns)
+        self._state_ns = state_ns
+        self._loops = np.ascontiguousarray(costs.loops, np.int64)
+
+    def demands(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Demands]]:
+        """Yield each CPU of a batch with its stays, in order."""
+        if not len(batch):
+            return
+        columns = {name: _plain(batch, name) for name in NEEDED if name != "ended_by"}
+        cpus = columns["cpu"]
+        most = int(cpus.max()) + 1
+        if int(cpus.min()) < 0 or most > MAX_CPUS:
+            raise LightsleepError(f"{self._known.source}: no machine has a CPU {most - 1}")
+        self._grow(most)
+        woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
+        somebody = np.asarray(batch.column("wakee_pid").is_valid())
+        columns |= {"cause": codes_of(batch), "woken": woken, "somebody": somebody}
+        # A CPU may have one stay more than rows: one that was open before.
+        counts = np.bincount(cpus, minlength=most)
+        yield from self._made(columns, unknown_code(batch), counts + (counts > 0))
+
+    def rest(self) -> Iterator[tuple[int, Demands]]:
+        """Yield what was kept back, after the last batch."""
+        for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
+            entered, end, polled, _, _ = self._open[cpu].tolist()
+            made = _Made(1)
+            made.entered_ns[0], made.arrival_ns[0] = entered, max(end - entered, 0)
+            made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
+            since_ns = max(entered - (self._known.first_ns or 0), 0)
+            made.block[0] = min(since_ns // block_width_ns(self._known), BLOCKS - 1)
+            yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
+        self._open[:] = 0
+
+    def _grow(self, cpus: int) -> None:
+        more = cpus - len(self._open)
+        if more > 0:
+            self._open = np.concatenate([self._open, np.zeros((more, OPEN), np.int64)])
+            self._polls = np.zeros((cpus, STATES), np.uint8)
+            for cpu, state in self._known.polling:
+                if cpu < cpus and 0 <= state < STATES:
+                    self._polls[cpu, state] = 1
+
+    def _made(
+        self, columns: dict[str, Any], unknown: int, rooms: Ns
+    ) -> Iterator[tuple[int, Demands]]:
+        ffi, costs = self._ffi, self._costs
+        begins = np.concatenate([[0], np.cumsum(rooms)]).astype(np.uint64)
+        nexts = begins[:-1].copy()
+        made = _Made(int(begins[-1]))
+        lent = {name: ffi.from_buffer(KINDS[name], columns[name]) for name in KINDS}
+        rows = ffi.new(
+            "struct rows *",
+            {
+                "count": len(columns["cpu"]),
+                "cpu": lent["cpu"],
+                "entered_ns": lent["entered_ns"],
+                "length_ns": lent["length_ns"],
+                "state": lent["state"],
+                "cause": ffi.from_buffer("int8_t[]", columns["cause"]),
+                "waker": lent["waker_pid"],
+                "wakee": lent["wakee_pid"],
+                "somebody": ffi.from_buffer("uint8_t[]", columns["somebody"]),
+                "wait_ns": lent["waking_to_running_ns"],
+                "woken": ffi.from_buffer("uint8_t[]", columns["woken"]),
+            },
+        )
+        prices = ffi.new(
+            "struct costs *",
+            {
+                "cpus": len(self._open),
+                "polls": ffi.from_buffer("uint8_t[]", self._polls),
+                "state_ns": ffi.from_buffer("int64_t[]", self._state_ns),
+                "halt_ns": costs.halt_ns,
+                "reference_ns": round(costs.reference_ns or 0),
+                "joined_ns": JOINED_NS,
+                "first_ns": self._known.first_ns or 0,
+                "width_ns": block_width_ns(self._known),
+                "blocks": BLOCKS,
+                "unknown": unknown,
+                "loops": ffi.from_buffer("int64_t[]", self._loops),
+                "loop_count": len(self._loops),
+            },
+        )
+        pairs = {
+            name: ffi.from_buffer(f"{kind}[]", getattr(made, name), require_writable=True)
+            for name, kind in _Made.COLUMNS.items()
+        }
+        next_ = ffi.from_buffer("size_t[]", nexts, require_writable=True)
+        out = ffi.new("struct demands *", {"next": next_, **pairs})
+        open_ = ffi.from_buffer("struct open_stay[]", self._open, require_writable=True)
+        self._lib.stays_make(rows, prices, open_, out)
+        buckets = bucket(made.cost_ns).astype(np.uint16)
+        for cpu in np.flatnonzero(nexts > begins[:-1]).tolist():
+            part = slice(int(begins[cpu]), int(nexts[cpu]))
+            yield cpu, made.taken(part, buckets[part])
+
+
+class _Made:
+    """Room for stays."""
+
+    COLUMNS: ClassVar = {
+        **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
+        **dict.fromkeys(("cost_ns", "polled_ns"), "int64_t"),
+        **dict.fromkeys(("halted", "woken", "block"), "uint8_t"),
+    }
+
+    def __init__(self, count: int) -> None:
+        self.entered_ns, self.arrival_ns, self.earliest_ns = np.zeros((3, count), np.int64)
+        self.cost_ns, self.polled_ns = np.zeros((2, count), np.int64)
+        self.halted, self.woken, self.block = np.zeros((3, count), np.uint8)
+
+    def taken(self, part: slice, buckets: Any) -> Demands:
+        return Demands(
+            entered_ns=self.entered_ns[part],
+            arrival_ns=self.arrival_ns[part],
+            earliest_ns=self.earliest_ns[part],
+            cost_ns=self.cost_ns[part],
+            polled_ns=self.polled_ns[part],
+            halted=self.halted[part].view(np.bool_),
+            woken=self.woken[part].view(np.bool_),
+            block=self.block[part],
+            bucket=buckets,
+        )
+
+
+def _plain(batch: pa.RecordBatch, name: str) -> Any:
+    """Return a column as numpy has it; 0 where a row has none."""
+    column = batch.column(name)
+    column = column.fill_null(0) if column.null_count else column
+    return np.ascontiguousarray(np.asarray(column))

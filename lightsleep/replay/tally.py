@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a policy did in all stays, added up.
+
+Every sum is an integer, and none depends on the order in which CPUs are added. A tally is one
+array, laid out as ``struct tally`` of engine.h, so that engine.c adds to it in place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lightsleep.periods.lost import Wakes
+from lightsleep.replay.demand import BLOCKS, Flags, Ns
+
+BUCKETS = 2048
+"""Of the histogram of waits; the last has room for every int64."""
+
+SUMS = ("stays", "hits", "in_vain", "polled_ns", "wakes", "waited_ns", "longest_ns")
+
+
+@dataclass(frozen=True)
+class Stays:
+    """Some stays of one CPU, in order: a column each, as in ``struct stays`` of engine.h.
+
+    What each is, Demands says; ``idle_ns`` is one of the two ends of when something arrived.
+    """
+
+    idle_ns: Ns
+    cost_ns: Ns
+    bucket: npt.NDArray[np.uint16]
+    woken: Flags
+    block: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Return the number of stays."""
+        return len(self.idle_ns)
+
+
+class Tally:
+    """The sums of one policy; ``data`` is their ``struct tally``."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.data: Ns = np.zeros(len(SUMS) + BLOCKS + BUCKETS, np.int64)
+
+    def __getitem__(self, name: str) -> int:
+        """Return one of SUMS."""
+        return int(self.data[SUMS.index(name)])
+
+    @property
+    def paid_ns(self) -> Ns:
+        """Time polled and waited, weighed, by block."""
+        return self.data[len(SUMS) : len(SUMS) + BLOCKS]
+
+    @property
+    def histogram(self) -> Ns:
+        """How many tasks waited how long, by bucket."""
+        return self.data[len(SUMS) + BLOCKS :]
+
+    @property
+    def waits(self) -> Wakes:
+        """The wakeups, as a recording's own are counted."""
+        found = np.flatnonzero(self.histogram)
+        counts = dict(zip(found.tolist(), self.histogram[found].tolist(), strict=True))
+        return Wakes(self["wakes"], self["waited_ns"], self["longest_ns"], Counter(counts))
+
+    def merge(self, other: Tally) -> None:
+        """Add what was done in other stays."""
+        longest = SUMS.index("longest_ns")
+        most = max(self.data[longest], other.data[longest])
+        self.data += other.data
+        self.data[longest] = most
+
+    def add(self, stays: Stays, polled_ns: Ns, halted: Flags, weight: int) -> None:
+        """Add stays of which so much was polled, and which ended in a halt or not."""
+        waited_ns = np.where(halted, stays.cost_ns, 0)
+        sums = (
+            len(stays),
+            int((~halted).sum()),
+            int((halted & (polled_ns > 0)).sum()),
+            int(polled_ns.sum()),
+            int(stays.woken.sum()),
+            int(waited_ns.sum()),
+        )
+        self.data[: len(sums)] += sums
+        longest = SUMS.index("longest_ns")
+        self.data[longest] = max(self.data[longest], waited_ns.max(initial=0))
+        np.add.at(self.paid_ns, stays.block, polled_ns + weight * waited_ns)
+        buckets = np.where(halted, stays.bucket, 0)[stays.woken]
+        self.histogram[:] += np.bincount(buckets, minlength=BUCKETS)
