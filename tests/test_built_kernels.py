@@ -10,7 +10,8 @@ from suspend import SUSPEND_APPEND, suspend_to_idle
 from lightsleep.lab import build
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES, BuiltKernel
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
+from lightsleep.lab.machine import Devices, Machine
 
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0
@@ -84,7 +85,8 @@ def test_no_selftest_is_left_out() -> None:
 @pytest.mark.parametrize("kernel", [x for x in ARCHES["x86_64"].built if not x.endswith("-plain")])
 def test_selftests(kernel: str, script: str) -> None:
     accel, skipped = SCRIPTS[script]
-    machine = Machine(kernel=kernel, accel=accel, devices=("virtio-rng-pci,bus=pcie.0",))
+    devices = Devices(device=("virtio-rng-pci,bus=pcie.0",))
+    machine = Machine(kernel=kernel, accel=accel, devices=devices)
     with boot(machine, f"{script}-{kernel}", ENOUGH_S) as guest:
         assert "teo" in guest.read_text(f"{CPUS}/cpuidle/available_governors").split()
         result = run_selftest(guest, script, timeout_s=ENOUGH_S)

@@ -59,8 +59,11 @@ def test_the_file_has_the_disks_metrics() -> None:
     assert {"randread_iops", "irqs_per_io"} < {
         x.name for x in disks.metrics(poll_source_file.DISKS)
     }
-    assert experiment.drives == ("id=vdb,scratch=64M,format=raw,cache=none,aio=threads",)
-    assert experiment.devices == ("virtio-blk-pci,drive=vdb,iothread=thread-vdb",)
+    assert list(experiment.devices.options()) == [
+        ("object", "iothread,id=thread-vdb"),
+        ("drive", "id=vdb,scratch=64M,format=raw,cache=none,aio=threads"),
+        ("device", "virtio-blk-pci,drive=vdb,iothread=thread-vdb"),
+    ]
 
 
 def test_what_is_polled_is_not_slept() -> None:

@@ -21,8 +21,9 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, guest, roots
 from lightsleep.lab.agent import CommandTimeout
 from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.guest import Guest, GuestFailed, Machine, boot
+from lightsleep.lab.guest import Guest, GuestFailed, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.modules import build_modules
 
 pytestmark = pytest.mark.boot
@@ -169,6 +170,22 @@ def test_powernv_enters_every_state_that_its_firmware_advertises() -> None:
 
         with pytest.raises(LightsleepError, match="idled by powernv_idle already"):
             power9.insmod("cpuidle_lightsleep")
+
+
+def test_a_kernel_and_a_drive_of_ones_own() -> None:
+    """A drive without a format makes QEMU warn, in words like the kernel's."""
+    packaged = roots.kernel_tree(ARCHES["x86_64"], KERNELS["6.12"])
+    machine = dataclasses.replace(
+        TCG,
+        foreign=ForeignKernel(image=packaged.image, modules=packaged.modules),
+        devices=Devices(drive=("id=d0,scratch=1M",), device=("virtio-blk-pci,drive=d0",)),
+        pin=True,
+    )
+    with boot(machine, timeout_s=ENOUGH_S) as own:
+        assert own.run(["uname", "-r"]).stdout == f"{packaged.release}\n"
+        assert own.run(["lsblk", "-bno", "SIZE", "/dev/vdb"]).stdout.strip() == str(1 << 20)
+        vcpus = own.vm.vcpu_threads()
+        assert all(len(os.sched_getaffinity(thread)) == 1 for thread in vcpus)
 
 
 def test_a_panic_is_reported_at_once_with_its_log(own_logs: Path) -> None:

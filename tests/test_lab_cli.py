@@ -9,11 +9,13 @@ from results import made_up
 
 from lightsleep import sources
 from lightsleep.cli import main
-from lightsleep.compare.result import FORMAT
+from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, experiment, protocol
 from lightsleep.lab.config import ARCHES
+from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.machine import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,20 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["series", "6.12", "out", "--topic", "nap"], 2, "no topic 'nap'; there are: softirq, "),
         (["series", "6.12", "loop"], 1, "Too many levels of symbolic links"),
         (["compare"], 2, "NAME"),
+        (["compare", "idle", "--arms", "stock"], 2, "stock alone cannot be compared"),
+        (["compare", "idle", "--arms", "lightsleep"], 2, "stock, with which the others are"),
+        (["compare", "idle", "--arms", "stock,nap"], 2, "no arm 'nap'; there are: stock, "),
+        (["compare", "smp-mask", "--kernel", "6.1"], 2, "leave out --kernel"),
+        (["compare", "smp-mask", "--kernel-tree", "."], 2, "the kernel is what differs"),
+        (["compare", "promotion-sibling", "--vcpus", "3"], 2, "cannot form cores of 2 threads"),
+        (["compare", "idle", "--image", "file"], 2, "--image file needs --modules"),
+        (["shell", "--modules", "."], 2, "--modules needs --image"),
+        (["shell", "--kernel-tree", ".", "--modules", "."], 2, "--modules belongs to --image"),
+        (["shell", "--kernel-tree", ".", "--kernel", "6.1"], 2, "exclude each other"),
+        (["shell", "--kernel-tree", "gone"], 2, "'gone' does not exist"),
+        (["shell", "--kernel-tree", "."], 1, "is no tree of a kernel"),
+        (["compare", "./gone.py"], 2, "cannot read gone.py: No such file"),
+        (["compare", "./gone"], 2, "an experiment's file ends in .py"),
         (["shell", "--kernel", "5.4"], 2, "6.12"),
         (["shell", "--vcpus", "0"], 2, "1<=x<=64"),
         (["shell", "--vcpus", "4", "--threads", "3"], 2, "cannot form cores of 3 threads"),
@@ -62,6 +78,56 @@ def test_bad_input_is_explained(
     assert said in result.output
     assert not status or isinstance(result.exception, SystemExit)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "loop"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\nEXPERIMENT = (\n", "mine.py, line 2: no valid Python: '(' was never closed"),
+        ("import nowhere\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere'"),
+        ("x = 1\n", "mine.py does not define EXPERIMENT: assign an Experiment"),
+        ("EXPERIMENT = 1\n", "mine.py has an EXPERIMENT of another type"),
+        ("\0", "mine.py"),
+        (
+            "from lightsleep.lab.experiment import Experiment\n"
+            "EXPERIMENT = Experiment('t', 'h', (), (), print)\n",
+            "mine.py, line 2: ValueError: arms: exactly one arm must have the role baseline",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_place(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(text)
+    result = CliRunner().invoke(main, ["lab", "compare", "./mine.py", "--json", "x.json"])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert not Path("x.json").exists()
+
+
+def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[tuple[str, Experiment, Machine]] = []
+
+    def compare(name: str, chosen: Experiment, machine: Machine, *_: object) -> CompareResult:
+        ran.append((name, chosen, machine))
+        return made_up()
+
+    monkeypatch.setattr(protocol, "compare", compare)
+    monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
+    (tmp_path / "my_idle.py").write_text("from lightsleep.lab.experiments.idle import EXPERIMENT\n")
+    arguments = [str(tmp_path / "my_idle.py"), "--arms", "stock, lightsleep", "--vcpus", "4"]
+    arguments += ["--append", "quiet", "--device", "edu", "--pin"]
+    assert CliRunner().invoke(main, ["lab", "compare", *arguments]).exit_code == 0
+    ((name, chosen, machine),) = ran
+    assert name == "my-idle"
+    assert [arm.name for arm in chosen.arms] == ["stock", "lightsleep"]
+    assert {claim.arm for claim in chosen.claims} == {"lightsleep"}
+    assert all(claim.reference == "stock" for claim in chosen.claims)
+    assert (chosen.vcpus, machine.append, machine.devices.device) == (4, "quiet", ("edu",))
+    assert machine.pin
 
 
 def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import accel, config, experiment, host, modules, roots
 from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.guest import Machine, prepare
+from lightsleep.lab.guest import prepare
+from lightsleep.lab.machine import Devices, ForeignKernel, Machine
 
 X86 = ARCHES["x86_64"]
 
@@ -137,19 +138,29 @@ def test_a_machine_says_how_to_boot_it() -> None:
     machine = Machine(
         append="idle=poll quiet",
         modules=("cpuidle_lightsleep x=1",),
-        devices=("virtio-blk-pci,drive=d",),
-        drives=("driver=null-co,id=d",),
-        objects=("iothread,id=t",),
-        netdevs=("user,id=n",),
+        devices=Devices(
+            device=("virtio-blk-pci,drive=d",),
+            drive=("driver=null-co,id=d",),
+            object=("iothread,id=t",),
+            netdev=("user,id=n",),
+        ),
         vcpus=4,
         threads=2,
         cpu="qemu64",
     )
     assert machine.command() == (
         "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
-        "--module 'cpuidle_lightsleep x=1' --device virtio-blk-pci,drive=d "
-        "--drive driver=null-co,id=d --object iothread,id=t --netdev user,id=n "
+        "--module 'cpuidle_lightsleep x=1' --object iothread,id=t --netdev user,id=n "
+        "--drive driver=null-co,id=d --device virtio-blk-pci,drive=d "
         "--vcpus 4 --threads 2 --cpu qemu64"
+    )
+
+
+def test_a_machine_with_a_kernel_of_its_own_says_so_too() -> None:
+    foreign = ForeignKernel(image=Path("/boot/vmlinuz"), modules=Path("/lib/modules/x y"))
+    assert Machine(foreign=foreign, pin=True).command() == (
+        "lightsleep lab shell --arch x86_64 --image /boot/vmlinuz --modules '/lib/modules/x y' "
+        "--pin"
     )
 
 

@@ -16,7 +16,8 @@ from lightsleep.lab import guest
 from lightsleep.lab.accel import Accelerator
 from lightsleep.lab.agent import AgentGone, Completed
 from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
+from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed
+from lightsleep.lab.machine import Devices, Machine
 from lightsleep.lab.vm import Hardware, with_files
 
 RACED = """\
@@ -25,6 +26,7 @@ RACED = """\
 [    1.669810] Code: 90 90 f3 0f 1e fa 41 54 55 53 66 <90> e8 c1 ed f0 ff 48 03
 [    1.671848] Kernel panic - not syncing: Fatal exception in interrupt
 """
+SAID = "qemu-system-x86_64: WARNING: Image format was not specified"
 LOADED = "[    1.500000] a module, in a guest that has booted\n"
 BROKEN = RACED.replace("53 66 <90>", "53 cc <90>")
 HARDWARE = Hardware(
@@ -43,6 +45,9 @@ def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[s
 
         def console(self) -> str:
             return self.log
+
+        def said(self) -> str:
+            return SAID
 
         def close(self) -> None:
             closed.append(self.log)
@@ -99,17 +104,29 @@ def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not isinstance(raised.value, EmulatorRaced)
 
 
+def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, "", BROKEN)
+    started = Guest(Machine(), HARDWARE)
+    monkeypatch.setattr(started.vm, "ended", lambda: None, raising=False)
+    started.check()
+    with pytest.raises(GuestFailed, match=f"QEMU said: {SAID}"):
+        Guest(Machine(), HARDWARE).wait()
+
+
 def test_devices_are_added_one_by_one() -> None:
-    argv = replace(HARDWARE, devices=("virtio-rng-pci", "edu,addr=7"), drives=("id=d",)).argv()
+    devices = Devices(device=("virtio-rng-pci", "edu,addr=7"), drive=("id=d",))
+    argv = replace(HARDWARE, machine=Machine(devices=devices)).argv()
     assert argv[-6:-4] == ["-drive", "if=none,id=d"]
     assert argv[-4:] == ["-device", "virtio-rng-pci", "-device", "edu,addr=7"]
 
 
 def test_a_drive_has_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    drives, files = with_files(("id=a,scratch=2M,format=raw", "id=b,driver=null-co"))
+    devices, files = with_files(Devices(drive=("id=a,scratch=2M", "id=b,driver=null-co")))
     (file,) = files
-    assert drives == (f"id=a,file=/dev/fd/{file},format=raw", "id=b,driver=null-co")
+    assert devices.drive == (f"id=a,file=/dev/fd/{file},format=raw", "id=b,driver=null-co")
     content = Path(f"/dev/fd/{file}").read_bytes()
     assert len(content) == 2 << 20
     assert not any(content.startswith(bytes(4096), at) for at in range(0, 2 << 20, 4096))
@@ -130,5 +147,5 @@ def test_without_space_no_drive_has_a_file(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(
         LightsleepError, match=r"cannot create a drive's file under .*No space left"
     ):
-        with_files(("id=a,scratch=1M", "id=b,scratch=1M"))
+        with_files(Devices(drive=("id=a,scratch=1M", "id=b,scratch=1M")))
     assert sorted(Path("/proc/self/fd").iterdir()) == before

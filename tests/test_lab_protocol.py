@@ -277,15 +277,16 @@ def test_at_rest_sleepers_are_told_from_spinners(
     monkeypatch.setattr(protocol, "SETTLE_S", 0.3)
     pids = dict(zip(("still", "spins"), processes, strict=True))
     arms = (Arm("still", "baseline", ""), Arm("spins", "limit", "", spins=True))
-    with_rest = experiment(lambda _: {"wait_s": 1.0}, arms=arms, rest_s=0.5, warmup=0)
+    metrics = (WAIT, IDLE_RESIDENCY)
+    with_rest = experiment(
+        lambda _: {"wait_s": 1.0}, arms=arms, metrics=metrics, rest_s=0.5, warmup=0
+    )
     # A spinner that gets no core for a whole span is not seen to wait: try again.
     for _ in range(5):
         world: list[str] = []
         fake = {name: FakeGuest(name, world, pid) for name, pid in pids.items()}
         guests = cast(dict[str, Guest], fake)
-        samples = protocol.run_rounds(
-            with_rest, (WAIT, IDLE_RESIDENCY), guests, [["still", "spins"]] * 2, quiet()
-        )
+        samples = protocol.run_rounds(with_rest, metrics, guests, [["still", "spins"]] * 2, quiet())
         asleep = samples[IDLE_RESIDENCY.name]
         if max(asleep["spins"]) < 50:
             break

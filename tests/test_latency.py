@@ -7,7 +7,8 @@ from ktap import run_selftest
 
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
+from lightsleep.lab.machine import Devices, Machine
 
 pytestmark = pytest.mark.boot
 
@@ -40,7 +41,9 @@ SKIPPED = {
 @pytest.mark.parametrize(("arch", "kernel"), [*ON_X86_64, ("aarch64", FIRST), ("ppc64le", FIRST)])
 def test_selftest(arch: str, kernel: str) -> None:
     device = f"virtio-rng-pci,bus={ARCHES[arch].bus}"
-    machine = Machine(arch=arch, kernel=kernel, accel=ACCEL[arch], devices=(device,))
+    machine = Machine(
+        arch=arch, kernel=kernel, accel=ACCEL[arch], devices=Devices(device=(device,))
+    )
     with boot(machine, f"latency-{arch}-{kernel}", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST)
     assert not result.failed
@@ -56,7 +59,7 @@ def test_without_a_device() -> None:
 @pytest.mark.more
 def test_ten_thousand_times_garbage() -> None:
     device = f"virtio-rng-pci,bus={ARCHES['x86_64'].bus}"
-    machine = Machine(accel=ACCEL["x86_64"], devices=(device,))
+    machine = Machine(accel=ACCEL["x86_64"], devices=Devices(device=(device,)))
     with boot(machine, "latency-garbage", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "survives_garbage", GARBAGE=10_000)
     assert result.passed == ["survives_garbage"]

@@ -18,7 +18,8 @@ from kernels import FIRST, WITHOUT_RT
 from ktap import Result, run_selftest
 
 from lightsleep.lab.accel import Wanted
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
+from lightsleep.lab.machine import Devices, Machine
 
 pytestmark = pytest.mark.boot
 
@@ -45,13 +46,15 @@ def virtio_machine(kernel: str, ring: str) -> Machine:
         kernel=kernel,
         accel=ACCEL,
         # Behind a bridge, so that it can be reset.
-        devices=(
-            "pci-bridge,id=bridge,chassis_nr=1",
-            f"virtio-blk-pci,drive=second,bus=bridge,addr=1,{RINGS[ring]}",
-            f"virtio-net-pci,netdev=net,{RINGS[ring]}",
+        devices=Devices(
+            device=(
+                "pci-bridge,id=bridge,chassis_nr=1",
+                f"virtio-blk-pci,drive=second,bus=bridge,addr=1,{RINGS[ring]}",
+                f"virtio-net-pci,netdev=net,{RINGS[ring]}",
+            ),
+            drive=("driver=null-co,id=second,size=64M,read-zeroes=on",),
+            netdev=("user,id=net,ipv6=off",),
         ),
-        drives=("driver=null-co,id=second,size=64M,read-zeroes=on",),
-        netdevs=("user,id=net,ipv6=off",),
     )
 
 
@@ -261,11 +264,14 @@ def test_a_disk_keeps_its_word_whatever_changes(ring: str) -> None:
             "cpuidle_lightsleep mode=fixed poll_limit_us=10000 peek_budget_ns=50000",
             "virtio_poll_source",
         ),
-        devices=tuple(
-            f"virtio-blk-pci,drive={disk},iothread=thread,{RINGS[ring]}" for disk in ("vdb", "vdc")
+        devices=Devices(
+            device=tuple(
+                f"virtio-blk-pci,drive={disk},iothread=thread,{RINGS[ring]}"
+                for disk in ("vdb", "vdc")
+            ),
+            drive=("id=vdb,scratch=64M,format=raw", "id=vdc,scratch=8M,format=raw"),
+            object=("iothread,id=thread",),
         ),
-        drives=("id=vdb,scratch=64M,format=raw", "id=vdc,scratch=8M,format=raw"),
-        objects=("iothread,id=thread",),
     )
     with boot(machine, f"poll-source-unrest-{ring}", ENOUGH_S) as guest:
         unrest = Unrest(guest, seed)

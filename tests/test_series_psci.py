@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from lightsleep.lab.acpi import CHANGED
-from lightsleep.lab.guest import Described, Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Described, Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

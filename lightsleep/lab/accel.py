@@ -23,7 +23,7 @@ from typing import Literal
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, emulator
 from lightsleep.lab.config import Arch
-from lightsleep.lab.roots import KernelTree
+from lightsleep.lab.roots import BootFiles
 
 KVM = Path("/dev/kvm")
 PROBE_S = 10.0
@@ -73,7 +73,7 @@ class Accelerator:
         return "" if self.name == "kvm" else arch.append_tcg
 
 
-def choose(wanted: Wanted, arch: Arch, tree: KernelTree) -> Accelerator:
+def choose(wanted: Wanted, arch: Arch, tree: BootFiles) -> Accelerator:
     """Return the accelerator for guests of ``arch``.
 
     Raises LightsleepError where KVM was asked for and does not work.
@@ -86,7 +86,7 @@ def choose(wanted: Wanted, arch: Arch, tree: KernelTree) -> Accelerator:
     return found
 
 
-def _usable(arch: Arch, tree: KernelTree) -> Accelerator:
+def _usable(arch: Arch, tree: BootFiles) -> Accelerator:
     if arch.name != platform.machine():
         return Accelerator("tcg", f"a {arch.name} guest on a {platform.machine()} host")
     if not KVM.exists():
@@ -105,7 +105,7 @@ def _usable(arch: Arch, tree: KernelTree) -> Accelerator:
     )
 
 
-def probe(arch: Arch, tree: KernelTree) -> Accelerator:
+def probe(arch: Arch, tree: BootFiles) -> Accelerator:
     """Boot once under KVM and judge by what the console says."""
     argv = [
         *("setpriv", "--pdeathsig", "KILL"),

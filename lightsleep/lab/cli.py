@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -18,10 +19,11 @@ from lightsleep.compare.result import CompareResult
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
-from lightsleep.lab.accel import Wanted
 from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, ROOTS, lookup
-from lightsleep.lab.guest import Described, Guest, Machine, prepare
+from lightsleep.lab.config import ARCHES, ROOTS
+from lightsleep.lab.guest import Guest, prepare
+from lightsleep.lab.machine import Described, Machine
+from lightsleep.lab.options import arch_option, available, kernel_named, machine_options
 from lightsleep.lab.series import bases, read_topics, write_mails
 from lightsleep.lab.source import kernel_source
 
@@ -29,40 +31,6 @@ LEAST_RUNS = 6
 """Fewer give no interval of 95 %; see lightsleep/compare/method.py."""
 RUNS = 12
 """Show a difference of 20 % in at least 9 of 10 comparisons, where samples scatter by 10 %."""
-
-
-def available(context: click.Context, _: click.Parameter, kernel: str) -> str:
-    """Refuse a kernel that the architecture does not have."""
-    arch = ARCHES[context.params["arch"]]
-    try:
-        return lookup(f"{arch.name} kernel", arch.bootable, kernel).name
-    except LightsleepError as error:
-        raise click.BadParameter(error.message) from error
-
-
-arch_option = click.option(
-    "--arch",
-    type=click.Choice(list(ARCHES)),
-    is_eager=True,
-    default="x86_64",
-    show_default=True,
-    help="Architecture of the guests.",
-)
-kernel_option = click.option(
-    "--kernel",
-    type=click.Choice(sorted({name for arch in ARCHES.values() for name in arch.bootable})),
-    default="6.12",
-    show_default=True,
-    callback=available,
-    help="Kernel of the guests; `lightsleep lab list` describes each.",
-)
-accel_option = click.option(
-    "--accel",
-    type=click.Choice(get_args(Wanted)),
-    default="auto",
-    show_default=True,
-    help="auto: KVM if a short boot proves that it works, else emulation (TCG).",
-)
 
 
 @click.group()
@@ -86,9 +54,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
 
 @lab.command(short_help="Run an experiment, show what differs.")
 @click.argument("name")
-@arch_option
-@kernel_option
-@accel_option
+@machine_options
 @click.option(
     "--runs",
     type=int,
@@ -104,31 +70,43 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the result, raw samples included, to this file.",
 )
+@click.option(
+    "--arms",
+    default="",
+    metavar="NAME,NAME...",
+    help="Only these arms; the one with which the others are compared must be among them.",
+)
+@click.option(
+    "--vcpus", type=click.IntRange(1, 64), help="CPUs of each guest. Default: the experiment's."
+)
 def compare(
     name: str,
-    arch: str,
-    kernel: str,
-    accel: Wanted,
+    machine: Machine,
     runs: int,
     seed: int | None,
     json_path: Path | None,
+    arms: str,
+    vcpus: int | None,
 ) -> None:
     """Run the experiment NAME, and show what differs between its arms.
 
+    `lightsleep lab list` names the experiments. One of your own is named by its path: ./mine.py.
+
     If the control differs from the baseline, the exit status is 1; the result is still shown and
-    written. `lightsleep lab list` names the experiments.
+    written.
     """
     # These need numpy, which only a result needs.
     from lightsleep.compare.analysis import control_failed
     from lightsleep.compare.table import print_table
 
-    try:
-        chosen = experiment.load(name)
-    except LightsleepError as error:
-        raise click.UsageError(error.message) from error
+    chosen = experiment.adapted(
+        experiment.load(name),
+        arms=[arm.strip() for arm in arms.split(",") if arm.strip()],
+        vcpus=vcpus,
+        kernel_named=kernel_named(),
+    )
     if json_path:
         check_writable(json_path)
-    machine = Machine(arch=arch, kernel=kernel, accel=accel)
     seed = random.randrange(2**31) if seed is None else seed
     console = Console(stderr=True)
     with console.status("") as status:
@@ -139,7 +117,7 @@ def compare(
             if not console.is_terminal:
                 console.print(what + left)
 
-        result = protocol.compare(name, chosen, machine, runs, seed, show)
+        result = protocol.compare(experiment.title_of(name), chosen, machine, runs, seed, show)
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
     with written(*writes):
         print_table(result, terminal.output())
@@ -164,51 +142,18 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
 
 
 @lab.command()
-@arch_option
-@kernel_option
-@accel_option
-@click.option("--append", default="", help="Kernel parameters to add.")
+@machine_options
 @click.option(
     "--module",
-    "modules",
+    "ours",
     multiple=True,
     metavar="'NAME [PARAMETER=VALUE...]'",
     help="One of our modules to load; repeatable.",
-)
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="DEVICE",
-    help="Device to add, in the syntax of QEMU's -device; repeatable.",
-)
-@click.option(
-    "--drive",
-    "drives",
-    multiple=True,
-    metavar="DRIVE",
-    help="Storage for a device, in the syntax of QEMU's -drive without if=; repeatable. "
-    "scratch=64M instead of file= is a temporary file of this size.",
-)
-@click.option(
-    "--object",
-    "objects",
-    multiple=True,
-    metavar="OBJECT",
-    help="Object that a device uses, in the syntax of QEMU's -object; repeatable.",
-)
-@click.option(
-    "--netdev",
-    "netdevs",
-    multiple=True,
-    metavar="NETDEV",
-    help="Peer of a network device, in the syntax of QEMU's -netdev; repeatable.",
 )
 @click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="CPUs.")
 @click.option(
     "--threads", type=click.IntRange(1, 8), default=1, show_default=True, help="Threads per core."
 )
-@click.option("--cpu", default="", help="CPU model to emulate, in the syntax of QEMU's -cpu.")
 @click.option(
     "--idle-state",
     type=click.Choice(get_args(Described)),
@@ -223,18 +168,10 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     help="Root file system; `programs` has the servers of the experiments.",
 )
 def shell(
-    arch: str,
-    kernel: str,
-    accel: Wanted,
-    append: str,
-    modules: tuple[str, ...],
-    devices: tuple[str, ...],
-    drives: tuple[str, ...],
-    objects: tuple[str, ...],
-    netdevs: tuple[str, ...],
+    machine: Machine,
+    ours: tuple[str, ...],
     vcpus: int,
     threads: int,
-    cpu: str,
     idle_state: Described,
     root: str,
 ) -> None:
@@ -245,21 +182,8 @@ def shell(
     """
     if vcpus % threads:
         raise click.UsageError(f"{vcpus} CPUs cannot form cores of {threads} threads each")
-    machine = Machine(
-        arch=arch,
-        kernel=kernel,
-        append=append,
-        modules=modules,
-        vcpus=vcpus,
-        threads=threads,
-        accel=accel,
-        devices=devices,
-        drives=drives,
-        objects=objects,
-        netdevs=netdevs,
-        cpu=cpu,
-        idle_state=idle_state,
-        root=root,
+    machine = replace(
+        machine, modules=ours, vcpus=vcpus, threads=threads, idle_state=idle_state, root=root
     )
     console = Console(stderr=True)
     with console.status("preparing") as status:

@@ -210,6 +210,8 @@ class Arch:
     console: str
     built: Mapping[str, BuiltKernel] = field(default_factory=dict)
     """Those built here."""
+    built_image: str = ""
+    """Where a built tree of the kernel has what QEMU starts."""
     append_tcg: str = ""
     """Kernel parameters that emulation needs, in every arm alike."""
     bus: str = "pcie.0"
@@ -246,6 +248,7 @@ ARCHES = {
             debian="amd64",
             triplet="x86_64-linux-gnu",
             kbuild="x86",
+            built_image="arch/x86/boot/bzImage",
             kernels=KERNELS,
             qemu="qemu-system-x86_64",
             qemu_package="qemu-system-x86",
@@ -267,6 +270,7 @@ ARCHES = {
             debian="arm64",
             triplet="aarch64-linux-gnu",
             kbuild="arm64",
+            built_image="arch/arm64/boot/Image",
             kernels=KERNELS,
             qemu="qemu-system-aarch64",
             qemu_package="qemu-system-arm",
@@ -287,6 +291,7 @@ ARCHES = {
             debian="ppc64el",
             triplet="powerpc64le-linux-gnu",
             kbuild="powerpc",
+            built_image="vmlinux",
             kernels=POWERPC_KERNELS,
             qemu="qemu-system-ppc64",
             qemu_package="qemu-system-ppc",
@@ -340,6 +345,13 @@ ROOTS: Mapping[str, tuple[str, ...]] = {
 
 DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")
 """Modules a cloud kernel needs, beyond what it has built in, to reach the guest's root."""
+
+NEEDED_OPTIONS = (
+    *("BLK_DEV_INITRD", "DEVTMPFS", "TMPFS", "PROC_FS", "SYSFS", "BINFMT_ELF", "BINFMT_SCRIPT"),
+    *("UNIX", "VIRTIO_PCI", "VIRTIO_BLK", "VIRTIO_CONSOLE"),
+    *("SQUASHFS", "SQUASHFS_ZSTD", "OVERLAY_FS"),
+)
+"""Options of a kernel's configuration without which no guest comes up; y or m."""
 
 USEFUL_DRIVERS = ("virtio_net",)
 """Modules that experiments use; a kernel built here may be without."""

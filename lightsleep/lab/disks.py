@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.experiment import Arm, Metric
 from lightsleep.lab.guest import Guest
+from lightsleep.lab.machine import Devices
 from lightsleep.lab.pipe import interrupts
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -61,20 +62,14 @@ class Disk:
     """As ``Hardware`` takes it, without its id."""
 
 
-def drives(disks: Iterable[Disk]) -> tuple[str, ...]:
-    """Return what QEMU's ``-drive`` takes."""
-    return tuple(f"id={disk.device},{disk.drive}" for disk in disks)
-
-
-def threads(disks: Iterable[Disk]) -> tuple[str, ...]:
-    """Return what QEMU's ``-object`` takes: a thread for each disk."""
-    return tuple(f"iothread,id=thread-{disk.device}" for disk in disks)
-
-
-def devices(disks: Iterable[Disk]) -> tuple[str, ...]:
-    """Return what QEMU's ``-device`` takes."""
-    return tuple(
-        f"virtio-blk-pci,drive={disk.device},iothread=thread-{disk.device}" for disk in disks
+def devices(disks: Sequence[Disk]) -> Devices:
+    """Return what guests have of these disks: each is served by a thread of its own."""
+    return Devices(
+        object=tuple(f"iothread,id=thread-{disk.device}" for disk in disks),
+        drive=tuple(f"id={disk.device},{disk.drive}" for disk in disks),
+        device=tuple(
+            f"virtio-blk-pci,drive={disk.device},iothread=thread-{disk.device}" for disk in disks
+        ),
     )
 
 

@@ -2,22 +2,27 @@
 """What an experiment is: arms that differ in one thing, and what is measured in each.
 
 One file in ``experiments/`` is one experiment: it defines ``EXPERIMENT``, and its file name, with
-hyphens, is the experiment's name. How the arms are run is the protocol's business
-(``protocol.py``).
+hyphens, is the experiment's name. A file anywhere else is one, too, and is named by its path. How
+the arms are run is the protocol's business (``protocol.py``).
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from lightsleep.compare.result import Better, Claim, Role, check_claims
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab import experiments
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import lookup
 from lightsleep.lab.guest import Guest
+from lightsleep.lab.machine import Devices
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,19 @@ class Metric:
     better: Better
     title: str
     description: str
+
+
+IDLE_RESIDENCY = Metric(
+    name="idle_residency_pct",
+    unit="%",
+    better="higher",
+    title="Idle guest asleep",
+    description=(
+        "Share of the vCPUs' time in which the host ran no guest code, with the guest left alone: "
+        "100 x (1 - CPU time of the vCPU threads / (wall time x vCPUs)), from the host's schedstat."
+    ),
+)
+"""Measured by the protocol itself, from the host: the same means for every arm."""
 
 
 @dataclass(frozen=True)
@@ -78,33 +96,24 @@ class Experiment:
     warmup: int = 1
     accel: Wanted | None = None
     """What runs the guests where nobody chose; None: KVM where it works, else TCG."""
-    devices: tuple[str, ...] = ()
-    """Devices of all arms; see ``Machine``, as for what follows."""
-    drives: tuple[str, ...] = ()
-    objects: tuple[str, ...] = ()
-    netdevs: tuple[str, ...] = ()
+    devices: Devices = field(default_factory=Devices)
+    """Of all arms."""
 
     def __post_init__(self) -> None:
-        """Refuse claims that nobody could judge. Raises ValueError."""
+        """Refuse what could not be run, and claims that nobody could judge. Raises ValueError."""
+        names = [arm.name for arm in self.arms]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"arms: two arms are named {twice}")
+        if [arm.role for arm in self.arms].count("baseline") != 1:
+            raise ValueError("arms: exactly one arm must have the role baseline")
         if not callable(self.metrics):
+            if self.rest_s and IDLE_RESIDENCY not in self.metrics:
+                raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
             self.check_claims(self.metrics)
 
     def check_claims(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for a claim about what is not among the arms or these metrics."""
         check_claims(self.claims, [arm.name for arm in self.arms], {m.name: m for m in metrics})
-
-
-IDLE_RESIDENCY = Metric(
-    name="idle_residency_pct",
-    unit="%",
-    better="higher",
-    title="Idle guest asleep",
-    description=(
-        "Share of the vCPUs' time in which the host ran no guest code, with the guest left alone: "
-        "100 x (1 - CPU time of the vCPU threads / (wall time x vCPUs)), from the host's schedstat."
-    ),
-)
-"""Measured by the protocol itself, from the host: the same means for every arm."""
 
 
 def names() -> list[str]:
@@ -114,9 +123,91 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Experiment:
-    """Return the experiment ``name``. Raises LightsleepError that lists what there is."""
-    lookup("experiment", dict.fromkeys(names()), name)
+    """Return the experiment ``name``, or that of a file. Raises WrongUsage for what is wrong."""
+    if is_file(name):
+        return _load_file(Path(name))
+    try:
+        lookup("experiment", dict.fromkeys(names()), name)
+    except LightsleepError as error:
+        raise WrongUsage(f"{error.message}; a file is named by its path: ./{name}.py") from None
     module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
     experiment = module.EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment
+
+
+def is_file(name: str) -> bool:
+    """Return whether ``name`` is the path of an experiment."""
+    return "/" in name or name.endswith(".py")
+
+
+def title_of(name: str) -> str:
+    """Return the name of an experiment as results have it."""
+    return Path(name).stem.replace("_", "-") if is_file(name) else name
+
+
+def _load_file(path: Path) -> Experiment:
+    """Return what a file defines as EXPERIMENT; the file is run."""
+    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise WrongUsage(f"{path}: the name of an experiment's file ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise WrongUsage(f"{path}, line {error.lineno}: no valid Python: {error.msg}") from error
+    except OSError as error:
+        raise WrongUsage(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # whatever its code does
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [x.lineno for x in trace if Path(x.filename).resolve() == path.resolve()]
+        where = f", line {lines[-1]}" if lines else ""
+        raise WrongUsage(f"{path}{where}: {type(error).__name__}: {error}") from error
+    found = getattr(module, "EXPERIMENT", None)
+    if not isinstance(found, Experiment):
+        what = (
+            "does not define EXPERIMENT" if found is None else "has an EXPERIMENT of another type"
+        )
+        raise WrongUsage(
+            f"{path} {what}: assign an Experiment of lightsleep.lab.experiment to it, as in "
+            "docs/how-to/add-an-experiment.md"
+        )
+    return found
+
+
+def adapted(
+    experiment: Experiment,
+    *,
+    arms: Sequence[str] = (),
+    vcpus: int | None = None,
+    kernel_named: bool = False,
+) -> Experiment:
+    """Return an experiment as the command line wants it: some of its arms, other numbers of CPUs.
+
+    Raises WrongUsage where it cannot be so, or where its arms would ignore the kernel that was
+    named.
+    """
+    there = {arm.name: arm for arm in experiment.arms}
+    if unknown := next((name for name in arms if name not in there), None):
+        raise WrongUsage(f"--arms: no arm {unknown!r}; there are: {', '.join(there)}")
+    kept = tuple(arm for arm in experiment.arms if not arms or arm.name in arms)
+    if not any(arm.role == "baseline" for arm in kept):
+        (baseline,) = (arm.name for arm in experiment.arms if arm.role == "baseline")
+        raise WrongUsage(f"--arms: {baseline}, with which the others are compared, is missing")
+    if len(kept) < 2:
+        raise WrongUsage(f"--arms: {kept[0].name} alone cannot be compared: name another arm")
+    own = next((arm for arm in kept if arm.kernel), None)
+    if kernel_named and own:
+        raise WrongUsage(
+            f"arm {own.name} of this experiment boots kernel {own.kernel}, because the kernel is "
+            "what differs: leave out --kernel, --image and --kernel-tree"
+        )
+    if vcpus and vcpus % experiment.threads:
+        raise WrongUsage(f"--vcpus: {vcpus} CPUs cannot form cores of {experiment.threads} threads")
+    names = [arm.name for arm in kept]
+    return replace(
+        experiment,
+        arms=kept,
+        claims=tuple(x for x in experiment.claims if {x.arm, x.reference} <= {*names}),
+        vcpus=vcpus or experiment.vcpus,
+    )

@@ -11,18 +11,18 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, acpi, devicetree, emulator, hosttime, splat
+from lightsleep.lab import accel, acpi, devicetree, emulator, foreign, hosttime, splat
 from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, lookup
+from lightsleep.lab.config import ARCHES, Arch, lookup
 from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.modules import project_modules
-from lightsleep.lab.roots import guest_root
+from lightsleep.lab.roots import BootFiles, guest_root
 from lightsleep.lab.vm import VM, Hardware
 from lightsleep.sources import kernel_sources
 
@@ -34,10 +34,9 @@ SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
 
-Described = Literal["no", "devicetree", "acpi"]
-
 SHOWN = 25
-"""Lines of a console that an error message shows."""
+SAID = 5
+"""Lines of a console that an error message shows, and of what QEMU itself said."""
 
 
 class GuestFailed(LightsleepError):
@@ -46,52 +45,6 @@ class GuestFailed(LightsleepError):
 
 class EmulatorRaced(GuestFailed):
     """The guest died of QEMU's emulation: it says nothing about the kernel, and may be repeated."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What to boot, in the words of the command line."""
-
-    arch: str = "x86_64"
-    kernel: str = "6.12"
-    append: str = ""
-    modules: tuple[str, ...] = ()
-    """Modules of ours to load: "name" or "name parameter=value ..."."""
-    vcpus: int = 2
-    threads: int = 1
-    """Of each core; ``vcpus`` are threads."""
-    accel: accel.Wanted = "auto"
-    devices: tuple[str, ...] = ()
-    """Devices to add, each as QEMU's ``-device`` takes it."""
-    drives: tuple[str, ...] = ()
-    """What those devices store their data in, each as QEMU's ``-drive`` takes it, or ``scratch=``;
-    see ``Hardware``."""
-    objects: tuple[str, ...] = ()
-    """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
-    netdevs: tuple[str, ...] = ()
-    """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
-    cpu: str = ""
-    """The model to emulate, as QEMU's ``-cpu`` takes it; empty: the architecture's own."""
-    idle_state: Described = "no"
-    """Whether, and how, its firmware describes an idle state on top of WFI (aarch64)."""
-    root: str = "base"
-    """Its root file system, a name of ROOTS."""
-
-    def command(self) -> str:
-        """Return the command that boots this machine to a prompt."""
-        words = ["lightsleep", "lab", "shell", "--arch", self.arch, "--kernel", self.kernel]
-        words += ["--append", self.append] if self.append else []
-        words += [word for module in self.modules for word in ("--module", module)]
-        words += [word for device in self.devices for word in ("--device", device)]
-        words += [word for drive in self.drives for word in ("--drive", drive)]
-        words += [word for item in self.objects for word in ("--object", item)]
-        words += [word for item in self.netdevs for word in ("--netdev", item)]
-        words += ["--vcpus", str(self.vcpus)] if self.vcpus != 2 else []
-        words += ["--threads", str(self.threads)] if self.threads != 1 else []
-        words += ["--cpu", self.cpu] if self.cpu else []
-        words += ["--idle-state", self.idle_state] if self.idle_state != "no" else []
-        words += ["--root", self.root] if self.root != "base" else []
-        return shlex.join(words)
 
 
 def prepare(
@@ -103,14 +56,9 @@ def prepare(
     """
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
-    kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
-    emulator.version(arch)
-    note(f"kernel {kernel.name}")
-    tree = any_tree(arch, kernel, note)
+    tree, modules = _kernel(arch, machine, note)
     note("root of the guests")
     root = guest_root(arch, machine.root)
-    note("modules")
-    modules = project_modules(arch, tree)
     note("accelerator")
     accelerator = accel.choose(machine.accel, arch, tree)
     arch = emulator.able(arch, accelerator.name == "tcg-icount", machine.threads)
@@ -133,17 +81,29 @@ def prepare(
         image=tree.image,
         initramfs=files,
         root=root.squashfs,
-        append=machine.append,
-        vcpus=machine.vcpus,
-        threads=machine.threads,
+        machine=machine,
         interactive=interactive,
-        devices=machine.devices,
-        drives=machine.drives,
-        objects=machine.objects,
-        netdevs=machine.netdevs,
         devicetree=tree_of_devices,
         firmware=firmware,
     )
+
+
+def _kernel(
+    arch: Arch, machine: Machine, note: Callable[[str], None]
+) -> tuple[BootFiles, list[Path]]:
+    """Return the kernel of a machine, and our modules for it."""
+    if machine.foreign:
+        note("the kernel you named")
+        theirs = foreign.tree(arch, machine.foreign)
+        emulator.version(arch)
+        note("modules")
+        return theirs, foreign.modules(arch, theirs, needed=machine.modules, note=note)
+    kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
+    emulator.version(arch)
+    note(f"kernel {kernel.name}")
+    tree = any_tree(arch, kernel, note)
+    note("modules")
+    return tree, project_modules(arch, tree)
 
 
 class Guest:
@@ -154,7 +114,7 @@ class Guest:
         self.machine = machine
         self.name = name
         self._boot_s = BOOT_S
-        self._hardware = replace(hardware, append=machine.append, vcpus=machine.vcpus)
+        self._hardware = replace(hardware, machine=machine)
         self._start()
 
     def _start(self) -> None:
@@ -194,6 +154,8 @@ class Guest:
                 self._agent.hello(self._boot_s)
             except TimeoutError:
                 raise AgentGone(f"not booted within {self._boot_s:g} s") from None
+        if self.machine.pin:
+            hosttime.pin(self.vm.vcpu_threads())
         self._booted = True
 
     def _load(self) -> None:
@@ -286,13 +248,14 @@ class Guest:
         log = self.vm.console()
         # What started it, where the kernel said so, else how far it got.
         lines = log.splitlines()
+        said = "".join(f"  QEMU said: {line}\n" for line in self.vm.said().splitlines()[-SAID:])
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
         raced = splat.emulator_raced(log)
         kind = EmulatorRaced if raced else GuestFailed
         why += "; that was QEMU's emulation, not the kernel" if raced else ""
         return kind(
-            f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n"
+            f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n{said}"
             f"console: {keep(log, self.name)}\n"
             f"see it happen: {self.machine.command()}"
         )

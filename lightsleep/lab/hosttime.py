@@ -39,6 +39,13 @@ def be_idle_class(threads: Iterable[int], idle: bool) -> None:
         os.sched_setscheduler(tid, os.SCHED_IDLE if idle else os.SCHED_OTHER, os.sched_param(0))
 
 
+def pin(threads: Sequence[int]) -> None:
+    """Keep each thread on one of the CPUs that we may use, in turn."""
+    cpus = sorted(os.sched_getaffinity(0))
+    for number, tid in enumerate(threads):
+        os.sched_setaffinity(tid, {cpus[number % len(cpus)]})
+
+
 def busy_s() -> float:
     """Return the CPU seconds all of the host has spent on anything so far."""
     # user nice system idle iowait irq softirq steal

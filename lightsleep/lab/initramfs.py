@@ -16,7 +16,7 @@ import lightsleep
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, host
 from lightsleep.lab.config import DRIVERS, USEFUL_DRIVERS
-from lightsleep.lab.roots import GuestRoot, KernelTree
+from lightsleep.lab.roots import BootFiles, GuestRoot
 from lightsleep.sources import KERNEL
 
 GUEST_FILES = Path(__file__).parent / "inside"
@@ -25,7 +25,7 @@ GUEST_MODULES = "/usr/lib/lightsleep/modules"
 
 
 def with_dependencies(
-    tree: KernelTree, names: Iterable[str], useful: Iterable[str] = ()
+    tree: BootFiles, names: Iterable[str], useful: Iterable[str] = ()
 ) -> list[Path]:
     """Return the files of modules ``names`` and of all they need, in the order to load them.
 
@@ -42,7 +42,11 @@ def with_dependencies(
         if name in builtin:
             continue
         if name not in needs:
-            raise LightsleepError(f"kernel {tree.release} has no module {name}")
+            raise LightsleepError(
+                f"kernel {tree.release} has {name} neither built in nor among the modules in "
+                f"{tree.modules}: guests need {', '.join(DRIVERS)}; "
+                "enable them in its configuration"
+            )
         file, before = needs[name]
         # modules.dep lists the nearest dependency first.
         found |= dict.fromkeys([*reversed(before), file])
@@ -75,7 +79,7 @@ def package_files() -> list[Path]:
     return sorted(x for x in files if KERNEL not in x.parents)  # modules reach it built
 
 
-def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Path:
+def initramfs(tree: BootFiles, root: GuestRoot, modules: Sequence[Path]) -> Path:
     """Return the initramfs for a kernel, a root and the built ``modules``."""
 
     def build(scratch: Path) -> None:
@@ -97,7 +101,7 @@ def initramfs(tree: KernelTree, root: GuestRoot, modules: Sequence[Path]) -> Pat
 
     package = [part for x in package_files() for part in (str(x), x.read_bytes())]
     built = [part for x in modules for part in (x.name, x.read_bytes())]
-    key = cache.digest(tree.path.parent.name, root.squashfs.parent.name, *package, *built)
+    key = cache.digest(tree.key, root.squashfs.parent.name, *package, *built)
     return cache.entry(f"initramfs-{key}", build, needs_mb=20) / "initramfs"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Kernel modules, built by the compiler release and the headers of the kernel they are for.
 
-The build runs inside the kernel's tree, so the host needs neither a compiler nor headers.
+How the build runs is the kernel's business: see ``Headers`` in ``roots.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lightsleep.lab import cache, host
 from lightsleep.lab.config import Arch
-from lightsleep.lab.roots import KernelTree
+from lightsleep.lab.roots import Headers
 from lightsleep.sources import kernel_sources
 
 SOURCES = ("*.[chS]", "Kbuild", "Makefile", "Kconfig")
@@ -24,7 +24,7 @@ def is_source(path: Path) -> bool:
 
 
 def build_modules(
-    arch: Arch, tree: KernelTree, source: Path, variables: Mapping[str, str] | None = None
+    arch: Arch, tree: Headers, source: Path, variables: Mapping[str, str] | None = None
 ) -> list[Path]:
     """Build the modules under ``source`` for ``tree`` and return their .ko files.
 
@@ -40,30 +40,18 @@ def build_modules(
             copy = work / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
-        output = host.run(
-            host.contained(
-                [
-                    *("env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C", "make", "-j2", *given),
-                    # Also right where it is this machine's own.
-                    *(f"ARCH={arch.kbuild}", f"CROSS_COMPILE={arch.triplet}-"),
-                    *("-C", f"/lib/modules/{tree.release}/build", "M=/mnt", "modules"),
-                ],
-                *("--bind", str(tree.path), "/", "--bind", str(work), "/mnt"),
-                *("--tmpfs", "/run", "--tmpfs", "/tmp"),  # noqa: S108 (inside)
-            ),
-            f"building modules for {tree.release}",
-        )
+        output = host.run(tree.make(arch, work, given), f"building modules for {tree.release}")
         (scratch / "build.log").write_text(output)
         for module in work.rglob("*.ko"):
             shutil.move(module, scratch)
         shutil.rmtree(work)
 
     contents = [x for f in files for x in (str(f.relative_to(source)), f.read_bytes())]
-    key = cache.digest(tree.path.parent.name, *given, *contents)
+    key = cache.digest(tree.key, *given, *contents)
     entry = cache.entry(f"modules-{arch.name}-{key}", build, needs_mb=50)
     return sorted(entry.glob("*.ko"))
 
 
-def project_modules(arch: Arch, tree: KernelTree) -> list[Path]:
+def project_modules(arch: Arch, tree: Headers) -> list[Path]:
     """Return this project's own modules for ``tree``, those that only tests load among them."""
     return build_modules(arch, tree, kernel_sources(), {"LIGHTSLEEP_TESTS": "1"})

@@ -36,7 +36,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import emulator, hosttime
 from lightsleep.lab.config import Arch
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
-from lightsleep.lab.guest import EmulatorRaced, Guest, Machine, prepare
+from lightsleep.lab.guest import EmulatorRaced, Guest, prepare
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.vm import Hardware
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
@@ -240,10 +241,7 @@ def attempt(
         machine = replace(machine, accel=experiment.accel)
     machine = replace(
         machine,
-        devices=(*machine.devices, *experiment.devices),
-        drives=(*machine.drives, *experiment.drives),
-        objects=(*machine.objects, *experiment.objects),
-        netdevs=(*machine.netdevs, *experiment.netdevs),
+        devices=machine.devices + experiment.devices,
         root=experiment.root,
     )
     machines = {
@@ -309,6 +307,8 @@ def attempt(
             "order": order,
             "rest_s": experiment.rest_s,
             "settle_s": SETTLE_S,
+            "vcpus": experiment.vcpus,
+            "pinned": machine.pin,
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
@@ -398,6 +398,7 @@ def guest_facts(guest: Guest) -> dict[str, Any]:
     cpuidle = "/sys/devices/system/cpu/cpuidle"
     return {
         "kernel": guest.run(["uname", "-r"]).stdout.strip(),
+        "kernel_build": guest.run(["uname", "-v"]).stdout.strip(),
         "cmdline": guest.read_text("/proc/cmdline").strip(),
         "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")) or "unknown",
         "cpuidle_driver": guest.read_text(f"{cpuidle}/current_driver").strip(),

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cache, host
@@ -33,6 +34,41 @@ OUT_OF_STEP = "Mirror sync in progress?"
 Seen with updates for a rarer architecture; a release itself changes every few months only."""
 
 
+class BootFiles(Protocol):
+    """A kernel as guests boot it, whoever made it."""
+
+    @property
+    def release(self) -> str:
+        """As ``uname -r`` prints it."""
+
+    @property
+    def image(self) -> Path:
+        """What QEMU starts."""
+
+    @property
+    def modules(self) -> Path:
+        """The folder of the kernel's own modules."""
+
+    @property
+    def key(self) -> str:
+        """What determines all of it, shortened."""
+
+
+class Headers(Protocol):
+    """What builds modules for a kernel."""
+
+    @property
+    def release(self) -> str:
+        """The kernel that they are for."""
+
+    @property
+    def key(self) -> str:
+        """What determines them, shortened."""
+
+    def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
+        """Return the command that builds the modules in ``work``, with ``given`` for make."""
+
+
 @dataclass(frozen=True)
 class KernelTree:
     """An unpacked kernel: image, modules, headers and the compiler it was built with."""
@@ -40,6 +76,24 @@ class KernelTree:
     kernel: Kernel | BuiltKernel
     path: Path
     release: str
+
+    @property
+    def key(self) -> str:
+        """The name of its entry in the cache."""
+        return self.path.parent.name
+
+    def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
+        """Return the command that builds modules: in the tree, with the compiler there."""
+        return host.contained(
+            [
+                *("env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C", "make", "-j2", *given),
+                # Also right where it is this machine's own.
+                *(f"ARCH={arch.kbuild}", f"CROSS_COMPILE={arch.triplet}-"),
+                *("-C", f"/lib/modules/{self.release}/build", "M=/mnt", "modules"),
+            ],
+            *("--bind", str(self.path), "/", "--bind", str(work), "/mnt"),
+            *("--tmpfs", "/run", "--tmpfs", "/tmp"),  # noqa: S108 (inside)
+        )
 
     @property
     def image(self) -> Path:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import re
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,11 +27,13 @@ from lightsleep.lab import cache, host
 from lightsleep.lab.accel import Accelerator
 from lightsleep.lab.config import Arch
 from lightsleep.lab.inside.agent import PORT_NAME
+from lightsleep.lab.machine import Devices, Machine
 
 QMP_S = 20.0
 
 SCRATCH = re.compile(r"\bscratch=(\d+)M\b")
 """Of a drive, what QEMU does not know: a file with so many MiB of noise."""
+FORMAT = re.compile(r"\b(format|driver)=")
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,8 @@ class Hardware:
     image: Path
     initramfs: Path
     root: Path
-    append: str = ""
-    vcpus: int = 2
-    threads: int = 1
+    machine: Machine = field(default_factory=Machine)
     interactive: bool = False
-    devices: tuple[str, ...] = ()
-    """Devices on top of those that the lab needs, each as QEMU's ``-device`` takes it."""
-    drives: tuple[str, ...] = ()
-    """What those devices store their data in, each as QEMU's ``-drive`` takes it; ``scratch=64M``
-    in place of its ``file=`` is a file of this size on the host, of this VM alone."""
-    objects: tuple[str, ...] = ()
-    """What serves those devices, such as threads, each as QEMU's ``-object`` takes it."""
-    netdevs: tuple[str, ...] = ()
-    """What network devices are connected to, each as QEMU's ``-netdev`` takes it."""
     devicetree: Path | None = None
     """In place of the machine's own."""
     firmware: Path | None = None
@@ -66,16 +55,16 @@ class Hardware:
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
         parts = [f"console={self.arch.console}", "panic=-1", "oops=panic"]
-        parts += [self.accelerator.append(self.arch), self.append]
+        parts += [self.accelerator.append(self.arch), self.machine.append]
         return " ".join(part for part in parts if part)
 
     def argv(self) -> list[str]:
         """Return QEMU's command line, without monitor, agent and console."""
-        cores = self.vcpus // self.threads
+        vcpus, threads = self.machine.vcpus, self.machine.threads
         return [
             *(self.arch.qemu, "-machine", self.arch.machine, *self.accelerator.options),
             *("-cpu", self.accelerator.cpu(self.arch)),
-            *("-smp", f"{self.vcpus},cores={cores},threads={self.threads}"),
+            *("-smp", f"{vcpus},cores={vcpus // threads},threads={threads}"),
             *("-m", f"{self.arch.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
@@ -88,10 +77,11 @@ class Hardware:
             *(word for device in self.arch.bridges for word in ("-device", device)),
             *("-device", f"virtio-blk-pci,drive=root,bus={self.arch.bus}"),
             *("-device", f"virtio-serial-pci,bus={self.arch.bus}"),
-            *(word for item in self.objects for word in ("-object", item)),
-            *(word for item in self.netdevs for word in ("-netdev", item)),
-            *(word for drive in self.drives for word in ("-drive", f"if=none,{drive}")),
-            *(word for device in self.devices for word in ("-device", device)),
+            *(
+                word
+                for option, value in self.machine.devices.options()
+                for word in (f"-{option}", f"if=none,{value}" if option == "drive" else value)
+            ),
         ]
 
 
@@ -104,13 +94,13 @@ class VM:
         self.hardware = hardware
         self.agent, agent = socket.socketpair()
         ours, theirs = socket.socketpair()
-        # QEMU opens it anew for the console, and its own messages go there too: both append.
-        self._console = os.memfd_create("console")
-        fcntl.fcntl(self._console, fcntl.F_SETFL, os.O_APPEND)
+        # Apart, so that a warning of QEMU's is not taken for one of the kernel's.
+        self._console, self._said = os.memfd_create("console"), os.memfd_create("said")
         console = f"file,path=/dev/fd/{self._console},append=on"
-        drives, files = with_files(hardware.drives)
+        devices, files = with_files(hardware.machine.devices)
+        hardware = replace(hardware, machine=replace(hardware.machine, devices=devices))
         argv = [
-            *("setpriv", "--pdeathsig", "KILL", *replace(hardware, drives=drives).argv()),
+            *("setpriv", "--pdeathsig", "KILL", *hardware.argv()),
             *("-chardev", f"socket,id=agent,fd={agent.fileno()}"),
             *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
             *("-chardev", f"socket,id=qmp,fd={theirs.fileno()}", "-mon", "qmp,mode=control"),
@@ -125,7 +115,7 @@ class VM:
             argv,
             stdin=stdio,
             stdout=stdio,
-            stderr=None if hardware.interactive else self._console,
+            stderr=None if hardware.interactive else self._said,
             pass_fds=(agent.fileno(), theirs.fileno(), self._console, *files),
             # Out of reach of Ctrl-C, except where the terminal is the guest's.
             process_group=None if hardware.interactive else 0,
@@ -165,9 +155,12 @@ class VM:
         return [cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")]
 
     def console(self) -> str:
-        """Return everything the guest (and a failing QEMU) has printed."""
-        size = os.fstat(self._console).st_size
-        return os.pread(self._console, size, 0).decode(errors="replace").replace("\r\n", "\n")
+        """Return everything the guest has printed."""
+        return _content(self._console)
+
+    def said(self) -> str:
+        """Return what QEMU itself has printed."""
+        return _content(self._said)
 
     def ended(self) -> int | None:
         """Return QEMU's exit status, or None while it runs."""
@@ -202,11 +195,17 @@ class VM:
             self._monitor.close()
         if self._console >= 0:
             os.close(self._console)
-            self._console = -1
+            os.close(self._said)
+            self._console = self._said = -1
 
 
-def with_files(drives: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:
-    """Return drives as QEMU takes them, and descriptors of the files that it opens for them.
+def _content(file: int) -> str:
+    size = os.fstat(file).st_size
+    return os.pread(file, size, 0).decode(errors="replace").replace("\r\n", "\n")
+
+
+def with_files(devices: Devices) -> tuple[Devices, list[int]]:
+    """Return devices as QEMU takes them, and descriptors of the files that it opens for them.
 
     The files have no names: the kernel removes each when nobody has it open any more. They are in
     the folder of the cache, so that they are on a disk. Raises LightsleepError where they do not
@@ -224,8 +223,13 @@ def with_files(drives: Iterable[str]) -> tuple[tuple[str, ...], list[int]]:
             files.append(os.dup(file.fileno()))
         return f"file=/dev/fd/{files[-1]}"
 
+    def drive_of(drive: str) -> str:
+        # Whoever names no format gets the file as it is: QEMU would look into it, and warn.
+        raw = SCRATCH.search(drive) and not FORMAT.search(drive)
+        return SCRATCH.sub(file_of, drive) + (",format=raw" if raw else "")
+
     try:
-        return tuple(SCRATCH.sub(file_of, drive) for drive in drives), files
+        return replace(devices, drive=tuple(map(drive_of, devices.drive))), files
     except OSError as error:
         for file in files:
             os.close(file)

@@ -37,7 +37,5 @@ EXPERIMENT = Experiment(
         Claim("poll_source", "poll", AT_ONCE),
         Claim("poll_source", "poll", AFTER_20_US),
     ),
-    drives=disks.drives(DISKS),
-    objects=disks.threads(DISKS),
     devices=disks.devices(DISKS),
 )

@@ -26,7 +26,5 @@ EXPERIMENT = Experiment(
         Claim("poll_source", "irq", tuple(f"{workload}_iops" for workload in disks.WORKLOADS)),
         Claim("poll_source", "irq", ("irqs_per_io",), at_most=0.05),
     ),
-    drives=disks.drives(DISKS),
-    objects=disks.threads(DISKS),
     devices=disks.devices(DISKS),
 )

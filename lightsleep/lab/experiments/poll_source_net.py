@@ -24,6 +24,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
 from lightsleep.lab.experiment import Arm, Experiment, Metric
 from lightsleep.lab.guest import Guest
+from lightsleep.lab.machine import Devices
 from lightsleep.lab.pipe import interrupts
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -181,6 +182,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=(Claim("poll_source", "irq", ("rr_per_s", "rr_late_per_s")),),
     vcpus=1,
-    netdevs=("user,id=net,ipv6=off",),
-    devices=("virtio-net-pci,netdev=net",),
+    devices=Devices(netdev=("user,id=net,ipv6=off",), device=("virtio-net-pci,netdev=net",)),
 )

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Kernels that somebody else made: a built tree, or an image and the folder of its modules.
+
+Nothing of them is changed. The modules of a tree need not be installed: a folder of links to them
+is enough to list what depends on what. Our own modules are built with the compiler of this machine,
+where the tree (or the link ``build`` among the modules) has what that needs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.lab import cache, host
+from lightsleep.lab.build import FRAGMENTS, settings
+from lightsleep.lab.config import NEEDED_OPTIONS, Arch
+from lightsleep.lab.machine import ForeignKernel
+from lightsleep.lab.modules import project_modules
+from lightsleep.sources import kernel_sources
+
+HEAD = 1 << 16
+"""Bytes of an image that say what it is."""
+
+ELF_MACHINES = {(62, 1): "x86_64", (183, 1): "aarch64", (21, 1): "ppc64le", (21, 2): "ppc64"}
+"""e_machine and the byte order (1: little endian) of an ELF file."""
+PE_MACHINES = {0x8664: "x86_64", 0xAA64: "aarch64", 0x5064: "riscv64", 0x6264: "loongarch64"}
+X86_64_BIT = 1
+"""Of xloadflags in the header of an x86 image."""
+
+
+@dataclass(frozen=True)
+class ForeignTree:
+    """What guests boot of such a kernel; ``headers`` is None where no modules can be built."""
+
+    release: str
+    image: Path
+    modules: Path
+    key: str
+    headers: Path | None
+
+    def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
+        """Return the command that builds modules: with this machine's compiler, the tree unchanged.
+
+        Raises LightsleepError where there are no headers, or no compiler.
+        """
+        if self.headers is None:
+            raise LightsleepError(
+                f"our modules cannot be built for kernel {self.release}: {self.modules}/build does "
+                "not lead to its headers; install them, or give a built tree with --kernel-tree"
+            )
+        own = arch.name == platform.machine()
+        clang = _has(self.headers / ".config", "CC_IS_CLANG")
+        compiler = "clang" if clang else "gcc" if own else f"{arch.triplet}-gcc"
+        packages = {"make": "make", "clang": "clang", "gcc": "gcc"}
+        host.need(
+            "make", compiler, packages=packages | {f"{arch.triplet}-gcc": arch.compiler_package}
+        )
+        return host.contained(
+            [
+                *("env", "-i", "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C", "make", "-j2"),
+                *(*given, f"ARCH={arch.kbuild}"),
+                *(["LLVM=1"] if clang else [] if own else [f"CROSS_COMPILE={arch.triplet}-"]),
+                *("-C", str(self.headers), f"M={work}", "modules"),
+            ],
+            *("--bind", "/", "/", "--ro-bind", str(self.headers), str(self.headers)),
+        )
+
+
+def tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
+    """Return what guests boot of ``kernel``. Raises LightsleepError for whatever is not right."""
+    if kernel.tree:
+        return _built(arch, kernel.tree.absolute())
+    assert kernel.image
+    if kernel.modules is None:
+        raise WrongUsage(
+            f"--image {kernel.image} needs --modules: the folder of the modules of this kernel, "
+            "such as /lib/modules/RELEASE"
+        )
+    release = _check_image(kernel.image, arch)
+    folder = _modules_of(kernel.modules.absolute(), release)
+    if release and folder.name != release:
+        raise LightsleepError(
+            f"{kernel.image} is kernel {release}, but {folder} has the modules of {folder.name}: "
+            "give the two that belong together"
+        )
+    build = Path(os.path.realpath(folder / "build"))
+    there = (build / "Module.symvers").exists() and (build / "Makefile").exists()
+    return ForeignTree(
+        release or folder.name,
+        kernel.image,
+        folder,
+        _key(kernel.image, folder / "modules.dep", *folder.rglob("*.ko*")),
+        build if there else None,
+    )
+
+
+def modules(
+    arch: Arch, kernel: ForeignTree, needed: Sequence[str], note: Callable[[str], None]
+) -> list[Path]:
+    """Return our modules for ``kernel``; none where it has no headers and none is needed.
+
+    Raises LightsleepError where one is needed and they cannot be built.
+    """
+    if not needed and kernel.headers is None:
+        note(f"no headers of {kernel.release}: guests are without our modules")
+        return []
+    try:
+        return project_modules(arch, kernel)
+    except LightsleepError as error:
+        if needed:
+            raise LightsleepError(
+                f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}), "
+                f"which {kernel_sources()} has for Linux 6.1, 6.12, 7.2 and 7.3"
+            ) from None
+        note(f"our modules do not build for {kernel.release}: guests are without them")
+        return []
+
+
+def _built(arch: Arch, path: Path) -> ForeignTree:
+    """Return what a built tree has, and links to its modules where they look installed."""
+    image, listed = path / arch.built_image, path / "include/config/kernel.release"
+    if not (path / "Kbuild").exists() and not listed.exists():
+        raise LightsleepError(f"{path} is no tree of a kernel: it has no Kbuild")
+    if not listed.exists() or not image.exists():
+        raise LightsleepError(
+            f"{path} has no {image.relative_to(path) if listed.exists() else 'kernel.release'}: "
+            f"build it for {arch.name} first, with make -C {path}"
+        )
+    release = listed.read_text().strip()
+    _check_image(image, arch)
+    have = settings((path / ".config").read_text())
+    if lost := [x for x in NEEDED_OPTIONS if "is not set" in have.get(f"CONFIG_{x}", "is not set")]:
+        raise LightsleepError(
+            f"kernel {release} in {path} lacks {', '.join(f'CONFIG_{x}' for x in lost)}, without "
+            f"which no guest comes up: merge {FRAGMENTS}/base.config into its configuration "
+            "(scripts/kconfig/merge_config.sh), and build it again"
+        )
+    order = path / "modules.order"
+    files = [
+        path / re.sub(r"\.o$", ".ko", line)
+        for line in (order.read_text().split() if order.exists() else [])
+    ]
+    if missing := [file for file in files if not file.exists()]:
+        raise LightsleepError(f"{missing[0]} is not there: build the modules, with make -C {path}")
+    key = _key(image, path / ".config", *files)
+
+    def link(scratch: Path) -> None:
+        host.need("depmod")
+        folder = scratch / "lib/modules" / release
+        folder.mkdir(parents=True)
+        for file in files:
+            place = folder / "kernel" / file.relative_to(path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(file)
+        for name in ("modules.order", "modules.builtin"):
+            text = (path / name).read_text() if (path / name).exists() else ""
+            (folder / name).write_text(text)
+        host.run(["depmod", "-b", scratch, release], "listing module dependencies")
+
+    entry = cache.entry(f"foreign-{key}", link, needs_mb=20)
+    headers = path if (path / "Module.symvers").exists() else None
+    return ForeignTree(release, image, entry / "lib/modules" / release, key, headers)
+
+
+def _modules_of(folder: Path, release: str | None) -> Path:
+    """Return the folder with ``modules.dep``, at or below the one that was named."""
+    there = [folder, *sorted((folder / "lib/modules").glob("*")), *sorted(folder.glob("*"))]
+    found = [x for x in there if (x / "modules.dep").is_file()]
+    found = [x for x in found if x.name == release] or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(x.name for x in found)
+        raise LightsleepError(f"{folder} has modules of {names}: name the folder of one")
+    raise LightsleepError(
+        f"{folder} has no modules.dep: give the folder /lib/modules/RELEASE of the image, or run "
+        f"depmod -b {folder} RELEASE where the modules were copied"
+    )
+
+
+def _check_image(path: Path, arch: Arch) -> str | None:
+    """Return the release of an image, where it says so. Raises LightsleepError for another's."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    except OSError as error:
+        raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
+    theirs, release = identify(head)
+    if theirs is None:
+        raise LightsleepError(
+            f"{path} is no kernel image: give what the kernel's build made, such as "
+            f"{arch.built_image}"
+        )
+    if theirs != arch.name:
+        raise LightsleepError(
+            f"{path} is a kernel for {theirs}, but the guests are {arch.name}: give the image of "
+            f"a kernel for {arch.name}, or --arch {theirs} where `lightsleep lab list` has it"
+        )
+    return release
+
+
+def identify(head: bytes) -> tuple[str | None, str | None]:
+    """Return the architecture and the release of an image, from its first bytes; None: unknown."""
+    if head[:2] == b"\x1f\x8b":
+        head = zlib.decompressobj(wbits=31).decompress(head, HEAD)
+    if head[0x202:0x206] == b"HdrS":
+        (place,) = struct.unpack_from("<H", head, 0x20E)
+        (flags,) = struct.unpack_from("<H", head, 0x236)
+        words = head[place + 0x200 :].split(b"\0", 1)[0].split() if place else []
+        release = words[0].decode("ascii", "replace") if words else None
+        return ("x86_64" if flags & X86_64_BIT else "i386"), release
+    if head[0x38:0x3C] == b"ARM\x64":
+        return "aarch64", None
+    if head[:4] == b"\x7fELF":
+        order = head[5]
+        (machine,) = struct.unpack_from("<H" if order == 1 else ">H", head, 18)
+        return ELF_MACHINES.get((machine, order), f"ELF machine {machine}"), None
+    if head[:2] == b"MZ":
+        (place,) = struct.unpack_from("<I", head, 0x3C)
+        if head[place : place + 4] == b"PE\0\0":
+            (machine,) = struct.unpack_from("<H", head, place + 4)
+            return PE_MACHINES.get(machine, f"PE machine {machine:#x}"), None
+    return None, None
+
+
+def _has(config: Path, option: str) -> bool:
+    return config.exists() and f"CONFIG_{option}=y\n" in config.read_text()
+
+
+def _key(*files: Path) -> str:
+    """Return a short name for the state of files: where they are, how long, and when written."""
+    states = []
+    for file in sorted(files):
+        found = file.stat()
+        states.append(f"{file} {found.st_size} {found.st_mtime_ns}")
+    return cache.digest(*states)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Kernels that somebody else made: what is right about one, and what an error says where it is not.
+
+The image is one that looks like the kernel's, and the tree has only the files that are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import foreign
+from lightsleep.lab.config import ARCHES, NEEDED_OPTIONS
+from lightsleep.lab.machine import ForeignKernel
+
+X86 = ARCHES["x86_64"]
+RELEASE = "7.4.0-mine"
+
+
+def x86_image(release: str = RELEASE, flags: int = 1) -> bytes:
+    data = bytearray(8192)
+    data[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", data, 0x20E, 0x300)
+    struct.pack_into("<H", data, 0x236, flags)
+    text = f"{release} (me@here) #1 SMP\0".encode()
+    data[0x500 : 0x500 + len(text)] = text
+    return bytes(data)
+
+
+def elf_image(machine: int, order: int) -> bytes:
+    head = bytearray(b"\x7fELF\x02" + bytes([order]) + bytes(58))
+    struct.pack_into("<H" if order == 1 else ">H", head, 18, machine)
+    return bytes(head)
+
+
+def pe_image(machine: int) -> bytes:
+    head = bytearray(256)
+    head[:2], head[0x80:0x84] = b"MZ", b"PE\0\0"
+    struct.pack_into("<I", head, 0x3C, 0x80)
+    struct.pack_into("<H", head, 0x84, machine)
+    return bytes(head)
+
+
+ARM64 = bytes(0x38) + b"ARM\x64" + bytes(64)
+
+
+def gzipped(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        (x86_image(), ("x86_64", RELEASE)),
+        (x86_image(flags=0), ("i386", RELEASE)),
+        (ARM64, ("aarch64", None)),
+        (gzipped(ARM64), ("aarch64", None)),
+        (elf_image(21, 1), ("ppc64le", None)),
+        (elf_image(21, 2), ("ppc64", None)),
+        (elf_image(243, 1), ("ELF machine 243", None)),
+        (pe_image(0xAA64), ("aarch64", None)),
+        (b"", (None, None)),
+        (b"#!/bin/sh\n" * 2000, (None, None)),
+    ],
+)
+def test_an_image_says_what_it_is_for(head: bytes, found: tuple[str | None, str | None]) -> None:
+    assert foreign.identify(head) == found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> ForeignKernel:
+    """An image and its modules, as a distribution installs them."""
+    (tmp_path / "vmlinuz").write_bytes(x86_image())
+    folder = tmp_path / "lib/modules" / RELEASE
+    folder.mkdir(parents=True)
+    (folder / "modules.dep").write_text("")
+    return ForeignKernel(image=tmp_path / "vmlinuz", modules=folder)
+
+
+@pytest.fixture
+def built(tmp_path: Path, cache: None) -> Path:
+    """A tree in which a kernel was built, one module with it."""
+    tree = tmp_path / "linux"
+    for name, text in {
+        "Kbuild": "",
+        "include/config/kernel.release": f"{RELEASE}\n",
+        ".config": "".join(f"CONFIG_{x}=y\n" for x in NEEDED_OPTIONS),
+        "modules.order": "drivers/a.o\n",
+        "modules.builtin": "kernel/drivers/virtio/virtio_pci.ko\n",
+        "Module.symvers": "",
+        "Makefile": "",
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "drivers").mkdir()
+    (tree / "drivers/a.ko").write_bytes(elf_image(62, 1))
+    (tree / X86.built_image).parent.mkdir(parents=True)
+    (tree / X86.built_image).write_bytes(x86_image())
+    return tree
+
+
+def test_an_image_and_its_modules(installed: ForeignKernel) -> None:
+    found = foreign.tree(X86, installed)
+    assert (found.release, found.image, found.headers) == (RELEASE, installed.image, None)
+    assert found.modules == installed.modules
+
+
+def test_the_modules_may_be_named_by_the_folder_of_their_installation(
+    installed: ForeignKernel, tmp_path: Path
+) -> None:
+    other = tmp_path / "lib/modules/6.1.0"
+    other.mkdir()
+    (other / "modules.dep").write_text("")
+    found = foreign.tree(X86, ForeignKernel(image=installed.image, modules=tmp_path))
+    assert found.modules == installed.modules
+
+
+def test_the_key_changes_with_the_image(installed: ForeignKernel) -> None:
+    before = foreign.tree(X86, installed).key
+    assert foreign.tree(X86, installed).key == before
+    assert installed.image
+    installed.image.write_bytes(x86_image() + b"\0")
+    assert foreign.tree(X86, installed).key != before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (ARM64, "is a kernel for aarch64, but the guests are x86_64"),
+        (b"hello", "is no kernel image"),
+        (x86_image("6.6.6"), "is kernel 6.6.6, but .* has the modules of 7.4.0-mine"),
+    ],
+)
+def test_an_image_that_cannot_be_booted(
+    installed: ForeignKernel, content: bytes, said: str
+) -> None:
+    assert installed.image
+    installed.image.write_bytes(content)
+    with pytest.raises(LightsleepError, match=said):
+        foreign.tree(X86, installed)
+
+
+def test_modules_that_nobody_listed(installed: ForeignKernel) -> None:
+    assert installed.modules
+    (installed.modules / "modules.dep").unlink()
+    with pytest.raises(LightsleepError, match=r"has no modules\.dep: .*run depmod"):
+        foreign.tree(X86, installed)
+
+
+def test_without_headers_only_what_needs_our_modules_fails(installed: ForeignKernel) -> None:
+    found, noted = foreign.tree(X86, installed), list[str]()
+    assert foreign.modules(X86, found, [], noted.append) == []
+    assert noted == [f"no headers of {RELEASE}: guests are without our modules"]
+    with pytest.raises(
+        LightsleepError, match=r"(?s)build does not lead to its headers.*-kernel-tr"
+    ):
+        foreign.modules(X86, found, ["cpuidle_lightsleep"], noted.append)
+
+
+def test_a_built_tree_is_left_as_it_is(built: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.rglob("*")}
+    found = foreign.tree(X86, ForeignKernel(tree=built))
+    assert (found.release, found.headers) == (RELEASE, built)
+    assert (found.modules / "kernel/drivers/a.ko").resolve() == built / "drivers/a.ko"
+    assert "kernel/drivers/a.ko:" in (found.modules / "modules.dep").read_text()
+    assert {path: path.stat().st_mtime_ns for path in built.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (X86.built_image, "has no arch/x86/boot/bzImage: build it for x86_64 first"),
+        ("include/config/kernel.release", "has no kernel.release: build it"),
+        ("drivers/a.ko", r"drivers/a\.ko is not there: build the modules"),
+    ],
+)
+def test_a_tree_that_is_not_built(built: Path, gone: str, said: str) -> None:
+    (built / gone).unlink()
+    with pytest.raises(LightsleepError, match=said):
+        foreign.tree(X86, ForeignKernel(tree=built))
+
+
+def test_a_folder_that_is_no_tree(tmp_path: Path) -> None:
+    with pytest.raises(LightsleepError, match="is no tree of a kernel"):
+        foreign.tree(X86, ForeignKernel(tree=tmp_path))
+
+
+def test_a_tree_that_lacks_what_guests_need_names_it(built: Path) -> None:
+    config = built / ".config"
+    text = config.read_text().replace("CONFIG_SQUASHFS=y\n", "# CONFIG_SQUASHFS is not set\n")
+    config.write_text(text.replace("CONFIG_VIRTIO_BLK=y\n", ""))
+    with pytest.raises(
+        LightsleepError, match=r"lacks CONFIG_VIRTIO_BLK, CONFIG_SQUASHFS, .*base\.config"
+    ):
+        foreign.tree(X86, ForeignKernel(tree=built))
