@@ -15,6 +15,13 @@
  * there is no new evidence, so it then tries again, and waits twice as long each
  * time the answer is the same, up to ten minutes.
  *
+ * A machine that is busy while the module is loaded cannot be measured. A cost of 0
+ * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
+ * programs. So after a failed measurement ASSUMED_COST_NS is used until there is a
+ * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
+ * polling, which is how long the first proposal for arm64 polled. If the measurement
+ * says that polls make wakeups slower, the cost stays 0: somebody else wants the core.
+ *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
  * the cost times the parameter wait_weight, which says how many microseconds of idle
  * CPU time a microsecond of waiting is worth. The price follows the cost only where that
@@ -37,7 +44,10 @@
 #define CALIBRATE_RETRY_MIN	(1UL * HZ)
 #define CALIBRATE_SOON		(20UL * HZ)
 #define CALIBRATE_AGAIN		(600UL * HZ)
+#define CALIBRATE_RETRY_MAX	(60UL * HZ)
 #define CALIBRATE_SOON_TIMES	3
+
+#define ASSUMED_COST_NS		(25 * NSEC_PER_USEC)
 
 #define ESTIMATE_PERIOD		HZ
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
@@ -57,7 +67,7 @@ static u64 results_ns[RESULTS];
 static u64 worst_results_ns[RESULTS];
 static unsigned int results;
 static unsigned long calibrate_wait;
-/* The median of the latest results; read without the mutex. */
+/* The median of the latest results, or what is assumed; read without the mutex. */
 static u64 machine_cost_ns;
 static struct dentry *debugfs;
 
@@ -78,9 +88,10 @@ static const struct halt_cost_ops halt_cost_ops = {
 	.waits = count_waits,
 };
 
+/* What was measured, 0 if nothing was. */
 u64 lightsleep_machine_cost_ns(void)
 {
-	return READ_ONCE(machine_cost_ns);
+	return READ_ONCE(results) ? READ_ONCE(machine_cost_ns) : 0;
 }
 
 /**
@@ -90,14 +101,15 @@ u64 lightsleep_machine_cost_ns(void)
  * Context: any; single words are read, which an update may change one by one.
  *
  * Return: what it costs the programs there, in ns; where these cannot tell, what it costs
- * on this machine; 0 if that is not known yet, or if polling does harm.
+ * on this machine, or is assumed to cost; 0 before the first measurement, or if polling
+ * does harm.
  */
 u64 lightsleep_halt_cost_ns(const struct lightsleep *ls)
 {
 	s64 cost_ns;
 
 	if (!READ_ONCE(ls->estimated))
-		return lightsleep_machine_cost_ns();
+		return READ_ONCE(machine_cost_ns);
 	cost_ns = READ_ONCE(ls->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
 }
@@ -250,6 +262,25 @@ static const struct halt_cost *typical(const struct halt_cost measured[HALT_COST
 	return NULL;
 }
 
+/* Did polls make wakeups slower, beyond doubt? */
+static bool harmful(const struct halt_cost measured[HALT_COST_SLEEPS])
+{
+	unsigned int n;
+
+	for (n = 0; n < HALT_COST_SLEEPS; n++)
+		if (measured[n].estimate.upper_ns < -NEXT_TO_NOTHING_NS)
+			return true;
+	return false;
+}
+
+static void set_machine_cost(u64 cost_ns)
+{
+	WRITE_ONCE(machine_cost_ns, cost_ns);
+	cpus_read_lock();
+	update_prices();
+	cpus_read_unlock();
+}
+
 static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 cost_ns)
 {
 	u64 worst_ns = 0;
@@ -261,12 +292,9 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
 	memcpy(costs, measured, sizeof(costs));
 	results_ns[results % RESULTS] = max(cost_ns, 0LL);
 	worst_results_ns[results % RESULTS] = worst_ns;
-	results++;
-	WRITE_ONCE(machine_cost_ns, median(results_ns));
+	WRITE_ONCE(results, results + 1);
 	lightsleep_set_exit_latency(median(worst_results_ns));
-	cpus_read_lock();
-	update_prices();
-	cpus_read_unlock();
+	set_machine_cost(median(results_ns));
 }
 
 /**
@@ -274,7 +302,8 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
  * @quiet: a result is nothing new
  *
  * Return: 0; -ENODEV if the driver is not running; -EAGAIN if other work on the machine or its
- * host drowns the difference; otherwise what halt_cost_measure() returns.
+ * host drowns the difference; -EBUSY if polls make wakeups slower; otherwise what
+ * halt_cost_measure() returns.
  */
 int lightsleep_calibrate(bool quiet)
 {
@@ -289,8 +318,10 @@ int lightsleep_calibrate(bool quiet)
 		if (found)
 			use_measured(measured, found->estimate.cost_ns);
 		else
-			ret = -EAGAIN;
+			ret = harmful(measured) ? -EBUSY : -EAGAIN;
 	}
+	if (ret && running && !results)
+		set_machine_cost(ret == -EBUSY ? 0 : ASSUMED_COST_NS);
 	if (!ret && !quiet)
 		pr_info("a wakeup from halt costs %llu ns more than one from polling (this time: %lld)\n",
 			machine_cost_ns, found->estimate.cost_ns);
@@ -310,10 +341,12 @@ static void calibrate_and_schedule(void)
 	if (!ret)
 		calibrate_wait = results < CALIBRATE_SOON_TIMES ? CALIBRATE_SOON : CALIBRATE_AGAIN;
 	else
-		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN, CALIBRATE_AGAIN);
+		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
+				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
 	if (!results)
-		pr_warn("cannot measure the halt cost on so busy a machine (error %d), will try again in %lu s\n",
-			ret, calibrate_wait / HZ);
+		pr_warn("cannot measure the halt cost (error %d: %s), will try again in %lu s; %llu ns is assumed until then\n",
+			ret, ret == -EBUSY ? "polls make wakeups slower" : "the machine is busy",
+			calibrate_wait / HZ, machine_cost_ns);
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }
 
@@ -347,10 +380,10 @@ DEFINE_SHOW_ATTRIBUTE(halt_cost);
 void lightsleep_init_cost(struct lightsleep *ls)
 {
 	wake_cost_init(&ls->wake_cost, raw_smp_processor_id());
-	ls->price_ns = lightsleep_machine_cost_ns() * lightsleep_wait_weight();
+	ls->price_ns = READ_ONCE(machine_cost_ns) * lightsleep_wait_weight();
 }
 
-/* Nothing is polled before the cost is known: the price of all CPUs is 0 till then. */
+/* Nothing is polled before the first measurement: the price of all CPUs is 0 till then. */
 void lightsleep_start_costs(void)
 {
 	debugfs = debugfs_create_dir("lightsleep", NULL);

@@ -86,6 +86,30 @@ measures_the_halt_cost() {
 	! grep -q '^halt_cost/' /proc/[0-9]*/comm 2> /dev/null || fail "threads left behind"
 }
 
+assumes_a_cost_while_busy() {
+	unload
+	mark_log
+	# CPUs that are never idle cannot be measured. Two more threads than CPUs leave none.
+	setsid sh -c 'for _ in $(seq $(($(nproc) + 2))); do while :; do :; done & done; wait' &
+	echo $! > "$LOAD"
+	sleep 1
+	load
+	last_message "cannot measure the halt cost" || fail "the log does not say that it failed"
+	if last_message "polls make wakeups slower"; then
+		skip "the host wants the cores"
+	fi
+	[ "$(parameter halt_cost_ns)" = 0 ] || fail "what is assumed is shown as measured"
+	last_message " $(cat $CPUS/cpu0/lightsleep/halt_cost_ns) ns is assumed" ||
+		fail "CPU 0 uses another cost than the log says"
+	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" -gt 0 ] || fail "no cost is assumed"
+	after_each
+	for _ in $(seq 30); do
+		[ "$(parameter halt_cost_ns)" = 0 ] || return 0
+		sleep 1
+	done
+	skip "the host is too busy to measure"
+}
+
 asks_the_programs() {
 	loaded
 	calibrate
@@ -419,8 +443,8 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 if [ $# = 0 ]; then
-	set -- binds_and_names_its_states measures_the_halt_cost asks_the_programs weighs_waiting \
-		enters_both_states \
+	set -- binds_and_names_its_states measures_the_halt_cost \
+		assumes_a_cost_while_busy asks_the_programs weighs_waiting enters_both_states \
 		accounts_for_its_time takes_parameters_at_run_time halts_after_the_longest_poll \
 		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
