@@ -116,7 +116,7 @@ results: ## write the pages of docs/results from their JSON files
 bench-policy: ## the polling policy beside other rules, and what an update of it costs
 	$(call packages,python3 python3-venv $(BENCH_PACKAGES))
 	$(call environment,lab$(comma)dev)
-	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json
+	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json --page docs/polling-policy-figures.md
 	$(PYTHON) benchmarks/poll_limit_instructions.py
 
 bench-replay: ## how fast lightsleep replay is, and how much memory it takes

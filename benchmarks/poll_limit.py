@@ -3,13 +3,14 @@
 
 Writes the raw numbers as JSON and prints, for every halt cost, a table of the cost relative to
 the offline optimum with the share of idle time polled. Seeded, so that every run gives the same
-numbers.
+numbers; docs/polling-policy-figures.md has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from lightsleep.files import write_json
+from lightsleep.files import write_json, write_text
 from lightsleep.policy.binding import PollLimit
 from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns
 from lightsleep.policy.patterns import PATTERNS, trace
@@ -190,9 +191,42 @@ def print_ping_pong(results: list[PingPong], console: Console) -> None:
     console.print(table)
 
 
+PAGE = f"""\
+<!-- SPDX-License-Identifier: GPL-2.0-only -->
+<!-- Written by benchmarks/poll_limit.py --page; do not edit. -->
+# The polling policy beside other rules
+
+    make bench-policy
+
+{PERIODS:,} idle periods of each pattern, seeded, so that every run gives the same figures. Each
+figure is the cost over the optimum of a rule that knows the future. In parentheses is the share of
+idle time that was polled. C is what a missed wakeup costs; [the policy](polling-policy.md) explains
+the cost.
+
+- `halt` and `poll` always do so, and `100 us` polls up to this limit.
+- `haltpoll` is our implementation of the rule in Documentation/virt/guest-halt-polling.rst with its
+  defaults.
+- `lightsleep` has no ceiling, `lightsleep, 200 us` has one of 200 us.
+- `best fixed` is the best single limit for the pattern, which nobody knows beforehand.
+"""
+
+
+def write_page(path: Path, results: list[Outcome], pairs: list[PingPong]) -> None:
+    """Write all tables as a page of Markdown."""
+    console = Console(file=StringIO(), width=200)
+    print_outcomes(results, console)
+    print_ping_pong(pairs, console)
+    assert isinstance(console.file, StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    write_text(path, PAGE + "\n".join(lines).rstrip() + "\n")
+
+
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
-def main(output: Path) -> None:
+@click.option(
+    "--page", type=click.Path(path_type=Path, dir_okay=False), help="Also write the tables here."
+)
+def main(output: Path, page: Path | None) -> None:
     """Compare rules for how long to poll; write the raw numbers to OUTPUT (JSON)."""
     console = Console(width=None if Console().is_terminal else 200)
     results = [o for cost in HALT_COSTS_NS for name in PATTERNS for o in outcomes(name, cost)]
@@ -208,6 +242,8 @@ def main(output: Path) -> None:
         "ping_pong": [asdict(pair) for pair in pairs],
     }
     write_json(output, document)
+    if page:
+        write_page(page, results, pairs)
     print_outcomes(results, console)
     print_ping_pong(pairs, console)
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "poll_limit.py"))
+PAGE = Path(__file__).parents[1] / "docs" / "polling-policy-figures.md"
 US = 1_000
 
 
@@ -33,8 +34,10 @@ def test_haltpoll_follows_its_documentation(idle_us, limits_us):
 
 def test_the_numbers_are_the_same_each_time(tmp_path):
     for name in ("one.json", "two.json"):
-        result = CliRunner().invoke(BENCHMARK["main"], [str(tmp_path / name)])
+        page = tmp_path / f"{name}.md"
+        result = CliRunner().invoke(BENCHMARK["main"], [str(tmp_path / name), "--page", str(page)])
         assert result.exit_code == 0, result.output
+        assert page.read_text() == PAGE.read_text(), "make bench-policy writes the page anew"
     document = json.loads((tmp_path / "one.json").read_text())
     assert document == json.loads((tmp_path / "two.json").read_text())
     costs = {(o["pattern"], o["halt_cost_ns"], o["strategy"]): o for o in document["outcomes"]}
