@@ -58,6 +58,7 @@ VERBS = {
     ),
     "disable": ("lightsleep.enable.cli", "disable", "Undo everything that enable changed."),
     "status": ("lightsleep.enable.cli", "status", "Show what is active, and whether it pays."),
+    "watch": ("lightsleep.watch.cli", "watch", "Show live how CPUs idle, poll and wake."),
     "lab": (
         "lightsleep.lab.cli",
         "lab",

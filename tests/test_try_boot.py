@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""As a user would, in a stock guest: scan, enable, status, try, disable; then all is as before."""
+"""As a user would, in a stock guest: scan, enable, watch, try, disable; then all is as before."""
 
 from __future__ import annotations
 
 import json
 import textwrap
+from importlib import resources
 from typing import Any
 
 import jsonschema
@@ -17,6 +18,7 @@ from lightsleep.lab.initramfs import GUEST_MODULES
 pytestmark = pytest.mark.boot
 
 ENOUGH_S = 300.0
+WATCH_SCHEMA = resources.files("lightsleep.watch") / "watch.schema.json"
 LIGHTSLEEP = ("python3", "-m", "lightsleep")
 
 INSTALL = f"""\
@@ -76,6 +78,14 @@ def test_a_user_tries_enables_and_disables() -> None:
         assert all(cpu["polls"] is not None for cpu in status["cpus"])
         assert status["pays"]["sentence"]
         assert "hit rate" in said(guest, "status")
+
+        line = asked(guest, "watch", "--json", "--count", "1")
+        jsonschema.validate(line, json.loads(WATCH_SCHEMA.read_text()))
+        assert (line["driver"], line["mode"]) == ("lightsleep", "adaptive")
+        assert {x["cpu"] for x in line["cpus"] if x["polls"] is not None} == {0, 1}
+        assert line["all"]["wakes"] > 0
+        assert line["all"]["timer"] > 0
+        assert "in vain %" in said(guest, "watch", "--count", "1")
         said(guest, "disable")
         assert shell(guest, STATE) == before
         said(guest, "disable", status=4)

@@ -7,13 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import interrupts
 from lightsleep.scan.collect import INTERRUPTS, collect
 from lightsleep.scan.tree import Tree
 
 POWERCAP = "sys/class/powercap"
-# A row that counts interrupts between CPUs: x86 reschedules (RES) and calls (CAL), arm64 IPI0 to
-# IPI7, POWER doorbells.
-IPI_ROW = re.compile(r"^\s*(?:RES|CAL|DBL|IPI[0-9]+):((?:\s+[0-9]+)+)", re.MULTILINE)
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -65,8 +63,10 @@ def read(root: Path) -> Reading:
 
 
 def _ipis(tree: Tree) -> int | None:
-    rows = IPI_ROW.findall(tree.text(INTERRUPTS) or "")
-    return sum(int(word) for row in rows for word in row.split()) if rows else None
+    header, *rows = (tree.content(INTERRUPTS) or b"").split(b"\n")
+    cpus = len(interrupts.columns(header))
+    found = [counts for kind, counts in (interrupts.split(x, cpus) for x in rows) if kind == "ipi"]
+    return sum(map(sum, found)) if found else None
 
 
 def _stolen_s(tree: Tree) -> float | None:

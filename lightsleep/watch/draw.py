@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A view of rates in lines of text. Formatted by hand: a table of rich takes 20 times as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lightsleep.watch.model import Snapshot
+from lightsleep.watch.rates import CpuRates, total
+
+Value = float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, how it is sorted by and what it shows."""
+
+    title: str
+    value: Callable[[CpuRates], Value]
+    show: Callable[[float], str]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _us(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+# In the order of the page; a state's share stands between the two lists.
+BEFORE_STATES = {"busy": Column("busy %", lambda x: x.busy, _share)}
+BEHIND_STATES = {
+    "asleep": Column("asleep %", lambda x: x.asleep, _share),
+    "wakes": Column("wakes/s", lambda x: x.wakes, _rate),
+    "ipi": Column("ipi/s", lambda x: x.ipi, _rate),
+    "timer": Column("timer/s", lambda x: x.timer, _rate),
+    "device": Column("dev/s", lambda x: x.device, _rate),
+    "store": Column("store/s", lambda x: x.store, _rate),
+    "polls": Column("polls/s", lambda x: x.polls, _rate),
+    "hits": Column("hit %", lambda x: x.hit_rate, _share),
+    "polled": Column("polled %", lambda x: x.polled, _share),
+    "wasted": Column("in vain %", lambda x: x.wasted, _share),
+    "limit": Column("limit us", lambda x: x.limit_us, _us),
+    "cost": Column("cost us", lambda x: x.cost_us, _us),
+    "lost": Column("lost %", lambda x: x.lost, _share),
+    "stuck": Column("stuck %", lambda x: x.stuck, _share),
+    "stolen": Column("stolen %", lambda x: x.stolen, _share),
+}
+SORTS = ("cpu", *BEFORE_STATES, *BEHIND_STATES)
+
+
+def ordered(found: Sequence[CpuRates], sort: str) -> list[CpuRates]:
+    """Return CPUs by number, or by a column, the largest first."""
+    if sort == "cpu":
+        return sorted(found, key=lambda x: x.cpu or 0)
+    value = (BEFORE_STATES | BEHIND_STATES)[sort].value
+    return sorted(found, key=lambda x: (-(value(x) or 0.0), x.cpu or 0))
+
+
+def lines(
+    after: Snapshot,
+    found: Sequence[CpuRates],
+    *,
+    sort: str,
+    rows: int | None,
+    width: int | None,
+) -> list[str]:
+    """Return the view: a headline, the sum, and as many CPUs as ``rows``.
+
+    Columns that do not fit into ``width`` are left out from the right, and so is, everywhere, what
+    no CPU knows.
+    """
+    whole = total(found)
+    shown = ordered(found, sort)[:rows]
+    grid = [[_name(x.cpu) for x in (whole, *shown)]]
+    titles = ["cpu"]
+    for column in _columns(whole):
+        grid.append([_cell(column, x) for x in (whole, *shown)])
+        titles.append(column.title)
+    widths = [max(len(title), *map(len, cells)) for title, cells in zip(titles, grid, strict=True)]
+    fit = _fitting(widths, width)
+    out = [_headline(after), ""]
+    out.append("  ".join(title.rjust(n) for title, n in zip(titles[:fit], widths, strict=False)))
+    for row in zip(*grid[:fit], strict=True):
+        out.append("  ".join(cell.rjust(n) for cell, n in zip(row, widths, strict=False)))
+    if hidden := len(found) - len(shown):
+        out.append(f"{hidden} more CPUs; --top, --sort and --cpus choose")
+    if left := titles[fit:]:
+        out.append(f"too narrow for: {', '.join(left)}")
+    return out
+
+
+def _columns(whole: CpuRates) -> list[Column]:
+    states = [
+        Column(f"{name} %", lambda x, name=name: x.states.get(name), _share)  # type: ignore[misc]
+        for name in whole.states
+    ]
+    every = [*BEFORE_STATES.values(), *states, *BEHIND_STATES.values()]
+    settings = ("limit us", "cost us")  # no sum has them
+    kept = [x for x in every if x.title in settings or x.value(whole) is not None]
+    has_own = whole.polls is not None
+    return [x for x in kept if has_own or x.title not in settings]
+
+
+def _headline(after: Snapshot) -> str:
+    said = f"driver {after.driver or 'none'}"
+    if after.governor:
+        said += f", governor {after.governor}"
+    if after.mode:
+        said += f", mode {after.mode}"
+    if not after.driver:
+        said += ": nothing counts idle states; shares are of the kernel's idle time"
+    return said
+
+
+def _name(cpu: int | None) -> str:
+    return "all" if cpu is None else str(cpu)
+
+
+def _cell(column: Column, x: CpuRates) -> str:
+    value = column.value(x)
+    return "-" if value is None else column.show(value)
+
+
+def _fitting(widths: Sequence[int], width: int | None) -> int:
+    """Return how many columns fit, the first in any case."""
+    used = 0
+    for index, cell in enumerate(widths):
+        used += cell + (2 if index else 0)
+        if width is not None and used > width and index:
+            return index
+    return len(widths)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``lightsleep watch``: rates of two snapshots, reading a machine that changes, what is shown."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from scan_trees import plant, unfold
+
+from lightsleep import interrupts
+from lightsleep.cli import main
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.model import PollStats
+from lightsleep.watch import draw
+from lightsleep.watch.model import CpuCount, Snapshot, States
+from lightsleep.watch.rates import CpuRates, rates, total
+from lightsleep.watch.reading import Reader
+
+CPU = "sys/devices/system/cpu"
+SCHEMA = json.loads((resources.files("lightsleep.watch") / "watch.schema.json").read_text())
+NAMES = ("POLL", "HALT")
+
+
+def count(**changes: Any) -> CpuCount:
+    fields = {
+        "names": NAMES,
+        "states": States((0, 0), (0, 0), None),
+        "own": None,
+        "interrupts": None,
+        "idle_s": 0.0,
+        "stolen_s": None,
+    }
+    return CpuCount(**(fields | changes))
+
+
+def snapshot(time_s: float, *cpus: CpuCount) -> Snapshot:
+    return Snapshot(time_s, "lightsleep", "menu", "adaptive", dict(enumerate(cpus)))
+
+
+def one(before: CpuCount, after: CpuCount, span_s: float = 2.0) -> CpuRates:
+    (found,) = rates(snapshot(10, before), snapshot(10 + span_s, after))
+    return found
+
+
+# Rates.
+
+
+def test_shares_and_wakes() -> None:
+    after = count(states=States((10, 30), (200_000, 1_200_000), 100_000), idle_s=1.5)
+    found = one(count(states=States((0, 0), (0, 0), 0)), after)
+    assert found.states == pytest.approx({"POLL": 0.1, "HALT": 0.6})
+    assert found.busy == pytest.approx(0.25)
+    assert found.asleep == pytest.approx(0.05)
+    assert found.wakes == 20
+    assert found.stuck == pytest.approx(0.05)
+
+
+def test_a_cpu_that_sleeps_all_the_time_is_not_busy() -> None:
+    found = one(count(), count(idle_s=2.0))
+    assert (found.busy, found.asleep, found.wakes) == (0, 1, 0)
+
+
+def test_a_sleep_that_began_long_ago_is_no_more_than_the_idle_time() -> None:
+    found = one(count(), count(states=States((0, 1), (0, 60_000_000), None), idle_s=1.0))
+    assert found.states == pytest.approx({"POLL": 0, "HALT": 0.5})
+    assert found.asleep == 0
+
+
+def test_polls() -> None:
+    before = PollStats(0, 0, 0, 0, 0, 50_000, 40_000)
+    after = PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
+    some = {"ipi": 100, "timer": 50, "device": 50}
+    found = one(
+        count(own=before, interrupts=dict.fromkeys(some, 0)), count(own=after, interrupts=some)
+    )
+    assert (found.polls, found.hits, found.halts, found.hit_rate) == (500, 350, 200, 0.7)
+    assert (found.polled, found.wasted) == pytest.approx((0.1, 0.05))
+    assert (found.limit_us, found.cost_us) == (60, 50)
+    assert found.lost == pytest.approx(200 * 50e-6)
+    assert found.store == 350 - 100  # an interrupt may have ended each of the others
+
+
+def test_a_counter_that_starts_again_rose_from_zero() -> None:
+    before = PollStats(9000, 0, 0, 0, 0, 0, 0)
+    assert one(count(own=before), count(own=PollStats(10, 0, 0, 0, 0, 0, 0))).polls == 5
+
+
+def test_a_sum() -> None:
+    found = [
+        CpuRates(0, busy=0.5, wakes=10, states={"POLL": 0.5}),
+        CpuRates(1, busy=0.1, wakes=30, states={"HALT": 0.9}),
+        CpuRates(2),
+    ]
+    whole = total(found)
+    assert (whole.busy, whole.wakes, whole.polls, whole.limit_us) == (0.3, 40, None, None)
+    assert whole.states == pytest.approx({"POLL": 0.5 / 3, "HALT": 0.3})
+
+
+def test_cpus_come_and_go_and_time_stands_still() -> None:
+    assert [x.cpu for x in rates(snapshot(1, count()), snapshot(2, count(), count()))] == [0]
+    assert rates(snapshot(1, count()), snapshot(1, count())) == []
+    assert total([]) == CpuRates(None)
+
+
+COUNTERS = st.integers(0, 2**64 - 1)
+
+
+@given(*[st.tuples(COUNTERS, COUNTERS, COUNTERS)] * 2, st.floats(1e-3, 1e6), st.floats(0, 1e9))
+def test_no_counter_makes_a_share_above_one(
+    old: tuple[int, int, int], new: tuple[int, int, int], span_s: float, idle_s: float
+) -> None:
+    own_old, own_new = (PollStats(*x, *x, 0) for x in (old, new))
+    found = one(
+        count(states=States(old[:2], old[1:], old[0]), own=own_old),
+        count(states=States(new[:2], new[1:], new[0]), own=own_new, idle_s=idle_s),
+        span_s,
+    )
+    shares = [found.busy, found.asleep, found.polled, found.wasted, found.stuck]
+    assert all(x is not None and 0 <= x <= 1 for x in shares)
+    assert sum(found.states.values()) <= 1.000001
+
+
+# Interrupts.
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (b"RES:  1  2  Rescheduling interrupts", "ipi"),
+        (b"IPI0:  1  2  Rescheduling interrupts", "ipi"),
+        (b"LOC:  1  2  Local timer interrupts", "timer"),
+        (b" 11:  1  2  GIC-0  27 Level  arch_timer", "timer"),
+        (b" 24:  1  2  PCI-MSI 512-edge  virtio0-req.0", "device"),
+        (b"NMI:  1  2  Non-maskable interrupts", None),
+        (b"ERR:  1", None),
+        (b" 24:  1", None),
+        (b" 24:  x  2  y", None),
+        (b"", None),
+    ],
+)
+def test_kinds_of_interrupts(row: bytes, kind: str | None) -> None:
+    assert interrupts.split(row, 2) == (kind, [1, 2] if kind else [])
+
+
+# Reading.
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = unfold("lightsleep-guest", tmp_path / "machine")
+    rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 0 0 7 PCI-MSI nvme")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    stat_rows = ["cpu 0 0 0 0 0 0 0 0", *(f"cpu{n} 0 0 0 100 0 0 0 5" for n in range(4)), "intr 1"]
+    plant(root, "\n".join(f"proc/stat: {row}" for row in stat_rows))
+    monkeypatch.setattr("lightsleep.watch.cli.ROOT", root)
+    return root
+
+
+Opener = Callable[..., Reader]
+
+
+@pytest.fixture
+def reader(root: Path) -> Iterator[Opener]:
+    """Opens the machine, and closes its files in the end."""
+    with contextlib.ExitStack() as opened:
+        yield lambda *cpus: opened.enter_context(contextlib.closing(Reader(root, [*cpus] or None)))
+
+
+def test_a_reading(reader: Opener) -> None:
+    found = reader(1, 3).read()
+    assert list(found.cpus) == [1, 3]
+    cpu = found.cpus[3]
+    assert cpu.names == NAMES
+    assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000), None)
+    assert cpu.own
+    assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, None)
+    assert cpu.interrupts == {"ipi": 0, "timer": 1, "device": 7}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert (cpu.idle_s, cpu.stolen_s) == (100 * tick_s, 5 * tick_s)
+
+
+def test_what_changes_is_read_again(root: Path, reader: Opener) -> None:
+    opened = reader()
+    opened.read()
+    plant(root, f"{CPU}/cpu1/cpuidle/state1/usage: 200001\n{CPU}/cpu1/lightsleep/polls: 100009")
+    rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 9 0 7 PCI-MSI nvme")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    cpu = opened.read().cpus[1]
+    assert cpu.states
+    assert cpu.own
+    assert (cpu.states.usage[1], cpu.own.polls) == (200_001, 100_009)
+    assert cpu.interrupts == {"ipi": 0, "timer": 1, "device": 9}
+
+
+def test_a_driver_that_goes_and_a_cpu_that_goes_offline(root: Path, reader: Opener) -> None:
+    opened = reader()
+    plant(root, f"{CPU}/online: 0-2")
+    assert list(opened.read().cpus) == [0, 1, 2]
+    plant(root, f"{CPU}/cpuidle/current_driver: none")
+    for cpu in range(3):
+        subprocess.run(["rm", "-r", root / f"{CPU}/cpu{cpu}/cpuidle"], check=True)
+        subprocess.run(["rm", "-r", root / f"{CPU}/cpu{cpu}/lightsleep"], check=True)
+    found = opened.read()
+    assert found.driver is None
+    assert found.cpus[0].states is None
+    assert found.cpus[0].own is None
+    assert found.cpus[0].idle_s is not None
+
+
+def test_garbage_loses_the_cpu_and_no_more(root: Path, reader: Opener) -> None:
+    plant(root, f"{CPU}/cpu2/lightsleep/polls: many\nproc/stat: cpu x\nproc/interrupts: ?")
+    found = reader().read()
+    assert list(found.cpus) == [0, 1, 3]
+    assert found.cpus[0].interrupts is None
+    assert found.cpus[0].idle_s is None
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (90, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_low_limit_of_open_files_is_raised(reader: Opener, few_files: None) -> None:
+    assert len(reader().read().cpus) == 4
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 90
+
+
+def test_a_low_limit_that_cannot_be_raised(reader: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (90, 90))
+    before = open_files()
+    assert len(reader().read().cpus) == 4
+    assert open_files() - before < 10
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_no_cpu(root: Path) -> None:
+    with pytest.raises(LightsleepError, match="no CPU to watch"):
+        Reader(root, [77])
+
+
+# What is shown.
+
+
+def watched(*words: str) -> Result:
+    result = CliRunner().invoke(main, ["watch", "-i", "0.1", *words], env={"COLUMNS": "200"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_the_page(root: Path) -> None:
+    lines = watched("-n", "1").stdout.splitlines()
+    assert lines[0] == "driver lightsleep, governor menu, mode adaptive"
+    assert lines[2].split("  ")[0] == "cpu"
+    assert [line.split()[0] for line in lines[3:8]] == ["all", "0", "1", "2", "3"]
+    assert "HALT %" in lines[2]
+    assert "limit us" in lines[2]
+
+
+def test_json_lines_follow_their_schema(root: Path) -> None:
+    lines = watched("-n", "2", "--json", "-c", "0-1").stdout.splitlines()
+    documents = [json.loads(line) for line in lines]
+    assert len(documents) == 2
+    for document in documents:
+        jsonschema.validate(document, SCHEMA)
+        assert [x["cpu"] for x in document["cpus"]] == [0, 1]
+        assert document["span_s"] > 0
+
+
+def test_the_file_of_metrics_is_whole_and_readable(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lightsleep.prom"
+    assert watched("-n", "2", "--openmetrics", str(file)).output == ""
+    assert file.read_text().endswith("\n")
+    assert 'lightsleep_polls_total{cpu="0"} 100000.0' in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044  # node_exporter is another user
+    assert [x.name for x in tmp_path.glob("*prom*")] == ["lightsleep.prom"]
+
+
+def view(found: list[CpuRates], **options: Any) -> list[str]:
+    defaults = {"sort": "cpu", "rows": None, "width": None}
+    return draw.lines(snapshot(1), found, **(defaults | options))
+
+
+def test_256_cpus_fit_a_screen_the_busiest_first() -> None:
+    found = [CpuRates(n, busy=n / 256, wakes=float(n)) for n in range(256)]
+    lines = view(found, sort="wakes", rows=20, width=80)
+    assert [line.split()[0] for line in lines[3:6]] == ["all", "255", "254"]
+    assert lines[-1] == "236 more CPUs; --top, --sort and --cpus choose"
+    assert len(lines) == 3 + 21 + 1
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_narrow_screen_says_what_it_leaves_out() -> None:
+    found = [CpuRates(0, busy=0.1, wakes=5.0, ipi=2.0, timer=1.0)]
+    lines = view(found, width=24)
+    assert max(map(len, lines[2:-1])) <= 24
+    assert lines[-1] == "too narrow for: ipi/s, timer/s"
+
+
+def test_without_a_driver_it_says_so() -> None:
+    nothing = Snapshot(1, None, None, None, {})
+    assert (
+        "driver none: nothing counts idle states"
+        in draw.lines(nothing, [], sort="cpu", rows=None, width=None)[0]
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["-i", "0"], ["-i", "nan"], ["-i", "x"], ["--sort", "x"], ["--top", "0"], ["-n", "0"]]
+)
+def test_wrong_words(words: list[str], root: Path) -> None:
+    assert watched("-n", "1", *words).exit_code == 2
+
+
+def test_json_and_metrics_exclude_each_other(root: Path, tmp_path: Path) -> None:
+    assert watched("--json", "--openmetrics", str(tmp_path / "x.prom")).exit_code == 2
+
+
+def test_ctrl_c_ends_it_well() -> None:
+    command = [sys.executable, "-m", "lightsleep", "watch", "-i", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 0
+    assert errors == b""
+
+
+def test_needs_neither_numpy_nor_prometheus() -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['numpy', 'prometheus_client']))\n"
+        "import lightsleep.watch.cli"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What Prometheus makes of the metrics, the example alerts and the dashboard."""
+
+import contextlib
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import prometheus
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from scan_trees import plant, unfold
+
+from lightsleep.watch import openmetrics
+from lightsleep.watch.reading import Reader
+
+CONTRIB = Path(__file__).parents[1] / "contrib"
+RULES = CONTRIB / "prometheus/lightsleep.rules.yml"
+DASHBOARD = CONTRIB / "grafana/lightsleep.json"
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> bytes:
+    """All metrics there are."""
+    root = unfold("lightsleep-guest", tmp_path)
+    cpu = "sys/devices/system/cpu/cpu{0-3}"
+    plant(root, f"{cpu}/cpuidle/state0/promote/stuck_us: 5\n{cpu}/lightsleep/halt_cost_ns: 7000")
+    rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    with contextlib.closing(Reader(root, None)) as reader:
+        return openmetrics.text(reader.read())
+
+
+def test_counters_are_in_base_units(metrics: bytes) -> None:
+    families = {x.name: x for x in text_string_to_metric_families(metrics.decode())}
+    values = {
+        name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
+        for name, family in families.items()
+    }
+    assert values["lightsleep_info"] == {("lightsleep", "menu", "adaptive"): 1}
+    assert values["lightsleep_idle_state_seconds"]["3", "HALT"] == 600
+    assert values["lightsleep_idle_state_entries"]["0", "POLL"] == 100_000
+    assert values["lightsleep_polled_in_vain_seconds"]["1",] == 1
+    assert values["lightsleep_poll_limit_seconds"]["0",] == pytest.approx(50e-6)
+    assert values["lightsleep_halt_cost_seconds"]["0",] == pytest.approx(7e-6)
+    assert values["lightsleep_interrupts"]["2", "ipi"] == 5
+    assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=lambda file: file.name)
+def test_alerts_and_dashboard_name_metrics_that_there_are(file: Path, metrics: bytes) -> None:
+    there = set(re.findall(r"(?m)^(lightsleep_\w+)", metrics.decode()))
+    named = set(re.findall(r"\b(lightsleep_\w+)", file.read_text()))
+    assert named
+    assert named <= there
+
+
+def test_the_dashboard_is_one() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(target["expr"] for panel in panels for target in panel["targets"])
+
+
+@pytest.mark.build
+def test_promtool_accepts_the_metrics_and_the_alerts_fire(metrics: bytes) -> None:
+    tool = prometheus.promtool()
+    checked = subprocess.run([tool, "check", "metrics"], input=metrics, capture_output=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    for words in (["check", "rules", RULES.name], ["test", "rules", "lightsleep.rules.test.yml"]):
+        done = subprocess.run([tool, *words], cwd=RULES.parent, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
