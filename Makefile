@@ -24,12 +24,15 @@ OUT := out
 ARCH := x86_64
 BASE := 6.12
 TOPIC :=
+RESULTS := docs/results
+RUNS := 40
+PLAN :=
 comma := ,
 
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo kernel series test check check-quick check-more lint results bench-policy bench-replay man clean clean-cache
+.PHONY: help demo kernel series test check check-quick check-more lint results bench false-alarms bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -62,7 +65,7 @@ demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call environment,lab)
 	@rm -f $(OUT)/demo/result.json
 	@# A control that differs fails the demo, and is on the page.
-	$(LIGHTSLEEP) lab compare idle --json $(OUT)/demo/result.json; status=$$?; \
+	$(LIGHTSLEEP) lab compare idle --boots 4 --runs 8 --json $(OUT)/demo/result.json; status=$$?; \
 	test ! -e $(OUT)/demo/result.json || \
 		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html; \
 	exit $$status
@@ -108,10 +111,20 @@ check-more: ## selftests in more kernels, some built from source: with teo; with
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -v -m more
 
-results: ## write the pages of docs/results from their JSON files
+results: ## write the pages of results from their JSON files: RESULTS=docs/results
 	$(call packages,python3 python3-venv)
 	$(call environment,lab)
-	$(PYTHON) scripts/results.py docs/results
+	$(PYTHON) scripts/results.py $(RESULTS)
+
+bench: ## run all experiments that pages cite: hours; goes on where it ended; PLAN=1 only lists them
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(call environment,lab)
+	$(PYTHON) scripts/bench.py $(OUT)/bench $(if $(PLAN),--plan)
+
+false-alarms: ## compare the same with the same, count how often a difference is shown: RUNS=40
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab)
+	$(PYTHON) scripts/false_alarms.py $(RUNS) $(OUT)/false-alarms
 
 bench-policy: ## the polling policy beside other rules, and what an update of it costs
 	$(call packages,python3 python3-venv $(BENCH_PACKAGES))

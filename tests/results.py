@@ -33,7 +33,9 @@ CLAIMS = [
 ]
 
 
-def made_up(n: int = 10, seed: int = 1, metrics: int = len(METRICS)) -> CompareResult:
+def made_up(
+    n: int = 10, seed: int = 1, metrics: int = len(METRICS), boots: int = 1
+) -> CompareResult:
     """Return ``n`` samples per arm of the first ``metrics``; the control equals the baseline."""
     rng = random.Random(seed)
 
@@ -61,8 +63,9 @@ def made_up(n: int = 10, seed: int = 1, metrics: int = len(METRICS)) -> CompareR
             "runs": n,
             "warmup": 1,
             "seed": seed,
-            "order": [rng.sample(list(ROLES), len(ROLES)) for _ in range(n + 1)],
+            "order": [rng.sample(list(ROLES), len(ROLES)) for _ in range(n + boots)],
             "rest_s": 20,
+            **({"boots": boots, "clock_rates": {"stock": [0.98] * boots}} if boots > 1 else {}),
         },
         claims=[claim for claim in CLAIMS if {*claim.metrics} <= {m[0] for m in METRICS[:metrics]}],
         arms=list(ROLES),

@@ -117,7 +117,14 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
-    (tmp_path / "my_idle.py").write_text("from lightsleep.lab.experiments.idle import EXPERIMENT\n")
+    (tmp_path / "my_idle.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass, field\n"
+        "from lightsleep.lab.experiments.idle import EXPERIMENT\n"
+        "@dataclass\n"
+        "class Mine:\n"
+        "    x: int = field(default=1)\n"
+    )
     arguments = [str(tmp_path / "my_idle.py"), "--arms", "stock, lightsleep", "--vcpus", "4"]
     arguments += ["--append", "quiet", "--device", "edu", "--pin"]
     assert CliRunner().invoke(main, ["lab", "compare", *arguments]).exit_code == 0

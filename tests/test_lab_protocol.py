@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -21,12 +23,13 @@ from results import made_up
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import hosttime, protocol
+from lightsleep.lab import clock, hosttime, protocol
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
 from lightsleep.lab.hosttime import ThreadTime
 from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.progress import Progress
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 
@@ -56,6 +59,38 @@ class FakeGuest:
         self.checked += 1
 
 
+class HostTime:
+    """The host's clock, on which a question to a guest takes 2 ms."""
+
+    now_ns = 50 * 10**9
+
+    def monotonic_ns(self) -> int:
+        self.now_ns += 10**6
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
+
+class Clocked(FakeGuest):
+    """A guest whose clock runs at another speed than the host's."""
+
+    host: HostTime
+
+    def __init__(self, name: str, speed: float) -> None:
+        super().__init__(name, [], os.getpid())
+        self.speed = speed
+
+    def clock_ns(self) -> int:
+        return 10**12 + int(self.speed * self.host.now_ns)
+
+    def load(self) -> None:
+        pass
+
+    def failure(self, why: str) -> LightsleepError:
+        return LightsleepError(why)
+
+
 def fakes(*names: str) -> tuple[dict[str, Guest], list[str]]:
     world: list[str] = []
     return {name: cast(Guest, FakeGuest(name, world)) for name in names}, world
@@ -68,7 +103,7 @@ def experiment(measure: Callable[[Guest], dict[str, float]], **changes: Any) -> 
 
 
 def quiet() -> protocol.Progress:
-    return protocol.Progress(lambda *_: None)
+    return Progress(lambda *_: None)
 
 
 def test_equal_seed_equal_order_and_every_arm_once_per_round() -> None:
@@ -103,6 +138,16 @@ def test_the_warm_up_is_dropped_and_nothing_else() -> None:
     assert samples == {"wait_s": {arm: [3, 4, 5, 6, 7] for arm in "abc"}}
 
 
+def test_less_may_be_enough_to_warm_up() -> None:
+    guests, _ = fakes("a", "b", "c")
+    warmed: list[str] = []
+    short = experiment(lambda _: {"wait_s": 1.0}, warm=lambda guest: warmed.append(guest.name))
+    order = protocol.draw_order("abc", 3, 3)
+    samples = protocol.run_rounds(short, (WAIT,), guests, order, quiet())
+    assert sorted(warmed) == list("abc")
+    assert samples == {"wait_s": {arm: [1.0, 1.0] for arm in "abc"}}
+
+
 @pytest.mark.parametrize(
     "values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}, {"wait_s": float("nan")}]
 )
@@ -125,37 +170,6 @@ def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
     assert protocol.promised(experiment(lambda _: {}, metrics=metrics), guests) == (WAIT,)
     assert asked == ["a"]
     assert world == ["+a", "-a"]
-
-
-@pytest.mark.parametrize(("speed", "right"), [(1.0, True), (1.1, True), (6.9, False), (0.1, False)])
-def test_a_guest_whose_clock_is_wrong_is_refused(
-    speed: float, right: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class HostTime:
-        now = 50.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-        def sleep(self, seconds: float) -> None:
-            self.now += seconds
-
-    host = HostTime()
-
-    class Clocked(FakeGuest):
-        def read_text(self, _path: str) -> str:
-            return f"{100 + speed * host.now:.2f} 0.00\n"
-
-        def failure(self, why: str) -> LightsleepError:
-            return LightsleepError(why)
-
-    monkeypatch.setattr(protocol, "time", host)
-    guest = cast(Guest, Clocked("a", []))
-    if right:
-        protocol.check_clock(guest)
-    else:
-        with pytest.raises(LightsleepError, match=f"clock is {speed:.2f} times as fast"):
-            protocol.check_clock(guest)
 
 
 def test_a_guest_that_fails_fails_the_comparison() -> None:
@@ -183,7 +197,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[CompareResu
         shown: list[str] = []
         monkeypatch.setattr(protocol, "attempt", Mock(side_effect=ends))
         result = protocol.compare(
-            "idle", EXPERIMENT, Machine(), 4, 1, lambda what, _: shown.append(what)
+            "idle", EXPERIMENT, Machine(), 4, 2, 1, lambda what, _: shown.append(what)
         )
         return result, shown
 
@@ -210,6 +224,68 @@ def test_but_once_and_for_nothing_else(
     assert raised.value is ends[-1]
 
 
+def test_rounds_are_divided_among_boots() -> None:
+    assert [protocol.boots_for(runs) for runs in (6, 7, 8, 9, 10, 12, 20)] == [6, 7, 4, 3, 5, 6, 5]
+
+
+def test_every_boot_has_its_rounds_and_true_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks are wrong by some per cent, in every guest and boot otherwise; waits are 2 s each."""
+    speeds = {"a": iter([1.0, 1.1, 0.9]), "b": iter([0.85, 1.15, 1.0]), "c": iter([1.0, 1.0, 1.0])}
+    booted: list[dict[str, Clocked]] = []
+
+    def boot_all(machines: dict[str, Machine], *_: object) -> dict[str, Clocked]:
+        assert all(guest.world[-1:] == ["closed"] for boot in booted for guest in boot.values())
+        booted.append({name: Clocked(name, next(speeds[name])) for name in machines})
+        stack = _[1]
+        assert isinstance(stack, contextlib.ExitStack)
+        for guest in booted[-1].values():
+            stack.callback(guest.world.append, "closed")
+        return booted[-1]
+
+    hardware = SimpleNamespace(accelerator=SimpleNamespace(name="tcg", reason="", real_time=True))
+    monkeypatch.setattr(protocol, "boot_all", boot_all)
+    monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
+    monkeypatch.setattr(protocol, "guest_facts", lambda _: {"kernel": "6.12"})
+    monkeypatch.setattr(protocol, "host_facts", lambda _: {})
+    hardware.arch = None
+
+    def measure(guest: Any) -> dict[str, float]:
+        time_of_host.now_ns += 2 * 10**9
+        return {"wait_s": 2.0 * guest.speed, "per_s": 3.0 / guest.speed, "cpu_us": 5.0}
+
+    time_of_host = HostTime()
+    monkeypatch.setattr(clock, "time", time_of_host)
+    Clocked.host = time_of_host
+    per_s = Metric("per_s", "/s", "higher", "", "")
+    cpu_us = Metric("cpu_us", "us", "lower", "", "", clock="host")
+    asked = experiment(measure, metrics=(WAIT, per_s, cpu_us))
+    result = protocol.attempt("t", asked, Machine(), 6, 3, 1, lambda *_: None)
+    assert len(booted) == 3
+    assert result.protocol["clock_rates"]["b"] == pytest.approx([0.85, 1.15, 1.0], rel=0.01)
+    assert len(result.protocol["order"]) == 3 * (2 + asked.warmup)
+    for arm in "abc":
+        found = {name: metric.samples[arm] for name, metric in result.metrics.items()}
+        assert found["wait_s"] == pytest.approx([2.0] * 6, rel=0.01)
+        assert found["per_s"] == pytest.approx([3.0] * 6, rel=0.01)
+        assert found["cpu_us"] == [5.0] * 6
+    assert all(guest.world.count(f"+{guest.name}") == 4 for x in booted for guest in x.values())
+
+
+def test_a_guest_whose_clock_is_far_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostTime()
+    monkeypatch.setattr(clock, "time", host)
+    Clocked.host = host
+    for speed, right in ((1.19, True), (0.81, True), (6.9, False), (0.1, False)):
+        guest, watched = cast(Guest, Clocked("a", speed)), clock.Clock()
+        if right:
+            watched.check(guest)  # no turn so far: it is watched
+            assert watched.is_exact
+            assert watched.rate == pytest.approx(speed, rel=clock.EXACT)
+        else:
+            with pytest.raises(LightsleepError, match=f"clock is {speed:.2f} times as fast"):
+                watched.check(guest)
+
+
 def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     world: list[str] = []
 
@@ -229,16 +305,16 @@ def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(protocol, "Guest", Neighbour)
     monkeypatch.setattr(protocol, "prepare", lambda machine: machine.kernel)
-    beside = experiment(lambda _: {}, neighbour=("spin", "fast"), vcpus=3)
+    beside = experiment(lambda _: {}, neighbour=("spin", "fast"))
     with contextlib.ExitStack() as stack:
-        guest = protocol.busy_neighbour(beside, Machine(), stack, lambda *_: None)
+        guest = protocol.busy_neighbour(beside, Machine(vcpus=3), stack)
         assert guest.name == protocol.NEIGHBOUR
     assert world == ["3 vCPUs of 6.12", "booted", "spin fast", "closed"]
 
 
 def test_time_left_is_what_steps_took_so_far_and_the_rest_to_come() -> None:
     said: list[float | None] = []
-    progress = protocol.Progress(lambda _, left_s: said.append(left_s), 4, 25.0)
+    progress = Progress(lambda _, left_s: said.append(left_s), 4, 25.0)
     assert progress.left_s() is None
     progress.taken_s = [1.0, 3.0]
     assert progress.left_s() == 4 * 2.0 + 25.0
@@ -246,6 +322,8 @@ def test_time_left_is_what_steps_took_so_far_and_the_rest_to_come() -> None:
         pass
     assert progress.left_s() == 4 * 2.0 + 21.0
     assert said == [33.0]
+    progress.boots, progress.booted_s = 2, [10.0]
+    assert progress.left_s() == 4 * 2.0 + 21.0 + 2 * 10.0
 
 
 def is_asleep(pid: int) -> bool:
@@ -303,8 +381,6 @@ def test_waiting_for_a_core_counts_as_awake() -> None:
 
 
 def test_a_thread_is_idle_class_only_while_asked(processes: tuple[int, int]) -> None:
-    import os
-
     hosttime.be_idle_class([processes[0]], True)
     assert os.sched_getscheduler(processes[0]) == os.SCHED_IDLE
     hosttime.be_idle_class([processes[0]], False)
@@ -313,7 +389,7 @@ def test_a_thread_is_idle_class_only_while_asked(processes: tuple[int, int]) -> 
 
 def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:
 
-    ours, all_others = protocol.Load([processes[1]]), protocol.Load([])
+    ours, all_others = hosttime.Load([processes[1]]), hosttime.Load([])
     time.sleep(1)
     assert all_others.percent() > ours.percent()
 

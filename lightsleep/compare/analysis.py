@@ -131,9 +131,9 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
     better = metrics[0].better
     try:
         if metrics[0].unit == "%":
-            comparison = compare(theirs[0], ours[0], better, "%")
+            comparison = compare(theirs[0], ours[0], better, "%", boots=result.boots)
         else:
-            comparison = compare_jointly(theirs, ours, better)
+            comparison = compare_jointly(theirs, ours, better, result.boots)
     except ValueError:
         return ClaimAnalysis(claim, metrics, Outcome.OPEN, None)
     return ClaimAnalysis(claim, metrics, _outcome(claim, comparison), comparison)
@@ -164,7 +164,7 @@ def _analyse_arm(
         theirs = metric.samples.get(other, [])
         if not samples or not theirs:
             return Comparison(Verdict.TOO_FEW, 0, confidence)
-        return compare(theirs, samples, metric.better, metric.unit, confidence)
+        return compare(theirs, samples, metric.better, metric.unit, confidence, result.boots)
 
     return ArmAnalysis(
         name=arm,
@@ -184,6 +184,7 @@ def to_json(result: CompareResult) -> dict[str, Any]:
         "created": result.created,
         "baseline": result.baseline,
         "limit": limit_of(result),
+        "boots": result.boots,
         "control_failed": control_failed(result),
         "claims": [
             dataclasses.asdict(found.claim)

@@ -34,7 +34,8 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
         "## Figures",
         "Medians of each arm alone with their 95 % confidence intervals. Arms are compared within "
         f"rounds; the interval of an effect is in brackets. How to read {words.DETECTABLE}.",
-        *(_metric(metric, result.baseline, limit) for metric in metrics),
+        f"{words.BOOT_SPREAD.capitalize()} (standard deviation)." if result.boots > 1 else "",
+        *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {_command(result)}",
         _origin(result, file),
@@ -59,8 +60,10 @@ def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
     return [f"{'' if well else '**Warning:** '}Control: {_text(text)}." for well, text in said]
 
 
-def _metric(metric: MetricAnalysis, baseline: str, limit: str | None) -> str:
-    headings = ["arm", "median", f"against {baseline}", *([f"against {limit}"] if limit else [])]
+def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) -> str:
+    headings = ["arm", "median", f"against {result.baseline}"]
+    headings += [f"against {limit}"] if limit else []
+    headings += ["boot to boot"] if result.boots > 1 else []
     unit = metric.metric.unit
     rows = [
         (
@@ -68,6 +71,7 @@ def _metric(metric: MetricAnalysis, baseline: str, limit: str | None) -> str:
             _median(arm, unit),
             _against(arm.baseline, unit),
             *([_against(arm.limit, unit)] if limit else []),
+            *([words.boot_spread(arm.baseline, unit)] if result.boots > 1 else []),
         )
         for arm in metric.arms
     ]
@@ -96,7 +100,12 @@ def _command(result: CompareResult) -> str:
     arch = result.environment.get("arch", "x86_64")
     other = "" if arch == "x86_64" else f" --arch {arch}"
     runs, seed = result.protocol["runs"], result.protocol["seed"]
-    return f"lightsleep lab compare {result.experiment}{other} --runs {runs} --seed {seed}"
+    boots = f" --boots {result.boots}" if result.boots > 1 else ""
+    pinned = " --pin" if result.protocol.get("pinned") else ""
+    return (
+        f"lightsleep lab compare {result.experiment}{other} --runs {runs}{boots} --seed {seed}"
+        f"{pinned}"
+    )
 
 
 def _origin(result: CompareResult, file: str) -> str:
@@ -110,6 +119,7 @@ def _origin(result: CompareResult, file: str) -> str:
         "QEMU": host.get("qemu"),
         "accelerator": result.environment.get("accelerator", {}).get("name"),
         "kernels": ", ".join(_kernels(result)),
+        "clocks": words.clocks(result),
         "commit": source.get("commit") or "not recorded",
         "raw samples": f"[{file}]({file})",
     }

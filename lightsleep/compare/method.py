@@ -14,6 +14,9 @@ alike, so an arm is compared with its reference within each round, and only then
    Walsh average, where c is the largest with P(T < c) <= 2.5 % and T is the rank sum of n fair
    coins. It holds exactly for any distribution that is symmetric about the effect, as differences
    of two arms are that differ by nothing else; ties make it wider, never narrower.
+   Where arms were booted several times, the rounds of one boot share what the boot fixed. The
+   interval then also holds that of the boots' means (see ``boots.py``): its lower end is the lower
+   of both, its upper end the higher.
 4. The verdict is where the interval lies. A difference is shown if it does not hold "none" (a
    ratio of 1, a difference of 0). Nothing else is asked.
 5. ``detectable`` is the difference that a run with as many rounds and this much noise shows in
@@ -46,6 +49,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from lightsleep.compare.boots import Boots, by_boot
 from lightsleep.compare.result import Better
 from lightsleep.order import CONFIDENCE, median_ranks
 
@@ -115,7 +119,9 @@ class Comparison:
     Either ``ratio``, arm / reference, or ``difference``, arm - reference in the unit of the metric,
     is the effect, with an interval of this ``confidence``; both are None where there are too few
     rounds for one. ``detectable`` is the least effect that such a run shows in 90 % of cases: a
-    factor above 1, or a difference above 0.
+    factor above 1, or a difference above 0. ``boot_spread`` is the standard deviation of the effect
+    between ``boots``, in the same form (a factor of 1 or a difference of 0: none is seen); None
+    where there was one boot.
     """
 
     verdict: Verdict
@@ -124,6 +130,8 @@ class Comparison:
     ratio: Estimate | None = None
     difference: Estimate | None = None
     detectable: float | None = None
+    boots: int = 1
+    boot_spread: float | None = None
 
     @property
     def effect(self) -> Estimate | None:
@@ -165,33 +173,38 @@ def compare(
     better: Better,
     unit: str = "",
     confidence: float = CONFIDENCE,
+    boots: int = 1,
 ) -> Comparison:
     """Compare an arm with a reference: samples of one metric, round by round.
 
-    Raises ValueError where one has more rounds than the other.
+    The rounds are those of ``boots``, one boot after the other, as many of each. Raises ValueError
+    where they cannot be, or where one arm has more rounds than the other.
     """
     _check_paired(reference, arm)
     if has_ratio(reference, arm, unit):
-        return _judge(_logs(reference, arm), better, confidence, as_ratio=True)
+        return _judge(_logs(reference, arm), better, confidence, boots, as_ratio=True)
     effects = [ours - theirs for ours, theirs in zip(arm, reference, strict=True)]
-    return _judge(effects, better, confidence, as_ratio=False)
+    return _judge(effects, better, confidence, boots, as_ratio=False)
 
 
 def compare_jointly(
-    reference: Sequence[Sequence[float]], arm: Sequence[Sequence[float]], better: Better
+    reference: Sequence[Sequence[float]],
+    arm: Sequence[Sequence[float]],
+    better: Better,
+    boots: int = 1,
 ) -> Comparison:
     """Compare an arm with a reference in several metrics as one: samples by metric and round.
 
-    Raises ValueError where a sample is not positive, or the numbers of rounds differ.
+    Rounds are grouped in boots as in compare(). Raises ValueError where a sample is not positive,
+    or the numbers of rounds differ.
     """
     for ours, theirs in zip(arm, reference, strict=True):
         _check_paired(theirs, ours)
         if ours and not has_ratio(theirs, ours, ""):
             raise ValueError("a sample is not positive: there is no ratio")
     logs = [_logs(theirs, ours) for ours, theirs in zip(arm, reference, strict=True)]
-    return _judge(
-        [statistics.fmean(x) for x in zip(*logs, strict=True)], better, CONFIDENCE, as_ratio=True
-    )
+    effects = [statistics.fmean(x) for x in zip(*logs, strict=True)]
+    return _judge(effects, better, CONFIDENCE, boots, as_ratio=True)
 
 
 def _check_paired(reference: Sequence[float], arm: Sequence[float]) -> None:
@@ -214,23 +227,42 @@ def _logs(reference: Sequence[float], arm: Sequence[float]) -> list[float]:
 
 
 def _judge(
-    effects: Sequence[float], better: Better, confidence: float, *, as_ratio: bool
+    effects: Sequence[float], better: Better, confidence: float, boots: int, *, as_ratio: bool
 ) -> Comparison:
     rounds = len(effects)
+    booted = by_boot(effects, boots, confidence) if boots > 1 and effects else None
     blocks = effects
     if rounds > MOST:
         ends = [rounds * part // MOST for part in range(MOST + 1)]
         blocks = [statistics.fmean(effects[a:b]) for a, b in itertools.pairwise(ends)]
     rank = _rank(len(blocks), (1 - confidence) / 2)
     if not rank:
-        return Comparison(Verdict.TOO_FEW, rounds, confidence)
+        return Comparison(Verdict.TOO_FEW, rounds, confidence, boots=boots)
     walsh = _walsh_averages(blocks)
-    found = Estimate(statistics.median(walsh), walsh[rank - 1], walsh[-rank])
+    found = _widened(Estimate(statistics.median(walsh), walsh[rank - 1], walsh[-rank]), booted)
+    spread = booted.spread if booted else None
     verdict, detectable = _verdict(found, better), BEYOND * (found.high - found.low) / 2
     if as_ratio:
-        ratio, detectable = found.map(math.exp), math.exp(min(detectable, 700))
-        return Comparison(verdict, rounds, confidence, ratio=ratio, detectable=detectable)
-    return Comparison(verdict, rounds, confidence, difference=found, detectable=detectable)
+        # An interval of two boots may reach beyond what a number can hold.
+        ratio, detectable = found.map(_exp), _exp(detectable)
+        spread = None if spread is None else _exp(spread)
+        return Comparison(
+            verdict, rounds, confidence, ratio, None, detectable, boots=boots, boot_spread=spread
+        )
+    return Comparison(
+        verdict, rounds, confidence, None, found, detectable, boots=boots, boot_spread=spread
+    )
+
+
+def _widened(found: Estimate, booted: Boots | None) -> Estimate:
+    if booted is None:
+        return found
+    low, high = booted.mean - booted.reach, booted.mean + booted.reach
+    return Estimate(found.value, min(found.low, low), max(found.high, high))
+
+
+def _exp(logarithm: float) -> float:
+    return math.exp(min(max(logarithm, -700.0), 700.0))
 
 
 def _verdict(effect: Estimate, better: Better) -> Verdict:

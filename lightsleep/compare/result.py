@@ -8,7 +8,7 @@ recompute every figure that a table or a report shows.
     {"schema": "lightsleep.compare", "version": 1,
      "experiment": "idle", "title": ..., "hypothesis": ..., "created": "2026-11-20T08:30:00+00:00",
      "environment": {"accelerator": {...}, "host": {...}, "guests": {arm: {...}}, ...},
-     "protocol": {"runs": 6, "warmup": 1, "seed": 1234, "order": [[arm, ...], ...]},
+     "protocol": {"runs": 12, "boots": 3, "warmup": 1, "seed": 1234, "order": [[arm, ...], ...]},
      "claims": [{"arm": arm, "reference": arm, "metrics": [name, ...], "at_most": 1.2}, ...],
      "arms": [arm, ...], "roles": {arm: "baseline" | "treatment" | "control" | "limit"},
      "metrics": {name: {"unit": "s", "better": "lower", "title": ..., "description": ...,
@@ -100,6 +100,11 @@ class CompareResult:
         return head | document
 
     @property
+    def boots(self) -> int:
+        """How often each arm was booted; the rounds of a boot follow each other."""
+        return int(self.protocol.get("boots", 1))
+
+    @property
     def baseline(self) -> str:
         """The arm to which the others are compared."""
         return next(arm for arm in self.arms if self.roles[arm] == "baseline")
@@ -159,6 +164,9 @@ def check_claims(
 def _check_arms(document: dict[str, Any]) -> None:
     """Check what a schema cannot say: which arms may be named, and that one is the baseline."""
     arms, roles, runs = document["arms"], document["roles"], document["protocol"]["runs"]
+    boots = document["protocol"].get("boots", 1)
+    if runs % boots:
+        raise ValueError(f"protocol: {runs} rounds (runs) are not those of {boots} boots")
     known = f"is not among the arms ({shortened(', '.join(arms))})"
     for arm in roles:
         if arm not in arms:

@@ -40,6 +40,11 @@ def print_table(result: CompareResult, console: Console) -> None:
     if limit:
         headings.append(Text(f"against {limit}"))
     blocks = [[_cells(arm, m.metric.unit)[: len(headings)] for arm in m.arms] for m in metrics]
+    if result.boots > 1:
+        headings.append(Text("boot to boot"))
+        for metric, rows in zip(metrics, blocks, strict=True):
+            for arm, row in zip(metric.arms, rows, strict=True):
+                row.append(Text(words.boot_spread(arm.baseline, metric.metric.unit)))
     lines = [headings, *itertools.chain.from_iterable(blocks)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(widths) + 2 * len(widths) > console.width:
@@ -107,6 +112,8 @@ def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console)
     comparisons = [found for m in metrics for arm in m.arms for found in (arm.baseline, arm.limit)]
     if any(found and found.verdict is Verdict.SAME for found in comparisons):
         console.print(Text(words.DETECTABLE))
+    if any(found and found.boots > 1 for found in comparisons):
+        console.print(Text(words.BOOT_SPREAD))
     for well, said in words.control_sentences(metrics, baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"

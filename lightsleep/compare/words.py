@@ -33,6 +33,9 @@ DETECTABLE = (
     "10 runs"
 )
 
+NO_SPREAD = "none seen"
+BOOT_SPREAD = "boot to boot: how far the effect differs between boots, beyond what rounds explain"
+
 # unit -> what a smaller and what a larger value is called; "lower", "higher" for all others
 ADVERBS = {
     **dict.fromkeys(("s", "ms", "us", "µs", "ns"), ("faster", "slower")),
@@ -85,8 +88,30 @@ def detectable(comparison: Comparison, unit: str) -> str:
     """
     least = comparison.detectable
     if comparison.ratio and least and least > 1:
-        return f"{100 * (least - 1):.2g} %" if least < 1.995 else f"{units.factor(least)} ×"
+        return _percent_or_factor(least)
     return _amount(least, unit) if comparison.difference and least else ""
+
+
+def boot_spread(comparison: Comparison | None, unit: str) -> str:
+    """Return how far boots differ, as a standard deviation: 4.1 %; empty where there was one."""
+    if comparison is None or comparison.boot_spread is None:
+        return ""
+    if comparison.ratio:
+        if comparison.boot_spread <= 1.0005:
+            return NO_SPREAD
+        return _percent_or_factor(comparison.boot_spread)
+    return _amount(comparison.boot_spread, unit) if comparison.boot_spread else NO_SPREAD
+
+
+def clocks(result: CompareResult) -> str:
+    """Say by whose clock times are; empty where nothing was recorded of it."""
+    rates = [x for boots in result.protocol.get("clock_rates", {}).values() for x in boots]
+    if not rates:
+        return ""
+    return (
+        f"times are by the host's clock; the guests' own ran {min(rates):.3f} to {max(rates):.3f} "
+        "times as fast"
+    )
 
 
 def finding(comparison: Comparison, unit: str) -> str:
@@ -265,7 +290,8 @@ def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
 def _weight(result: CompareResult) -> str:
     name = str(result.environment.get("accelerator", {}).get("name", ""))
     how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
-    return f"{how}, {result.protocol['runs']} rounds."
+    boots = f" in {result.boots} boots" if result.boots > 1 else ""
+    return f"{how}, {result.protocol['runs']} rounds{boots}."
 
 
 def _list(words: Iterable[str]) -> str:
@@ -282,6 +308,10 @@ def _adverb(comparison: Comparison, unit: str) -> str:
 def _factor(ratio: Estimate) -> Estimate:
     """Return by what factor values differ, at least 1: "5 times slower", never 0.2."""
     return ratio.inverse() if ratio.value < 1 else ratio
+
+
+def _percent_or_factor(factor: float) -> str:
+    return f"{100 * (factor - 1):.2g} %" if factor < 1.995 else f"{units.factor(factor)} ×"
 
 
 def _amount(number: float, unit: str) -> str:

@@ -91,6 +91,10 @@ class Agent:
         """Write ``text`` to a file in the guest."""
         self._finish(self._send({"write": path, "text": text}), timeout_s, f"writing {path}")
 
+    def clock_ns(self, timeout_s: float) -> int:
+        """Return the guest's monotonic clock."""
+        return int(self._finish(self._send({"clock": True}), timeout_s, "reading its clock")["ns"])
+
     def _send(self, request: dict[str, Any]) -> int:
         self._last_id += 1
         try:

@@ -63,6 +63,12 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     callback=enough_runs,
     help="Rounds, each with a sample of every arm and metric.",
 )
+@click.option(
+    "--boots",
+    type=click.IntRange(protocol.LEAST_BOOTS),
+    help="How often each arm is booted; the rounds are divided among the boots. "
+    f"Default: {protocol.BOOTS}, or the next smaller number that divides the rounds.",
+)
 @click.option("--seed", type=int, help="Seed for the order of the arms. Default: a new one.")
 @click.option(
     "--json",
@@ -83,6 +89,7 @@ def compare(
     name: str,
     machine: Machine,
     runs: int,
+    boots: int | None,
     seed: int | None,
     json_path: Path | None,
     arms: str,
@@ -105,6 +112,11 @@ def compare(
         vcpus=vcpus,
         kernel_named=kernel_named(),
     )
+    boots = boots or protocol.boots_for(runs)
+    if runs % boots:
+        raise click.UsageError(
+            f"{runs} rounds cannot be divided among {boots} boots: --runs must be a multiple"
+        )
     if json_path:
         check_writable(json_path)
     seed = random.randrange(2**31) if seed is None else seed
@@ -117,7 +129,9 @@ def compare(
             if not console.is_terminal:
                 console.print(what + left)
 
-        result = protocol.compare(experiment.title_of(name), chosen, machine, runs, seed, show)
+        result = protocol.compare(
+            experiment.title_of(name), chosen, machine, runs, boots, seed, show
+        )
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
     with written(*writes):
         print_table(result, terminal.output())

@@ -11,10 +11,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from lightsleep.compare.result import Better, Claim, Role, check_claims
 from lightsleep.errors import LightsleepError, WrongUsage
@@ -34,6 +36,8 @@ class Metric:
     better: Better
     title: str
     description: str
+    clock: Literal["guest", "host"] = "guest"
+    """By whose clock a time or a frequency is measured: a guest's is corrected by the host's."""
 
 
 IDLE_RESIDENCY = Metric(
@@ -80,6 +84,8 @@ class Experiment:
     the host is the difference of two ``guest.vcpu_time()``."""
     start: Callable[[Guest], None] = lambda _: None
     """Called once for each guest, before the first round: starts what ``measure`` needs there."""
+    warm: Callable[[Guest], object] | None = None
+    """Called in place of ``measure`` in rounds of warm-up, where less of the same is enough."""
     root: str = "base"
     """Root file system of the guests; see ``Machine``."""
     claims: tuple[Claim, ...] = ()
@@ -110,6 +116,11 @@ class Experiment:
             if self.rest_s and IDLE_RESIDENCY not in self.metrics:
                 raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
             self.check_claims(self.metrics)
+
+    @property
+    def baseline(self) -> Arm:
+        """The arm with which the others are compared."""
+        return next(arm for arm in self.arms if arm.role == "baseline")
 
     def check_claims(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for a claim about what is not among the arms or these metrics."""
@@ -152,6 +163,7 @@ def _load_file(path: Path) -> Experiment:
     if spec is None or spec.loader is None:
         raise WrongUsage(f"{path}: the name of an experiment's file ends in .py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # as dataclasses need it
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
@@ -192,7 +204,7 @@ def adapted(
         raise WrongUsage(f"--arms: no arm {unknown!r}; there are: {', '.join(there)}")
     kept = tuple(arm for arm in experiment.arms if not arms or arm.name in arms)
     if not any(arm.role == "baseline" for arm in kept):
-        (baseline,) = (arm.name for arm in experiment.arms if arm.role == "baseline")
+        baseline = experiment.baseline.name
         raise WrongUsage(f"--arms: {baseline}, with which the others are compared, is missing")
     if len(kept) < 2:
         raise WrongUsage(f"--arms: {kept[0].name} alone cannot be compared: name another arm")

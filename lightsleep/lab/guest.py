@@ -30,6 +30,7 @@ BOOT_S = 120.0
 REBOOTS = 2
 """How often a guest is booted anew that QEMU's emulation ended before it did anything."""
 
+CLOCK_ANSWER_S = 20.0
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
@@ -194,6 +195,11 @@ class Guest:
         """Write a file in the guest. Raises LightsleepError as write() would."""
         with self._watched():
             self._agent.write(path, text, timeout_s)
+
+    def clock_ns(self) -> int:
+        """Return the guest's monotonic clock."""
+        with self._watched():
+            return self._agent.clock_ns(CLOCK_ANSWER_S)
 
     def insmod(self, module: str) -> None:
         """Load one of our modules: its name, and parameters behind it."""

@@ -9,8 +9,9 @@ same way for every arm, and nothing in the guest has to count it.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -61,3 +62,24 @@ def process_s(pids: Iterable[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Load:
+    """How busy the host is with other work than the guests: it costs samples their meaning."""
+
+    pids: Sequence[int]
+    start_s: float = field(default_factory=time.monotonic)
+    other_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start counting."""
+        self.other_s = self._other_s()
+
+    def _other_s(self) -> float:
+        return busy_s() - process_s([*self.pids, os.getpid()])
+
+    def percent(self) -> float:
+        """Return the share of all the host's CPU time since the start, in %."""
+        wall_s = (time.monotonic() - self.start_s) * (os.cpu_count() or 1)
+        return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)

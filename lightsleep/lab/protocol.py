@@ -9,6 +9,10 @@ to settle, 1 - CPU time / wall time of their vCPU threads, in as many spans as t
 one after the other. A guest that spins may then use only what the others leave over, and counts
 as awake also while it waits for a core.
 
+Then all guests end and are booted anew, several times over: what a boot fixes is drawn again, and
+how the rounds of one boot hang together is not taken for an effect (``compare/boots.py``). Each
+boot has as many rounds. Times are those of the host's clock (``clock.py``).
+
 A control arm, booted as the baseline is, must show no difference: where it does, the run fails. No
 sample is ever dropped: a guest that fails fails the comparison, and so does a kernel that
 complains on its console. Where it was QEMU's emulation that ended a guest, not its kernel, the
@@ -26,7 +30,7 @@ import random
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +38,12 @@ from lightsleep import __version__
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import emulator, hosttime
+from lightsleep.lab.clock import Clock, corrected
 from lightsleep.lab.config import Arch
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.guest import EmulatorRaced, Guest, prepare
 from lightsleep.lab.machine import Machine
+from lightsleep.lab.progress import Progress
 from lightsleep.lab.vm import Hardware
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
@@ -45,9 +51,8 @@ from lightsleep.sources import commit
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
 
-CLOCK_S = 1.0
-CLOCK_TOLERANCE = 0.2
-"""How long a guest's clock is compared with the host's, and how far it may be off."""
+LEAST_BOOTS, BOOTS = 3, 6
+"""How often each arm is booted, at least and where nobody chose; tests simulate what they show."""
 
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
@@ -59,43 +64,18 @@ Samples = dict[str, dict[str, list[float]]]
 """Metric -> arm -> values."""
 
 
-@dataclass
-class Progress:
-    """What a comparison has done so far, for whoever shows it; times are measured, not guessed."""
-
-    show: Callable[[str, float | None], None]
-    """Called with what is being done, and the seconds left where they can be known."""
-    steps: int = 0
-    rest_s: float = 0
-    taken_s: list[float] = field(default_factory=list)
-
-    def left_s(self) -> float | None:
-        """Return the seconds left: a turn takes what turns took so far, and the rest is known."""
-        if not self.taken_s:
-            return None
-        return self.steps * sum(self.taken_s) / len(self.taken_s) + self.rest_s
-
-    @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Account for one arm's turn."""
-        self.show(what, self.left_s())
-        start = time.monotonic()
-        yield
-        self.taken_s.append(time.monotonic() - start)
-        self.steps -= 1
-
-    @contextlib.contextmanager
-    def rest(self, what: str, seconds: float) -> Iterator[None]:
-        """Account for a part of the rest."""
-        self.show(what, self.left_s())
-        yield
-        self.rest_s -= seconds
-
-
 def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
     """Return the arms in a random order for each round; equal seed, equal order."""
     chance = random.Random(seed)
     return [chance.sample(arms, len(arms)) for _ in range(rounds)]
+
+
+def boots_for(runs: int) -> int:
+    """Return how often to boot for so many rounds: as many rounds each, at most BOOTS if it can be.
+
+    Where nothing up to BOOTS divides them, every round has a boot of its own.
+    """
+    return next((boots for boots in range(BOOTS, LEAST_BOOTS - 1, -1) if not runs % boots), runs)
 
 
 def run_rounds(
@@ -104,19 +84,27 @@ def run_rounds(
     guests: Mapping[str, Guest],
     order: Sequence[Sequence[str]],
     progress: Progress,
+    clocks: Mapping[str, Clock] | None = None,
+    label: str = "",
 ) -> Samples:
-    """Run all rounds of ``order`` and return the samples of those after the warm-up.
+    """Run all rounds of ``order`` in one boot; return the samples of those after the warm-up.
 
-    Raises LightsleepError where ``measure`` does not return what the experiment promises.
+    Every turn is a span of the arm's clock, where there are ``clocks``. Raises LightsleepError
+    where ``measure`` does not return what the experiment promises, or a clock is too far off.
     """
     samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
     for number, arms in enumerate(order, 1 - experiment.warmup):
-        label = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
+        what = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
         for name in arms:
-            with progress.step(f"{label}: {name}"), running(guests[name]):
-                values = experiment.measure(guests[name])
-            if number > 0:
-                _record(samples, name, values)
+            guest = guests[name]
+            with progress.step(f"{label}{what}: {name}"), running(guest):
+                with clocks[name].span(guest) if clocks else contextlib.nullcontext():
+                    if number > 0:
+                        _record(samples, name, experiment.measure(guest))
+                    else:
+                        (experiment.warm or experiment.measure)(guest)
+                if clocks:
+                    clocks[name].check(guest)
     if experiment.rest_s:
         for asleep in rest(experiment, guests, len(order) - experiment.warmup, progress):
             for name, percent in asleep.items():
@@ -184,46 +172,27 @@ def _asleep(
     return min(100.0, max(0.0, 100 * (1 - awake_ns / total_ns)))
 
 
-@dataclass
-class Load:
-    """How busy the host is with other work than the guests: it costs samples their meaning."""
-
-    pids: Sequence[int]
-    start_s: float = field(default_factory=time.monotonic)
-    other_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start counting."""
-        self.other_s = self._other_s()
-
-    def _other_s(self) -> float:
-        return hosttime.busy_s() - hosttime.process_s([*self.pids, os.getpid()])
-
-    def percent(self) -> float:
-        """Return the share of all the host's CPU time since the start, in %."""
-        wall_s = (time.monotonic() - self.start_s) * (os.cpu_count() or 1)
-        return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
-
-
 def compare(
     name: str,
     experiment: Experiment,
     machine: Machine,
     runs: int,
+    boots: int,
     seed: int,
     show: Callable[[str, float | None], None],
 ) -> CompareResult:
-    """Boot all arms, run the protocol and return the result.
+    """Boot all arms ``boots`` times, run the protocol and return the result.
 
-    Where QEMU's emulation ended a guest, all of it starts over, once; the result says so.
+    ``runs`` are the rounds of all boots. Where QEMU's emulation ended a guest, all of it starts
+    over, once; the result says so.
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
     try:
-        return attempt(name, experiment, machine, runs, seed, show)
+        return attempt(name, experiment, machine, runs, boots, seed, show)
     except EmulatorRaced as error:
         why = error.message.splitlines()[0]
     show(f"starting over: {why}", None)
-    result = attempt(name, experiment, machine, runs, seed, show)
+    result = attempt(name, experiment, machine, runs, boots, seed, show)
     result.protocol["started_over"] = why
     return result
 
@@ -233,10 +202,12 @@ def attempt(
     experiment: Experiment,
     machine: Machine,
     runs: int,
+    boots: int,
     seed: int,
     show: Callable[[str, float | None], None],
 ) -> CompareResult:
     """Do what ``compare`` does, but never start over."""
+    start_s = time.monotonic()
     if experiment.accel and machine.accel == "auto":
         machine = replace(machine, accel=experiment.accel)
     machine = replace(
@@ -261,32 +232,34 @@ def attempt(
     }
     accelerator = hardware[experiment.arms[0].name].accelerator
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
-    order = draw_order([arm.name for arm in experiment.arms], runs + experiment.warmup, seed)
+    each = runs // boots + experiment.warmup
+    order = draw_order([arm.name for arm in experiment.arms], boots * each, seed)
     progress = Progress(
         show,
         steps=len(experiment.arms) * len(order),
-        rest_s=SETTLE_S + runs * experiment.rest_s if experiment.rest_s else 0,
+        rest_s=boots * SETTLE_S + runs * experiment.rest_s if experiment.rest_s else 0,
+        boots=boots,
     )
-    facts: dict[str, dict[str, Any]] = {}
-    with contextlib.ExitStack() as stack:
-        guests = boot_all(machines, hardware, stack, show)
-        for arm in experiment.arms:
-            # Alone: what a module measures as it is loaded is not disturbed by the other guests.
-            with running(guests[arm.name]):
-                guests[arm.name].load()
-                experiment.start(guests[arm.name])
-                if accelerator.real_time:
-                    check_clock(guests[arm.name])
-                facts[arm.name] = {"description": arm.description, **guest_facts(guests[arm.name])}
-        metrics = promised(experiment, guests)
-        ours = list(guests.values())
-        if experiment.neighbour:
-            ours.append(busy_neighbour(experiment, machine, stack, show))
-        load = Load([guest.vm.process.pid for guest in ours])
-        samples = run_rounds(experiment, metrics, guests, order, progress)
-        other_pct = load.percent()
-        for guest in ours:
-            guest.check()
+    done = [
+        run_boot(
+            experiment,
+            machines,
+            hardware,
+            order[number * each : (number + 1) * each],
+            progress,
+            f"boot {number + 1} of {boots}, " if boots > 1 else "",
+        )
+        for number in range(boots)
+    ]
+    metrics = done[0].metrics
+    samples = {
+        metric.name: {
+            arm.name: [x for boot in done for x in boot.samples[metric.name][arm.name]]
+            for arm in experiment.arms
+        }
+        for metric in metrics
+    }
+    other_pct = sum(boot.other_pct for boot in done) / boots
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -298,17 +271,24 @@ def attempt(
             | {"other_load_pct": round(other_pct, 1)},
             "arch": machine.arch,
             "source": {"version": __version__, "commit": commit()},
-            "guests": facts,
+            "guests": done[0].facts,
         },
         protocol={
             "runs": runs,
+            "boots": boots,
             "warmup": experiment.warmup,
             "seed": seed,
             "order": order,
             "rest_s": experiment.rest_s,
             "settle_s": SETTLE_S,
+            "took_s": round(time.monotonic() - start_s),
             "vcpus": experiment.vcpus,
             "pinned": machine.pin,
+            **(
+                {"clock_rates": {arm: [x.rates[arm] for x in done] for arm in machines}}
+                if accelerator.real_time
+                else {}
+            ),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
@@ -321,43 +301,78 @@ def attempt(
     )
 
 
+@dataclass(frozen=True)
+class Booted:
+    """What one boot of all arms gave; ``rates`` are those of the guests' clocks, by arm."""
+
+    metrics: tuple[Metric, ...]
+    samples: Samples
+    rates: dict[str, float]
+    facts: dict[str, dict[str, Any]]
+    other_pct: float
+
+
+def run_boot(
+    experiment: Experiment,
+    machines: Mapping[str, Machine],
+    hardware: Mapping[str, Hardware],
+    order: Sequence[Sequence[str]],
+    progress: Progress,
+    label: str,
+) -> Booted:
+    """Boot all arms, run the rounds of ``order``, and end all guests."""
+    real_time = all(x.accelerator.real_time for x in hardware.values())
+    facts: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        with progress.boot():
+            guests = boot_all(
+                machines,
+                hardware,
+                stack,
+                lambda what: progress.show(label + what, progress.left_s()),
+            )
+            for arm in experiment.arms:
+                # Alone: what a module measures as it is loaded is not disturbed by other guests.
+                with running(guests[arm.name]):
+                    guests[arm.name].load()
+                    experiment.start(guests[arm.name])
+                    facts[arm.name] = {
+                        "description": arm.description,
+                        **guest_facts(guests[arm.name]),
+                    }
+            metrics = promised(experiment, guests)
+            ours = list(guests.values())
+            if experiment.neighbour:
+                progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
+                baseline = machines[experiment.baseline.name]
+                ours.append(busy_neighbour(experiment, baseline, stack))
+        load = hosttime.Load([guest.vm.process.pid for guest in ours])
+        clocks = {name: Clock() for name in machines} if real_time else None
+        samples = run_rounds(experiment, metrics, guests, order, progress, clocks, label)
+        other_pct = load.percent()
+        for guest in ours:
+            guest.check()
+    rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
+    true = corrected(metrics, samples, rates) if clocks else samples
+    return Booted(metrics, true, rates, facts, other_pct)
+
+
 def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metric, ...]:
     """Return the metrics, asking the baseline's guest where they depend on the machine."""
     if isinstance(experiment.metrics, tuple):
         return experiment.metrics
-    baseline = next(arm.name for arm in experiment.arms if arm.role == "baseline")
-    with running(guests[baseline]):
-        metrics = experiment.metrics(guests[baseline])
+    baseline = guests[experiment.baseline.name]
+    with running(baseline):
+        metrics = experiment.metrics(baseline)
     experiment.check_claims(metrics)
     return metrics
-
-
-def check_clock(guest: Guest) -> None:
-    """Raise GuestFailed where a running guest's clock is not as fast as the host's.
-
-    A kernel that is held up while it calibrates its time stamp counter at boot gets it wrong, and
-    every time it measures afterwards.
-    """
-
-    def read() -> tuple[float, float]:
-        return float(guest.read_text("/proc/uptime").split()[0]), time.monotonic()
-
-    guest_s, host_s = read()
-    time.sleep(CLOCK_S)
-    guest_later_s, host_later_s = read()
-    rate = (guest_later_s - guest_s) / (host_later_s - host_s)
-    if abs(rate - 1) > CLOCK_TOLERANCE:
-        raise guest.failure(
-            f"its clock is {rate:.2f} times as fast as the host's, because the host was busy while "
-            "its kernel booted: run it again"
-        )
 
 
 def boot_all(
     machines: Mapping[str, Machine],
     hardware: Mapping[str, Hardware],
     stack: contextlib.ExitStack,
-    show: Callable[[str, float | None], None],
+    show: Callable[[str], None],
 ) -> dict[str, Guest]:
     """Boot a guest per machine, two at a time, and leave them paused; ``stack`` ends them."""
     guests: dict[str, Guest] = {}
@@ -368,7 +383,7 @@ def boot_all(
 
     names = list(machines)
     for name, ahead in zip(names, [None, *names], strict=False):
-        show(f"booting {name}", None)
+        show(f"booting {name}")
         guests[name] = Guest(machines[name], hardware[name], name)
         stack.callback(guests[name].close)
         if ahead is not None:
@@ -377,15 +392,9 @@ def boot_all(
     return guests
 
 
-def busy_neighbour(
-    experiment: Experiment,
-    machine: Machine,
-    stack: contextlib.ExitStack,
-    show: Callable[[str, float | None], None],
-) -> Guest:
-    """Boot one more guest, keep it busy and let it run; ``stack`` ends it."""
-    show(f"booting {NEIGHBOUR}", None)
-    machine = replace(machine, vcpus=experiment.vcpus, threads=experiment.threads)
+def busy_neighbour(experiment: Experiment, baseline: Machine, stack: contextlib.ExitStack) -> Guest:
+    """Boot one more guest like the baseline's, keep it busy and let it run; ``stack`` ends it."""
+    machine = replace(baseline, modules=())
     guest = Guest(machine, prepare(machine), NEIGHBOUR)
     stack.callback(guest.close)
     guest.wait()

@@ -71,6 +71,7 @@ class CompareSection:
     control: list[tuple[bool, str]]
     environment: Rows
     protocol: Rows
+    clocks: str
     guests: list[tuple[str, list[str]]]
 
     @property
@@ -97,11 +98,14 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),
         environment=flat(result.environment, said_elsewhere={"guests"}),
-        protocol=flat(result.protocol, said_elsewhere={"runs", "warmup", "seed", "order"}),
+        protocol=flat(result.protocol, said_elsewhere=SAID),
+        clocks=words.clocks(result),
         guests=_guests(result),
     )
 
 
+SAID = {"runs", "boots", "warmup", "seed", "order", "clock_rates"}
+"""Of the protocol, what the text says."""
 TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
 
 

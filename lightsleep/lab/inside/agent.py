@@ -9,6 +9,8 @@ JSON lines over a virtio-serial port, one request at a time, each answered with 
         -> {"id": 2, "text": "..."}
     {"id": 3, "write": "/path", "text": "..."}
         -> {"id": 3}
+    {"id": 4, "clock": true}
+        -> {"id": 4, "ns": 123}, its monotonic clock
     {"kill": 1}
         kills the process group of request 1, which then is answered, with "processes" beside the
         rest: what each of them was doing
@@ -152,6 +154,8 @@ def answer(port: Port, request: dict[str, Any]) -> dict[str, Any]:
     if "write" in request:
         Path(request["write"]).write_text(request["text"])
         return {}
+    if "clock" in request:
+        return {"ns": time.monotonic_ns()}
     return {"error": f"no such request: {request.get('garbage', sorted(request))}"}
 
 

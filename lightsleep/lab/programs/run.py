@@ -112,6 +112,7 @@ def metrics_of(program: Program, connections: int) -> tuple[Metric, ...]:
             f"{who}: host CPU time",
             "CPU time of the vCPU threads (the host's schedstat) while the generator ran, its "
             "start included, for each request",
+            clock="host",
         ),
         "ipis": Metric(
             "ipis",
