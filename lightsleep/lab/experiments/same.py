@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Two guests that differ in nothing: how often does a comparison show a difference all the same?
+
+``scripts/false_alarms.py`` runs this many times and counts.
+"""
+
+from __future__ import annotations
+
+from lightsleep.lab.experiment import Arm, Experiment
+from lightsleep.lab.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+
+EXPERIMENT = Experiment(
+    title="The same kernel twice",
+    hypothesis="Two guests booted alike differ in nothing, so the control fails in 1 run of 20.",
+    arms=(
+        Arm("stock", "baseline", "the distribution's kernel as it is"),
+        Arm("stock-again", "control", "a second guest booted exactly as stock"),
+    ),
+    metrics=(SCHED_PIPE_S, IPIS),
+    measure=measure_pipe,
+)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run every experiment whose result a page cites, one after the other, unattended.
+
+An experiment that has a result of the same commit already is not run again, so a run that was
+ended goes on where it was. How long each takes is known from its last result.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lightsleep.compare.analysis import control_failed
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import repeat
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs/results"
+CITED = re.compile(r"results/([\w-]+)\.md")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment to run, and how many seconds it took last time, where that was recorded."""
+
+    experiment: str
+    arch: str
+    seconds: float | None
+
+    @property
+    def name(self) -> str:
+        """The name of its result."""
+        return f"{self.experiment}-{self.arch}"
+
+    @property
+    def minutes(self) -> str:
+        """How long it takes, in words."""
+        return "not known" if self.seconds is None else f"{self.seconds / 60:.0f} min"
+
+
+def plan(pages: Iterable[Path]) -> list[Planned]:
+    """Return what the pages cite, each experiment and architecture once."""
+    cited = {name for page in pages for name in CITED.findall(page.read_text())}
+    found: dict[tuple[str, str], float | None] = {}
+    for name in sorted(cited):
+        result = load(RESULTS / f"{name}.json", FORMAT)
+        key = (result.experiment, result.environment.get("arch", "x86_64"))
+        found[key] = result.protocol.get("took_s", found.get(key))
+    return [Planned(*key, seconds) for key, seconds in found.items()]
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--plan", "only_plan", is_flag=True, help="Print what would be run, and run nothing.")
+def main(folder: Path, only_plan: bool) -> None:
+    """Run what the pages cite; results are in FOLDER."""
+    planned = plan([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")])
+    left = [x for x in planned if not repeat.there(folder / f"{x.name}.json")]
+    for each in planned:
+        click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
+    known = sum(x.seconds or 0 for x in left)
+    unknown = sum(x.seconds is None for x in left)
+    more = f", and {unknown} experiments whose time is not known" if unknown else ""
+    click.echo(f"{len(left)} to run: {known / 60:.0f} min{more}")
+    if only_plan:
+        return
+    failed = []
+    for number, each in enumerate(left, 1):
+        click.echo(f"{number} of {len(left)}: {each.name} ({each.minutes})")
+        path = folder / f"{each.name}.json"
+        try:
+            result = repeat.run([each.experiment, "--arch", each.arch], path)
+        except LightsleepError as error:
+            failed.append(error.message)
+            click.echo(error.message)
+            continue
+        if control_failed(result):
+            click.echo(f"{each.name}: the control differs; repeat it on a quiet host")
+    if failed:
+        sys.exit("no result:\n" + "\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()
