@@ -3,6 +3,7 @@
 
 import json
 import random
+import shlex
 import signal
 import stat
 import subprocess
@@ -253,6 +254,110 @@ def test_no_text_is_a_setting_by_accident(text: str) -> None:
         catalogue.plan(text, scan, root)
 
 
+# A service that runs on.
+
+SWITCH = ["--switchback", "100ms", "--for", "2100ms"]
+
+
+def test_settings_alternate_under_a_service(root: Path, tmp_path: Path) -> None:
+    before = fake_modules.snapshot(root)
+    command = shlex.join(teller(root))
+    document = tried(*SWITCH, "--metric-command", command, "-m", r"t_ms=t (\d+)")
+    assert document["arms"] == ["as-is", "lightsleep", "as-is-again"]
+    samples = document["metrics"]["t_ms"]["samples"]
+    assert samples["lightsleep"] == [1.0] * 6
+    assert samples["as-is"] == samples["as-is-again"] == [10.0] * 6
+    protocol = document["protocol"]
+    assert (protocol["runs"], protocol["switchback_s"], protocol["settle_s"]) == (6, 0.1, 0.025)
+    assert "wall_s" not in document["metrics"]
+    assert document["title"] == "Idle settings for what runs on this machine"
+    assert fake_modules.snapshot(root) == before
+
+
+def test_the_rate_of_a_counter(root: Path) -> None:
+    """It counts 1000 a second with lightsleep, 100 without."""
+    program = (
+        f"import time; fast = 'lightsleep' in open({str(root / DRIVER)!r}).read();"
+        "print('n', time.monotonic() * (1000 if fast else 100))"
+    )
+    command = shlex.join([sys.executable, "-c", program])
+    options = ["--metric-command", command, "-m", r"n=n ([\d.]+):rate:higher", "--no-control"]
+    document = tried("--switchback", "200ms", "--for", "2800ms", *options)
+    metric = document["metrics"]["n"]
+    assert metric["better"] == "higher"
+    assert all(500 < x < 2000 for x in metric["samples"]["lightsleep"])
+    assert all(50 < x < 200 for x in metric["samples"]["as-is"])
+
+
+def test_the_winner_of_a_switchback_is_enabled(root: Path) -> None:
+    command = shlex.join(teller(root))
+    result = attempt(*SWITCH, "--enable", "--metric-command", command, "-m", r"t=t (\d+)")
+    assert result.exit_code == 0, result.output
+    assert "lightsleep has 10.0 times fewer than as-is" in " ".join(result.stdout.split())
+    assert (root / "sys/module/cpuidle_lightsleep").exists()
+
+
+def test_a_counter_that_falls_ends_it(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    program = "import time; print('n', 1e9 - time.monotonic())"
+    command = shlex.join([sys.executable, "-c", program])
+    result = attempt(*SWITCH, "--metric-command", command, "-m", r"n=n ([\d.]+):rate")
+    assert result.exit_code == 1
+    assert "the counter fell" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--switchback", "1s"], "needs --for"),
+        (["--for", "1m", "--", "true"], "belong to --switchback"),
+        (["--metric-command", "x", "--", "true"], "belong to --switchback"),
+        ([], "either a COMMAND"),
+        ([*SWITCH, "--", "true"], "either a COMMAND"),
+        (["--switchback", "10s", "--for", "1m"], "need 210 s for a verdict"),
+        (["--switchback", "0s", "--for", "1m"], "no time such as"),
+        (["--switchback", "5", "--for", "1m"], "no time such as"),
+        ([*SWITCH, "-m", "t=x"], "give both"),
+        ([*SWITCH, "--metric-command", "true"], "give both"),
+        ([*SWITCH, "--metric-command", "'", "-m", "t=x"], "No closing quotation"),
+        (["-m", "n=x:rate", "--", "true"], "a rate needs --switchback"),
+    ],
+)
+def test_words_that_mean_no_switchback(words: list[str], said: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt(*words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+def test_metrics_of_a_period() -> None:
+    after = counted(
+        time_s=3.0,
+        states={
+            (0, "POLL"): reading.StateCount(14, 401_000, True),
+            (0, "HALT"): reading.StateCount(26, 5000, False),
+        },
+        ipis=12,
+        stolen_s=0.7,
+        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+        idle_s=13.0,
+    )
+    assert metrics.of_period(counted(idle_s=10.0), after) == pytest.approx(
+        {
+            "polled_pct": 10.0,
+            "in_POLL_pct": 10.0,
+            "in_HALT_pct": 0.0,
+            "wakes_per_s": 5.0,
+            "ipis_per_s": 3.5,
+            "stolen_pct": 5.0,
+            "power_W": 100e-6,
+            "busy_pct": 25.0,
+        }
+    )
+
+
 # Killed.
 
 KILLED = """
@@ -261,17 +366,30 @@ from pathlib import Path
 from lightsleep.trial import cli
 cli.ROOT = Path(sys.argv[1])
 cli.need_root = lambda _: None
-cli.try_settings(["-n", "50", "-s", "lightsleep,haltpoll", "--", "sleep", "0.02"])
+cli.try_settings(["-s", "lightsleep,haltpoll", *sys.argv[2:]])
 """
+
+COMMAND = ["-n", "50", "--", "sleep", "0.02"]
+SERVICE = ["--switchback", "100ms", "--for", "1m"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_killed_at_random_moments(root: Path, number: signal.Signals) -> None:
+    kill_at_random_moments(root, number, COMMAND, 10 if number == signal.SIGKILL else 2)
+
+
+def test_a_switchback_killed_at_random_moments(root: Path) -> None:
+    kill_at_random_moments(root, signal.SIGKILL, SERVICE, 3)
+
+
+def kill_at_random_moments(
+    root: Path, number: signal.Signals, words: list[str], times: int
+) -> None:
     before = fake_modules.snapshot(root)
     rng = random.Random(number)
-    for _ in range(10 if number == signal.SIGKILL else 2):
+    for _ in range(times):
         process = subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(root)], stderr=subprocess.DEVNULL
+            [sys.executable, "-c", KILLED, str(root), *words], stderr=subprocess.DEVNULL
         )
         time.sleep(rng.uniform(0.3, 3.0))
         process.send_signal(number)

@@ -4,7 +4,9 @@
 import json
 import random
 import shlex
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,9 +22,10 @@ from lightsleep.enable.cli import module_beside_sources, need_root
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
+from lightsleep.options import seconds
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, loan
-from lightsleep.trial import metrics, run, verdict
+from lightsleep.trial import metrics, run, switchback, verdict
 
 ROOT = Path("/")
 BASELINE = "as-is"
@@ -31,6 +34,24 @@ ROUNDS = 10
 
 PRIVATE = 0o600
 """Mode of a result: it names the command with all its words."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a command that is repeated, or what runs on this machine anyway.
+
+    ``command`` prints the numbers; of a service, it may be empty. ``how`` goes to the protocol.
+    """
+
+    command: str
+    sample: run.Sample
+    rounds: int
+    how: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the title says."""
+        return "what runs on this machine" if self.how else self.command
 
 
 @click.command("try", context_settings={"ignore_unknown_options": True})
@@ -54,8 +75,22 @@ PRIVATE = 0o600
     "--metric",
     "wanted",
     multiple=True,
-    metavar="NAME=REGEX[:higher|lower]",
+    metavar="NAME=REGEX[:rate][:higher|lower]",
     help="A number that COMMAND prints; the first one decides, in place of the wall time.",
+)
+@click.option(
+    "--switchback",
+    "period_s",
+    callback=seconds,
+    metavar="TIME",
+    help="No COMMAND: change the setting so often (10s) under what runs anyway.",
+)
+@click.option("--for", "total_s", callback=seconds, metavar="TIME", help="... for so long (10m).")
+@click.option(
+    "--metric-command",
+    default="",
+    metavar="CMD",
+    help="... and CMD prints the numbers that --metric names.",
 )
 @click.option(
     "--control/--no-control",
@@ -79,11 +114,14 @@ PRIVATE = 0o600
     metavar="FILE",
     help="Also save the result, for lightsleep report.",
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def try_settings(
     settings: tuple[str, ...],
     rounds: int,
     wanted: tuple[str, ...],
+    period_s: float | None,
+    total_s: float | None,
+    metric_command: str,
     control: bool,
     seed: int | None,
     module_file: Path | None,
@@ -100,7 +138,11 @@ def try_settings(
     Settings: lightsleep, lightsleep:fixed:100us, haltpoll, haltpoll:200us, qos:10us,
     no-deeper-than:STATE, governor:teo, kvm-halt-poll:0, sysfs:PATH=VALUE. A + joins several into
     one. Needs root. COMMAND runs without a shell: for a pipeline, give sh -c '...'.
+
+    With --switchback, a service that runs anyway is measured instead: each setting holds for a
+    period, again and again in random order. Of a counter, :rate takes the rise per second.
     """
+    _check_words(period_s, total_s, metric_command, command)
     printed = [metrics.parse_printed(text) for text in wanted]
     if len({x.name for x in printed}) < len(printed):
         raise click.UsageError("two metrics have the same name")
@@ -110,9 +152,16 @@ def try_settings(
     arms = _arms(_names(settings), module_file)
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
+    what = Subject(shlex.join(command), partial(run.command, command, printed, ROOT), rounds)
+    if period_s is not None and total_s is not None:
+        plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed)
+        how = {"switchback_s": period_s, "settle_s": plan.settle_s}
+        what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
+    elif any(x.rate for x in printed):
+        raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
     with loan.orderly_end():
-        trial, notes = _run(arms, rounds, command, printed, seed)
-    result = _result(arms, trial, printed, command, seed, notes)
+        trial, notes = _run(arms, what, seed)
+    result = _result(arms, trial, printed, what, seed, notes)
     done = len(trial.runs[BASELINE])
     if not done:
         raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
@@ -122,13 +171,25 @@ def try_settings(
     for note in notes:
         click.echo(f"note: {note}", err=True)
     if trial.trouble:
-        raise LightsleepError(f"ended after {done} of {rounds} rounds: {trial.trouble}")
+        raise LightsleepError(f"ended after {done} of {what.rounds} rounds: {trial.trouble}")
     if control_failed(result):
         raise SystemExit(1)
     if keep and outcome.winner:
         kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
         for line in [*kept.did, "undo with: sudo lightsleep disable"]:
             click.echo(line, err=as_json)
+
+
+def _check_words(
+    period_s: float | None, total_s: float | None, metric_command: str, command: tuple[str, ...]
+) -> None:
+    """Raise UsageError unless the words mean either a command or a service."""
+    if period_s is None and (total_s is not None or metric_command):
+        raise click.UsageError("--for and --metric-command belong to --switchback")
+    if period_s is not None and total_s is None:
+        raise click.UsageError("--switchback needs --for: how long to go on")
+    if (period_s is None) == (not command):
+        raise click.UsageError("give either a COMMAND to repeat, or --switchback for a service")
 
 
 def _names(settings: tuple[str, ...]) -> list[str]:
@@ -154,13 +215,7 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
     return arms
 
 
-def _run(
-    arms: list[run.Arm],
-    rounds: int,
-    command: tuple[str, ...],
-    printed: list[metrics.Printed],
-    seed: int,
-) -> tuple[run.Trial, list[str]]:
+def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -179,7 +234,7 @@ def _run(
             bar.update(task, description=what, completed=done, total=total, refresh=True)
 
         trial = run.run(
-            arms, rounds, command, printed, borrowed, ROOT, random.Random(seed), progress
+            arms, what.rounds, what.sample, borrowed, ROOT, random.Random(seed), progress
         )
     return trial, borrowed.notes
 
@@ -188,7 +243,7 @@ def _result(
     arms: list[run.Arm],
     trial: run.Trial,
     printed: list[metrics.Printed],
-    command: tuple[str, ...],
+    what: Subject,
     seed: int,
     notes: list[str],
 ) -> CompareResult:
@@ -198,12 +253,12 @@ def _result(
         roles[CONTROL] = "control"
     return CompareResult(
         experiment="try",
-        title=f"Idle settings for {shlex.join(command)}"[:200],
-        hypothesis="None of the settings changes what the command does.",
+        title=f"Idle settings for {what.name}"[:200],
+        hypothesis="None of the settings changes how fast it is.",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment={
             "host": machine.read(ROOT).environment,
-            "command": shlex.join(command),
+            "command": what.command,
             **({"notes": notes} if notes else {}),
         },
         protocol={
@@ -211,6 +266,7 @@ def _result(
             "warmup": run.WARMUP,
             "seed": seed,
             "order": trial.order,
+            **what.how,
         },
         arms=[arm.name for arm in arms],
         roles=roles,

@@ -9,8 +9,12 @@ rest is read before and after, so it counts the whole machine: what else ran mea
 - ``wakes`` are entries into idle states. Without a cpuidle driver nothing counts them.
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
 
+A period of a service that runs on has the same figures, per second or as shares, and ``busy`` in
+place of the times of a command.
+
 A figure that the command prints is found by a regular expression, in the last place that matches.
-The first group is the number, or all of the match; ^ and $ stand for the ends of a line.
+The first group is the number, or all of the match; ^ and $ stand for the ends of a line. Of a
+counter, which a command prints at both ends of a period, the rate is taken.
 """
 
 import math
@@ -27,11 +31,12 @@ UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
 
 @dataclass(frozen=True)
 class Printed:
-    """A figure that the command prints."""
+    """A figure that the command prints; of a counter, the ``rate`` is wanted."""
 
     name: str
     pattern: re.Pattern[str]
     better: Better
+    rate: bool = False
 
     @property
     def unit(self) -> str:
@@ -54,16 +59,23 @@ KINDS = {
     "cpu_s": Kind(
         "s", "lower", "CPU time", "User and system time of the command and its children."
     ),
+    "busy_pct": Kind("%", "lower", "CPU time", "Share of all CPUs' time that was not idle."),
     "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
     "wakes": Kind("", "none", "Wakes", "Entries of all CPUs into idle states."),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
     "stolen_s": Kind("s", "lower", "Stolen time", "Time that the hypervisor ran something else."),
     "energy_J": Kind("J", "lower", "Energy", "Energy of all processor packages (powercap)."),
+    "wakes_per_s": Kind("/s", "none", "Wakes", "Entries of all CPUs into idle states."),
+    "ipis_per_s": Kind("/s", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
+    "stolen_pct": Kind(
+        "%", "lower", "Stolen time", "Share of all CPUs' time that the hypervisor used otherwise."
+    ),
+    "power_W": Kind("W", "lower", "Power", "Power of all processor packages (powercap)."),
 }
 
 
 def parse_printed(text: str) -> Printed:
-    """Return the figure that ``NAME=REGEX[:higher|lower]`` describes. Raises WrongUsage."""
+    """Return the figure that ``NAME=REGEX[:rate][:higher|lower]`` describes. Raises WrongUsage."""
     name, equals, pattern = text.partition("=")
     better: Better = "lower"
     for word in ("higher", "lower"):
@@ -71,12 +83,14 @@ def parse_printed(text: str) -> Printed:
             better = "higher" if word == "higher" else "lower"
             pattern = pattern.removesuffix(f":{word}")
             break
+    rate = pattern.endswith(":rate")
+    pattern = pattern.removesuffix(":rate")
     if not equals or not pattern or not re.fullmatch(r"[A-Za-z][\w-]{0,60}", name, re.ASCII):
         raise WrongUsage(f"metric {text!r}: it is written NAME=REGEX or NAME=REGEX:higher")
     if name in KINDS or name.startswith("in_"):
         raise WrongUsage(f"metric {name} is measured already: choose another name")
     try:
-        return Printed(name, re.compile(pattern, re.MULTILINE), better)
+        return Printed(name, re.compile(pattern, re.MULTILINE), better, rate)
     except re.error as error:
         raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
 
@@ -101,8 +115,27 @@ def find(printed: Printed, output: str) -> float:
 
 def of_run(before: Reading, after: Reading, wall_s: float, cpu_s: float) -> dict[str, float]:
     """Return the metrics of a run that the machine tells."""
+    return {"wall_s": wall_s, "cpu_s": cpu_s, **_of_machine(before, after)}
+
+
+def of_period(before: Reading, after: Reading) -> dict[str, float]:
+    """Return the metrics of a period: the machine's, per second or as shares of all CPUs' time."""
+    span_s = max(after.time_s - before.time_s, 1e-9)
+    found = _of_machine(before, after)
+    for count, rate in (("wakes", "wakes_per_s"), ("ipis", "ipis_per_s"), ("energy_J", "power_W")):
+        if count in found:
+            found[rate] = found.pop(count) / span_s
+    share = 100 / (span_s * max(after.cpus, 1))
+    if "stolen_s" in found:
+        found["stolen_pct"] = found.pop("stolen_s") * share
+    if before.idle_s is not None and after.idle_s is not None:
+        found["busy_pct"] = min(max(100 - (after.idle_s - before.idle_s) * share, 0.0), 100.0)
+    return found
+
+
+def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
     span_us = max(after.time_s - before.time_s, 1e-9) * 1e6 * max(after.cpus, 1)
-    found = {"wall_s": wall_s, "cpu_s": cpu_s}
+    found: dict[str, float] = {}
     polled_us, wakes = 0, 0
     in_state: dict[str, int] = {}
     for key, now in after.states.items():

@@ -4,6 +4,7 @@
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,10 @@ class Energy:
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver."""
+    """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver.
+
+    ``stolen_s`` and ``idle_s`` are of all CPUs together.
+    """
 
     time_s: float
     cpus: int
@@ -42,6 +46,7 @@ class Reading:
     ipis: int | None
     stolen_s: float | None
     energy: dict[str, Energy]
+    idle_s: float | None = None
 
 
 def read(root: Path) -> Reading:
@@ -57,8 +62,9 @@ def read(root: Path) -> Reading:
             if state.usage is not None and state.time_us is not None
         },
         ipis=_ipis(tree),
-        stolen_s=_stolen_s(tree),
+        stolen_s=_spent_s(tree, (8,)),
         energy=_energy(tree),
+        idle_s=_spent_s(tree, (4, 5)),
     )
 
 
@@ -69,9 +75,12 @@ def _ipis(tree: Tree) -> int | None:
     return sum(map(sum, found)) if found else None
 
 
-def _stolen_s(tree: Tree) -> float | None:
-    words = (tree.text("proc/stat") or "").partition("\n")[0].split()  # of all CPUs together
-    return int(words[8]) * TICK_S if len(words) > 8 and words[8].isdigit() else None
+def _spent_s(tree: Tree, columns: Sequence[int]) -> float | None:
+    """Return the sum of columns of /proc/stat, of all CPUs together."""
+    words = (tree.text("proc/stat") or "").partition("\n")[0].split()
+    if len(words) <= max(columns) or not all(words[column].isdigit() for column in columns):
+        return None
+    return sum(int(words[column]) for column in columns) * TICK_S
 
 
 def _energy(tree: Tree) -> dict[str, Energy]:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs the command under each setting, in rounds of random order, and undoes it in between.
+"""Measures under each setting, in rounds of random order, and undoes the setting in between.
 
 A round runs every setting once. Between two runs everything is as it was found, so no setting sees
 what an earlier one left. The first round is a warm-up and is not kept.
+
+What is measured is a sample: a run of the command, or a period of a service that runs on
+(lightsleep/trial/switchback.py).
 
 Whatever goes wrong ends the rounds: the command fails, a figure is missing, or somebody else
 changes a setting meanwhile. Rounds that were complete by then are kept.
@@ -27,6 +30,9 @@ from lightsleep.trial import metrics, reading
 WARMUP = 1
 MOST_OUTPUT = 16 << 20
 END_S = 5.0
+
+Sample = Callable[[], dict[str, float]]
+"""Measures once what runs under the setting of the moment. Raises LightsleepError."""
 
 Progress = Callable[[str, int, int], None]
 """Told what runs now, how many runs are done, and how many there are."""
@@ -57,14 +63,13 @@ def schedule(names: Sequence[str], rounds: int, rng: random.Random) -> list[list
 def run(
     arms: Sequence[Arm],
     rounds: int,
-    argv: Sequence[str],
-    printed: list[metrics.Printed],
+    sample: Sample,
     borrowed: Borrowed,
     root: Path,
     rng: random.Random,
     progress: Progress,
 ) -> Trial:
-    """Run all rounds, or as many as go well."""
+    """Run all rounds, or as many as go well; ``sample`` is taken once under each setting."""
     by_name = {arm.name: arm for arm in arms}
     order = schedule(list(by_name), rounds, rng)
     trial = Trial({name: [] for name in by_name})
@@ -75,32 +80,32 @@ def run(
             progress(name, done, total)
             done += 1
             try:
-                found[name] = _under(by_name[name], argv, printed, borrowed, root)
+                found[name] = _under(by_name[name], sample, borrowed, root)
             except LightsleepError as error:
                 what = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
                 trial.trouble = f"{name}, {what}: {error.message}"
                 return trial
         trial.order.append(names)
         if number >= WARMUP:
-            for name, sample in found.items():
-                trial.runs[name].append(sample)
+            for name, measured in found.items():
+                trial.runs[name].append(measured)
     return trial
 
 
-def _under(
-    arm: Arm,
-    argv: Sequence[str],
-    printed: list[metrics.Printed],
-    borrowed: Borrowed,
-    root: Path,
-) -> dict[str, float]:
-    """Run the command once under a setting, and undo that."""
+def _under(arm: Arm, sample: Sample, borrowed: Borrowed, root: Path) -> dict[str, float]:
+    """Measure once under a setting, and undo that."""
     with applied(arm.changes, borrowed, root):
-        before = reading.read(root)
-        wall_s, cpu_s, output = execute(argv)
-        after = reading.read(root)
+        found = sample()
     if notes := borrowed.restore():
         raise LightsleepError("; ".join(notes))
+    return found
+
+
+def command(argv: Sequence[str], printed: list[metrics.Printed], root: Path) -> dict[str, float]:
+    """Run the command once, and return its metrics. Raises LightsleepError."""
+    before = reading.read(root)
+    wall_s, cpu_s, output = execute(argv)
+    after = reading.read(root)
     found = {x.name: metrics.find(x, output) for x in printed}
     return found | metrics.of_run(before, after, wall_s, cpu_s)
 

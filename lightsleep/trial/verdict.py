@@ -17,7 +17,8 @@ from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, co
 from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult
 
-COSTS = ("cpu_s", "energy_J", "stolen_s")
+USED = ("cpu_s", "busy_pct", "energy_J", "power_W")
+COSTS = (*USED, "stolen_s", "stolen_pct")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def judge(result: CompareResult) -> Outcome:
         return Outcome(
             None,
             f"{result.baseline} differs from itself, so this run proves nothing. Repeat it on a "
-            "quieter machine, with more rounds or a longer command.",
+            "quieter machine, with more rounds, or with longer runs.",
         )
     better = [
         arm
@@ -88,7 +89,7 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
         if metric.name in COSTS and arm.baseline and worse:
             amount = words.effect(arm.baseline, metric.metric.unit).replace("×", "times")
             said.append(f"{metric.metric.title.lower()} is {amount}")
-    shown = [m.metric.title.lower() for m in metrics if m.name in ("cpu_s", "energy_J")]
+    shown = [m.metric.title.lower() for m in metrics if m.name in USED]
     if not any("polled" not in part for part in said):
         said.append(f"no more {' and '.join(shown)} was shown")
     return "; ".join(said)

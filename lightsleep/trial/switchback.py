@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Settings that alternate in time, for a service that runs on: a switchback experiment.
+
+There is no command to repeat. So every setting holds for a period, in rounds of random order, and
+what the machine and the service did in that period is a sample. A round is a block: its periods lie
+side by side, so what the load does over the day hits all settings alike.
+
+The first part of a period is dropped: SETTLE of it. There the queues of the setting before drain
+(carry-over), and lightsleep's driver, loaded a moment ago, learns. The module is not kept loaded
+with mode=off between its periods: as-is would then be another idle loop than the one that was
+found, and the comparison with it would be with something nobody runs.
+"""
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.compare.method import rounds_needed
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.trial import metrics, reading, run
+
+SETTLE = 0.25
+"""The share of each period that does not count."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long each setting holds, in how many rounds, and what prints numbers of the service."""
+
+    period_s: float
+    rounds: int
+    argv: list[str]
+    printed: list[metrics.Printed]
+
+    @property
+    def settle_s(self) -> float:
+        """The part of a period that does not count, in seconds."""
+        return SETTLE * self.period_s
+
+
+def plan(
+    period_s: float, total_s: float, arms: int, command: str, printed: list[metrics.Printed]
+) -> Plan:
+    """Return as many rounds as fit into ``total_s``, the warm-up included. Raises WrongUsage."""
+    try:
+        argv = shlex.split(command)
+    except ValueError as error:
+        raise WrongUsage(f"--metric-command {command!r}: {error}") from error
+    if bool(argv) != bool(printed):
+        raise WrongUsage("--metric-command prints the numbers that --metric names: give both")
+    rounds = int(total_s / (period_s * arms) + 1e-9) - run.WARMUP
+    if rounds < rounds_needed():
+        least_s = period_s * arms * (rounds_needed() + run.WARMUP)
+        raise WrongUsage(
+            f"--for is too short: {arms} settings (with the control) of {period_s:g} s each need "
+            f"{least_s:g} s for a verdict"
+        )
+    return Plan(period_s, rounds, argv, printed)
+
+
+def period(plan: Plan, root: Path) -> dict[str, float]:
+    """Measure one period under the setting of the moment. Raises LightsleepError."""
+    time.sleep(plan.settle_s)
+    counts = any(x.rate for x in plan.printed)
+    start, first = time.monotonic(), _ask(plan.argv) if counts else ""
+    before = reading.read(root)
+    time.sleep(plan.period_s - plan.settle_s)
+    after = reading.read(root)
+    end, last = time.monotonic(), _ask(plan.argv)
+    found = {x.name: _figure(x, first, last, end - start) for x in plan.printed}
+    return found | metrics.of_period(before, after)
+
+
+def _ask(argv: Sequence[str]) -> str:
+    """Return what the metric command prints; nothing without one."""
+    return run.execute(argv)[2] if argv else ""
+
+
+def _figure(printed: metrics.Printed, first: str, last: str, span_s: float) -> float:
+    value = metrics.find(printed, last)
+    if not printed.rate:
+        return value
+    rose = value - metrics.find(printed, first)
+    if rose < 0:
+        raise LightsleepError(
+            f"metric {printed.name}: the counter fell by {-rose:g} in a period: was the service "
+            "restarted?"
+        )
+    return rose / span_s
