@@ -30,6 +30,7 @@ from lightsleep.periods.source import ROWS
 from lightsleep.replay.account import replay
 from lightsleep.replay.demand import BLOCKS, Costs
 from lightsleep.replay.engine import engine
+from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import parse
 from lightsleep.replay.tally import Stays, Tally
 
@@ -99,10 +100,15 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     idle_ns = durations(np.random.default_rng(1), count)
     cost_ns = np.full(count, 40_000)
     block = (np.arange(count) * BLOCKS // count).astype(np.uint8)
-    stays = Stays(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block)
+    begins_ns = np.cumsum(idle_ns + 100_000)
+    stays = Stays(
+        *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
+        *(begins_ns, cost_ns, idle_ns, idle_ns),
+    )
     runs, found = engine()[0], {}
     for name, make in parse(POLICIES).items():
         assert make
+        assert not isinstance(make, Governor)
         runner = runs.runner(make(160_000))
         found[name] = timed(lambda runner=runner: runner.run(stays, 4, Tally()), count)  # type: ignore[misc]
     found["optimum"] = timed(lambda: runs.optimum(stays, 4, Tally()), count)

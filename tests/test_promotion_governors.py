@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """That governors learn nothing from promotions: theirs and ours, as the kernel compiles them.
 
-menu, teo, ladder and promote.c run in user space, on one simulated CPU (governors/machine.c), so
+menu, teo, ladder and promote.c run in user space, on one simulated CPU (lightsleep/governors), so
 that a hundred thousand idle periods take a moment and every one of them is the same each time.
 """
 
@@ -9,45 +9,32 @@ from __future__ import annotations
 
 import math
 import random
-import re
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import cffi
 import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightsleep.lab import cache, host
+from lightsleep.governors import build
+from lightsleep.governors.build import GOVERNORS
 from lightsleep.lab.config import SERIES_KERNELS, BuiltKernel
 from lightsleep.lab.source import kernel_source
-from lightsleep.policy.binding import KERNEL
 
 pytestmark = pytest.mark.build
 
-HERE = Path(__file__).parent / "governors"
+SANITIZED = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 OURS = [kernel for kernel in SERIES_KERNELS if kernel.patched]
-GOVERNORS = ("menu", "teo", "ladder")
 STATES = {
     "powernv": ((1, 10), (2, 20), (5, 50)),
     "x86": ((2, 2), (30, 100), (130, 600)),
     "slow": ((1, 10), (16, 60), (32, 120)),
 }
 
-INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
-MACHINE = """
-struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
-struct period { uint64_t idle_ns, busy_ns; uint32_t timer; };
-struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue; };
-void machine_start(const char *name, const struct cpuidle_state *states, int count);
-void machine_promote(bool on);
-void machine_allow(const bool *states, uint64_t latency_ns);
-void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals);
-"""
+FAR_NS = 10**9
+"""To the next timer, where it is not what wakes the CPU."""
 
 States = Sequence[tuple[int, int]]
 """Of each: latency and residency, in us."""
@@ -56,48 +43,11 @@ Periods = list[tuple[int, int, bool]]
 """Of each: idle_ns, busy_ns, and whether a timer ends it."""
 
 
-def governors(kernel: BuiltKernel) -> Path:
-    """Return a folder with the governors of a kernel's source."""
-    archive = kernel_source(kernel.version, kernel.suite, kernel.target)
-
-    def build(scratch: Path) -> None:
-        files = ["gov.h", *(f"{name}.c" for name in GOVERNORS)]
-        names = [f"*/drivers/cpuidle/governors/{file}" for file in files]
-        host.run(
-            [
-                *("tar", "-xJf", archive, "-C", scratch, "--strip-components=4"),
-                *("--wildcards", "--occurrence=1", *names),
-            ],
-            "unpacking the governors",
-        )
-
-    return cache.entry(f"linux-governors-{kernel.version}", build, needs_mb=10)
-
-
 @pytest.fixture(scope="session", params=OURS, ids=lambda kernel: kernel.version)
-def library(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Any, Any]:
-    folder = tmp_path_factory.mktemp("governors")
-    ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
-    sources = [*(governors(request.param) / f"{name}.c" for name in GOVERNORS), *ours]
-    for source in (*sources, KERNEL / "promote.h", KERNEL / "promote_policy.h"):
-        for header in INCLUDE.findall(source.read_text()):
-            if not (KERNEL / header).exists() or header == "cpuidle.h":
-                (folder / header).parent.mkdir(parents=True, exist_ok=True)
-                (folder / header).write_text("")  # kernel.h has it all
-    subprocess.run(
-        [
-            *("cc", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-DCONFIG_CPU_IDLE_PROMOTE"),
-            *("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
-            *(f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}", "-include", HERE / "kernel.h"),
-            *("-o", folder / "machine.so", HERE / "machine.c", *sources),
-        ],
-        check=True,
-    )
-    ffi = cffi.FFI()
-    ffi.cdef(MACHINE)
-    return ffi, ffi.dlopen(str(folder / "machine.so"))
+def library(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    kernel: BuiltKernel = request.param
+    kernel_source(kernel.version, kernel.suite, kernel.target)
+    return build.interface(), build.load(build.library_file(kernel.version, SANITIZED))
 
 
 @dataclass(frozen=True)
@@ -127,11 +77,12 @@ class Machine:
 
     def run(self, periods: Periods, promote: bool) -> Run:
         self.lib.machine_promote(promote)
-        first = self.ffi.new("int[]", len(periods))
+        made = self.ffi.new("struct choice[]", len(periods))
         totals = self.ffi.new("struct totals *")
-        self.lib.machine_run(self.ffi.new("struct period[]", periods), first, len(periods), totals)
+        given = [(idle, busy, idle if timer else FAR_NS) for idle, busy, timer in periods]
+        self.lib.machine_run(self.ffi.new("struct period[]", given), made, len(given), totals)
         assert (totals.empty, totals.forbidden, totals.untrue) == (0, 0, 0)
-        chosen, all_ns = [x for x in first if x >= 0], sum(totals.time_ns)
+        chosen, all_ns = [x.first for x in made if x.first >= 0], sum(totals.time_ns)
         return Run(
             [100 * chosen.count(i) / max(1, len(chosen)) for i in range(self.count)],
             [100 * totals.time_ns[i] / max(1, all_ns) for i in range(self.count)],

@@ -129,6 +129,7 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         bucket=bucket(cost_ns).astype(np.uint16),
         woken=woken,
         block=block.astype(np.uint8),
+        **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),
     )
     engines = (CompiledEngine(), PythonEngine())
     for name, make in parse("lightsleep,haltpoll,fixed:100us").items():

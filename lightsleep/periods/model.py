@@ -47,7 +47,8 @@ class Known:
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
     ``ends_ns`` is when the recording ended, by its own clock.
     ``states`` maps CPU and index to a state's name, ``polling`` holds the states in which a CPU
-    polls. ``incomplete`` counts idle periods without an end, of which there is no row.
+    polls, ``advertised_us`` and ``residency_us`` are what their driver advertises. ``incomplete``
+    counts idle periods without an end, of which there is no row.
     """
 
     host: str
@@ -57,6 +58,7 @@ class Known:
     states: dict[int, dict[int, str]] = field(default_factory=dict)
     polling: set[tuple[int, int]] = field(default_factory=set)
     advertised_us: dict[tuple[int, int], int] = field(default_factory=dict)
+    residency_us: dict[tuple[int, int], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     first_ns: int | None = None
     last_ns: int | None = None
@@ -93,11 +95,12 @@ class Known:
                 "name": name,
                 "polls": (cpu, state) in self.polling,
                 "advertised_us": self.advertised_us.get((cpu, state)),
+                "residency_us": self.residency_us.get((cpu, state)),
             }
             for cpu, states in sorted(self.states.items())
             for state, name in sorted(states.items())
         ]
-        for key in ("polling", "advertised_us", "expected_ns", "ends_ns"):
+        for key in ("polling", "advertised_us", "residency_us", "expected_ns", "ends_ns"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 
@@ -117,10 +120,12 @@ class Known:
         return known
 
     def add_state(self, row: dict[str, Any]) -> None:
-        """Learn of a state: its cpu, state, name, polls and advertised_us."""
+        """Learn of a state: its cpu, state, name, polls, advertised_us and residency_us."""
         key = (int(row["cpu"]), int(row["state"]))
         self.states.setdefault(key[0], {})[key[1]] = str(row["name"])
         if row["polls"]:
             self.polling.add(key)
         if row["advertised_us"] is not None:
             self.advertised_us[key] = int(row["advertised_us"])
+        if row.get("residency_us") is not None:  # files of older versions lack it
+            self.residency_us[key] = int(row["residency_us"])

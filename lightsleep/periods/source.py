@@ -276,6 +276,7 @@ def _described(path: Path) -> Known:
     for cpu, states in described["states"].items():
         for state in states:
             row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
+            row["residency_us"] = state.get("residency_us")
             known.add_state(row | {key: state[key] for key in ("name", "polls")})
     recorded = described["recorded"]
     known.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -32,6 +32,7 @@ from lightsleep.periods.model import Known
 from lightsleep.replay.demand import BLOCKS, Costs
 from lightsleep.replay.engine import Engine, Runner
 from lightsleep.replay.engine import engine as fastest
+from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK, Make
 from lightsleep.replay.tally import Stays, Tally
 
@@ -129,7 +130,7 @@ def replay(
     known: Known,
     costs: Costs,
     batches: Iterable[pa.RecordBatch],
-    policies: dict[str, Make | None],
+    policies: Mapping[str, Make | Governor | None],
     weight: int = 1,
     engine: Engine | None = None,
 ) -> Replay:
@@ -140,8 +141,9 @@ def replay(
     engine = engine or fastest()[0]
     reader = engine.reader(known, costs)
     outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
-    price_ns = weight * costs.halt_ns
-    runs = [_Run(engine, outcomes[name], make, price_ns) for name, make in policies.items() if make]
+    runs = [
+        _Run(engine, known, costs, outcomes[name], make) for name, make in policies.items() if make
+    ]
     # Without closed loops, both ends of the bracket are the same.
     ends = 2 if len(costs.loops) else 1
     idle_ns = wakes = 0
@@ -153,6 +155,10 @@ def replay(
                 bucket=demands.bucket,
                 woken=demands.woken,
                 block=demands.block,
+                entered_ns=demands.entered_ns,
+                typical_ns=demands.typical_ns,
+                timer_ns=demands.timer_ns,
+                arrival_ns=demands.arrival_ns,
             )
             earliest = dataclasses.replace(recorded, idle_ns=demands.earliest_ns)
             idle_ns += int(demands.arrival_ns.sum())
@@ -178,9 +184,11 @@ def _ends(outcome: Outcome, recorded: Stays, earliest: Stays) -> list[tuple[Acco
 class _Run:
     """One policy, with a state for each CPU and each end of the bracket."""
 
-    def __init__(self, engine: Engine, outcome: Outcome, make: Make, price_ns: int) -> None:
-        self._engine, self._outcome = engine, outcome
-        self._make, self._price_ns = make, price_ns
+    def __init__(
+        self, engine: Engine, known: Known, costs: Costs, outcome: Outcome, make: Make | Governor
+    ) -> None:
+        self._engine, self._known, self._costs = engine, known, costs
+        self._outcome, self._make = outcome, make
         self._runners: dict[tuple[int, int], Runner] = {}
 
     def add(self, cpu: int, recorded: Stays, earliest: Stays, ends: int) -> None:
@@ -188,9 +196,14 @@ class _Run:
         for end, (account, stays) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
             runner = self._runners.get((cpu, end))
             if runner is None:
-                runner = self._engine.runner(self._make(self._price_ns))
-                self._runners[cpu, end] = runner
+                runner = self._runners[cpu, end] = self._runner(cpu)
             runner.run(stays, account.weight, account.tally)
+
+    def _runner(self, cpu: int) -> Runner:
+        if isinstance(self._make, Governor):
+            return self._make.runner(self._known, self._costs, cpu)
+        price_ns = self._outcome.recorded.weight * self._costs.halt_ns
+        return self._engine.runner(self._make(price_ns))
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,14 @@ LOOP_BALANCE = 0.5
 
 MAX_PAIRS = 1 << 20
 
+FAR_NS = 1_000_000_000
+"""Until the next timer, where nobody knows: it is not what ended the stay."""
+
 BLOCKS = 20
 """Parts of the recording's time that are added up apart."""
 
 NEEDED = (
-    *("cpu", "entered_ns", "length_ns", "state", "ended_by"),
+    *("cpu", "entered_ns", "length_ns", "state", "ended_by", "sleep_length_ns"),
     *("waker_pid", "wakee_pid", "waking_to_running_ns"),
 )
 """The columns that demands are made of."""
@@ -124,10 +127,15 @@ def codes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
     return np.asarray(batch.column("ended_by").indices).astype(np.int8, copy=False)
 
 
-def unknown_code(batch: pa.RecordBatch) -> int:
-    """Return the code of periods that ended without evidence; -1 where there is none."""
+def code(batch: pa.RecordBatch, cause: str) -> int:
+    """Return the code of periods that ended in that way; -1 where there is none."""
     known: list[str] = batch.column("ended_by").dictionary.to_pylist()
-    return known.index("unknown") if "unknown" in known else -1
+    return known.index(cause) if cause in known else -1
+
+
+def sleep_lengths(batch: pa.RecordBatch) -> Ns:
+    """Return what governors were told of the next timer; -1 where nobody knows."""
+    return np.asarray(batch.column("sleep_length_ns").fill_null(-1)).astype(np.int64, copy=False)
 
 
 @dataclass
@@ -135,15 +143,19 @@ class Demands:
     """Some stays of one CPU. Arrays have an element per stay.
 
     ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
-    what a wakeup costs if the CPU has halted, 0 where no task waited. ``polled_ns`` is how long the
-    CPU polled in the recording, ``halted`` whether it left its poll. ``block`` is the part of the
-    recording that a stay begins in, ``bucket`` where a wait of ``cost_ns`` is in a histogram.
+    what a wakeup costs if the CPU has halted, 0 where no task waited; ``typical_ns`` what leaving
+    that state costs typically. ``timer_ns`` is the time until the next timer. ``polled_ns`` is how
+    long the CPU polled in the recording, ``halted`` whether it left its poll. ``block`` is the part
+    of the recording that a stay begins in, ``bucket`` where a wait of ``cost_ns`` is in a
+    histogram.
     """
 
     entered_ns: Ns
     arrival_ns: Ns
     earliest_ns: Ns
     cost_ns: Ns
+    typical_ns: Ns
+    timer_ns: Ns
     polled_ns: Ns
     halted: Flags
     woken: Flags
@@ -168,7 +180,9 @@ class _Rows:
         self.woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
         self.waker, wakee = integers(batch, "waker_pid"), integers(batch, "wakee_pid")
         self.pair = self.waker << 32 | wakee
-        unknown = codes_of(batch) == unknown_code(batch)
+        unknown = codes_of(batch) == code(batch, "unknown")
+        self.by_timer = codes_of(batch) == code(batch, "timer")
+        self.sleep_ns = sleep_lengths(batch)
         nobody = np.asarray(batch.column("wakee_pid").is_null())
         polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polling), np.int64)
         self.polls = np.isin(self.cpu << 16 | self.state, polling)
@@ -193,6 +207,7 @@ class _Part:
     pair: Ns
     cost_ns: Ns
     paid_ns: Ns
+    timer_at_ns: Ns
 
     def taken(self, chosen: Ns | slice) -> _Part:
         """Return some of the rows."""
@@ -223,9 +238,15 @@ class Reader:
         reference_ns = round(self.costs.reference_ns or 0)
         # What this very wakeup took, where the CPU had halted; else what one typically takes.
         own_ns = np.maximum(rows.wait_ns - reference_ns, 0)
+        end_ns = rows.entered_ns + rows.length_ns
+        timer_at_ns = np.where(
+            rows.sleep_ns >= 0,
+            rows.entered_ns + rows.sleep_ns,
+            np.where(rows.by_timer, end_ns - np.where(rows.polls, 0, cost_ns), 0),
+        )
         all_rows = _Part(
             entered_ns=rows.entered_ns,
-            end_ns=rows.entered_ns + rows.length_ns,
+            end_ns=end_ns,
             polled_ns=np.where(rows.polls, rows.length_ns, 0),
             polls=rows.polls,
             continued=rows.continued,
@@ -233,6 +254,7 @@ class Reader:
             pair=rows.pair,
             cost_ns=cost_ns,
             paid_ns=np.where(rows.polls, cost_ns, own_ns),
+            timer_at_ns=timer_at_ns,
         )
         for cpu in np.unique(rows.cpu[asleep]).tolist():
             part = all_rows.taken(np.flatnonzero(asleep & (rows.cpu == cpu)))
@@ -264,6 +286,10 @@ class Reader:
             arrival_ns=arrival,
             earliest_ns=arrival - earlier,
             cost_ns=cost_ns,
+            typical_ns=part.cost_ns,
+            timer_ns=np.where(
+                part.timer_at_ns != 0, np.maximum(part.timer_at_ns - part.entered_ns, 0), FAR_NS
+            ),
             polled_ns=part.polled_ns,
             halted=halted,
             woken=part.woken,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Polling policies: how long an idle CPU polls before it halts, period by period.
 
+The kernel's idle governors, which choose among states, are in governed.py.
+
 A policy is given the idle periods of one CPU in order and returns the poll limit of each. It may
 learn from a period only once that period is over.
 
@@ -29,6 +31,7 @@ import numpy.typing as npt
 
 from lightsleep.errors import LightsleepError
 from lightsleep.policy.model import Model
+from lightsleep.replay.governed import Governor
 
 Ns = npt.NDArray[np.int64]
 
@@ -120,18 +123,18 @@ Make = Callable[[int], Policy]
 """Makes the policy of one CPU, where a missed wakeup is worth so many ns of CPU time."""
 
 
-def parse(names: str) -> dict[str, Make | None]:
-    """Return a maker for each of the policies named, apart by commas; None for stock.
+def parse(names: str) -> dict[str, Make | Governor | None]:
+    """Return what makes each of the policies named, apart by commas; None for stock.
 
     Raises LightsleepError that says which name is wrong, and what there is.
     """
-    found: dict[str, Make | None] = {}
+    found: dict[str, Make | Governor | None] = {}
     for name in (part.strip() for part in names.split(",")):
         found[name] = _maker(name)
     return found
 
 
-def _maker(name: str) -> Make | None:
+def _maker(name: str) -> Make | Governor | None:
     if name == STOCK:
         return None
     if name == "lightsleep":
@@ -141,6 +144,9 @@ def _maker(name: str) -> Make | None:
     if match := re.fullmatch(r"fixed:(\d{1,9}(?:\.\d{1,3})?)(ns|us|ms)", name, re.ASCII):
         limit_ns = round(float(match[1]) * UNITS_NS[match[2]])
         return lambda _cost: Fixed(limit_ns)
+    if governor := Governor.named(name):
+        return governor
     raise LightsleepError(
-        f"no policy {name!r}; there are: stock, lightsleep, haltpoll, fixed:TIME as in fixed:100us"
+        f"no policy {name!r}; there are: stock, lightsleep, haltpoll, fixed:TIME as in "
+        "fixed:100us, GOVERNOR@KERNEL as in menu@6.12, and GOVERNOR@KERNEL+promote"
     )

@@ -32,8 +32,11 @@ static int64_t min_of(int64_t x, int64_t y)
 	return x < y ? x : y;
 }
 
+#define FAR_NS	1000000000
+
 struct ended {
 	int64_t paid_ns;
+	int64_t timer_at_ns;
 	bool polls;
 	bool woken;
 	bool looped;
@@ -50,6 +53,8 @@ static inline void emit(const struct costs *c, const struct open_stay *s, const 
 	d->arrival_ns[i] = arrival_ns;
 	d->earliest_ns[i] = arrival_ns - (e->looped ? min_of(arrival_ns, s->cost_ns) : 0);
 	d->cost_ns[i] = e->woken ? e->paid_ns : 0;
+	d->typical_ns[i] = s->cost_ns;
+	d->timer_ns[i] = e->timer_at_ns ? max_of(e->timer_at_ns - s->entered_ns, 0) : FAR_NS;
 	d->polled_ns[i] = s->polled_ns;
 	d->halted[i] = !e->polls;
 	d->woken[i] = e->woken;
@@ -59,8 +64,6 @@ static inline void emit(const struct costs *c, const struct open_stay *s, const 
 void stays_make(const struct rows *r, const struct costs *c, struct open_stay *open,
 		struct demands *d)
 {
-	/* What went on without a result polled, and woke nobody. */
-	const struct ended in_vain = { .polls = true };
 
 	for (size_t i = 0; i < r->count; i++) {
 		size_t cpu = r->cpu[i];
@@ -74,6 +77,9 @@ void stays_make(const struct rows *r, const struct costs *c, struct open_stay *o
 		if (state == -1)	/* a wakeup of a CPU that was awake */
 			continue;
 		if (s->open && begin_ns - s->end_ns > c->joined_ns) {
+			/* What went on without a result polled, and woke nobody. */
+			struct ended in_vain = { .polls = true, .timer_at_ns = s->timer_at_ns };
+
 			emit(c, s, &in_vain, d, cpu);
 			s->open = false;
 		}
@@ -84,6 +90,11 @@ void stays_make(const struct rows *r, const struct costs *c, struct open_stay *o
 		s->end_ns = end_ns;
 		s->polled_ns += polls ? r->length_ns[i] : 0;
 		s->cost_ns = known && !polls ? c->state_ns[state] : c->halt_ns;
+		if (r->sleep_ns[i] >= 0)
+			e.timer_at_ns = begin_ns + r->sleep_ns[i];
+		else if (r->cause[i] == c->timer)
+			e.timer_at_ns = end_ns - (polls ? 0 : s->cost_ns);
+		s->timer_at_ns = e.timer_at_ns;
 		s->open = polls && r->cause[i] == c->unknown && !r->somebody[i] && !e.woken;
 		if (s->open)
 			continue;

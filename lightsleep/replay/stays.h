@@ -12,6 +12,7 @@
 
 /**
  * struct rows - idle periods, as a recording's table has them
+ * @sleep_ns: until the next timer, as the governor was told; -1 where it is not known
  * @somebody: whether a task ran next
  * @woken: whether @wait_ns is known
  */
@@ -22,6 +23,7 @@ struct rows {
 	const int64_t *length_ns;
 	const int16_t *state;
 	const int8_t *cause;
+	const int64_t *sleep_ns;
 	const int32_t *waker;
 	const int32_t *wakee;
 	const uint8_t *somebody;
@@ -36,6 +38,7 @@ struct rows {
  * @state_ns: what leaving a state costs
  * @halt_ns: what leaving any other state costs, or one in which the CPU polls
  * @unknown: the cause of periods that ended without evidence
+ * @timer: the cause of those that a timer ended
  * @loops: pairs of waker and wakee in closed loops, in order
  */
 struct costs {
@@ -49,6 +52,7 @@ struct costs {
 	int64_t width_ns;
 	int64_t blocks;
 	int8_t unknown;
+	int8_t timer;
 	const int64_t *loops;
 	size_t loop_count;
 };
@@ -61,6 +65,7 @@ struct open_stay {
 	int64_t end_ns;
 	int64_t polled_ns;
 	int64_t cost_ns;
+	int64_t timer_at_ns;
 	int64_t open;
 };
 
@@ -74,6 +79,8 @@ struct demands {
 	int64_t *arrival_ns;
 	int64_t *earliest_ns;
 	int64_t *cost_ns;
+	int64_t *typical_ns;
+	int64_t *timer_ns;
 	int64_t *polled_ns;
 	uint8_t *halted;
 	uint8_t *woken;

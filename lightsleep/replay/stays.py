@@ -14,14 +14,16 @@ from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import Known
 from lightsleep.replay.demand import (
     BLOCKS,
+    FAR_NS,
     JOINED_NS,
     NEEDED,
     Costs,
     Demands,
     Ns,
     block_width_ns,
+    code,
     codes_of,
-    unknown_code,
+    sleep_lengths,
 )
 
 STATES = 256
@@ -38,7 +40,10 @@ KINDS = {
     "wakee_pid": "int32_t[]",
     "waking_to_running_ns": "int64_t[]",
 }
-OPEN = 5
+SPECIAL = ("ended_by", "sleep_length_ns")
+"""Columns that are no plain integers."""
+
+OPEN = 6
 """Elements of ``struct open_stay``."""
 
 
@@ -61,7 +66,7 @@ class CompiledReader:
         """Yield each CPU of a batch with its stays, in order."""
         if not len(batch):
             return
-        columns = {name: _plain(batch, name) for name in NEEDED if name != "ended_by"}
+        columns = {name: _plain(batch, name) for name in NEEDED if name not in SPECIAL}
         cpus = columns["cpu"]
         most = int(cpus.max()) + 1
         if int(cpus.min()) < 0 or most > MAX_CPUS:
@@ -70,17 +75,21 @@ class CompiledReader:
         woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
         somebody = np.asarray(batch.column("wakee_pid").is_valid())
         columns |= {"cause": codes_of(batch), "woken": woken, "somebody": somebody}
+        columns["sleep_ns"] = sleep_lengths(batch)
         # A CPU may have one stay more than rows: one that was open before.
         counts = np.bincount(cpus, minlength=most)
-        yield from self._made(columns, unknown_code(batch), counts + (counts > 0))
+        causes = {name: code(batch, name) for name in ("unknown", "timer")}
+        yield from self._made(columns, causes, counts + (counts > 0))
 
     def rest(self) -> Iterator[tuple[int, Demands]]:
         """Yield what was kept back, after the last batch."""
         for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
-            entered, end, polled, _, _ = self._open[cpu].tolist()
+            entered, end, polled, cost, timer_at, _ = self._open[cpu].tolist()
             made = _Made(1)
             made.entered_ns[0], made.arrival_ns[0] = entered, max(end - entered, 0)
             made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
+            made.typical_ns[0] = cost
+            made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
             since_ns = max(entered - (self._known.first_ns or 0), 0)
             made.block[0] = min(since_ns // block_width_ns(self._known), BLOCKS - 1)
             yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
@@ -96,7 +105,7 @@ class CompiledReader:
                     self._polls[cpu, state] = 1
 
     def _made(
-        self, columns: dict[str, Any], unknown: int, rooms: Ns
+        self, columns: dict[str, Any], causes: dict[str, int], rooms: Ns
     ) -> Iterator[tuple[int, Demands]]:
         ffi, costs = self._ffi, self._costs
         begins = np.concatenate([[0], np.cumsum(rooms)]).astype(np.uint64)
@@ -114,6 +123,7 @@ class CompiledReader:
                 "cause": ffi.from_buffer("int8_t[]", columns["cause"]),
                 "waker": lent["waker_pid"],
                 "wakee": lent["wakee_pid"],
+                "sleep_ns": ffi.from_buffer("int64_t[]", columns["sleep_ns"]),
                 "somebody": ffi.from_buffer("uint8_t[]", columns["somebody"]),
                 "wait_ns": lent["waking_to_running_ns"],
                 "woken": ffi.from_buffer("uint8_t[]", columns["woken"]),
@@ -131,7 +141,7 @@ class CompiledReader:
                 "first_ns": self._known.first_ns or 0,
                 "width_ns": block_width_ns(self._known),
                 "blocks": BLOCKS,
-                "unknown": unknown,
+                **causes,
                 "loops": ffi.from_buffer("int64_t[]", self._loops),
                 "loop_count": len(self._loops),
             },
@@ -155,13 +165,14 @@ class _Made:
 
     COLUMNS: ClassVar = {
         **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
-        **dict.fromkeys(("cost_ns", "polled_ns"), "int64_t"),
+        **dict.fromkeys(("cost_ns", "typical_ns", "timer_ns", "polled_ns"), "int64_t"),
         **dict.fromkeys(("halted", "woken", "block"), "uint8_t"),
     }
 
     def __init__(self, count: int) -> None:
         self.entered_ns, self.arrival_ns, self.earliest_ns = np.zeros((3, count), np.int64)
-        self.cost_ns, self.polled_ns = np.zeros((2, count), np.int64)
+        self.cost_ns, self.typical_ns, self.timer_ns = np.zeros((3, count), np.int64)
+        self.polled_ns = np.zeros(count, np.int64)
         self.halted, self.woken, self.block = np.zeros((3, count), np.uint8)
 
     def taken(self, part: slice, buckets: Any) -> Demands:
@@ -170,6 +181,8 @@ class _Made:
             arrival_ns=self.arrival_ns[part],
             earliest_ns=self.earliest_ns[part],
             cost_ns=self.cost_ns[part],
+            typical_ns=self.typical_ns[part],
+            timer_ns=self.timer_ns[part],
             polled_ns=self.polled_ns[part],
             halted=self.halted[part].view(np.bool_),
             woken=self.woken[part].view(np.bool_),

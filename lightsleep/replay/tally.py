@@ -24,7 +24,7 @@ SUMS = ("stays", "hits", "in_vain", "polled_ns", "wakes", "waited_ns", "longest_
 
 @dataclass(frozen=True)
 class Stays:
-    """Some stays of one CPU, in order: a column each, as in ``struct stays`` of engine.h.
+    """Some stays of one CPU, in order: a column each; the first ones as in ``struct stays``.
 
     What each is, Demands says; ``idle_ns`` is one of the two ends of when something arrived.
     """
@@ -34,6 +34,10 @@ class Stays:
     bucket: npt.NDArray[np.uint16]
     woken: Flags
     block: npt.NDArray[np.uint8]
+    entered_ns: Ns
+    typical_ns: Ns
+    timer_ns: Ns
+    arrival_ns: Ns
 
     def __len__(self) -> int:
         """Return the number of stays."""

@@ -14,6 +14,7 @@ from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.demand import Costs
 from lightsleep.replay.engine import engine
+from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us
@@ -26,9 +27,13 @@ WORTH = 0.001
 def recommendation(replay: Replay) -> str:
     """Return which policy to prefer, by how much, and how sure that is."""
     stock = replay.outcomes[STOCK]
-    others = [x for name, x in replay.outcomes.items() if name not in (STOCK, OPTIMUM)]
+    others = [
+        x
+        for name, x in replay.outcomes.items()
+        if name not in (STOCK, OPTIMUM) and not Governor.named(name)
+    ]
     if not others:
-        return "Nothing to recommend: stock was replayed alone."
+        return "Nothing to recommend: no policy that polls was replayed."
     best = max(others, key=lambda outcome: gain(outcome, stock).low_ns)
     saved = gain(best, stock)
     if saved.low_ns <= 0 or saved.ns < WORTH * replay.span_ns:
@@ -63,6 +68,11 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+    if any(Governor.named(name) for name in replay.outcomes):
+        said.append(
+            "governors choose among idle states. How much power each state saves is not counted, "
+            "so that shallow states look better than they are"
+        )
     if replay.loop_share:
         said.append(
             f"{100 * replay.loop_share:.0f} % of the wakeups by tasks are in closed loops: two "

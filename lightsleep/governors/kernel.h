@@ -12,8 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int32_t s32;
 typedef int64_t s64;
 typedef s64 ktime_t;
 

@@ -10,20 +10,49 @@
 
 #define GOVERNORS	4
 #define NEVER		UINT64_MAX
-#define FAR_NS		1000000000	/* to the next timer, where it is not what wakes the CPU */
 #define LOOP_NS		1000		/* once around the idle loop */
 #define SELECT_NS	300		/* of that, until the CPU sleeps */
 
 /**
- * struct period - an idle period, and what follows
+ * struct period - an idle period, and what comes before it
  * @idle_ns: until a task is woken
- * @busy_ns: how long it runs
- * @timer: a timer wakes it, which the kernel knew of
+ * @busy_ns: how long one has run before
+ * @timer_ns: until the next timer that the kernel knows of, but for the tick
  */
 struct period {
 	u64 idle_ns;
 	u64 busy_ns;
-	u32 timer;
+	u64 timer_ns;
+};
+
+/**
+ * struct choice - what became of one of them
+ * @polled_ns: the time in states that poll
+ * @first: the state that the governor chose when it began; -1 where it was not asked
+ * @last: the state in which the wakeup found the CPU; -1 where it was in none
+ */
+struct choice {
+	u64 polled_ns;
+	s32 first;
+	s32 last;
+};
+
+/**
+ * struct recorded - an idle period of a real CPU, as its governor saw it
+ * @begin_ns: when the CPU entered the state
+ * @length_ns: until it left it
+ * @sleep_ns: what the governor was told of the next timer; INT64_MIN where it did not ask
+ * @state: the state that the CPU entered
+ * @tick: the tick ended it
+ * @leaves: the CPU left its idle loop then
+ */
+struct recorded {
+	u64 begin_ns;
+	u64 length_ns;
+	s64 sleep_ns;
+	s32 state;
+	u16 tick;
+	u16 leaves;
 };
 
 /**
@@ -53,7 +82,7 @@ static struct task_struct idle_task;
 struct task_struct *current = &idle_task;
 
 static u64 now_ns, wake_ns, timer_ns, tick_ns, limit_ns = KTIME_MAX;
-static bool tick_stopped, got_tick;
+static bool tick_stopped, got_tick, asked;
 static struct hrtimer *armed;
 
 int cpuidle_register_governor(struct cpuidle_governor *one)
@@ -106,6 +135,7 @@ ktime_t tick_nohz_get_next_hrtimer(void)
 
 ktime_t tick_nohz_get_sleep_length(ktime_t *delta_next)
 {
+	asked = true;
 	*delta_next = tick_nohz_get_next_hrtimer() - now_ns;
 	return timer_ns - now_ns;
 }
@@ -126,12 +156,26 @@ int param_set_bool(const char *text, const struct kernel_param *kp)
 	return 0;
 }
 
+/* For how long poll_idle() polls: cpuidle_poll_time(). */
+static u64 poll_time_ns(void)
+{
+	for (int i = 1; i < driver.state_count; i++)
+		if (!device.states_usage[i].disable)
+			return driver.states[i].target_residency_ns;
+	return TICK_NSEC;
+}
+
 static void enter(int index)
 {
 	u64 begin_ns = now_ns;
 	u64 expiry_ns = armed ? armed->expires : NEVER;
 	u64 end_ns = min(min(wake_ns, expiry_ns), (u64)tick_nohz_get_next_hrtimer());
 
+	if (driver.states[index].flags & CPUIDLE_FLAG_POLLING &&
+	    end_ns > now_ns + poll_time_ns()) {
+		end_ns = now_ns + poll_time_ns();
+		device.poll_time_limit = true;
+	}
 	now_ns = (end_ns > now_ns ? end_ns : now_ns) + driver.states[index].exit_latency_ns;
 	if (expiry_ns <= now_ns)
 		armed->function(armed);
@@ -177,11 +221,10 @@ static u64 longest_ns(void)
 	return ns;
 }
 
-/* Returns what the governor said when it was first asked. */
-static int go_idle(struct totals *totals)
+static struct choice go_idle(struct totals *totals)
 {
+	struct choice made = { .first = -1, .last = -1 };
 	u64 slept_ns = 0;
-	int first = -1;
 
 	while (!need_resched()) {
 		bool rejected, stop_tick = true;
@@ -194,7 +237,7 @@ static int go_idle(struct totals *totals)
 			int chosen = governor->select(&driver, &device, &stop_tick);
 
 			slept_ns = 0;
-			first = first < 0 ? chosen : first;
+			made.first = made.first < 0 ? chosen : made.first;
 			index = cpuidle_promote_raise(&device, chosen);
 			totals->forbidden += index != chosen && is_forbidden(index);
 		}
@@ -204,6 +247,9 @@ static int go_idle(struct totals *totals)
 		index = call(index, totals);
 		rejected = index < 0;
 		slept_ns += device.last_residency_ns;
+		made.last = rejected ? -1 : index;
+		if (!rejected && driver.states[index].flags & CPUIDLE_FLAG_POLLING)
+			made.polled_ns += device.last_residency_ns;
 		index = cpuidle_promote_reflect(&device, index);
 		if (index >= 0) {
 			totals->empty += rejected && !slept_ns;
@@ -213,7 +259,7 @@ static int go_idle(struct totals *totals)
 		}
 		now_ns += LOOP_NS - SELECT_NS;
 	}
-	return first;
+	return made;
 }
 
 extern bool *param_promote_arg;
@@ -248,17 +294,50 @@ void machine_start(const char *name, const struct cpuidle_state *states, int cou
 	governor->enable(&driver, &device);
 }
 
-void machine_run(const struct period *periods, int *first, size_t count, struct totals *totals)
+void machine_run(const struct period *periods, struct choice *choices, size_t count,
+		 struct totals *totals)
 {
 	memset(totals, 0, sizeof(*totals));
 	for (size_t i = 0; i < count; i++) {
+		now_ns += periods[i].busy_ns;
+		if (tick_ns <= now_ns)
+			tick_ns += (now_ns - tick_ns + TICK_NSEC) / TICK_NSEC * TICK_NSEC;
 		wake_ns = now_ns + periods[i].idle_ns;
-		timer_ns = periods[i].timer ? wake_ns : now_ns + FAR_NS;
-		first[i] = go_idle(totals);
+		timer_ns = now_ns + periods[i].timer_ns;
+		choices[i] = go_idle(totals);
 		tick_stopped = false;
 		idle_task.nvcsw++;
-		now_ns += periods[i].busy_ns;
-		while (tick_ns <= now_ns)
-			tick_ns += TICK_NSEC;
+	}
+}
+
+/*
+ * What the governor would have chosen in each period of a recording, had it been
+ * asked then. It learns what the recorded CPU did, not what it has chosen itself.
+ * @known[i]: it asked for the next timer, and the recording knows, or it did not
+ * ask and the recorded one did not, either. The tick comes at multiples of its
+ * period, as it does by CLOCK_MONOTONIC since Linux 6.4.
+ */
+void machine_follow(const struct recorded *rows, size_t count, s32 *chosen, bool *known)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct recorded *r = &rows[i];
+		bool stop_tick = true, asks = r->sleep_ns != INT64_MIN;
+
+		now_ns = r->begin_ns;
+		timer_ns = now_ns + (asks ? r->sleep_ns : TICK_NSEC);
+		tick_ns = now_ns + TICK_NSEC - now_ns % TICK_NSEC;
+		asked = false;
+		chosen[i] = governor->select(&driver, &device, &stop_tick);
+		known[i] = asked == asks;
+		if (stop_tick && timer_ns > now_ns + TICK_NSEC)
+			tick_stopped = true;
+		now_ns += r->length_ns;
+		device.last_residency_ns = r->length_ns;
+		got_tick = r->tick;
+		governor->reflect(&device, r->state);
+		if (r->leaves) {
+			tick_stopped = false;
+			got_tick = false;
+		}
 	}
 }

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From the distribution's kernel source to a library with its governors, compiled unchanged.
+
+menu, teo and ladder of one kernel, our promote.c, and machine.c, the CPU that they run on, become
+one library. It is kept in the cache, and so are the governors' sources. A kernel is named by its
+version, as in ``6.12``: its source is Debian's package linux-source-6.12.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import cache
+from lightsleep.policy.binding import KERNEL
+
+HERE = Path(__file__).parent
+GOVERNORS = ("menu", "teo", "ladder")
+INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
+
+MACHINE = """
+struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
+struct period { uint64_t idle_ns, busy_ns, timer_ns; };
+struct choice { uint64_t polled_ns; int32_t first, last; };
+struct recorded { uint64_t begin_ns, length_ns; int64_t sleep_ns; int32_t state;
+                  uint16_t tick, leaves; };
+struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue; };
+void machine_start(const char *name, const struct cpuidle_state *states, int count);
+void machine_promote(bool on);
+void machine_allow(const bool *states, uint64_t latency_ns);
+void machine_run(const struct period *periods, struct choice *choices, size_t count,
+                 struct totals *totals);
+void machine_follow(const struct recorded *rows, size_t count, int32_t *chosen,
+                    bool *known);
+"""
+
+STATES_MAX = 10
+"""CPUIDLE_STATE_MAX of kernel.h."""
+
+
+def sources(version: str) -> Path:
+    """Return a folder with the governors of a kernel's source, from the cache or from a package.
+
+    Raises LightsleepError that says which package has them.
+    """
+
+    def build(scratch: Path) -> None:
+        names = [
+            f"*/drivers/cpuidle/governors/{x}" for x in ("gov.h", *map("{}.c".format, GOVERNORS))
+        ]
+        command: list[str | Path] = [
+            "tar",
+            "-xf",
+            _archive(version),
+            "-C",
+            scratch,
+            "--strip-components=4",
+        ]
+        done = subprocess.run(
+            [*command, "--wildcards", "--occurrence=1", *names], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise LightsleepError(f"unpacking the governors of {version}: {done.stderr.strip()}")
+
+    return cache.entry(f"linux-governors-{version}", build, needs_mb=10)
+
+
+def _archive(version: str) -> Path:
+    package = f"linux-source-{version}"
+    for archive in (
+        cache.folder() / package / "source.tar.xz",
+        Path("/usr/src") / f"{package}.tar.xz",
+    ):
+        if archive.exists():
+            return archive
+    raise LightsleepError(
+        f"the governors of Linux {version} are compiled from its source, which is not here: "
+        f"install the package {package}"
+    )
+
+
+def library_file(version: str, flags: Sequence[str] = ()) -> Path:
+    """Return the library of a kernel's governors. Raises LightsleepError with what is missing."""
+    ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
+    theirs = [sources(version) / f"{name}.c" for name in GOVERNORS]
+    own = [HERE / "machine.c", HERE / "kernel.h"]
+    headers = [KERNEL / "promote.h", KERNEL / "promote_policy.h"]
+    compiler = os.environ.get("CC", "cc")
+    if missing := [x for x in (*ours, *headers) if not x.exists()]:
+        raise LightsleepError(f"{missing[0]} is missing: run this in a checkout of lightsleep")
+    parts = [x.read_bytes() for x in (*ours, *theirs, *own, *headers)]
+
+    def build(scratch: Path) -> None:
+        folder = scratch / "include"
+        for source in (*theirs, *ours, *headers):
+            for header in INCLUDE.findall(source.read_text()):
+                if not (KERNEL / header).exists() or header == "cpuidle.h":
+                    (folder / header).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / header).write_text("")  # kernel.h has it all
+        command: list[str | Path] = [
+            *(compiler, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC"),
+            *("-DCONFIG_CPU_IDLE_PROMOTE", *flags, f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}"),
+            *("-include", HERE / "kernel.h", "-o", scratch / "machine.so"),
+            *(HERE / "machine.c", *theirs, *ours),
+        ]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except FileNotFoundError as error:
+            raise LightsleepError(
+                f"no C compiler named {compiler}: install one or set CC"
+            ) from error
+        except subprocess.CalledProcessError as error:
+            raise LightsleepError(
+                f"cannot compile the governors of Linux {version}:\n{error.stderr}"
+            ) from error
+
+    key = cache.digest(compiler, *map(str, flags), *parts)
+    return cache.entry(f"library-governors-{version}-{key}", build, needs_mb=10) / "machine.so"
+
+
+@functools.cache
+def interface() -> Any:
+    """Return cffi's view of machine.c."""
+    ffi = cffi.FFI()
+    ffi.cdef(MACHINE)
+    return ffi
+
+
+def load(path: Path) -> Any:
+    """Return a library of its own: one simulates one CPU, and the loader loads a file once."""
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
+        copy = shutil.copy(path, folder)
+        return interface().dlopen(str(copy))

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""An idle governor of the kernel, unchanged, as a policy: which states it would have chosen.
+
+``menu@6.12`` is menu as Debian's source of Linux 6.12 has it; ``+promote`` adds promotion out of
+shallow states (kernel/drivers/cpuidle/promote.c). lightsleep/governors simulates the CPU: its idle
+loop, its tick of 250 Hz, and what latencies and residencies its driver advertises.
+
+- The next timer is the one that the recorded governor was told of. Where it did not ask, it is the
+  timer that ended the stay, else 1 s away.
+- A task that finds the CPU polling does not wait. Any other waits for as long as it did, plus what
+  leaving the chosen state typically costs more than leaving the recorded one. A state that the
+  recording never saw costs what its driver advertises.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightsleep.errors import LightsleepError
+from lightsleep.governors import build
+from lightsleep.periods.lost import bucket
+from lightsleep.periods.model import Known
+from lightsleep.replay.demand import Costs, Ns
+from lightsleep.replay.tally import Stays, Tally
+
+NAME = re.compile(r"(menu|teo|ladder)@(\d{1,2}\.\d{1,3})(\+promote)?", re.ASCII)
+
+POLLS = 1
+"""CPUIDLE_FLAG_POLLING of kernel.h."""
+
+CHOICE = np.dtype([("polled_ns", "u8"), ("first", "i4"), ("last", "i4")])
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """The idle states of one CPU: of each, latency and residency in ns, and whether it polls."""
+
+    latency_ns: tuple[int, ...]
+    residency_ns: tuple[int, ...]
+    polls: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, known: Known, cpu: int) -> Advertised:
+        """Return what a recording says. Raises LightsleepError where that is not enough."""
+        states = sorted(known.states.get(cpu, {}))
+        keys = [(cpu, state) for state in states]
+        wanted = [x for x in keys if x in known.advertised_us and x in known.residency_us]
+        if not states or states != list(range(len(states))) or wanted != keys:
+            raise LightsleepError(
+                f"{known.source}: latencies and residencies of CPU {cpu}'s idle states are not "
+                "known, and a governor needs them: record with lightsleep record, under a driver"
+            )
+        if len(states) > build.STATES_MAX:
+            raise LightsleepError(f"{known.source}: CPU {cpu} has {len(states)} idle states")
+        return cls(
+            tuple(1000 * known.advertised_us[key] for key in keys),
+            tuple(1000 * known.residency_us[key] for key in keys),
+            tuple(key in known.polling for key in keys),
+        )
+
+
+class Cpu:
+    """One simulated CPU with its governor."""
+
+    def __init__(self, library: Path, governor: str, states: Advertised) -> None:
+        """Start it, with nothing learned."""
+        self.ffi, self.lib = build.interface(), build.load(library)
+        rows = zip(states.latency_ns, states.residency_ns, states.polls, strict=True)
+        made = [(latency, residency, POLLS if polls else 0) for latency, residency, polls in rows]
+        given = self.ffi.new("struct cpuidle_state[]", made)
+        self.lib.machine_start(governor.encode(), given, len(made))
+
+
+@dataclass(frozen=True)
+class Governor:
+    """A governor by its name, the kernel that it is from, and whether promotion is added."""
+
+    name: str
+    version: str
+    promote: bool
+
+    @classmethod
+    def named(cls, text: str) -> Governor | None:
+        """Return the governor that ``text`` names; None where it names none."""
+        match = NAME.fullmatch(text)
+        return cls(match[1], match[2], bool(match[3])) if match else None
+
+    def cpu(self, states: Advertised) -> Cpu:
+        """Return a CPU that it governs. Raises LightsleepError where it cannot be compiled."""
+        made = Cpu(build.library_file(self.version), self.name, states)
+        made.lib.machine_promote(self.promote)
+        return made
+
+    def runner(self, known: Known, costs: Costs, cpu: int) -> GovernorRunner:
+        """Return what replays stays of a CPU of that recording. Raises LightsleepError."""
+        states = Advertised.of(known, cpu)
+        cost_ns = [
+            0 if polls else round(costs.states.get(state, states.latency_ns[state]))
+            for state, polls in enumerate(states.polls)
+        ]
+        return GovernorRunner(self.cpu(states), np.array([*cost_ns, 0]), states)
+
+
+class GovernorRunner:
+    """A governor with what it has learned."""
+
+    def __init__(self, cpu: Cpu, cost_ns: Ns, states: Advertised) -> None:
+        """Run on ``cpu``; ``cost_ns`` is by state, and 0 for none, the last."""
+        self._cpu, self._cost_ns = cpu, cost_ns
+        self._awake = np.array([*states.polls, True])
+        self._busy_since_ns: int | None = None
+
+    def run(self, stays: Stays, weight: int, tally: Tally) -> None:
+        """Replay stays that follow those of the last call."""
+        if not len(stays):
+            return
+        made = self._choices(stays)
+        last = made["last"]
+        awake = self._awake[last]
+        waited_ns = np.maximum(stays.cost_ns + self._cost_ns[last] - stays.typical_ns, 0)
+        cost_ns = np.where(stays.woken & ~awake, waited_ns, 0)
+        priced = replace(stays, cost_ns=cost_ns, bucket=bucket(cost_ns).astype(np.uint16))
+        tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight)
+
+    def _choices(self, stays: Stays) -> Any:
+        ends_ns = stays.entered_ns + stays.arrival_ns
+        first_ns = self._busy_since_ns
+        first_ns = int(stays.entered_ns[0]) if first_ns is None else first_ns
+        since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
+        self._busy_since_ns = int(ends_ns[-1])
+        periods = np.empty((len(stays), 3), np.uint64)
+        periods[:, 0] = stays.idle_ns
+        periods[:, 1] = np.maximum(stays.entered_ns - since_ns, 0)
+        periods[:, 2] = stays.timer_ns
+        choices = np.zeros(len(stays), CHOICE)
+        ffi = self._cpu.ffi
+        self._cpu.lib.machine_run(
+            ffi.from_buffer("struct period[]", periods),
+            ffi.from_buffer("struct choice[]", choices, require_writable=True),
+            len(stays),
+            ffi.new("struct totals *"),
+        )
+        return choices

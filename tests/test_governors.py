@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel's governors as policies: compiled unchanged, they choose as they did in a guest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lightsleep.governors import build
+from lightsleep.governors.follow import follow
+from lightsleep.lab.source import kernel_source
+from lightsleep.periods.source import open_recording
+from lightsleep.replay.account import OPTIMUM, Replay, replay
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.demand import costs_of
+from lightsleep.replay.governed import Governor
+from lightsleep.replay.policies import STOCK, parse
+
+MENU = Path(__file__).parent / "fixtures" / "record" / "menu.parquet"
+PIPE = Path(__file__).parent / "fixtures" / "record" / "pipe.txt.gz"
+"""The first has states of 20, 60 and 300 us, and was governed by menu of Debian's 6.12."""
+
+
+@pytest.fixture(scope="module")
+def source() -> None:
+    kernel_source("6.12")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_menu_chooses_what_the_recorded_menu_chose() -> None:
+    recording = open_recording(MENU)
+    governor = Governor.named("menu@6.12")
+    assert governor
+    found = follow(recording.known, recording.batches, governor)
+    assert found.known + found.unknown > 8000
+    # The rest are states about as long as the time to the tick, which a recording lacks.
+    assert found.share > 0.96
+    assert found.unknown_same == found.unknown
+    other = Governor.named("teo@6.12")
+    assert other
+    recording = open_recording(MENU)
+    assert follow(recording.known, recording.batches, other).share < found.share
+
+
+def replayed(size: int | None) -> Replay:
+    recording = open_recording(MENU)
+    batches = list(recording.batches)
+    costs = costs_of(recording.known, batches)
+    assert costs
+    if size:
+        batches = [x.slice(n, size) for x in batches for n in range(0, len(x), size)]
+    policies = parse("stock,menu@6.12,teo@6.12,ladder@6.12,teo@6.12+promote")
+    return replay(recording.known, costs, batches, policies, 4)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_governors_are_replayed_and_no_cut_of_the_data_changes_a_figure() -> None:
+    whole, cut = replayed(None), replayed(777)
+    for name, outcome in whole.outcomes.items():
+        assert (outcome.recorded.tally.data == cut.outcomes[name].recorded.tally.data).all(), name
+    waited = {name: x.recorded.waits.total_ns for name, x in whole.outcomes.items()}
+    # The replayed menu is the recorded one: it makes tasks wait for about as long.
+    assert waited["menu@6.12"] == pytest.approx(waited[STOCK], rel=0.1)
+    assert len(set(waited.values())) == len(waited)  # promotion makes a difference, too
+    assert (
+        whole.outcomes["menu@6.12"].recorded.tally["stays"]
+        == whole.outcomes[OPTIMUM].recorded.tally["stays"]
+    )
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_a_governor_is_a_policy_of_the_command() -> None:
+    done = run(MENU, "--policies", "menu@6.12,fixed:50us", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert "menu@6.12" in [x["policy"] for x in found["policies"]]
+    assert any("power" in note for note in found["notes"])
+    done = run(PIPE, "--policies", "menu@6.12")
+    assert done.exit_code == 1
+    assert "latencies and residencies of CPU" in " ".join(done.output.split())
+
+
+def test_a_kernel_whose_source_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    done = run(MENU, "--policies", "menu@99.1")
+    assert done.exit_code == 1
+    assert "install the package linux-source-99.1" in " ".join(done.output.split())
+    assert list(tmp_path.glob("linux-governors-*")) == []
+
+
+def test_a_library_simulates_one_cpu(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no-such"):
+        build.load(tmp_path / "no-such.so")
