@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightsleep.errors import LightsleepError
+from lightsleep.periods import systrace
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
 from lightsleep.periods.model import COLUMNS, Known
 from lightsleep.periods.source import is_recording, open_recording, write_parquet
@@ -287,8 +288,48 @@ def flipped(data: bytes, chance: random.Random) -> bytes:
     return bytes(copy[: chance.randrange(1, len(copy))] if chance.random() < 0.3 else copy)
 
 
-@pytest.mark.parametrize("kind", ["text", "gzip", "parquet", "described"])
+KINDS = ("text", "gzip", "parquet", "described", "systrace")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_is_an_error_or_a_table(kind: str, tmp_path: Path) -> None:
+    assert len(survived(kind, 150, tmp_path)) > 10
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_thousand_damaged_files(kind: str, tmp_path: Path) -> None:
+    assert len(survived(kind, 10_000 // len(KINDS), tmp_path)) > 500
+
+
+def page_of(text: bytes) -> bytes:
+    """Return a page as systrace makes it: a viewer, a list of processes, the kernel's trace."""
+    viewer = b"<script>" + b"x" * 300_000 + b"</script>\n"
+    processes = b'<script class="trace-data" type="application/text">\nUSER PID\n</script>\n'
+    trace = b'<script class="trace-data" type="application/text">\n# tracer: nop\n#\n'
+    return b"<!DOCTYPE html>\n<html>" + viewer + processes + trace + text + b"</script></html>\n"
+
+
+def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
+    text = gzip.decompress(PIPE.read_bytes())
+    (tmp_path / "x.txt").write_bytes(text)
+    (tmp_path / "x.html").write_bytes(page_of(text))
+    assert is_recording(tmp_path / "x.html")
+    plain, _ = rows_of(tmp_path / "x.txt")
+    assert rows_of(tmp_path / "x.html")[0] == plain
+    assert len(plain) > 100
+    # In whatever pieces it comes.
+    for size in (1, 7, 65_536):
+        page = page_of(text[:20_000])[299_000:]
+        pieces = [page[n : n + size] for n in range(0, len(page), size)]
+        assert b"".join(systrace.traces(pieces)) == b"# tracer: nop\n#\n" + text[:20_000]
+    (tmp_path / "y.html").write_bytes(b"<!DOCTYPE html><html><body>A page.</body></html>")
+    with pytest.raises(LightsleepError, match="none of the events"):
+        rows_of(tmp_path / "y.html")
+
+
+def survived(kind: str, times: int, tmp_path: Path) -> list[str]:
+    """Read so many damaged files, and return the errors; anything else but a table fails."""
     chance = random.Random(16)
     path, target = tmp_path / "x.txt", tmp_path / "x.txt"
     text = b"".join(gzip.decompress(PIPE.read_bytes()).splitlines(keepends=True)[:400])
@@ -300,17 +341,19 @@ def test_a_damaged_file_is_an_error_or_a_table(kind: str, tmp_path: Path) -> Non
         list(write_parquet(open_recording(path), target))
     elif kind == "gzip":
         path.write_bytes(gzip.compress(text))
+    elif kind == "systrace":
+        path.write_bytes(page_of(text).replace(b"x" * 300_000, b"x" * 300))
     elif kind == "described":
         target = described
     whole, errors = target.read_bytes(), list[str]()
-    for _ in range(150):
+    for _ in range(times):
         target.write_bytes(flipped(whole, chance))
         try:
             rows_of(path if kind == "described" else target)
         except LightsleepError as error:
             errors.append(error.message)
-    assert len(errors) > 10
     assert all("x." in error for error in errors)
+    return errors
 
 
 # What is made of the rows.

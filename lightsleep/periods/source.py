@@ -3,8 +3,8 @@
 
 A file is recognised by its first bytes. A trace.dat is read by trace-cmd report and a perf.data by
 perf script, which know every version of their format. What they print is text, and so is the
-kernel's own trace file; lines.py reads them all. A Parquet file holds rows already. All are read in
-constant memory.
+kernel's own trace file, also inside a page of systrace; lines.py reads them all. A Parquet file
+holds rows already. All are read in constant memory.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
+from lightsleep.periods import systrace
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.lines import LINE, feed
 from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, Known
@@ -68,7 +69,7 @@ def is_recording(path: Path) -> bool:
     Raises LightsleepError where it cannot be read.
     """
     head = _head(path, CHUNK)
-    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)):
+    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
         return True
     lines = head.decode(errors="replace").splitlines()
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
@@ -192,7 +193,10 @@ def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
     try:
         with path.open("rb") as raw:
             file = gzip.GzipFile(fileobj=raw) if head.startswith(GZIP) else raw
-            yield _lines(iter(lambda: file.read(CHUNK), b""), path)
+            chunks: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
+            if systrace.is_page(head):
+                chunks = systrace.traces(chunks)
+            yield _lines(chunks, path)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise LightsleepError(f"cannot read {path}: {reason}") from error
@@ -312,6 +316,8 @@ def _parquet_batches(
     path: Path, file: pq.ParquetFile, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     try:
-        yield from file.iter_batches(batch_size=ROWS, columns=columns)
+        for batch in file.iter_batches(batch_size=ROWS, columns=columns):
+            batch.validate(full=True)  # a flipped bit may point beyond a dictionary
+            yield batch
     except (pa.ArrowException, OSError) as error:
         raise LightsleepError(f"{path}: damaged: {error}") from error
