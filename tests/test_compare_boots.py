@@ -20,6 +20,7 @@ from lightsleep.compare import words
 from lightsleep.compare.analysis import control_failed, to_json
 from lightsleep.compare.boots import by_boot, t_quantile
 from lightsleep.compare.method import Verdict, compare, compare_jointly
+from lightsleep.report import plots
 
 Floats = NDArray[np.float64]
 RUNS = 1000
@@ -159,6 +160,14 @@ def test_boots_are_reported_everywhere(tmp_path: Path) -> None:
     assert "divided among 6 boots" in html
     assert "0.980 to 0.980" in html
     assert "boot to boot" in html
+
+
+def test_dots_of_one_boot_are_in_a_line() -> None:
+    heights = plots._heights(12, 6)
+    assert len(set(heights)) == 6
+    assert heights.tolist() == sorted(heights)
+    assert heights[0] == heights[1]
+    assert len(set(plots._heights(12, 1))) == 12
 
 
 def test_rounds_that_boots_do_not_divide_are_refused(tmp_path: Path) -> None:

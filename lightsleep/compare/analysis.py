@@ -48,6 +48,7 @@ class MetricAnalysis:
     name: str
     metric: MetricResult
     arms: list[ArmAnalysis]
+    boots: int = 1
 
     def arms_as(self, role: Role) -> list[ArmAnalysis]:
         """Return the arms that have this role."""
@@ -83,7 +84,10 @@ def analyse(result: CompareResult) -> list[MetricAnalysis]:
     confidence = control_confidence(result)
     return [
         MetricAnalysis(
-            name, metric, [_analyse_arm(result, metric, arm, confidence) for arm in result.arms]
+            name,
+            metric,
+            [_analyse_arm(result, metric, arm, confidence) for arm in result.arms],
+            result.boots,
         )
         for name, metric in result.metrics.items()
     ]

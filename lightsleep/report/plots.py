@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
 
 from lightsleep import units
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
@@ -62,9 +63,9 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
     with style(salt):
         figure, axes = blank(0.62 * len(arms) + 0.75)
         _value_axis(axes, metric)
-        rng, colours = np.random.default_rng(0), _colours(metric)
+        colours = _colours(metric)
         for row, arm in enumerate(arms):
-            _draw_arm(axes, row, arm, colours[arm.name], rng)
+            _draw_arm(axes, row, arm, colours[arm.name], _heights(len(arm.samples), metric.boots))
         axes.set_yticks(range(len(arms)), [_label(arm, metric.metric.unit) for arm in arms])
         axes.set_ylim(len(arms) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
@@ -104,15 +105,22 @@ def share_axis(axes: Axes, columns: int = 4) -> None:
     )
 
 
+def _heights(samples: int, boots: int) -> NDArray[np.float64]:
+    """Return where the dots of an arm are: those of one boot in a line, the first boot on top."""
+    if boots == 1 or samples % boots:
+        return np.random.default_rng(0).uniform(-0.14, 0.14, samples)
+    return np.repeat(np.linspace(-0.14, 0.14, boots), samples // boots)
+
+
 def _draw_arm(
-    axes: Axes, row: int, arm: ArmAnalysis, colour: str, rng: np.random.Generator
+    axes: Axes, row: int, arm: ArmAnalysis, colour: str, heights: NDArray[np.float64]
 ) -> None:
     if arm.summary is None:
         return
     summary = arm.summary
     axes.scatter(
         arm.samples,
-        row - 0.14 + rng.uniform(-0.14, 0.14, len(arm.samples)),
+        row - 0.14 + heights,
         s=20,
         color=colour,
         alpha=0.75,
