@@ -162,7 +162,19 @@ def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path:
         (
             f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll",
             "WFI",
-            "on arm64 it needs",
+            "modprobe cpuidle_haltpoll force=1",
+        ),
+        (
+            f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll\n"
+            "sys/module/cpuidle_haltpoll/parameters/force: N",
+            "WFI",
+            "built in and unforced",
+        ),
+        (
+            f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll\n"
+            "sys/module/cpuidle_haltpoll/parameters/force: Y",
+            "WFI",
+            "with force=1, but not bound",
         ),
         (
             "proc/sys/kernel/arch: ppc64le",
@@ -297,6 +309,41 @@ def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
     # The parameters are there on every x86 kernel; the governor only in a KVM guest.
     assert "guest_halt_poll_ns" not in show(unfold("lightsleep-tcg", tmp_path / "tcg"))
     assert "guest_halt_poll_ns" in show(unfold("kvm-haltpoll", tmp_path / "kvm"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "change", "said"),
+    [
+        ("no-cpuidle", "", "HLT: exits to the hypervisor unless"),
+        ("no-cpuidle", "sys/hypervisor/type: xen", "by a hypercall instead"),
+        ("no-cpuidle", "proc/cmdline: idle=poll", "spin (idle=poll)"),
+        ("no-cpuidle", "proc/sys/kernel/arch: riscv64", "unknown"),
+        ("no-cpuidle", f"{CPU}/cpuidle/current_driver: odd_idle", "unknown"),
+        ("lightsleep-guest", "", "HLT: exits"),
+        ("lightsleep-guest", "proc/cpuinfo: flags : monitor hypervisor", "MWAIT C1, or HLT"),
+        ("kvm-haltpoll", "", "HLT"),
+        ("intel-laptop", "", "MWAIT, or HLT in a guest"),
+        ("arm64-psci", "", "WFI"),
+        ("powernv-power9", "", "snooze"),
+        ("powernv-power9", f"{CPU}/cpuidle/current_driver: pseries_idle", "H_CEDE"),
+    ],
+)
+def test_how_a_cpu_halts(machine: str, change: str, said: str, tmp_path: Path) -> None:
+    plant(unfold(machine, tmp_path), change)
+    result, _ = collect(tmp_path)
+    assert said in explain.halt(result)
+    assert document(result, [])["halt"] == explain.halt(result)
+
+
+def test_stolen_time_and_energy_are_where_they_are_counted(tmp_path: Path) -> None:
+    unfold("no-cpuidle", tmp_path)
+    assert (collect(tmp_path)[0].stolen_s, collect(tmp_path)[0].energy) == (None, [])
+    plant(tmp_path, "proc/stat: cpu 1 2 3 4 5 6 7 800 0 0")
+    for name in ("intel-rapl:0", "intel-rapl:0:0", "dtpm"):
+        plant(tmp_path, f"sys/class/powercap/{name}/energy_uj: 7")
+    result, _ = collect(tmp_path)
+    assert result.stolen_s == pytest.approx(800 / os.sysconf("SC_CLK_TCK"))
+    assert result.energy == ["intel-rapl:0"]
 
 
 def test_the_cpu_model_is_found_whatever_it_is_called() -> None:

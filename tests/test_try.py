@@ -24,7 +24,7 @@ from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.scan.collect import collect
+from lightsleep.scan.collect import TICK_S, collect
 from lightsleep.settings import catalogue
 from lightsleep.trial import metrics, reading, run
 
@@ -459,7 +459,7 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
         plant(root, f"sys/class/powercap/{name}/max_energy_range_uj: 1000")
     found = reading.read(root)
     assert (found.cpus, found.ipis) == (4, 7 + 11)
-    assert found.stolen_s == pytest.approx(800 * reading.TICK_S)
+    assert found.stolen_s == pytest.approx(800 * TICK_S)
     assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
 

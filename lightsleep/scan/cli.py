@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lightsleep.options import cpus_option
+from lightsleep.scan import explain
 from lightsleep.scan.collect import collect
 from lightsleep.scan.lint import lint
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
@@ -25,6 +26,7 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         **dataclasses.asdict(scan),
+        "halt": explain.halt(scan),
         "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }

@@ -64,6 +64,11 @@ QUEUE_ROW = re.compile(
     r"\s(?P<name>virtio[0-9]{1,6}-(?!config$)\S{1,64})$"
 )
 
+POWERCAP = "sys/class/powercap"
+# Columns of /proc/stat.
+IDLE, STOLEN = (4, 5), (8,)
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
 BLOCK_DRIVERS = ["virtio_blk", "nvme"]
 
 
@@ -99,6 +104,8 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
         smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
         cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
+        stolen_s=cpu_seconds(tree, STOLEN),
+        energy=packages(tree),
         latency_limit_us=_latency_limit_us(tree),
         haltpoll=_haltpoll(tree),
         kvm=_kvm(tree),
@@ -158,6 +165,19 @@ def _can_mwait(tree: Tree) -> bool | None:
     """Return whether an x86 CPU offers MWAIT; None where /proc/cpuinfo does not tell."""
     flags = re.search(r"(?m)^flags\s*:(.*)$", tree.text("proc/cpuinfo") or "")
     return "monitor" in flags[1].split() if flags else None
+
+
+def cpu_seconds(tree: Tree, columns: tuple[int, ...]) -> float | None:
+    """Return the time in columns of /proc/stat, of all CPUs together."""
+    words = (tree.text("proc/stat") or "").partition("\n")[0].split()
+    if len(words) <= max(columns) or not all(words[column].isdigit() for column in columns):
+        return None
+    return sum(int(words[column]) for column in columns) * TICK_S
+
+
+def packages(tree: Tree) -> list[str]:
+    """Return the packages that powercap knows; those of their parts would count twice."""
+    return [x for x in tree.names(POWERCAP) if re.fullmatch(r"[a-z-]+:[0-9]+", x, re.ASCII)]
 
 
 def _cpuidle(tree: Tree) -> Cpuidle:

@@ -18,6 +18,23 @@ DEFAULT_IDLE = {
 }
 
 
+# Driver -> how the states of the processor that it knows are entered.
+ENTRIES = {
+    "intel_idle": "MWAIT, or HLT in a guest that has no MWAIT",
+    "acpi_idle": "MWAIT, HLT or a read of an I/O port, as the firmware says",
+    "psci_idle": "WFI, or a call of the firmware (PSCI)",
+    "powernv_idle": "snooze (a loop at low thread priority), then stop",
+    "pseries_idle": "snooze (a loop at low thread priority), then a hypercall (H_CEDE)",
+}
+
+# The instruction that halts -> what a hypervisor makes of it.
+BENEATH = {
+    "HLT": "exits to the hypervisor unless it lets guests halt (not visible in a guest)",
+    "MWAIT": "no exit, as a hypervisor shows MWAIT to guests that may wait by themselves",
+    "WFI": "exits to the hypervisor unless it lets guests wait (not visible in a guest)",
+}
+
+
 def wakeup(scan: Scan) -> str | None:
     """Return how an idle CPU is woken on this architecture, None if that is not known."""
     if facts.interrupts_polling_cpus(scan):
@@ -38,6 +55,38 @@ def default_idle(scan: Scan) -> str:
     return DEFAULT_IDLE.get(scan.kernel.arch or "", "the architecture's default")
 
 
+def halt(scan: Scan) -> str:
+    """Return how an idle CPU of this machine halts, and what that means under a hypervisor."""
+    driver = scan.cpuidle.driver
+    if not scan.cpus:
+        return "unknown"
+    if driver in (None, facts.LIGHTSLEEP_DRIVER, "haltpoll"):
+        how = default_idle(scan)
+    elif driver in ENTRIES and not facts.idle_override(scan):
+        how = ENTRIES[driver]
+    else:
+        return "unknown"
+    if scan.kernel.arch not in DEFAULT_IDLE and scan.kernel.arch != "x86_64":
+        return "unknown"
+    if scan.hypervisor == "Xen":
+        return f"{how}; a paravirtual Xen guest halts by a hypercall instead"
+    if scan.hypervisor:
+        for instruction, beneath in BENEATH.items():
+            if how.startswith(instruction):
+                return f"{how}: {beneath}"
+    return how
+
+
+def _no_haltpoll_on_arm64(scan: Scan) -> str:
+    """Return why haltpoll is not bound. Only x86 hosts give the hint that it asks for."""
+    force = scan.haltpoll.force if scan.haltpoll else None
+    if force:
+        return "cpuidle-haltpoll is there with force=1, but not bound: dmesg may say why"
+    if force is not None:
+        return "cpuidle-haltpoll is built in and unforced: boot with cpuidle_haltpoll.force=1"
+    return "cpuidle-haltpoll is not loaded: modprobe cpuidle_haltpoll force=1 (arm64 has no hint)"
+
+
 def why_no_driver(scan: Scan) -> str | None:
     """Return why no cpuidle driver is bound, None if the files do not show it."""
     override = facts.idle_override(scan)
@@ -49,7 +98,7 @@ def why_no_driver(scan: Scan) -> str | None:
         return "powersave=off keeps the drivers away"
     if "haltpoll" in scan.cpuidle.available_governors:
         if scan.kernel.arch == "aarch64":
-            return "cpuidle-haltpoll is not loaded: on arm64 it needs cpuidle_haltpoll.force=1"
+            return _no_haltpoll_on_arm64(scan)
         return (
             "cpuidle-haltpoll is not loaded, or the host does not hint that each vCPU has its own "
             "core (cpuidle_haltpoll.force=1 replaces the hint)"

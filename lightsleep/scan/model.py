@@ -216,6 +216,10 @@ class Scan:
     smt_active: bool | None
     cpu_model: str | None
     can_mwait: bool | None
+    stolen_s: float | None
+    """Time that the hypervisor ran something else, of all CPUs since boot."""
+    energy: list[str]
+    """The processor packages whose energy powercap counts."""
     latency_limit_us: int | None
     haltpoll: Haltpoll | None
     kvm: KvmPolling | None

@@ -55,9 +55,8 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     kernel = scan.kernel
     yield from in_short(scan)
     yield "kernel", f"{kernel.release or 'unknown'}, {kernel.arch or 'unknown'}"
-    if scan.cpu_model or scan.hypervisor:
-        guest = f"guest (hypervisor: {scan.hypervisor})" if scan.hypervisor else ""
-        yield "machine", ", ".join(part for part in (scan.cpu_model, guest) if part)
+    guest = f"guest (hypervisor: {scan.hypervisor})" if scan.hypervisor else "no hypervisor seen"
+    yield "machine", f"{scan.cpu_model or 'unknown'}, {guest}"
     if kernel.options:
         options = (
             name if value is None else f"{name}={value}" for name, value in kernel.options.items()
@@ -67,8 +66,13 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     if scan.clocksource.current:
         yield "clocksource", scan.clocksource.current
     yield from _cpuidle(scan)
-    if wakeup := explain.wakeup(scan):
-        yield "wakeup", wakeup
+    yield "halt", explain.halt(scan)
+    yield "wakeup", explain.wakeup(scan) or "unknown"
+    if scan.stolen_s is not None and scan.hypervisor:
+        share = _share(int(scan.stolen_s * 1e6), scan.kernel.uptime_s, len(scan.cpus) or 1)
+        yield "stolen", f"{scan.stolen_s:,.1f} s since boot ({share})"
+    if scan.energy:
+        yield "energy", f"counted for {', '.join(scan.energy)}; only root may read it"
     if scan.latency_limit_us is not None:
         yield "latency limit", f"{scan.latency_limit_us} us (/dev/cpu_dma_latency)"
 
@@ -94,7 +98,6 @@ def _cpuidle(scan: Scan) -> Iterator[tuple[str, str]]:
     else:
         why = explain.why_no_driver(scan)
         yield "driver", "none" + (f": {why}" if why else "")
-        yield "idle", explain.default_idle(scan)
     if cpuidle.governor:
         others = [name for name in cpuidle.available_governors if name != cpuidle.governor]
         yield "governor", cpuidle.governor + (f" (also: {', '.join(others)})" if others else "")

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Counters of the whole machine, read before and after a run of the command."""
 
-import os
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep import interrupts
-from lightsleep.scan.collect import INTERRUPTS, collect
+from lightsleep.scan.collect import IDLE, INTERRUPTS, POWERCAP, collect, cpu_seconds
 from lightsleep.scan.tree import Tree
-
-POWERCAP = "sys/class/powercap"
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,9 @@ def read(root: Path) -> Reading:
             if state.usage is not None and state.time_us is not None
         },
         ipis=_ipis(tree),
-        stolen_s=_spent_s(tree, (8,)),
-        energy=_energy(tree),
-        idle_s=_spent_s(tree, (4, 5)),
+        stolen_s=scan.stolen_s,
+        energy=_energy(tree, scan.energy),
+        idle_s=cpu_seconds(tree, IDLE),
     )
 
 
@@ -75,21 +70,12 @@ def _ipis(tree: Tree) -> int | None:
     return sum(map(sum, found)) if found else None
 
 
-def _spent_s(tree: Tree, columns: Sequence[int]) -> float | None:
-    """Return the sum of columns of /proc/stat, of all CPUs together."""
-    words = (tree.text("proc/stat") or "").partition("\n")[0].split()
-    if len(words) <= max(columns) or not all(words[column].isdigit() for column in columns):
-        return None
-    return sum(int(words[column]) for column in columns) * TICK_S
-
-
-def _energy(tree: Tree) -> dict[str, Energy]:
-    """Return the counters of packages; those of their parts would count twice."""
+def _energy(tree: Tree, names: Sequence[str]) -> dict[str, Energy]:
+    """Return the counters of packages; only root may read them."""
     found = {}
-    for name in tree.names(POWERCAP):
-        if re.fullmatch(r"[a-z-]+:[0-9]+", name):
-            uj = tree.number(f"{POWERCAP}/{name}/energy_uj")
-            range_uj = tree.number(f"{POWERCAP}/{name}/max_energy_range_uj")
-            if uj is not None and range_uj:
-                found[name] = Energy(uj, range_uj)
+    for name in names:
+        uj = tree.number(f"{POWERCAP}/{name}/energy_uj")
+        range_uj = tree.number(f"{POWERCAP}/{name}/max_energy_range_uj")
+        if uj is not None and range_uj:
+            found[name] = Energy(uj, range_uj)
     return found

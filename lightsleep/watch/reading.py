@@ -20,7 +20,7 @@ from pathlib import Path
 from lightsleep import interrupts
 from lightsleep.errors import LightsleepError
 from lightsleep.interrupts import Kind
-from lightsleep.scan.collect import CPU_DIR, INTERRUPTS, collect
+from lightsleep.scan.collect import CPU_DIR, INTERRUPTS, TICK_S, collect
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Cpu, PollStats, Scan
 from lightsleep.watch.model import CpuCount, Snapshot, States
@@ -30,7 +30,6 @@ SPARE_FILES = 64
 NUMBER = 32
 """No counter has more digits."""
 CHUNK = 1 << 18
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class File:
