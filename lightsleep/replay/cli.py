@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -46,7 +47,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     nargs=-1,
     required=True,
     metavar="RECORDING...",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path),
 )
 @click.option(
     "--policies",
@@ -85,13 +86,15 @@ def replay_command(
     For each policy: how long tasks would have waited for CPUs to wake, how long CPUs would have
     polled, and how much more that is than an optimum that knows the future would pay.
 
+    A RECORDING that is a folder stands for all tables (*.parquet) below it.
+
     A replay cannot know that a task which is woken earlier also answers earlier. Where two tasks
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
     total: Replay | None = None
     costs = []
-    for path in recordings:
+    for path in _files(recordings):
         cost, outcome = _replayed(path, policies, cost_ns, weight)
         costs.append((str(path), cost))
         if total is None:
@@ -103,6 +106,20 @@ def replay_command(
         click.echo(json.dumps(words.to_json(total, costs), indent=1))
     else:
         words.show(terminal.output(), total, costs)
+
+
+def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield recordings, and in place of a folder all tables below it."""
+    for path in recordings:
+        if not path.is_dir():
+            yield path
+            continue
+        tables = sorted(path.rglob(f"*{PARQUET}"))
+        if not tables:
+            raise LightsleepError(
+                f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
+            )
+        yield from tables
 
 
 def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tuple[Costs, Replay]:

@@ -20,6 +20,7 @@ from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.periods.lost import TimeLost, time_lost
+from lightsleep.periods.perfetto import write_perfetto
 from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
 from lightsleep.periods.words import show
 from lightsleep.report import measure_section
@@ -50,24 +51,38 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT)
     metavar="FILE",
     help="Also save the idle periods of a recording, one row each.",
 )
-def report(results: tuple[Path, ...], output: Path, as_json: bool, table: Path | None) -> None:
+@click.option(
+    "--perfetto",
+    "trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save them as a trace for ui.perfetto.dev.",
+)
+def report(
+    results: tuple[Path, ...],
+    output: Path,
+    as_json: bool,
+    table: Path | None,
+    trace: Path | None,
+) -> None:
     """Write one self-contained HTML page that shows one or several files.
 
     RESULT is a comparison, a measurement, or a recording: of lightsleep record, trace-cmd
     (trace.dat), perf (perf.data, perf script), the kernel's trace file, or saved with --parquet.
     What a recording says of time lost waking is printed, too.
     """
-    if table and (len(results) > 1 or not is_recording(results[0])):
-        raise click.UsageError("--parquet saves the idle periods of one recording: name one")
-    for written in (output, table):
+    if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
+        option = "--parquet" if table else "--perfetto"
+        raise click.UsageError(f"{option} saves the idle periods of one recording: name one")
+    for written in (output, table, trace):
         if written and str(written) != "-" and not (as_json and written is output):
             _check_output(written, results)
     if as_json:
-        documents = [{"file": str(path), **_summary(_load(path, table))} for path in results]
+        documents = [{"file": str(path), **_summary(_load(path, table, trace))} for path in results]
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
-    labelled = _labelled(results, table)
+    labelled = _labelled(results, table, trace)
     page = render(labelled)
     if str(output) == "-":
         click.echo(page.encode(), nl=False)  # the page says of itself that it is UTF-8
@@ -76,17 +91,19 @@ def report(results: tuple[Path, ...], output: Path, as_json: bool, table: Path |
     for label, loaded in labelled:
         if isinstance(loaded, TimeLost):
             show(terminal.output(), loaded, label)
-    for file in (output, table):
+    for file in (output, table, trace):
         if file:
             click.echo(f"wrote {file}", err=True)
 
 
-def _load(path: Path, table: Path | None) -> Result:
-    """Load a result of any kind; the rows of a recording are also written to ``table``."""
+def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
+    """Load a result of any kind; a recording's rows are also written to ``table`` and ``trace``."""
     if not is_recording(path):
         return load(path, *FORMATS)
     recording = open_recording(path)
     batches = write_parquet(recording, table) if table else recording.batches
+    if trace:
+        batches = write_perfetto(recording.known, batches, trace)
     with contextlib.closing(watched(recording.known, batches)) as rows:
         return time_lost(recording.known, rows)
 
@@ -106,7 +123,9 @@ def _check_output(output: Path, results: tuple[Path, ...]) -> None:
     check_writable(output)
 
 
-def _labelled(results: tuple[Path, ...], table: Path | None) -> list[tuple[str, Result]]:
+def _labelled(
+    results: tuple[Path, ...], table: Path | None, trace: Path | None
+) -> list[tuple[str, Result]]:
     """Load the results; a file that is named twice is told apart by a number."""
     labelled, seen = [], Counter[Path]()
     for path in results:
@@ -114,5 +133,5 @@ def _labelled(results: tuple[Path, ...], table: Path | None) -> list[tuple[str, 
         label = os.fsencode(path).decode(errors="replace")  # a name may be any bytes
         if seen[path] > 1:
             label += f" ({seen[path]})"
-        labelled.append((label, _load(path, table)))
+        labelled.append((label, _load(path, table, trace)))
     return labelled

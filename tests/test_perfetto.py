@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Perfetto trace of a recording adds up to the figures of its report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lightsleep.report.cli import report
+
+PIPE = Path(__file__).parent / "fixtures" / "record" / "pipe.txt.gz"
+
+
+def slices(path: Path) -> list[tuple[str, str, str, int]]:
+    """Return each slice of a trace: its track, category, name and duration."""
+    pb: Any = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    trace = pb.Trace()
+    trace.ParseFromString(path.read_bytes())
+    tracks = {
+        x.track_descriptor.uuid: x.track_descriptor.name
+        for x in trace.packet
+        if x.HasField("track_descriptor")
+    }
+    found, begun = [], dict[int, Any]()
+    for packet in trace.packet:
+        event = packet.track_event
+        if event.type == pb.TrackEvent.TYPE_SLICE_BEGIN:
+            assert event.track_uuid not in begun, "slices of a track overlap"
+            begun[event.track_uuid] = packet
+        elif event.type == pb.TrackEvent.TYPE_SLICE_END:
+            first = begun.pop(event.track_uuid)
+            said = first.track_event
+            found.append(
+                (
+                    tracks[event.track_uuid],
+                    said.categories[0],
+                    said.name,
+                    packet.timestamp - first.timestamp,
+                )
+            )
+    assert not begun
+    return found
+
+
+def test_totals_are_those_of_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("perfetto")
+    trace = tmp_path / "pipe.pftrace"
+    done = CliRunner().invoke(report, [str(PIPE), "--json", "--perfetto", str(trace)])
+    assert done.exit_code == 0, done.output
+    (figures,) = json.loads(done.stdout)["results"]
+    found = slices(trace)
+    idle_ns, periods, tasks_ns, kinds = (Counter[str]() for _ in range(4))
+    for track, kind, name, length_ns in found:
+        assert track.startswith("CPU ")
+        kinds[kind] += length_ns
+        if kind == "idle":
+            idle_ns[name] += length_ns
+            periods[name] += 1
+        elif kind == "wakeup":
+            tasks_ns[name] += length_ns
+    assert idle_ns == {name: x["total_ns"] for name, x in figures["idle"].items()}
+    assert periods == {name: x["periods"] for name, x in figures["idle"].items()}
+    assert kinds["wakeup"] == figures["all"]["total_ns"] > 0
+    assert kinds["reference"] == figures["reference"]["total_ns"]
+    assert tasks_ns == {x["task"]: x["total_ns"] for x in figures["by_task"]}
+
+
+def test_of_one_recording_only(tmp_path: Path) -> None:
+    files = [str(PIPE), str(PIPE), "--perfetto", str(tmp_path / "x")]
+    done = CliRunner().invoke(report, files)
+    assert done.exit_code == 2
+    assert "--perfetto saves the idle periods of one recording" in " ".join(done.output.split())
