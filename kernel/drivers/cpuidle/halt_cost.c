@@ -29,7 +29,8 @@
  * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
  * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
- * Context: process context, may sleep; takes about 0.3 s. Callers serialise.
+ * Context: process context, may sleep; takes about 0.3 s, and 10 s for each pair at
+ * most. Callers serialise.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
@@ -47,14 +48,14 @@
 #include <linux/string.h>
 #include <linux/tick.h>
 #include <linux/topology.h>
-#include <linux/workqueue.h>
 
 #include "halt_cost.h"
 
 #define HALT_COST_PAIRS		2	/* of CPUs, measured at most */
 #define HALT_COST_BLOCK		8	/* round trips that follow each other */
 #define HALT_COST_TRIES		4	/* per block before giving up */
-#define HALT_COST_TIMEOUT	msecs_to_jiffies(200)
+#define HALT_COST_TIMEOUT	msecs_to_jiffies(200)	/* for an answer */
+#define HALT_COST_PATIENCE	(10UL * HZ)	/* for all that a pair has to tell */
 #define HALT_COST_ALONE_NS	(200 * NSEC_PER_USEC)	/* slept by a thread that is alone */
 
 static const u64 work_ns[HALT_COST_SLEEPS] = {
@@ -67,12 +68,16 @@ static const u64 work_ns[HALT_COST_SLEEPS] = {
  * @cpu: the CPU of @thread
  * @peer: the CPU that measures; the same as @cpu where there is only one
  * @thread: answers on @cpu
+ * @asker: asks and measures on @peer
  * @ask: wakes @thread
  * @answer: wakes the thread that measures
  * @work_ns: how long each side works before it answers; by how much longer than
  *	HALT_COST_ALONE_NS @thread sleeps where it is alone
  * @late_ns: by how much the timer of a thread that is alone was late
- * @quit: @thread is to leave
+ * @measured: @asker is done
+ * @result: 0, or what went wrong
+ * @costs: what it found, by length of sleep
+ * @quit: both threads are to leave
  * @samples: round trips in ns, by way of waiting; lateness, where @thread is alone
  */
 struct probe {
@@ -80,8 +85,12 @@ struct probe {
 	unsigned int cpu;
 	unsigned int peer;
 	struct task_struct *thread;
+	struct task_struct *asker;
 	struct completion ask;
 	struct completion answer;
+	struct completion measured;
+	int result;
+	struct halt_cost costs[HALT_COST_SLEEPS];
 	u64 work_ns;
 	u64 late_ns;
 	bool quit;
@@ -110,7 +119,19 @@ static u64 sleep_on_timer(u64 for_ns)
 	return ktime_get_ns() - ktime_to_ns(due);
 }
 
-static int probe_thread(void *data)
+/* kthread_stop() expects to find the thread. */
+static int await_stop(void)
+{
+	set_current_state(TASK_UNINTERRUPTIBLE);
+	while (!kthread_should_stop()) {
+		schedule();
+		set_current_state(TASK_UNINTERRUPTIBLE);
+	}
+	__set_current_state(TASK_RUNNING);
+	return 0;
+}
+
+static int answer_thread(void *data)
 {
 	struct probe *probe = data;
 
@@ -124,21 +145,15 @@ static int probe_thread(void *data)
 			work_for(probe->work_ns);
 		complete(&probe->answer);
 	}
-
-	/* kthread_stop() expects to find the thread. */
-	set_current_state(TASK_UNINTERRUPTIBLE);
-	while (!kthread_should_stop()) {
-		schedule();
-		set_current_state(TASK_UNINTERRUPTIBLE);
-	}
-	__set_current_state(TASK_RUNNING);
-	return 0;
+	return await_stop();
 }
 
 static int round_trip(struct probe *probe, u32 *sample_ns)
 {
 	u64 start_ns = ktime_get_ns();
 
+	if (READ_ONCE(probe->quit))
+		return -ETIMEDOUT;
 	complete(&probe->ask);
 	if (!wait_for_completion_timeout(&probe->answer, HALT_COST_TIMEOUT))
 		return -ETIMEDOUT;
@@ -190,10 +205,8 @@ static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HA
 	return -EAGAIN;
 }
 
-/* Runs on the peer. */
-static long measure_blocks(void *data)
+static int measure_blocks(struct probe *probe)
 {
-	struct probe *probe = data;
 	int n, ret;
 
 	for (n = 0; n < WAKE_COST_SAMPLES; n += HALT_COST_BLOCK) {
@@ -223,12 +236,46 @@ static void evaluate(struct probe *probe, struct halt_cost *cost)
 	cost->worst_ns = (max(halted[WAKE_COST_SAMPLES * 9 / 10], median_ns) - median_ns) / wakeups;
 }
 
+static int ask_thread(void *data)
+{
+	struct probe *probe = data;
+	int n, ret = 0;
+
+	for (n = 0; n < HALT_COST_SLEEPS && !ret; n++) {
+		probe->work_ns = work_ns[n];
+		ret = measure_blocks(probe);
+		if (!ret)
+			evaluate(probe, &probe->costs[n]);
+	}
+	probe->result = ret;
+	complete(&probe->measured);
+	return await_stop();
+}
+
+static struct task_struct *start_bound(int (*run)(void *), struct probe *probe, unsigned int cpu)
+{
+	struct task_struct *thread = kthread_create(run, probe, "halt_cost/%u", cpu);
+
+	if (!IS_ERR(thread)) {
+		kthread_bind(thread, cpu);
+		wake_up_process(thread);
+	}
+	return thread;
+}
+
+/* Wherever the thread can run: the CPU that it is bound to may have no time for it. */
+static void stop_anywhere(struct task_struct *thread)
+{
+	set_cpus_allowed_ptr(thread, cpu_possible_mask);
+	kthread_stop(thread);
+}
+
 /* Holds the hotplug lock, by way of its caller. */
 static int measure_pair(const struct halt_cost_ops *ops, unsigned int peer, unsigned int cpu,
 			struct halt_cost costs[HALT_COST_SLEEPS])
 {
 	struct probe *probe;
-	int n, ret = 0;
+	int ret;
 
 	probe = kzalloc(sizeof(*probe), GFP_KERNEL);
 	if (!probe)
@@ -238,28 +285,32 @@ static int measure_pair(const struct halt_cost_ops *ops, unsigned int peer, unsi
 	probe->peer = peer;
 	init_completion(&probe->ask);
 	init_completion(&probe->answer);
-	probe->thread = kthread_create(probe_thread, probe, "halt_cost/%u", cpu);
+	init_completion(&probe->measured);
+	probe->thread = start_bound(answer_thread, probe, cpu);
 	if (IS_ERR(probe->thread)) {
 		ret = PTR_ERR(probe->thread);
 		goto out_free;
 	}
-	kthread_bind(probe->thread, cpu);
-	wake_up_process(probe->thread);
-
-	for (n = 0; n < HALT_COST_SLEEPS && !ret; n++) {
-		probe->work_ns = work_ns[n];
-		ret = work_on_cpu(peer, measure_blocks, probe);
-		if (!ret)
-			evaluate(probe, &costs[n]);
+	probe->asker = start_bound(ask_thread, probe, peer);
+	if (IS_ERR(probe->asker)) {
+		ret = PTR_ERR(probe->asker);
+		goto out_thread;
 	}
+
+	if (wait_for_completion_timeout(&probe->measured, HALT_COST_PATIENCE)) {
+		ret = probe->result;
+		memcpy(costs, probe->costs, sizeof(probe->costs));
+	} else {
+		ret = -ETIMEDOUT;
+	}
+	WRITE_ONCE(probe->quit, true);
+	stop_anywhere(probe->asker);
+out_thread:
+	WRITE_ONCE(probe->quit, true);
+	complete(&probe->ask);
+	stop_anywhere(probe->thread);
 	ops->force(cpu, WAIT_FREE);
 	ops->force(peer, WAIT_FREE);
-
-	/* Wherever it can run: the CPU that it is bound to may have no time for it. */
-	WRITE_ONCE(probe->quit, true);
-	set_cpus_allowed_ptr(probe->thread, cpu_possible_mask);
-	complete(&probe->ask);
-	kthread_stop(probe->thread);
 out_free:
 	kfree(probe);
 	return ret;
@@ -333,10 +384,8 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
  * @ops: the idle driver, which must be running on all online CPUs
  * @costs: on success, set to the results by length of sleep, shortest first
  *
- * Waits for a CPU that wakes others for as long as it has no time to do so.
- *
  * Return: 0, -EAGAIN if no CPU waited as it was told for long enough, -ETIMEDOUT if one
- * was too busy to run the thread that answers, or another negative error.
+ * was too busy to run its thread, or another negative error.
  */
 int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS])
 {

@@ -350,9 +350,13 @@ static void calibrate_and_schedule(void)
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }
 
+/* A measurement polls. In MODE_OFF the one at load is the only one. */
 static void calibrate_again(struct work_struct *work)
 {
-	calibrate_and_schedule();
+	if (lightsleep_mode() == MODE_OFF)
+		schedule_delayed_work(&calibrate_work, round_jiffies_relative(calibrate_wait));
+	else
+		calibrate_and_schedule();
 }
 
 /* debugfs: what the last measurement found, by length of sleep. */
