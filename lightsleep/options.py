@@ -2,6 +2,7 @@
 """Options that several verbs have."""
 
 import re
+from pathlib import Path
 
 import click
 
@@ -35,4 +36,24 @@ def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -
 
 cpus_option = click.option(
     "-c", "--cpus", callback=_cpus, metavar="LIST", help="Use only these CPUs, for example 0-3,8."
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
+)
+
+module_option = click.option(
+    "--module",
+    "module_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE.ko",
+    help="Load this file instead of the installed module.",
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also save the result, for lightsleep report.",
 )

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tables that lose nothing, however narrow the terminal, and in files and pipes least of all."""
+"""What the terminal shows: tables that lose nothing, however narrow it is, and progress."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 UNLIMITED = 1_000_000
@@ -37,3 +40,28 @@ def whole(table: Table, *wrap: str) -> Table:
         else:
             column.min_width = max(map(cell_len, words + cells), default=0)
     return table
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show on stderr, if that is a terminal, what runs, how much is done, and how much there is.
+
+    The bar is drawn when it is told, so no thread of ours wakes a CPU that is being measured.
+    """
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        auto_refresh=False,
+        transient=True,
+        speed_estimate_period=3600,
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+        yield tell

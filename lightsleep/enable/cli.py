@@ -12,6 +12,7 @@ from lightsleep.enable import change
 from lightsleep.enable import status as state
 from lightsleep.enable.render import render
 from lightsleep.errors import LightsleepError
+from lightsleep.options import json_option, module_option
 from lightsleep.settings import catalogue, loan
 from lightsleep.sources import KERNEL
 
@@ -43,14 +44,8 @@ def module_beside_sources(root: Path) -> Path | None:
     show_default="--now",
     help="--later: only from the next boot on; needs --persist.",
 )
-@click.option(
-    "--module",
-    "module_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE.ko",
-    help="Load this file instead of the installed module.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@module_option
+@json_option
 def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_json: bool) -> None:
     """Make an idle setting the machine's own, until the next boot or for good.
 
@@ -73,7 +68,7 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def disable(as_json: bool) -> None:
     """Undo lightsleep enable, to the last file.
 
@@ -86,7 +81,7 @@ def disable(as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def status(as_json: bool) -> None:
     """Show whether lightsleep is active here, and whether it pays.
 

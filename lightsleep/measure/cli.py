@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import terminal
 from lightsleep.errors import LightsleepError
@@ -27,7 +25,7 @@ from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Tally
 from lightsleep.measure.run import measure as take
-from lightsleep.options import cpus_option
+from lightsleep.options import cpus_option, json_option, output_option
 from lightsleep.settings import loan
 
 ROOT = Path("/")
@@ -82,16 +80,8 @@ Mode = Literal["auto", "module", "userspace"]
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Repeat the order of an earlier measurement."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead of the table."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also save the result as JSON, for lightsleep report.",
-)
+@json_option
+@output_option
 @click.option(
     "--csv",
     "table",
@@ -199,24 +189,7 @@ def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backe
 def _measure(
     here: machine.Machine, cells: list[plan.Cell], wish: plan.Wish, backend: Backend, seed: int
 ) -> tuple[list[Tally], list[str]]:
-    # No thread of ours may wake up meanwhile: the bar is drawn between batches.
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        auto_refresh=False,
-        transient=True,
-        speed_estimate_period=3600,
-    )
-    with bar, loan.borrow(ROOT, "measure") as borrowed:
-        task = bar.add_task("", total=None)
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total, refresh=True)
-
+    with terminal.progress() as progress, loan.borrow(ROOT, "measure") as borrowed:
         tallies, notes = take(
             here, cells, wish.samples, backend, borrowed, random.Random(seed), ROOT, progress
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lightsleep.options import cpus_option
+from lightsleep.options import cpus_option, json_option
 from lightsleep.scan import explain
 from lightsleep.scan.collect import collect
 from lightsleep.scan.lint import lint
@@ -40,9 +40,7 @@ def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
     is_flag=True,
     help="Also show counters per CPU, and which files could not be used.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead of the page."
-)
+@json_option
 @click.option(
     "--root",
     type=click.Path(path_type=Path),

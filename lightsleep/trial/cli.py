@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import terminal
 from lightsleep.compare.analysis import control_failed
@@ -22,7 +20,7 @@ from lightsleep.enable.cli import module_beside_sources, need_root
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
-from lightsleep.options import seconds
+from lightsleep.options import json_option, module_option, output_option, seconds
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, loan
 from lightsleep.trial import metrics, run, switchback, verdict
@@ -98,22 +96,10 @@ class Subject:
     help="Also run as-is a second time in each round, which must show no difference.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Repeat an order of runs.")
-@click.option(
-    "--module",
-    "module_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE.ko",
-    help="Load this file instead of the installed module.",
-)
+@module_option
 @click.option("--enable", "keep", is_flag=True, help="Enable the winner until the next boot.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also save the result, for lightsleep report.",
-)
+@json_option
+@output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def try_settings(
     settings: tuple[str, ...],
@@ -216,23 +202,7 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
 
 
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        auto_refresh=False,  # no thread of ours wakes a CPU meanwhile
-        transient=True,
-        speed_estimate_period=3600,
-    )
-    with bar, loan.borrow(ROOT, "try") as borrowed:
-        task = bar.add_task("", total=None)
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total, refresh=True)
-
+    with terminal.progress() as progress, loan.borrow(ROOT, "try") as borrowed:
         trial = run.run(
             arms, what.rounds, what.sample, borrowed, ROOT, random.Random(seed), progress
         )
