@@ -396,6 +396,30 @@ def test_a_real_recording(tmp_path: Path) -> None:
     assert "closed loops" in shown
 
 
+def test_the_page_shows_time_polled_against_time_waited(tmp_path: Path) -> None:
+    page = tmp_path / "replay.html"
+    policies = "stock,haltpoll,fixed:100us,fixed:1ms"
+    found = json.loads(run(PIPE, "--policies", policies, "-o", page, "--json").stdout)
+    points = {
+        x["policy"]: (x["as_recorded"]["polled_ns"], x["as_recorded"]["waited_ns"])
+        for x in found["policies"]
+    }
+    front = {x["policy"] for x in found["policies"] if x["on_pareto_front"]}
+    assert STOCK in front  # nobody polls less
+    assert OPTIMUM not in front
+    for name in set(points) - front - {OPTIMUM}:
+        assert any(
+            points[x][0] <= points[name][0] and points[x][1] <= points[name][1] for x in front
+        )
+    html = page.read_text()
+    assert found["recommendation"] in html
+    assert html.count("<svg") == 1
+    for name in points:
+        assert f'<th scope="row">{name}</th>' in html
+        assert f">{name}</text>" in html
+    assert run(PIPE, "-o", PIPE).exit_code == 1
+
+
 def test_more_processes_give_the_same(tmp_path: Path) -> None:
     table = tmp_path / "pipe.parquet"
     for _ in write_parquet(open_recording(PIPE), table):

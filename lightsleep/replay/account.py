@@ -91,6 +91,10 @@ class Outcome:
         """Return an outcome without any stays, in which waiting counts ``weight`` times."""
         return cls(name, Account(weight), Account(weight))
 
+    def ends(self) -> tuple[Account, Account]:
+        """Return both ends of the bracket."""
+        return self.recorded, self.earliest
+
     def merge(self, other: Outcome) -> None:
         """Add the outcome of another recording."""
         self.recorded.tally.merge(other.recorded.tally)

@@ -14,6 +14,7 @@ import click
 from lightsleep import terminal
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
+from lightsleep.files import check_writable, same, write_text
 from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
@@ -73,12 +74,20 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     show_default=True,
     help="How many ns of CPU time one ns of waiting is worth.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a page (HTML) with a plot of CPU time against waiting.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def replay_command(
     recordings: tuple[Path, ...],
     policies: str,
     cost_ns: int | None,
     weight: int,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """What other polling policies would have made of recorded idle periods.
@@ -92,6 +101,10 @@ def replay_command(
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
+    if output:
+        if any(same(output, path) for path in recordings):
+            raise LightsleepError(f"{output} is a recording: name another file with -o")
+        check_writable(output)
     total: Replay | None = None
     costs = []
     for path in _files(recordings):
@@ -102,6 +115,12 @@ def replay_command(
         else:
             total.merge(outcome)
     assert total
+    if output:
+        from lightsleep.report.page import page  # needs matplotlib
+        from lightsleep.report.replay_section import section
+
+        write_text(output, page([section("r1", total, costs)]))
+        click.echo(f"wrote {output}", err=True)
     if as_json:
         click.echo(json.dumps(words.to_json(total, costs), indent=1))
     else:

@@ -86,18 +86,45 @@ def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in TITLES:
         table.add_column(title, justify="left" if title == "policy" else "right")
-    optimum = replay.outcomes[OPTIMUM]
-    for outcome in replay.outcomes.values():
-        table.add_row(*(Text(cell) for cell in _cells(replay, outcome, optimum)))
+    for row in rows(replay):
+        table.add_row(*(Text(cell) for cell in row))
     console.print(whole(table), crop=False)
-    console.print(
-        f"\nIn {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
-        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
-        f"{_together(replay)}, above the optimum."
-    )
+    console.print(f"\n{explained(replay)}")
     console.print(Text(recommendation(replay), "bold"))
     for note in notes(replay, costs):
         console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def rows(replay: Replay) -> list[tuple[str, ...]]:
+    """Return the figures of each policy, in the order of TITLES."""
+    optimum = replay.outcomes[OPTIMUM]
+    return [_cells(replay, outcome, optimum) for outcome in replay.outcomes.values()]
+
+
+def explained(replay: Replay) -> str:
+    """Return what the figures are of."""
+    return (
+        f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
+        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
+        f"{_together(replay)}, above the optimum."
+    )
+
+
+def front(replay: Replay) -> set[str]:
+    """Return the policies than which no other both polls less and makes tasks wait less."""
+    points = {
+        name: (x.recorded.polled_ns, x.recorded.waits.total_ns)
+        for name, x in replay.outcomes.items()
+        if name != OPTIMUM
+    }
+    return {
+        name
+        for name, mine in points.items()
+        if not any(
+            other != mine and other[0] <= mine[0] and other[1] <= mine[1]
+            for other in points.values()
+        )
+    }
 
 
 def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...]:
@@ -172,6 +199,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "policy": name,
                 "as_recorded": outcome.recorded.to_json(),
                 "peers_for_free": outcome.earliest.to_json(),
+                "on_pareto_front": name in front(replay),
                 "regret_ns": outcome.recorded.paid_ns - optimum.recorded.paid_ns,
                 "gain_ns": vars(gain(outcome, stock)),
             }

@@ -18,11 +18,17 @@ from lightsleep.report import compare_section, measure_section, measure_words, r
 from lightsleep.report.compare_section import CompareSection
 from lightsleep.report.measure_section import MeasureSection
 from lightsleep.report.recording_section import RecordingSection
+from lightsleep.report.replay_section import ReplaySection
 
 Result = CompareResult | MeasureResult | TimeLost
-Section = CompareSection | MeasureSection | RecordingSection
+Section = CompareSection | MeasureSection | RecordingSection | ReplaySection
 
-PLURAL = {"compare": "comparisons", "measure": "measurements", "recording": "recordings"}
+PLURAL = {
+    "compare": "comparisons",
+    "measure": "measurements",
+    "recording": "recordings",
+    "replay": "replays",
+}
 
 # What the templates name beside the sections.
 NAMES: dict[str, Any] = {
@@ -37,6 +43,11 @@ NAMES: dict[str, Any] = {
 
 def render(results: Sequence[tuple[str, Result]]) -> str:
     """Return the page for results, each labelled (usually with the name of its file)."""
+    return page([_section(f"r{number}", *labelled) for number, labelled in enumerate(results, 1)])
+
+
+def page(sections: Sequence[Section]) -> str:
+    """Return the page for sections."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lightsleep.report", "."),
         autoescape=True,
@@ -45,7 +56,6 @@ def render(results: Sequence[tuple[str, Result]]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"tied": compare_section.tied}
-    sections = [_section(f"r{number}", *labelled) for number, labelled in enumerate(results, 1)]
     return environment.get_template("page.html.j2").render(
         sections=sections, title=_title(sections), **NAMES
     )
