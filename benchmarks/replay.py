@@ -23,6 +23,7 @@ import click
 import numpy as np
 import pyarrow as pa
 
+from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import CAUSES, COLUMNS, Known
@@ -30,12 +31,15 @@ from lightsleep.periods.source import ROWS
 from lightsleep.replay.account import replay
 from lightsleep.replay.demand import BLOCKS, Costs
 from lightsleep.replay.engine import engine
-from lightsleep.replay.governed import Governor
+from lightsleep.replay.governed import Advertised, Governor, GovernorRunner
 from lightsleep.replay.policies import parse
 from lightsleep.replay.tally import Stays, Tally
 
 CPUS = 4
 POLICIES = "fixed:100us,haltpoll,lightsleep"
+GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.2", "teo@6.12+promote")
+STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (False,) * 3)
+STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
 BYTES = 8 + 8 + 2 + 1 + 1
 """What struct stays has of each period."""
@@ -111,6 +115,15 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
         assert not isinstance(make, Governor)
         runner = runs.runner(make(160_000))
         found[name] = timed(lambda runner=runner: runner.run(stays, 4, Tally()), count)  # type: ignore[misc]
+    for name in GOVERNORS:
+        governor = Governor.named(name)
+        assert governor
+        try:
+            governed = GovernorRunner(governor.cpu(STATES), STATE_COSTS_NS, STATES)
+        except LightsleepError as error:
+            click.echo(f"{name} is left out: {error.message}", err=True)
+            continue
+        found[name] = timed(lambda governed=governed: governed.run(stays, 4, Tally()), count)  # type: ignore[misc]
     found["optimum"] = timed(lambda: runs.optimum(stays, 4, Tally()), count)
     return found
 
