@@ -19,6 +19,8 @@ LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squas
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
 	device-tree-compiler acpica-tools trace-cmd linux-perf
 BENCH_PACKAGES := gcc libc6-dev valgrind
+DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git help2man python3 \
+	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools
 
 OUT := out
 ARCH := x86_64
@@ -32,7 +34,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo kernel series test check check-quick check-more lint results bench false-alarms bench-policy bench-replay man clean clean-cache
+.PHONY: help demo deb kernel series test check check-quick check-more lint results bench false-alarms bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -80,6 +82,16 @@ series: ## write our patches as mails for git am: BASE=6.12 TOPIC=softirq (defau
 	$(call environment,lab)
 	$(LIGHTSLEEP) lab series $(BASE) $(if $(filter file,$(origin OUT)),$(OUT)/series-$(BASE),$(OUT)) \
 		$(addprefix --topic ,$(TOPIC))
+
+deb: ## build the Debian packages in out/deb: the command; the driver and the test modules, by DKMS
+	$(call packages,$(DEB_PACKAGES))
+	@rm -rf $(OUT)/deb
+	/usr/bin/python3 scripts/debian_source.py $(OUT)/deb/source
+	@# Debian's Python, whatever else is on the PATH.
+	cd $(OUT)/deb/source && PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+		dpkg-buildpackage --build=binary --no-sign > ../build.log 2>&1 || { tail -n 30 ../build.log; exit 1; }
+	@rm -rf $(OUT)/deb/source
+	@ls $(OUT)/deb/*.deb
 
 lint:
 	$(call packages,python3 python3-venv $(CHECK_PACKAGES))

@@ -66,6 +66,9 @@ VERBS = {
     ),
 }
 
+DEBIAN = ("cffi", "jinja2", "jsonschema", "matplotlib", "numpy")
+"""The packages that verbs import, and that Debian has, too; it has neither pyarrow nor qemu.qmp."""
+
 
 def _stdout_fails(text: str = "") -> bool:
     """Return whether standard output fails to take ``text`` or what it still holds."""
@@ -106,9 +109,10 @@ def _packages_named() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in ("", "lightsleep", *sys.stdlib_module_names):
             raise
+        apt = f"apt install python3-{package} (Debian, Ubuntu), or " if package in DEBIAN else ""
         raise LightsleepError(
-            f"this command needs the Python package {package}, which is not installed: run "
-            "pip install 'lightsleep[lab]'"
+            f"this command needs the Python package {package}, which is not installed: {apt}"
+            "pip install '.[lab]' in lightsleep's source tree, into a virtual environment"
         ) from error
 
 

@@ -50,7 +50,7 @@ def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
     headers = kernel.headers.format(debian=ARCHES["x86_64"].debian)
     copy = tmp_path / "kernel"
     for file in KERNEL.rglob("*"):
-        if file.is_file() and (is_source(file) or file.suffix == ".conf"):
+        if file.is_file() and (is_source(file) or file.name.startswith("dkms")):
             (copy / file.relative_to(KERNEL)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy / file.relative_to(KERNEL))
     (tmp_path / "steps").write_text(STEPS)
@@ -71,14 +71,29 @@ def built(conf: str) -> set[str]:
     return set(re.findall(r'BUILT_MODULE_NAME\[\d+\]="(\w+)"', text))
 
 
-def test_the_versions_agree() -> None:
-    text = (KERNEL / "dkms.conf").read_text()
+EACH = pytest.mark.parametrize("conf", ["dkms.conf", "dkms-test.conf"])
+
+
+@EACH
+def test_the_versions_agree(conf: str) -> None:
+    text = (KERNEL / conf).read_text()
     assert f'PACKAGE_VERSION="{lightsleep.__version__}"' in text
+
+
+def test_old_and_new_dkms_skip_the_same_kernels() -> None:
+    text = (KERNEL / "dkms-kernels.sh").read_text()
+    given = dict(re.findall(r'(?m)^BUILD_EXCLUSIVE_(KERNEL\w*)="(.*)"$', text))
+    first, last = (tuple(map(int, given[f"KERNEL_{x}"].split("."))) for x in ("MIN", "MAX"))
+    releases = {(x, y): f"{x}.{y}" for x in (4, 5, 6, 7, 8, 61) for y in range(20)}
+    by_pattern = {x for x, text in releases.items() if re.search(given["KERNEL"], f"{text}.9-rt")}
+    assert by_pattern == {x for x in releases if first <= x <= last}
+    assert by_pattern >= {(6, 1), (6, 12), (7, 2), (7, 3)}
+    assert not by_pattern & {(5, 10), (7, 4), (61, 2)}
 
 
 def test_users_get_what_they_run_and_developers_their_tools() -> None:
     assert built("dkms.conf") == {"cpuidle_lightsleep", "virtio_poll_source"}
-    assert built("dkms-tools.conf") == {"test_cpuidle_latency", "cpuidle_synthetic"}
+    assert built("dkms-test.conf") == {"test_cpuidle_latency", "cpuidle_synthetic"}
     kbuild = (KERNEL / "Kbuild").read_text()
-    for module in built("dkms.conf") | built("dkms-tools.conf"):
+    for module in built("dkms.conf") | built("dkms-test.conf"):
         assert f" += {module}.o\n" in kbuild

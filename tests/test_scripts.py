@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The scripts: what `make man` writes."""
+"""The scripts: what `make man` and `make deb` write."""
 
+import os
 import re
+import runpy
 import subprocess
 import sys
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
+from lightsleep import __version__
 from lightsleep.cli import VERBS
 from lightsleep.lab.cli import lab
 
@@ -21,3 +26,36 @@ def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
     for page in pages.values():
         (name,) = re.findall(r"^\.SH NAME\n(.*)$", page, re.MULTILINE)
         assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)
+
+
+debian_source = runpy.run_path(str(SCRIPTS / "debian_source.py"))
+BEFORE, AFTER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_a_later_state_of_the_tree_is_a_higher_version() -> None:
+    version = debian_source["version"]
+    rising = [
+        version("0.1.0", False, 99, "ffffffff", None),
+        version("0.1.0", False, 99, "ffffffff", BEFORE),
+        version("0.1.0", False, 99, "ffffffff", AFTER),
+        version("0.1.0", False, 100, "aaaaaaaa", None),
+        version("0.1.0", True, 100, "aaaaaaaa", None),
+        version("0.1.0", True, 100, "aaaaaaaa", BEFORE),
+        version("0.1.1", False, 101, "00000000", None),
+    ]
+    for older, newer in pairwise(rising):
+        subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
+
+
+def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> None:
+    argv = [sys.executable, SCRIPTS / "debian_source.py", tmp_path]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    assert (tmp_path / "debian/changelog").read_text().startswith(f"lightsleep ({said}) ")
+    assert (tmp_path / "lightsleep/kernel/Kbuild").exists()
+    assert os.access(tmp_path / "debian/rules", os.X_OK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_next_release_is_the_same_everywhere() -> None:
+    changelog = (SCRIPTS.parent / "debian/changelog").read_text()
+    assert changelog.startswith(f"lightsleep ({__version__}) ")

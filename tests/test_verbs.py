@@ -41,7 +41,8 @@ def test_without_the_lab_extra(blocked: str, arguments: list[str]) -> None:
     assert done.returncode == 1
     said = " ".join(done.stderr.split())
     assert "is not installed" in said
-    assert "pip install 'lightsleep[lab]'" in said
+    assert "pip install '.[lab]'" in said
+    assert ("apt install" in said) == (blocked != "qemu")
 
 
 def test_a_result_is_not_read_without_what_checks_it(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Root file systems of Debian to build and install packages in, kept in the lab's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightsleep.lab import cache, host
+from lightsleep.lab.roots import sources
+
+RUN = ("dkms", "kmod", "linux-headers-cloud-amd64", "make", "python3-click", "python3-rich")
+"""What our packages depend on."""
+
+BUILD = (
+    *("build-essential", "debhelper", "dh-dkms", "dh-python", "fakeroot", "help2man", "lintian"),
+    *("pybuild-plugin-pyproject", "python3-all", "python3-setuptools"),
+)
+"""What building and checking them needs."""
+
+TUTORIAL = ("redis-server", "redis-tools", "systemd")
+"""What the tutorial puts load on, and what loads modules at boot."""
+
+PACKAGES = {"bookworm": (*RUN, *BUILD), "trixie": (*RUN, *TUTORIAL)}
+"""Suite -> what is installed there. Our packages are built in the older one, and tried in both."""
+
+ENVIRONMENT = (
+    *("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"),
+    "DEBIAN_FRONTEND=noninteractive",
+)
+
+
+class Root:
+    """A root file system to write to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, command: str, timeout_s: float = 600) -> str:
+        """Run a shell command inside. Raises LightsleepError with what it printed if it fails."""
+        argv = [*ENVIRONMENT, "sh", "-ec", command]
+        inside = host.contained(argv, "--bind", str(self.path), "/")
+        return host.run(inside, command.strip().splitlines()[0], timeout_s)
+
+    def snapshot(self) -> dict[str, str]:
+        """Return what each file, link and folder is, but for package lists, logs and caches."""
+        found = {}
+        passed = ("var/lib/dpkg", "var/log", "var/cache", "var/lib/apt", "root", "proc", "dev")
+        for folder, _, names in os.walk(self.path):
+            here = Path(folder).relative_to(self.path)
+            if str(here).startswith(passed) or str(here) == "tmp":
+                continue
+            found[f"{here}/"] = ""
+            for name in names:
+                file = Path(folder, name)
+                found[str(here / name)] = content(file)
+        return found
+
+
+def content(file: Path) -> str:
+    """Return what tells a file from another: its target, or its mode and digest."""
+    if file.is_symlink():
+        return str(file.readlink())
+    if not file.is_file():
+        return "special"
+    return f"{file.stat().st_mode:o} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+
+
+def cached(suite: str) -> Path:
+    """Return the root of a suite. The first time, this takes two minutes and up to 1.2 GB."""
+    packages = PACKAGES[suite]
+
+    def build(scratch: Path) -> None:
+        include = f"--include={','.join(packages)}"
+        tree = scratch / "tree"
+        mmdebstrap = ["mmdebstrap", "--mode=root", "--variant=apt", "--format=directory", include]
+        mmdebstrap.append("--dpkgopt=force-unsafe-io")
+        host.need("mmdebstrap")
+        argv = [*mmdebstrap, suite, str(tree), *sources(suite, suite)]
+        host.run(argv, f"installing {suite}", timeout_s=1800)
+
+    key = cache.digest(repr(packages))
+    return cache.entry(f"packaging-{suite}-{key}", build, needs_mb=2000) / "tree"
+
+
+@contextlib.contextmanager
+def root(suite: str, folder: Path) -> Iterator[Root]:
+    """Hand out a copy of a suite's root, below ``folder``, and remove it at the end."""
+    copy = folder / suite
+    try:
+        host.run(["cp", "-a", "--reflink=auto", cached(suite), copy], f"copying {suite}")
+        yield Root(copy)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
