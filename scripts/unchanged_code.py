@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lightsleep.lab import build, cache
+from lightsleep import cache
+from lightsleep.lab import build
 from lightsleep.lab.config import ARCHES, lookup
 
 

@@ -3,7 +3,8 @@
 
 from pathlib import Path
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.source import kernel_source
 
 STYLE_TOOLS = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")

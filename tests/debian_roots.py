@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.roots import sources
 
 RUN = ("dkms", "kmod", "linux-headers-cloud-amd64", "make", "python3-click", "python3-rich")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightsleep.lab import cache
+from lightsleep import cache
 
 PACKAGE = "prometheus"
 

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightsleep.governors import build
-from lightsleep.governors.follow import follow
 from lightsleep.lab.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.demand import costs_of
+from lightsleep.replay.follow import follow
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK, parse
 

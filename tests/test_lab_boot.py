@@ -17,8 +17,9 @@ import pytest
 from checkers import CHECK_TOOLS
 from kernels import seldom
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, guest, roots
+from lightsleep.lab import guest, roots
 from lightsleep.lab.agent import CommandTimeout
 from lightsleep.lab.config import ARCHES, KERNELS
 from lightsleep.lab.guest import Guest, GuestFailed, boot

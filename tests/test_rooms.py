@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which room of the package uses which: order, units and compare know nothing of those above."""
+"""Which room of the package uses which: imports lead down, so there is no cycle between rooms."""
 
 from __future__ import annotations
 
@@ -13,13 +13,32 @@ import lightsleep
 
 PACKAGE = Path(lightsleep.__file__).parent
 
-# A room, and all that it may import of the package.
-ROOMS = {
-    "order": set[str](),
-    "units": set[str](),
-    "compare": {"compare", "document", "errors", "files", "order", "units"},
-    "document": {"errors"},
-}
+# From the bottom up. A room is a folder or a file at the top of the package. It may import from
+# the layers below its own, and from itself. A verb, which is the cli.py of a room, belongs to cli.
+LAYERS = (
+    {"errors", "order", "units"},
+    {"cache", "cpulist", "document", "files", "interrupts", "sources", "terminal"},
+    {"compare", "options", "policy"},
+    {"governors", "scan"},
+    {"lab", "settings", "watch"},
+    {"enable", "measure"},
+    {"record", "trial"},
+    {"periods"},
+    {"replay"},
+    {"report"},
+    {"cli"},
+    {"__main__"},
+)
+LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+
+
+def rooms() -> Iterator[str]:
+    """Yield every room there is."""
+    for path in PACKAGE.iterdir():
+        if path.suffix == ".py" and path.stem != "__init__":
+            yield path.stem
+        elif (path / "__init__.py").exists():
+            yield path.name
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -32,14 +51,21 @@ def imported(path: Path) -> Iterator[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             package, _, inside = name.partition(".")
-            if package == "lightsleep":
-                yield inside.partition(".")[0]
+            room, _, module = inside.partition(".")
+            if package == "lightsleep" and room in LAYER:
+                yield "cli" if module.partition(".")[0] == "cli" else room
 
 
-@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_its_layer() -> None:
+    assert sorted(rooms()) == sorted(LAYER)
+
+
+@pytest.mark.parametrize("room", sorted(LAYER))
 def test_a_room_uses_those_below_it_only(room: str) -> None:
-    folder, single = PACKAGE / room, PACKAGE / f"{room}.py"
-    files = sorted(folder.glob("**/*.py")) if folder.is_dir() else [single]
+    files = sorted((PACKAGE / room).glob("**/*.py")) + list(PACKAGE.glob(f"{room}.py"))
+    verbs = set(PACKAGE.glob("*/cli.py"))
+    files = [*files, *verbs] if room == "cli" else [path for path in files if path not in verbs]
     assert files
-    used = {name for path in files for name in imported(path)}
-    assert used <= ROOMS[room]
+    used = {name for path in files for name in imported(path)} - {room}
+    above = {name for name in used if LAYER[name] >= LAYER[room]}
+    assert not above, f"{room} imports from {', '.join(sorted(above))}: not below it"

@@ -25,8 +25,9 @@ from scan_trees import NAMES, plant, unfold
 
 from lightsleep.measure.machine import read as read_machine
 from lightsleep.scan import explain
-from lightsleep.scan.cli import document, scan
+from lightsleep.scan.cli import scan
 from lightsleep.scan.collect import collect, cpu_model, idle_options
+from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree

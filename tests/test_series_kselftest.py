@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from intree import copy
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.guest import Machine, boot

@@ -20,8 +20,8 @@ from typing import Any
 
 import cffi
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache
 from lightsleep.policy.binding import KERNEL
 
 HERE = Path(__file__).parent

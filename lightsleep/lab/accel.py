@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, emulator
+from lightsleep.lab import emulator
 from lightsleep.lab.config import Arch
 from lightsleep.lab.roots import BootFiles
 

@@ -11,7 +11,8 @@ import platform
 import shutil
 from pathlib import Path
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.config import ARCHES, Arch, lookup
 from lightsleep.lab.initramfs import pack
 from lightsleep.lab.roots import unpack

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host
+from lightsleep.lab import host
 from lightsleep.lab.config import (
     ARCHES,
     BUILD_TOOLS,

@@ -15,8 +15,9 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host, roots
+from lightsleep.lab import host, roots
 from lightsleep.lab.config import ARCHES, Arch, lookup
 
 SUITE = "trixie"

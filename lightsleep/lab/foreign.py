@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError, WrongUsage
-from lightsleep.lab import cache, host
+from lightsleep.lab import host
 from lightsleep.lab.build import FRAGMENTS, settings
 from lightsleep.lab.config import NEEDED_OPTIONS, Arch
 from lightsleep.lab.machine import ForeignKernel

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import lightsleep
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host
+from lightsleep.lab import host
 from lightsleep.lab.config import DRIVERS, USEFUL_DRIVERS
 from lightsleep.lab.roots import BootFiles, GuestRoot
 from lightsleep.sources import KERNEL

@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.config import Arch
 from lightsleep.lab.roots import Headers
 from lightsleep.sources import kernel_sources

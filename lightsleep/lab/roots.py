@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host
+from lightsleep.lab import host
 from lightsleep.lab.config import (
     ARCHES,
     BUILD_TOOLS,

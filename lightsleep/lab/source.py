@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.roots import unpack
 

@@ -22,8 +22,9 @@ from typing import Any, Self
 
 from qemu.qmp import QMPClient, QMPError
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache, host
+from lightsleep.lab import host
 from lightsleep.lab.accel import Accelerator
 from lightsleep.lab.config import Arch
 from lightsleep.lab.inside.agent import PORT_NAME

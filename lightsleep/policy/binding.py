@@ -20,9 +20,8 @@ import cffi
 import numpy as np
 import numpy.typing as npt
 
-from lightsleep import sources
+from lightsleep import cache, sources
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache
 
 HERE = Path(__file__).parent
 KERNEL = sources.KERNEL / "drivers" / "cpuidle"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from lightsleep.measure import machine
-from lightsleep.scan.cli import document
 from lightsleep.scan.collect import CPU_DIR, collect
+from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 
 SCHEMA = "lightsleep.recording"

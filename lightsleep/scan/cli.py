@@ -1,35 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep scan``: the command."""
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from lightsleep.options import cpus_option, json_option
-from lightsleep.scan import explain
 from lightsleep.scan.collect import collect
+from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-from lightsleep.scan.model import SCHEMA, VERSION, Scan
-from lightsleep.scan.obstacles import obstacles
 from lightsleep.scan.record import record
 from lightsleep.scan.render import render
-from lightsleep.scan.rule import Finding
 from lightsleep.terminal import output
-
-
-def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
-    """Return the JSON document of a scan, as scan.schema.json describes it."""
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
-        **dataclasses.asdict(scan),
-        "halt": explain.halt(scan),
-        "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
-        "findings": [dataclasses.asdict(finding) for finding in findings],
-    }
 
 
 @click.command()

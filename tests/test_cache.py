@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cache
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_an_interrupted_build_leaves_nothing(own_cache: Path, interruption: Base
 
 def test_what_a_killed_builder_left_is_swept(own_cache: Path) -> None:
     program = (
-        "import os, signal; from lightsleep.lab import cache\n"
+        "import os, signal; from lightsleep import cache\n"
         "def build(scratch):\n"
         "    (scratch / 'half').write_text('')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The lab's cache: what takes long to make is made once.
+"""The cache: what takes long to make is made once.
 
 An entry is a folder named by what determines its content. It is built in a scratch folder
 beside and renamed into place, so an entry that exists is complete, whatever interrupted an

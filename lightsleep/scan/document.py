@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The JSON document of a scan."""
+
+import dataclasses
+from typing import Any
+
+from lightsleep.scan import explain
+from lightsleep.scan.model import SCHEMA, VERSION, Scan
+from lightsleep.scan.obstacles import obstacles
+from lightsleep.scan.rule import Finding
+
+
+def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
+    """Return the JSON document of a scan, as scan.schema.json describes it."""
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        **dataclasses.asdict(scan),
+        "halt": explain.halt(scan),
+        "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
