@@ -29,7 +29,7 @@
  * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
  * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
- * Context: process context, may sleep; takes about 0.3 s, and 10 s for each pair at
+ * Context: process context, may sleep; takes about 0.3 s, and 2 s for each pair at
  * most. Callers serialise.
  */
 #include <linux/completion.h>
@@ -55,7 +55,7 @@
 #define HALT_COST_BLOCK		8	/* round trips that follow each other */
 #define HALT_COST_TRIES		4	/* per block before giving up */
 #define HALT_COST_TIMEOUT	msecs_to_jiffies(200)	/* for an answer */
-#define HALT_COST_PATIENCE	(10UL * HZ)	/* for all that a pair has to tell */
+#define HALT_COST_PATIENCE	(2UL * HZ)	/* for all that a pair has to tell */
 #define HALT_COST_ALONE_NS	(200 * NSEC_PER_USEC)	/* slept by a thread that is alone */
 
 static const u64 work_ns[HALT_COST_SLEEPS] = {
@@ -263,10 +263,13 @@ static struct task_struct *start_bound(int (*run)(void *), struct probe *probe, 
 	return thread;
 }
 
-/* Wherever the thread can run: the CPU that it is bound to may have no time for it. */
-static void stop_anywhere(struct task_struct *thread)
+/*
+ * The CPU that the thread is bound to may have no time for it. This one has: we run on it.
+ * A mask that holds both would leave the thread where it is.
+ */
+static void stop_here(struct task_struct *thread)
 {
-	set_cpus_allowed_ptr(thread, cpu_possible_mask);
+	set_cpus_allowed_ptr(thread, cpumask_of(raw_smp_processor_id()));
 	kthread_stop(thread);
 }
 
@@ -304,11 +307,11 @@ static int measure_pair(const struct halt_cost_ops *ops, unsigned int peer, unsi
 		ret = -ETIMEDOUT;
 	}
 	WRITE_ONCE(probe->quit, true);
-	stop_anywhere(probe->asker);
+	stop_here(probe->asker);
 out_thread:
 	WRITE_ONCE(probe->quit, true);
 	complete(&probe->ask);
-	stop_anywhere(probe->thread);
+	stop_here(probe->thread);
 	ops->force(cpu, WAIT_FREE);
 	ops->force(peer, WAIT_FREE);
 out_free:

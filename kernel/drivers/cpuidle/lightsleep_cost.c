@@ -19,8 +19,10 @@
  * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
  * programs. So after a failed measurement ASSUMED_COST_NS is used until there is a
  * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
- * polling, which is how long the first proposal for arm64 polled. If the measurement
- * says that polls make wakeups slower, the cost stays 0: somebody else wants the core.
+ * polling, which is how long the first proposal for arm64 polled. If the first
+ * measurement says that polls make wakeups slower, the cost stays 0: somebody else wants
+ * the core. Later on a failed measurement changes nothing: the programs and
+ * host_contention.c notice such a host.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
  * the cost times the parameter wait_weight, which says how many microseconds of idle
@@ -342,7 +344,8 @@ static void calibrate_and_schedule(void)
 		calibrate_wait = results < CALIBRATE_SOON_TIMES ? CALIBRATE_SOON : CALIBRATE_AGAIN;
 	else
 		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
-				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
+				       ret == -ETIMEDOUT || results ? CALIBRATE_AGAIN :
+				       CALIBRATE_RETRY_MAX);
 	if (!results)
 		pr_warn("cannot measure the halt cost (error %d: %s), will try again in %lu s; %llu ns is assumed until then\n",
 			ret, ret == -EBUSY ? "polls make wakeups slower" : "the machine is busy",

@@ -371,9 +371,15 @@ measures_beside_a_hog() {
 	loaded
 	command -v chrt > /dev/null || skip "chrt is not installed"
 	[ -d $CPUS/cpu1 ] || skip "needs two CPUs"
+	# Neither throttling nor, since 6.12, a server for fair tasks is to give them time.
 	runtime=/proc/sys/kernel/sched_rt_runtime_us
+	server=/sys/kernel/debug/sched/fair_server/cpu1/runtime
 	was=$(cat $runtime)
 	echo -1 > $runtime
+	if [ -e $server ]; then
+		was_served=$(cat $server)
+		echo 0 > $server
+	fi
 	taskset -c 0 timeout 40 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
 	hog=$!
 	sleep 1
@@ -389,6 +395,7 @@ measures_beside_a_hog() {
 	kill $hog
 	wait
 	echo "$was" > $runtime
+	[ ! -e $server ] || echo "$was_served" > $server
 	[ $ended = yes ] || fail "the measurement waits for a CPU that has no time"
 	# Nobody is left polling as told, once the measurement that may run now is over.
 	for _ in $(seq 20); do
