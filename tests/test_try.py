@@ -26,7 +26,7 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.scan.collect import TICK_S, collect
 from lightsleep.settings import catalogue
-from lightsleep.trial import metrics, reading, run
+from lightsleep.trial import metrics, reading, run, switchback
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 CPU = "sys/devices/system/cpu"
@@ -297,6 +297,20 @@ def test_the_winner_of_a_switchback_is_enabled(root: Path) -> None:
     assert (root / "sys/module/cpuidle_lightsleep").exists()
 
 
+def test_without_a_number_of_the_service_no_setting_wins(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that slows the service down makes the machine less busy: no reason to take it."""
+
+    def period(*_: object) -> dict[str, float]:
+        return {"busy_pct": 10.0 if "lightsleep" in (root / DRIVER).read_text() else 50.0}
+
+    monkeypatch.setattr(switchback, "period", period)
+    result = attempt(*SWITCH)
+    assert result.exit_code == 0, result.output
+    assert "so no setting wins. Name a number" in " ".join(result.stdout.split())
+
+
 def test_a_counter_that_falls_ends_it(root: Path) -> None:
     before = fake_modules.snapshot(root)
     program = "import time; print('n', 1e9 - time.monotonic())"
@@ -321,6 +335,7 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
         ([*SWITCH, "-m", "t=x"], "give both"),
         ([*SWITCH, "--metric-command", "true"], "give both"),
         ([*SWITCH, "--metric-command", "'", "-m", "t=x"], "No closing quotation"),
+        ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
         (["-m", "n=x:rate", "--", "true"], "a rate needs --switchback"),
     ],
 )

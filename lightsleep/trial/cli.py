@@ -129,6 +129,11 @@ def try_settings(
     period, again and again in random order. Of a counter, :rate takes the rise per second.
     """
     _check_words(period_s, total_s, metric_command, command)
+    if keep and period_s is not None and not wanted:
+        raise click.UsageError(
+            "--enable needs --metric-command and --metric: without a number of the service, no "
+            "setting wins"
+        )
     printed = [metrics.parse_printed(text) for text in wanted]
     if len({x.name for x in printed}) < len(printed):
         raise click.UsageError("two metrics have the same name")

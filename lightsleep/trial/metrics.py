@@ -59,7 +59,8 @@ KINDS = {
     "cpu_s": Kind(
         "s", "lower", "CPU time", "User and system time of the command and its children."
     ),
-    "busy_pct": Kind("%", "lower", "CPU time", "Share of all CPUs' time that was not idle."),
+    # A service that answers less is less busy, too: only a number of its own can decide.
+    "busy_pct": Kind("%", "none", "CPU time", "Share of all CPUs' time that was not idle."),
     "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
     "wakes": Kind("", "none", "Wakes", "Entries of all CPUs into idle states."),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),

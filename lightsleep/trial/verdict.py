@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which setting wins, in one sentence: what it gains, and what it costs.
 
-The first metric decides: the first that the command prints, else its wall time. The winner is the
+The first metric decides: the first that the command prints, else its wall time. A service that runs
+on has no wall time: without a number of its own, there is no winner. The winner is the
 setting with the largest gain among those that are shown to be better than as-is. The method is that
 of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
 winner, and the sentence says how small a gain could have been shown.
@@ -38,6 +39,12 @@ def judge(result: CompareResult) -> Outcome:
             None,
             f"{result.baseline} differs from itself, so this run proves nothing. Repeat it on a "
             "quieter machine, with more rounds, or with longer runs.",
+        )
+    if first.metric.better == "none":
+        return Outcome(
+            None,
+            "No metric tells how well the service ran, so no setting wins. Name a number of it with "
+            f"--metric-command and --metric. Keep {result.baseline}.",
         )
     better = [
         arm
@@ -85,7 +92,7 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
         arm = next(arm for arm in metric.arms if arm.name == winner)
         if metric.name == "polled_pct" and arm.summary:
             said.append(f"{units.value(arm.summary.median, '%')} of the CPUs' time was polled")
-        worse = arm.baseline and arm.baseline.verdict is Verdict.WORSE
+        worse = arm.baseline and arm.baseline.verdict in (Verdict.WORSE, Verdict.HIGHER)
         if metric.name in COSTS and arm.baseline and worse:
             amount = words.effect(arm.baseline, metric.metric.unit).replace("×", "times")
             said.append(f"{metric.metric.title.lower()} is {amount}")
