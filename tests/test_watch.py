@@ -207,6 +207,24 @@ def test_what_changes_is_read_again(root: Path, reader: Opener) -> None:
     assert cpu.interrupts == {"ipi": 0, "timer": 1, "device": 9}
 
 
+def test_counts_of_interrupts_never_fall(root: Path, reader: Opener) -> None:
+    """An interrupt is freed and its number given to another; then a CPU goes offline."""
+
+    def devices(header: str, *rows: str) -> dict[int, int]:
+        lines = (header, "LOC: 1 1 1 1 timer", *rows)
+        plant(root, "\n".join(f"proc/interrupts: {row}" for row in lines))
+        found = opened.read().cpus
+        return {cpu: x.interrupts["device"] for cpu, x in found.items() if x.interrupts}
+
+    opened = reader()
+    header = "     CPU0 CPU1 CPU2 CPU3"
+    assert devices(header, "24: 5 0 0 1000 PCI-MSI nvme") == {0: 5, 1: 0, 2: 0, 3: 1000}
+    assert devices(header, "24: 9 0 0 2 PCI-MSI net") == {0: 14, 1: 0, 2: 0, 3: 1002}
+    assert devices(header) == {0: 14, 1: 0, 2: 0, 3: 1002}
+    plant(root, f"{CPU}/online: 0,2-3")
+    assert devices(" CPU0 CPU2 CPU3", "24: 9 1 2 PCI-MSI net") == {0: 14, 2: 1, 3: 1002}
+
+
 def test_a_driver_that_goes_and_a_cpu_that_goes_offline(root: Path, reader: Opener) -> None:
     opened = reader()
     plant(root, f"{CPU}/online: 0-2")

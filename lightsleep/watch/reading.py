@@ -92,7 +92,10 @@ class _CpuFiles:
 
 @dataclass
 class _Interrupts:
-    """Sums of the rows of /proc/interrupts, by CPU and kind; parses only rows that changed."""
+    """Sums of the rows of /proc/interrupts, by CPU and kind; parses only rows that changed.
+
+    The number of a row may be given to another interrupt, which counts from 0. Sums never fall.
+    """
 
     header: bytes = b""
     cpus: list[int] = field(default_factory=list)
@@ -101,7 +104,9 @@ class _Interrupts:
 
     def refresh(self, content: bytes) -> None:
         header, *lines = content.split(b"\n")
+        earlier: dict[int, dict[Kind, int]] = {}
         if header != self.header:
+            earlier = self.by_cpu()
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
             self.sums = {kind: [0] * len(self.cpus) for kind in interrupts.KINDS}
         for line in lines:
@@ -111,11 +116,14 @@ class _Interrupts:
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
             if kind:
-                sums = self.sums[kind]
-                old = last[2] if last else [0] * len(counts)
-                for index, (now, before) in enumerate(zip(counts, old, strict=True)):
-                    sums[index] += now - before
+                rises = counts
+                if last and all(now >= old for now, old in zip(counts, last[2], strict=True)):
+                    rises = [now - old for now, old in zip(counts, last[2], strict=True)]
+                self.sums[kind] = [sum(x) for x in zip(self.sums[kind], rises, strict=True)]
             self.rows[label] = (line, kind, counts)
+        for index, cpu in enumerate(self.cpus):
+            for kind, least in earlier.get(cpu, {}).items():
+                self.sums[kind][index] = max(self.sums[kind][index], least)
 
     def by_cpu(self) -> dict[int, dict[Kind, int]]:
         return {
