@@ -48,6 +48,7 @@ def prepare(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightsleep.trial.cli.ROOT", root)
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
     monkeypatch.setattr("lightsleep.trial.cli.need_root", lambda _: None)
+    monkeypatch.setattr(switchback, "LEAST_S", 0.1)
 
 
 def attempt(*words: str) -> Result:
@@ -311,6 +312,15 @@ def test_without_a_number_of_the_service_no_setting_wins(
     assert "so no setting wins. Name a number" in " ".join(result.stdout.split())
 
 
+def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchback, "ASK_S", 0.1)
+    before = fake_modules.snapshot(root)
+    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t=x")
+    assert result.exit_code == 1
+    assert "the command has not ended after 0.1 s" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
 def test_a_counter_that_falls_ends_it(root: Path) -> None:
     before = fake_modules.snapshot(root)
     program = "import time; print('n', 1e9 - time.monotonic())"
@@ -335,6 +345,8 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
         ([*SWITCH, "-m", "t=x"], "give both"),
         ([*SWITCH, "--metric-command", "true"], "give both"),
         ([*SWITCH, "--metric-command", "'", "-m", "t=x"], "No closing quotation"),
+        (["--switchback", "99ms", "--for", "1h"], "a period is 0.1 s or longer"),
+        ([*SWITCH, "-n", "10"], "--rounds is of a COMMAND"),
         ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
         (["-m", "n=x:rate", "--", "true"], "a rate needs --switchback"),
     ],
@@ -381,6 +393,7 @@ from pathlib import Path
 from lightsleep.trial import cli
 cli.ROOT = Path(sys.argv[1])
 cli.need_root = lambda _: None
+cli.switchback.LEAST_S = 0.1
 cli.try_settings(["-s", "lightsleep,haltpoll", *sys.argv[2:]])
 """
 

@@ -64,8 +64,7 @@ class Subject:
     "-n",
     "--rounds",
     type=click.IntRange(1, 1000),
-    default=ROUNDS,
-    show_default=True,
+    show_default=str(ROUNDS),
     help="Rounds, in each of which every setting runs once; a verdict needs 6.",
 )
 @click.option(
@@ -103,7 +102,7 @@ class Subject:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def try_settings(
     settings: tuple[str, ...],
-    rounds: int,
+    rounds: int | None,
     wanted: tuple[str, ...],
     period_s: float | None,
     total_s: float | None,
@@ -128,7 +127,7 @@ def try_settings(
     With --switchback, a service that runs anyway is measured instead: each setting holds for a
     period, again and again in random order. Of a counter, :rate takes the rise per second.
     """
-    _check_words(period_s, total_s, metric_command, command)
+    _check_words(rounds, period_s, total_s, metric_command, command)
     if keep and period_s is not None and not wanted:
         raise click.UsageError(
             "--enable needs --metric-command and --metric: without a number of the service, no "
@@ -143,7 +142,9 @@ def try_settings(
     arms = _arms(_names(settings), module_file)
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
-    what = Subject(shlex.join(command), partial(run.command, command, printed, ROOT), rounds)
+    what = Subject(
+        shlex.join(command), partial(run.command, command, printed, ROOT), rounds or ROUNDS
+    )
     if period_s is not None and total_s is not None:
         plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed)
         how = {"switchback_s": period_s, "settle_s": plan.settle_s}
@@ -172,11 +173,19 @@ def try_settings(
 
 
 def _check_words(
-    period_s: float | None, total_s: float | None, metric_command: str, command: tuple[str, ...]
+    rounds: int | None,
+    period_s: float | None,
+    total_s: float | None,
+    metric_command: str,
+    command: tuple[str, ...],
 ) -> None:
     """Raise UsageError unless the words mean either a command or a service."""
     if period_s is None and (total_s is not None or metric_command):
         raise click.UsageError("--for and --metric-command belong to --switchback")
+    if period_s is not None and rounds is not None:
+        raise click.UsageError(
+            "--rounds is of a COMMAND: --switchback has as many as fit into --for"
+        )
     if period_s is not None and total_s is None:
         raise click.UsageError("--switchback needs --for: how long to go on")
     if (period_s is None) == (not command):

@@ -13,6 +13,7 @@ changes a setting meanwhile. Rounds that were complete by then are kept.
 
 import os
 import random
+import select
 import signal
 import subprocess
 import tempfile
@@ -110,10 +111,10 @@ def command(argv: Sequence[str], printed: list[metrics.Printed], root: Path) -> 
     return found | metrics.of_run(before, after, wall_s, cpu_s)
 
 
-def execute(argv: Sequence[str]) -> tuple[float, float, str]:
+def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, float, str]:
     """Run a command; return its wall and CPU time in seconds, and what it printed.
 
-    Raises LightsleepError where it cannot be started or does not end well.
+    Raises LightsleepError where it cannot be started, or does not end well and within ``limit_s``.
     """
     with tempfile.TemporaryFile() as file:
         start = time.monotonic()
@@ -124,6 +125,8 @@ def execute(argv: Sequence[str]) -> tuple[float, float, str]:
         except OSError as error:
             raise LightsleepError(f"cannot run {argv[0]}: {error.strerror}") from error
         try:
+            if limit_s is not None:
+                _wait(process, limit_s)
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
             _end(process)
@@ -138,6 +141,16 @@ def execute(argv: Sequence[str]) -> tuple[float, float, str]:
             how = f"signal {signal.Signals(-process.returncode).name}"
         raise LightsleepError(f"the command failed ({how}); its output ends with {output[-300:]!r}")
     return wall_s, usage.ru_utime + usage.ru_stime, output
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait until a command ends, and leave it to be reaped. Raises LightsleepError."""
+    ended = os.pidfd_open(process.pid)
+    try:
+        if not select.select([ended], [], [], limit_s)[0]:
+            raise LightsleepError(f"the command has not ended after {limit_s:g} s")
+    finally:
+        os.close(ended)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

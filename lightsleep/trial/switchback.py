@@ -24,6 +24,12 @@ from lightsleep.trial import metrics, reading, run
 SETTLE = 0.25
 """The share of each period that does not count."""
 
+LEAST_S = 1.0
+"""The shortest period: ticks, by which the kernel counts idle time, are 1 % of a CPU then."""
+
+ASK_S = 60.0
+"""How long the metric command may run."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -50,6 +56,8 @@ def plan(
         raise WrongUsage(f"--metric-command {command!r}: {error}") from error
     if bool(argv) != bool(printed):
         raise WrongUsage("--metric-command prints the numbers that --metric names: give both")
+    if period_s < LEAST_S:
+        raise WrongUsage(f"--switchback is too short: a period is {LEAST_S:g} s or longer")
     rounds = int(total_s / (period_s * arms) + 1e-9) - run.WARMUP
     if rounds < rounds_needed():
         least_s = period_s * arms * (rounds_needed() + run.WARMUP)
@@ -74,8 +82,8 @@ def period(plan: Plan, root: Path) -> dict[str, float]:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    """Return what the metric command prints; nothing without one."""
-    return run.execute(argv)[2] if argv else ""
+    """Return what the metric command prints; nothing without one. Raises LightsleepError."""
+    return run.execute(argv, ASK_S)[2] if argv else ""
 
 
 def _figure(printed: metrics.Printed, first: str, last: str, span_s: float) -> float:

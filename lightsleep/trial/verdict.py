@@ -43,8 +43,8 @@ def judge(result: CompareResult) -> Outcome:
     if first.metric.better == "none":
         return Outcome(
             None,
-            "No metric tells how well the service ran, so no setting wins. Name a number of it with "
-            f"--metric-command and --metric. Keep {result.baseline}.",
+            "No metric tells how well the service ran, so no setting wins. Name a number of it "
+            f"with --metric-command and --metric. Keep {result.baseline}.",
         )
     better = [
         arm
