@@ -90,7 +90,8 @@ assumes_a_cost_while_busy() {
 	unload
 	mark_log
 	# CPUs that are never idle cannot be measured. Two more threads than CPUs leave none.
-	setsid sh -c 'for _ in $(seq $(($(nproc) + 2))); do while :; do :; done & done; wait' &
+	setsid sh -c 'for _ in $(seq $(($(nproc) + 2))); do while :; do :; done & done; wait' \
+		> /dev/null 2>&1 &
 	echo $! > "$LOAD"
 	sleep 1
 	load
