@@ -4,16 +4,21 @@
 An entry is a folder named by what determines its content. It is built in a scratch folder
 beside and renamed into place, so an entry that exists is complete, whatever interrupted an
 earlier build. A builder holds the entry's lock, and the kernel drops that lock when the
-builder dies: a scratch folder whose lock is free is therefore garbage.
+builder dies: a scratch folder whose lock is free is therefore garbage. Only what has such a
+lock beside it is ever removed: the folder may hold other things, too.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,20 +54,23 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
+def entry(
+    name: str, build: Callable[[Path], None], needs_mb: int, base: Path | None = None
+) -> Path:
     """Return the folder of entry ``name``; where there is none, ``build(scratch)`` makes it.
 
-    ``needs_mb`` is the space the build takes. Raises LightsleepError where there is less, or
-    where the cache folder cannot be written; what ``build`` raises passes through.
+    ``needs_mb`` is the space the build takes. ``base`` is the cache folder, without it folder().
+    Raises LightsleepError where there is less space, or where the cache folder cannot be written;
+    what ``build`` raises passes through.
     """
-    base = folder()
+    base = base or folder()
     final = base / name
     if final.is_dir():
         with contextlib.suppress(OSError):  # a cache shared read-only is fine
             os.utime(final)
         return final
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(base / f".{name}.lock"):
             if not final.is_dir():
                 _build(base, final, build, needs_mb)
@@ -72,6 +80,42 @@ def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
             "set LIGHTSLEEP_CACHE to a writable folder"
         ) from error
     return final
+
+
+def code(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
+    """Return an entry whose content this process will load or compile, as entry() does.
+
+    Root does not run what another user could have written: where that is so (sudo -E, a shared
+    LIGHTSLEEP_CACHE), the entry is built anew, in a folder that goes when this process ends.
+    """
+    base = Path(os.path.realpath(folder()))  # a link on the way could be changed meanwhile
+    if not (trusted(base) and trusted(base / name)):
+        base = _private()
+    return entry(name, build, needs_mb, base)
+
+
+def trusted(path: Path) -> bool:
+    """Whether this process may run what ``path`` holds, or will hold: only root cares.
+
+    Root trusts what root owns and nobody else can write to or replace.
+    """
+    if os.geteuid() != 0:
+        return True
+    return all(_of_root(x, x == path) for x in (path, *path.parents) if os.path.lexists(x))
+
+
+def _of_root(path: Path, writes_count: bool) -> bool:
+    status = path.lstat()
+    shared = status.st_mode & 0o022 and (writes_count or not status.st_mode & stat.S_ISVTX)
+    return status.st_uid == 0 and not shared and not stat.S_ISLNK(status.st_mode)
+
+
+@functools.cache
+def _private() -> Path:
+    """Return a folder of this process alone."""
+    path = tempfile.mkdtemp(prefix="lightsleep-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
 
 
 def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int) -> None:
@@ -95,11 +139,12 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
 
 def sweep(base: Path) -> None:
     """Remove the scratch folders whose builders died, and entries nobody used for long."""
-    for old in base.glob("[!.]*"):
-        if old.stat().st_mtime < time.time() - KEEP_S:
+    for lock in base.glob(".[!.]*.lock"):
+        name = lock.name[1:].removesuffix(".lock")
+        old, scratch = base / name, base / f".{name}.scratch"
+        if old.is_dir() and old.stat().st_mtime < time.time() - KEEP_S:
             shutil.rmtree(old, ignore_errors=True)
-    for scratch in base.glob(".*.scratch"):
-        lock = base / f"{scratch.name.removesuffix('.scratch')}.lock"
-        with lock.open("w") as file, contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(scratch, ignore_errors=True)
+        if scratch.is_dir():
+            with lock.open("w") as file, contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(scratch, ignore_errors=True)

@@ -131,6 +131,71 @@ def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:
     assert visible(own_cache) == ["new", "used"]
 
 
+def test_what_is_not_an_entry_stays(own_cache: Path) -> None:
+    own_cache.mkdir()
+    for folder in ("photos", ".hidden.scratch"):
+        (own_cache / folder).mkdir()
+        os.utime(own_cache / folder, (1, 1))
+    (own_cache / "broken").symlink_to("nowhere")
+    (own_cache / "...lock").touch()  # stands for no entry, and not for the folder itself
+    os.utime(own_cache, (1, 1))
+    cache.entry("new", build_file, 1)
+    assert visible(own_cache) == [".hidden.scratch", "broken", "new", "photos"]
+
+
+def test_a_new_cache_is_its_users_alone(own_cache: Path) -> None:
+    cache.entry("a", build_file, 1)
+    assert own_cache.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def foreign_owner(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """We are root, and own all but these."""
+    foreign = set[Path]()
+    lstat = Path.lstat
+
+    def told(path: Path) -> os.stat_result:
+        values = list(lstat(path))
+        values[4] = 1000 if path in foreign else 0
+        return os.stat_result(values)
+
+    monkeypatch.setattr(Path, "lstat", told)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    cache._private.cache_clear()
+    return foreign
+
+
+def test_root_uses_its_own_cache_for_code(own_cache: Path, foreign_owner: set[Path]) -> None:
+    assert cache.code("a", build_file, 1) == own_cache / "a"
+    assert cache.code("a", no_build, 1) == own_cache / "a"
+
+
+@pytest.mark.parametrize("whose", ["cache/a", "cache", "."])
+def test_root_loads_no_code_of_another_user(
+    own_cache: Path, foreign_owner: set[Path], tmp_path: Path, whose: str
+) -> None:
+    (own_cache / "a").mkdir(parents=True)
+    foreign_owner.add(tmp_path / whose)
+    entry = cache.code("a", build_file, 1)
+    assert own_cache not in entry.parents
+    assert entry.parent.stat().st_mode & 0o777 == 0o700
+    assert cache.code("a", no_build, 1) == entry
+
+
+def test_root_loads_no_code_from_a_shared_folder(
+    own_cache: Path, foreign_owner: set[Path]
+) -> None:
+    (own_cache / "a").mkdir(parents=True)
+    own_cache.chmod(0o1777)  # sticky is enough above the cache only
+    assert own_cache not in cache.code("a", build_file, 1).parents
+
+
+def test_root_loads_no_code_through_a_link(own_cache: Path, foreign_owner: set[Path]) -> None:
+    own_cache.mkdir()
+    (own_cache / "a").symlink_to(own_cache)
+    assert own_cache not in cache.code("a", build_file, 1).parents
+
+
 def test_an_entry_counts_as_new_however_old_its_content(own_cache: Path) -> None:
     cache.entry("unpacked", lambda scratch: os.utime(scratch, (1, 1)), 1)
     cache.entry("other", build_file, 1)
