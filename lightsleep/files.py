@@ -10,7 +10,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lightsleep.errors import LightsleepError
 
@@ -45,16 +45,28 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
     Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
     Raises LightsleepError where the file cannot be written.
     """
+    with streamed(path, mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def streamed(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Lend a file to write the new content of ``path`` to; as write_bytes(), also where it raises.
+
+    The new content takes its place when the context is left without an exception.
+    """
     try:
         found = _status(path)
         if found and not stat.S_ISREG(found.st_mode):  # a device or a pipe; a folder fails here
-            path.write_bytes(data)
+            with path.open("wb") as file:
+                yield file
         else:
             target = _followed(path)  # replaces what a link points to, not the link
             target.parent.mkdir(parents=True, exist_ok=True)
-            _replace(target, data, found, mode)
+            with _replaced(target, found, mode) as file:
+                yield file
     except OSError as error:
-        raise LightsleepError(f"cannot write {path}: {error.strerror}") from error
+        raise LightsleepError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,8 +130,9 @@ def _check_room(target: Path) -> None:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
 
-def _replace(target: Path, data: bytes, old: os.stat_result | None, mode: int) -> None:
-    """Put a whole new file in the place of ``target``; it has the mode of the ``old`` one."""
+@contextlib.contextmanager
+def _replaced(target: Path, old: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
+    """Lend a new file that takes the place of ``target``; it has the mode of the ``old`` one."""
     mode = stat.S_IMODE(old.st_mode) if old else mode
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
@@ -127,7 +140,7 @@ def _replace(target: Path, data: bytes, old: os.stat_result | None, mode: int) -
         on_failure.callback(scratch.unlink, missing_ok=True)
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
-            file.write(data)
+            yield file
         if old:
             scratch.chmod(mode)  # with what the umask took away
         scratch.replace(target)

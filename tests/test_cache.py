@@ -182,9 +182,7 @@ def test_root_loads_no_code_of_another_user(
     assert cache.code("a", no_build, 1) == entry
 
 
-def test_root_loads_no_code_from_a_shared_folder(
-    own_cache: Path, foreign_owner: set[Path]
-) -> None:
+def test_root_loads_no_code_from_a_shared_folder(own_cache: Path, foreign_owner: set[Path]) -> None:
     (own_cache / "a").mkdir(parents=True)
     own_cache.chmod(0o1777)  # sticky is enough above the cache only
     assert own_cache not in cache.code("a", build_file, 1).parents

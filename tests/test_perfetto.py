@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,45 @@ def test_of_one_recording_only(tmp_path: Path) -> None:
     done = CliRunner().invoke(report, files)
     assert done.exit_code == 2
     assert "--perfetto saves the idle periods of one recording" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("option", ["--parquet", "--perfetto"])
+def test_missing_folders_are_made(tmp_path: Path, option: str) -> None:
+    pytest.importorskip("perfetto")
+    target = tmp_path / "new" / "x"
+    done = CliRunner().invoke(report, [str(PIPE), "--json", option, str(target)])
+    assert done.exit_code == 0, done.output
+    assert target.stat().st_size > 0
+
+
+@pytest.mark.parametrize("option", ["--parquet", "--perfetto"])
+def test_a_link_stays_a_link(tmp_path: Path, option: str) -> None:
+    pytest.importorskip("perfetto")
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    done = CliRunner().invoke(report, [str(PIPE), "--json", option, str(link)])
+    assert done.exit_code == 0, done.output
+    assert link.is_symlink()
+    assert (tmp_path / "target").stat().st_size > 0
+
+
+@pytest.mark.parametrize("option", ["--parquet", "--perfetto"])
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path, option: str) -> None:
+    pytest.importorskip("perfetto")
+    pipe, passed = tmp_path / "pipe", tmp_path / "passed"
+    os.mkfifo(pipe)
+    with passed.open("wb") as file, subprocess.Popen(["cat", pipe], stdout=file) as reader:
+        done = CliRunner().invoke(report, [str(PIPE), "--json", option, str(pipe)])
+        if done.exit_code or not pipe.is_fifo():
+            reader.kill()  # nobody has opened the pipe
+    assert done.exit_code == 0, done.output
+    assert pipe.is_fifo()
+    assert passed.stat().st_size > 1000
+
+
+def test_two_outputs_are_two_files(tmp_path: Path) -> None:
+    target = str(tmp_path / "x")
+    done = CliRunner().invoke(report, [str(PIPE), "--parquet", target, "--perfetto", target])
+    assert done.exit_code == 1
+    assert "is named twice" in done.output
+    assert list(tmp_path.iterdir()) == []

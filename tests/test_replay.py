@@ -432,6 +432,17 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     assert words.to_json(one, []) == words.to_json(two, [])
 
 
+def test_the_page_overwrites_no_table_of_a_folder(tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    before = table.read_bytes()
+    done = CliRunner().invoke(replay_command, [str(tmp_path), "-o", str(table)])
+    assert done.exit_code == 1
+    assert "is a recording" in done.output
+    assert table.read_bytes() == before
+
+
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")

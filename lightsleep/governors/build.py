@@ -72,7 +72,7 @@ def sources(version: str) -> Path:
         if done.returncode:
             raise LightsleepError(f"unpacking the governors of {version}: {done.stderr.strip()}")
 
-    return cache.entry(f"linux-governors-{version}", build, needs_mb=10)
+    return cache.code(f"linux-governors-{version}", build, needs_mb=10)
 
 
 def _archive(version: str) -> Path:
@@ -81,7 +81,7 @@ def _archive(version: str) -> Path:
         cache.folder() / package / "source.tar.xz",
         Path("/usr/src") / f"{package}.tar.xz",
     ):
-        if archive.exists():
+        if archive.exists() and cache.trusted(archive):
             return archive
     raise LightsleepError(
         f"the governors of Linux {version} are compiled from its source, which is not here: "
@@ -125,7 +125,7 @@ def library_file(version: str, flags: Sequence[str] = ()) -> Path:
             ) from error
 
     key = cache.digest(compiler, *map(str, flags), *parts)
-    return cache.entry(f"library-governors-{version}-{key}", build, needs_mb=10) / "machine.so"
+    return cache.code(f"library-governors-{version}-{key}", build, needs_mb=10) / "machine.so"
 
 
 @functools.cache

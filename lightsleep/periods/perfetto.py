@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
+from lightsleep.files import streamed
 from lightsleep.periods.model import AWAKE, Known
-from lightsleep.periods.source import sidecar_scratch
 
 SEQUENCE = 1
 COLUMNS = (
@@ -42,19 +42,12 @@ def write_perfetto(
         raise LightsleepError(
             "--perfetto needs the Python package perfetto: pip install perfetto"
         ) from error
-    scratch = sidecar_scratch(target)
-    try:
-        with scratch.open("wb") as file:
-            out = _Writer(known, StreamingTraceProtoBuilder(file), TrackEvent)
-            for batch in batches:
-                for row in batch.select(COLUMNS).to_pylist():
-                    out.row(row)
-                yield batch
-        scratch.replace(target)
-    except OSError as error:
-        raise LightsleepError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    with streamed(target) as file:
+        out = _Writer(known, StreamingTraceProtoBuilder(file), TrackEvent)
+        for batch in batches:
+            for row in batch.select(COLUMNS).to_pylist():
+                out.row(row)
+            yield batch
 
 
 class _Writer:

@@ -31,6 +31,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
+from lightsleep.files import streamed
 from lightsleep.periods import systrace
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.lines import LINE, feed
@@ -110,25 +111,15 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
 
     Raises LightsleepError where it cannot be written.
     """
-    scratch = sidecar_scratch(target)
-    try:
-        with pq.ParquetWriter(scratch, COLUMNS, compression="zstd") as writer:
-            for batch in recording.batches:
-                writer.write_batch(batch)
-                yield batch
-            document = json.dumps(recording.known.to_json())
-            writer.add_key_value_metadata({METADATA: document.encode()})
-        scratch.replace(target)
-    except OSError as error:
-        raise LightsleepError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def sidecar_scratch(target: Path) -> Path:
-    """Return a name beside ``target`` that nobody uses."""
-    with tempfile.NamedTemporaryFile(dir=target.absolute().parent, prefix=".lightsleep-") as file:
-        return Path(file.name)
+    with (
+        streamed(target) as file,
+        pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer,
+    ):
+        for batch in recording.batches:
+            writer.write_batch(batch)
+            yield batch
+        document = json.dumps(recording.known.to_json())
+        writer.add_key_value_metadata({METADATA: document.encode()})
 
 
 def _head(path: Path, size: int = 64) -> bytes:

@@ -72,7 +72,7 @@ def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()
         compile_kernel_files(sources, scratch / target, ("-O3", "-shared", "-fPIC", *flags))
 
     key = cache.digest(compiler, platform.machine(), *flags, *parts)
-    return cache.entry(f"library-{name}-{key}", build, needs_mb=10) / target
+    return cache.code(f"library-{name}-{key}", build, needs_mb=10) / target
 
 
 def declarations(header: Path) -> str:

@@ -101,13 +101,14 @@ def replay_command(
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
+    files = list(_files(recordings))
     if output:
-        if any(same(output, path) for path in recordings):
+        if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")
         check_writable(output)
     total: Replay | None = None
     costs = []
-    for path in _files(recordings):
+    for path in files:
         cost, outcome = _replayed(path, policies, cost_ns, weight)
         costs.append((str(path), cost))
         if total is None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -74,26 +75,29 @@ def report(
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
         option = "--parquet" if table else "--perfetto"
         raise click.UsageError(f"{option} saves the idle periods of one recording: name one")
-    for written in (output, table, trace):
-        if written and str(written) != "-" and not (as_json and written is output):
-            _check_output(written, results)
+    page = None if as_json or str(output) == "-" else output
+    outputs = [file for file in (page, table, trace) if file]
+    for file in outputs:
+        _check_output(file, results)
+    for file, other in itertools.combinations(outputs, 2):
+        if same(file, other) and (file.is_file() or not file.exists()):
+            raise LightsleepError(f"{file} is named twice: each output needs a file of its own")
     if as_json:
         documents = [{"file": str(path), **_summary(_load(path, table, trace))} for path in results]
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
     labelled = _labelled(results, table, trace)
-    page = render(labelled)
-    if str(output) == "-":
-        click.echo(page.encode(), nl=False)  # the page says of itself that it is UTF-8
+    text = render(labelled)
+    if page is None:
+        click.echo(text.encode(), nl=False)  # the page says of itself that it is UTF-8
         return
-    write_text(output, page)
+    write_text(page, text)
     for label, loaded in labelled:
         if isinstance(loaded, TimeLost):
             show(terminal.output(), loaded, label)
-    for file in (output, table, trace):
-        if file:
-            click.echo(f"wrote {file}", err=True)
+    for file in outputs:
+        click.echo(f"wrote {file}", err=True)
 
 
 def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
