@@ -66,6 +66,10 @@ def gzipped(data: bytes) -> bytes:
         (pe_image(0xAA64), ("aarch64", None)),
         (b"", (None, None)),
         (b"#!/bin/sh\n" * 2000, (None, None)),
+        (b"MZ", (None, None)),
+        (x86_image()[:0x20E], (None, None)),
+        (elf_image(21, 1)[:5], (None, None)),
+        (b"\x1f\x8b" + b"not gzip", (None, None)),
     ],
 )
 def test_an_image_says_what_it_is_for(head: bytes, found: tuple[str | None, str | None]) -> None:

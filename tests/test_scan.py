@@ -323,7 +323,8 @@ def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
         ("lightsleep-guest", "", "HLT: exits"),
         ("lightsleep-guest", "proc/cpuinfo: flags : monitor hypervisor", "MWAIT C1, or HLT"),
         ("kvm-haltpoll", "", "HLT"),
-        ("intel-laptop", "", "MWAIT, or HLT in a guest"),
+        ("intel-laptop", "", "MWAIT"),
+        ("no-cpuidle", f"{CPU}/cpuidle/current_driver: intel_idle", "HLT: exits"),
         ("arm64-psci", "", "WFI"),
         ("powernv-power9", "", "snooze"),
         ("powernv-power9", f"{CPU}/cpuidle/current_driver: pseries_idle", "H_CEDE"),
@@ -334,6 +335,11 @@ def test_how_a_cpu_halts(machine: str, change: str, said: str, tmp_path: Path) -
     result, _ = collect(tmp_path)
     assert said in explain.halt(result)
     assert document(result, [])["halt"] == explain.halt(result)
+
+
+def test_nothing_is_said_of_exits_where_several_instructions_are_possible(tmp_path: Path) -> None:
+    plant(unfold("no-cpuidle", tmp_path), f"{CPU}/cpuidle/current_driver: acpi_idle")
+    assert "exit" not in explain.halt(collect(tmp_path)[0])
 
 
 def test_stolen_time_and_energy_are_where_they_are_counted(tmp_path: Path) -> None:

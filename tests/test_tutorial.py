@@ -15,7 +15,8 @@ from pathlib import Path
 import debian_roots
 import pytest
 
-from lightsleep.lab import cache, host
+from lightsleep import cache
+from lightsleep.lab import host
 from lightsleep.lab.guest import Guest, prepare
 from lightsleep.lab.machine import Devices, ForeignKernel, Machine
 

@@ -34,7 +34,9 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
         "## Figures",
         "Medians of each arm alone with their 95 % confidence intervals. Arms are compared within "
         f"rounds; the interval of an effect is in brackets. How to read {words.DETECTABLE}.",
-        f"{words.BOOT_SPREAD.capitalize()} (standard deviation)." if result.boots > 1 else "",
+        f"{words.BOOT_SPREAD.capitalize()} (standard deviation). {words.ARM_ALONE.capitalize()}."
+        if result.boots > 1
+        else "",
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {_command(result)}",

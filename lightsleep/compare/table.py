@@ -114,6 +114,7 @@ def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console)
         console.print(Text(words.DETECTABLE))
     if any(found and found.boots > 1 for found in comparisons):
         console.print(Text(words.BOOT_SPREAD))
+        console.print(Text(words.ARM_ALONE))
     for well, said in words.control_sentences(metrics, baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"

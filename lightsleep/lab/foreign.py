@@ -209,6 +209,13 @@ def _check_image(path: Path, arch: Arch) -> str | None:
 
 def identify(head: bytes) -> tuple[str | None, str | None]:
     """Return the architecture and the release of an image, from its first bytes; None: unknown."""
+    try:
+        return _identify(head)
+    except (IndexError, struct.error, zlib.error):  # cut short, or damaged
+        return None, None
+
+
+def _identify(head: bytes) -> tuple[str | None, str | None]:
     if head[:2] == b"\x1f\x8b":
         head = zlib.decompressobj(wbits=31).decompress(head, HEAD)
     if head[0x202:0x206] == b"HdrS":

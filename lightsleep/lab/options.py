@@ -36,7 +36,6 @@ arch_option = click.option(
     help="Architecture of the guests.",
 )
 
-_EXISTING = click.Path(exists=True, path_type=Path)
 _DEVICE_HELP = {
     "device": "Device to add, in the syntax of QEMU's -device; repeatable.",
     "drive": "Storage for a device, in the syntax of QEMU's -drive without if=; repeatable. "
@@ -62,7 +61,9 @@ _OPTIONS = (
         help="Boot a kernel of your own: a tree in which it was built.",
     ),
     click.option(
-        "--image", type=_EXISTING, help="Boot a kernel of your own: its image. Needs --modules."
+        "--image",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Boot a kernel of your own: its image. Needs --modules.",
     ),
     click.option(
         "--modules",

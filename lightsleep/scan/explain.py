@@ -62,6 +62,8 @@ def halt(scan: Scan) -> str:
         return "unknown"
     if driver in (None, facts.LIGHTSLEEP_DRIVER, "haltpoll"):
         how = default_idle(scan)
+    elif driver == "intel_idle" and scan.can_mwait is not None:
+        how = "MWAIT" if scan.can_mwait else "HLT"
     elif driver in ENTRIES and not facts.idle_override(scan):
         how = ENTRIES[driver]
     else:
@@ -71,9 +73,10 @@ def halt(scan: Scan) -> str:
     if scan.hypervisor == "Xen":
         return f"{how}; a paravirtual Xen guest halts by a hypercall instead"
     if scan.hypervisor:
-        for instruction, beneath in BENEATH.items():
-            if how.startswith(instruction):
-                return f"{how}: {beneath}"
+        # Where several are possible, nothing here says which one it is.
+        possible = [instruction for instruction in BENEATH if instruction in how]
+        if len(possible) == 1:
+            return f"{how}: {BENEATH[possible[0]]}"
     return how
 
 

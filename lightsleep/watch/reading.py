@@ -79,7 +79,12 @@ class _CpuFiles:
     polls: PollStats | None = None
 
     def refresh(self) -> None:
-        """Read what may have changed. Raises OSError where the CPU or its driver is gone."""
+        """Read what may have changed.
+
+        Raises OSError where the CPU or its driver is gone, ValueError where it is another driver.
+        """
+        if not len(self.usage) == len(self.time) == len(self.names):
+            raise ValueError("the driver changed while its files were opened")
         usage = tuple([file.number() for file in self.usage])
         if self.usage and self.states and usage == self.states.usage:
             return
@@ -192,9 +197,6 @@ class Reader:
 
     def _open(self) -> None:
         self.close()
-        self._scan: Scan = collect(self._root)[0]
-        cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
-        keep = _room_for(sum(3 * len(cpu.states) + len(OWN) for cpu in cpus))
         self._layout_files = [
             layout
             for path in (
@@ -205,7 +207,11 @@ class Reader:
             )
             if (layout := self._file(path, True))
         ]
+        # First: what changes while the rest is read shows in the next round.
         self._shown = self._layout()
+        self._scan: Scan = collect(self._root)[0]
+        cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
+        keep = _room_for(sum(3 * len(cpu.states) + len(OWN) for cpu in cpus))
         self._stat = self._file("proc/stat", True)
         self._rows = self._file(INTERRUPTS, True)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
