@@ -35,7 +35,7 @@ DETECTABLE = (
 
 NO_SPREAD = "none seen"
 BOOT_SPREAD = "boot to boot: how far the effect differs between boots, beyond what rounds explain"
-ARM_ALONE = "the interval of an arm alone holds for the boots that ran; only comparisons allow for other boots"
+ARM_ALONE = "the interval of one arm is about these boots, that of a comparison about any boot"
 
 # unit -> what a smaller and what a larger value is called; "lower", "higher" for all others
 ADVERBS = {
