@@ -300,6 +300,14 @@ def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
     assert (found.saved_ns, found.wasted_ns) == (4 * 70_000 * 52_000, 4 * 10**9)
 
 
+def test_status_does_not_take_an_unknown_cost_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(unfold("lightsleep-guest", tmp_path), f"{PARAMETERS}/halt_cost_ns: 0")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", tmp_path)
+    assert "0 ns (nothing measured" in done("status")
+
+
 def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", unfold("lightsleep-guest", tmp_path))
     text = done("status")

@@ -51,7 +51,9 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "mode", own.mode or "-"
         derived = own.poll_limit_us == 0
         yield "ceiling", "from the halt cost" if derived else f"{_number(own.poll_limit_us)} us"
-        yield "halt cost", f"{_number(own.halt_cost_ns)} ns"
+        # 0 also says that the machine was too busy to be measured; CPUs have figures of their own.
+        unsure = "" if own.halt_cost_ns else " (nothing measured on the machine, or nothing lost)"
+        yield "halt cost", f"{_number(own.halt_cost_ns)} ns{unsure}"
 
 
 def _cpus(status: Status) -> Table:
