@@ -334,8 +334,10 @@ int lightsleep_calibrate(bool quiet)
 static void calibrate_again(struct work_struct *work);
 static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 
+/* A machine that stays busy is tried every minute, and the log says so once. */
 static void calibrate_and_schedule(void)
 {
+	static int reported;
 	int ret = lightsleep_calibrate(results >= CALIBRATE_SOON_TIMES);
 
 	if (ret == -ENODEV)
@@ -344,12 +346,13 @@ static void calibrate_and_schedule(void)
 		calibrate_wait = results < CALIBRATE_SOON_TIMES ? CALIBRATE_SOON : CALIBRATE_AGAIN;
 	else
 		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
-				       ret == -ETIMEDOUT || results ? CALIBRATE_AGAIN :
-				       CALIBRATE_RETRY_MAX);
-	if (!results)
+				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
+	if (!results && ret != reported) {
+		reported = ret;
 		pr_warn("cannot measure the halt cost (error %d: %s), will try again in %lu s; %llu ns is assumed until then\n",
 			ret, ret == -EBUSY ? "polls make wakeups slower" : "the machine is busy",
 			calibrate_wait / HZ, machine_cost_ns);
+	}
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }
 

@@ -376,11 +376,11 @@ measures_beside_a_hog() {
 	runtime=/proc/sys/kernel/sched_rt_runtime_us
 	server=/sys/kernel/debug/sched/fair_server/cpu1/runtime
 	was=$(cat $runtime)
+	was_served=$(cat $server 2> /dev/null)
+	# In this order: without the server, the kernel refuses to limit real-time tasks again.
+	trap '[ -z "$was_served" ] || echo "$was_served" > $server; echo "$was" > $runtime' EXIT
 	echo -1 > $runtime
-	if [ -e $server ]; then
-		was_served=$(cat $server)
-		echo 0 > $server
-	fi
+	[ -z "$was_served" ] || echo 0 > $server
 	taskset -c 0 timeout 40 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
 	hog=$!
 	sleep 1
@@ -395,8 +395,6 @@ measures_beside_a_hog() {
 	kill -0 $writer 2> /dev/null && ended=no
 	kill $hog
 	wait
-	echo "$was" > $runtime
-	[ ! -e $server ] || echo "$was_served" > $server
 	[ $ended = yes ] || fail "the measurement waits for a CPU that has no time"
 	# Nobody is left polling as told, once the measurement that may run now is over.
 	for _ in $(seq 20); do
