@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from lightsleep import cache
+from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.lab.source import kernel_source
 from lightsleep.periods.source import open_recording
@@ -98,6 +101,24 @@ def test_a_kernel_whose_source_is_not_here(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.glob("linux-governors-*")) == []
 
 
-def test_a_library_simulates_one_cpu(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="no-such"):
-        build.load(tmp_path / "no-such.so")
+def test_a_damaged_library_is_an_error_in_words(tmp_path: Path) -> None:
+    library = tmp_path / "machine.so"
+    library.write_bytes(b"\x7fELF and nothing else")
+    with pytest.raises(LightsleepError, match=f"remove the folder {tmp_path}"):
+        build.load(library)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_each_machine_of_a_shared_cache_has_its_own_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources = cache.folder() / "linux-governors-6.12"
+    build.governor_sources("6.12")
+    (tmp_path / sources.name).symlink_to(sources)
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "trusted", lambda _path: True)
+    monkeypatch.setenv("CC", "env cc")
+    here = build.library_file("6.12")
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    assert build.library_file("6.12") != here

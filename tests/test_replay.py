@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +18,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Known
 from lightsleep.periods.source import as_batch, open_recording, write_parquet
 from lightsleep.replay import engine as engine_module
-from lightsleep.replay import words
+from lightsleep.replay import parts, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
@@ -171,6 +174,50 @@ def test_without_a_compiler_it_says_so_and_goes_on(
     finally:
         for cached in (engine_module.engine, engine_module._library):
             cached.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [b"no library", b""])
+def test_a_damaged_library_is_a_note_and_the_replay_goes_on(
+    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    path = engine_module.library_file()
+    path.unlink()  # a library that this process has loaded must not change
+    path.write_bytes(damage)
+    for cached in (engine_module.engine, engine_module._library):
+        cached.cache_clear()
+    try:
+        found, why = engine_module.engine()
+        assert isinstance(found, PythonEngine)
+        assert why
+        assert f"remove the folder {path.parent}" in why
+    finally:
+        for cached in (engine_module.engine, engine_module._library):
+            cached.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("words", ["env cc", "cc -Werror -Wall -Wextra -Wpedantic", " ", "env  cc"])
+def test_a_compiler_of_several_words(
+    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", words)
+    assert engine_module.library_file().stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("'cc", "No closing quotation"), ("/", "no C compiler named /"), ("false", "cannot compile")],
+)
+def test_what_is_no_compiler(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", words)
+    with pytest.raises(LightsleepError, match=said):
+        engine_module.library_file()
 
 
 def test_the_defaults_are_the_module_s() -> None:
@@ -344,11 +391,37 @@ def test_two_recordings_add_up() -> None:
     assert one.span_ns == 2 * two.span_ns
 
 
+def on_host(host: str, gain_us: int) -> Replay:
+    """A second of recording in which polling for 100 us gains so much in each ms."""
+    rows = [period(1000 * n, 40 + (40 - gain_us), pair=(7, 8)) for n in range(1000)]
+    of = dataclasses.replace(known(), host=host)
+    return replay(of, NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"))
+
+
+def test_machines_that_differ_widen_the_interval() -> None:
+    # Each machine gains the same in every part of its time: only machines differ.
+    alike, differ = on_host("a", 20), on_host("a", 10)
+    alone = gain(alike, "fixed:100us")
+    assert alone.low_ns == alone.high_ns == alone.ns == 1000 * 20 * US
+    for host in "bcd":
+        alike.merge(on_host(host, 20))
+    differ.merge(on_host("b", 30))
+    same, wide = gain(alike, "fixed:100us"), gain(differ, "fixed:100us")
+    assert (same.ns, same.low_ns) == (4 * alone.ns, 4 * alone.ns)
+    # By hand: two machines, 10 and 30 ms, each 10 ms from their mean, and t of 1 degree of freedom.
+    assert wide.ns == 2 * alone.ns
+    assert wide.ns - wide.low_ns == pytest.approx(12.706 * 2**0.5 * (2 * 10_000_000**2) ** 0.5)
+    assert any("2 machines differ" in note for note in words.notes(differ, []))
+    # Two recordings of one machine count as one, beside another machine.
+    differ.merge(on_host("b", 30))
+    assert [(x.host, x.span_ns) for x in differ.machines()] == [("a", 10**9), ("b", 2 * 10**9)]
+
+
 def test_a_recommendation_has_an_interval_that_bears_it() -> None:
     # Every 1 ms a task comes after 20 us of idleness, and would have been caught.
     rows = [period(1000 * n, 60, pair=(7, 8)) for n in range(999)]
     outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
-    saved = gain(outcome.outcomes["fixed:30us"], outcome.outcomes[STOCK])
+    saved = gain(outcome, "fixed:30us")
     assert saved.ns == 999 * (40 - 20) * US
     assert saved.low_ns > 0
     assert words.recommendation(outcome).startswith("Try fixed:30us.")
@@ -365,7 +438,7 @@ def test_waiting_counts_as_often_as_its_weight_says() -> None:
         outcome = replay(
             known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"), weight
         )
-        saved = gain(outcome.outcomes["fixed:100us"], outcome.outcomes[STOCK])
+        saved = gain(outcome, "fixed:100us")
         assert saved.ns == 999 * (weight * 40 - 100) * US
         assert words.recommendation(outcome).startswith("Try") == worth
         assert (outcome.outcomes[OPTIMUM].recorded.tally["hits"] > 0) == worth
@@ -430,6 +503,18 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0
     assert words.to_json(one, []) == words.to_json(two, [])
+
+
+def killed(_part: parts.Part) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_replayed", killed)
+    with pytest.raises(LightsleepError, match=r"x\.parquet: a process of the replay was killed"):
+        replay_table(tmp_path / "x.parquet", NO_COSTS, STOCK, 4, jobs=2)
 
 
 def test_the_page_overwrites_no_table_of_a_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ version, as in ``6.12``: its source is Debian's package linux-source-6.12.
 from __future__ import annotations
 
 import functools
-import os
+import platform
 import re
 import shutil
 import subprocess
@@ -20,9 +20,9 @@ from typing import Any
 
 import cffi
 
-from lightsleep import cache
+from lightsleep import cache, sources
 from lightsleep.errors import LightsleepError
-from lightsleep.policy.binding import KERNEL
+from lightsleep.policy.binding import KERNEL, compile_to, compiler, opened
 
 HERE = Path(__file__).parent
 GOVERNORS = ("menu", "teo", "ladder")
@@ -48,7 +48,7 @@ STATES_MAX = 10
 """CPUIDLE_STATE_MAX of kernel.h."""
 
 
-def sources(version: str) -> Path:
+def governor_sources(version: str) -> Path:
     """Return a folder with the governors of a kernel's source, from the cache or from a package.
 
     Raises LightsleepError that says which package has them.
@@ -91,13 +91,11 @@ def _archive(version: str) -> Path:
 
 def library_file(version: str, flags: Sequence[str] = ()) -> Path:
     """Return the library of a kernel's governors. Raises LightsleepError with what is missing."""
+    sources.kernel_sources()
     ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
-    theirs = [sources(version) / f"{name}.c" for name in GOVERNORS]
+    theirs = [governor_sources(version) / f"{name}.c" for name in GOVERNORS]
     own = [HERE / "machine.c", HERE / "kernel.h"]
     headers = [KERNEL / "promote.h", KERNEL / "promote_policy.h"]
-    compiler = os.environ.get("CC", "cc")
-    if missing := [x for x in (*ours, *headers) if not x.exists()]:
-        raise LightsleepError(f"{missing[0]} is missing: run this in a checkout of lightsleep")
     parts = [x.read_bytes() for x in (*ours, *theirs, *own, *headers)]
 
     def build(scratch: Path) -> None:
@@ -107,24 +105,15 @@ def library_file(version: str, flags: Sequence[str] = ()) -> Path:
                 if not (KERNEL / header).exists() or header == "cpuidle.h":
                     (folder / header).parent.mkdir(parents=True, exist_ok=True)
                     (folder / header).write_text("")  # kernel.h has it all
-        command: list[str | Path] = [
-            *(compiler, "-std=gnu11", "-O2", "-w", "-shared", "-fPIC"),
+        words: list[str | Path] = [
+            *("-std=gnu11", "-O2", "-w", "-shared", "-fPIC"),
             *("-DCONFIG_CPU_IDLE_PROMOTE", *flags, f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}"),
-            *("-include", HERE / "kernel.h", "-o", scratch / "machine.so"),
+            *("-include", str(HERE / "kernel.h")),
             *(HERE / "machine.c", *theirs, *ours),
         ]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except FileNotFoundError as error:
-            raise LightsleepError(
-                f"no C compiler named {compiler}: install one or set CC"
-            ) from error
-        except subprocess.CalledProcessError as error:
-            raise LightsleepError(
-                f"cannot compile the governors of Linux {version}:\n{error.stderr}"
-            ) from error
+        compile_to(scratch / "machine.so", f"the governors of Linux {version}", words)
 
-    key = cache.digest(compiler, *map(str, flags), *parts)
+    key = cache.digest(*compiler(), platform.machine(), *map(str, flags), *parts)
     return cache.code(f"library-governors-{version}-{key}", build, needs_mb=10) / "machine.so"
 
 
@@ -137,7 +126,10 @@ def interface() -> Any:
 
 
 def load(path: Path) -> Any:
-    """Return a library of its own: one simulates one CPU, and the loader loads a file once."""
+    """Return a library of its own: one simulates one CPU, and the loader loads a file once.
+
+    Raises LightsleepError where the loader refuses it.
+    """
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
-        copy = shutil.copy(path, folder)
-        return interface().dlopen(str(copy))
+        copy = Path(shutil.copy(path, folder))
+        return opened(interface(), copy, path.parent)

@@ -11,6 +11,7 @@ import functools
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from lightsleep.errors import LightsleepError
 HERE = Path(__file__).parent
 KERNEL = sources.KERNEL / "drivers" / "cpuidle"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
+SHARED = ("-O3", "-w", "-shared", "-fPIC")
+"""What users compile: no warning of a compiler that nobody here has tried is an error."""
 
 # A program that reads PERIODs and writes the struct poll_limit after each.
 TRACE = HERE / "trace.c"
@@ -46,14 +49,38 @@ def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[st
     with what the compiler had to say.
     """
     sources.kernel_sources()
-    compiler = os.environ.get("CC", "cc")
-    command = [compiler, "-std=gnu11", *WARNINGS, f"-I{HERE / 'shim'}", f"-I{KERNEL}", *flags]
+    shims = (f"-I{HERE / 'shim'}", f"-I{KERNEL}")
+    compile_to(target, files[-1].name, ["-std=gnu11", *WARNINGS, *shims, *flags, *files])
+
+
+def compiler() -> list[str]:
+    """Return the words of ``$CC``, which may have several (``ccache gcc``), or cc.
+
+    Raises LightsleepError where they cannot be told apart.
+    """
+    named = os.environ.get("CC", "")
     try:
-        subprocess.run([*command, "-o", target, *files], check=True, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise LightsleepError(f"no C compiler named {compiler}: install one or set CC") from error
+        return shlex.split(named) or ["cc"]
+    except ValueError as error:
+        raise LightsleepError(f"CC is {named!r}: {error}; set it to a compiler's name") from error
+
+
+def compile_to(target: Path, what: str, words: Sequence[str | Path]) -> None:
+    """Run the compiler with ``words``, so that it writes ``target``; ``what`` is in errors.
+
+    Raises LightsleepError without a compiler, and with what the compiler had to say.
+    """
+    first, *others = compiler()
+    try:
+        subprocess.run(
+            [first, *others, *words, "-o", target], check=True, capture_output=True, text=True
+        )
+    except OSError as error:
+        raise LightsleepError(
+            f"no C compiler named {first}: install one or set CC ({error.strerror})"
+        ) from error
     except subprocess.CalledProcessError as error:
-        raise LightsleepError(f"cannot compile {files[-1].name}:\n{error.stderr}") from error
+        raise LightsleepError(f"cannot compile {what}:\n{error.stderr}") from error
 
 
 def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path:
@@ -65,14 +92,28 @@ def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()
     headers = (x for folder in {x.parent for x in sources} for x in folder.glob("*.h"))
     missing = [x for x in sources if not x.exists()]
     parts = [] if missing else [x.read_bytes() for x in (*sources, *sorted(headers))]
-    compiler = os.environ.get("CC", "cc")
     target = f"{name}.so"
 
     def build(scratch: Path) -> None:
-        compile_kernel_files(sources, scratch / target, ("-O3", "-shared", "-fPIC", *flags))
+        compile_kernel_files(sources, scratch / target, (*SHARED, *flags))
 
-    key = cache.digest(compiler, platform.machine(), *flags, *parts)
+    key = cache.digest(*compiler(), platform.machine(), *SHARED, *flags, *parts)
     return cache.code(f"library-{name}-{key}", build, needs_mb=10) / target
+
+
+def opened(ffi: Any, path: Path, kept: Path | None = None) -> Any:
+    """Load a library. Raises LightsleepError where the loader refuses it.
+
+    ``kept`` is the folder of the cache that it comes from, where that is not its own.
+    """
+    try:
+        return ffi.dlopen(str(path))
+    except OSError as error:
+        raise LightsleepError(
+            f"cannot load what was compiled: {error}; if the file is damaged, remove the folder "
+            f"{kept or path.parent}; if its file system is mounted noexec, set LIGHTSLEEP_CACHE "
+            "and TMPDIR to folders on another one"
+        ) from error
 
 
 def declarations(header: Path) -> str:
@@ -93,8 +134,8 @@ def library() -> tuple[Any, Any]:
                                const u64 *idle_ns, u64 *limit_ns, size_t periods);
         """
     )
-    return ffi, ffi.dlopen(
-        str(shared_library("poll-limit", [HERE / "replay.c", KERNEL / "poll_limit.c"]))
+    return ffi, opened(
+        ffi, shared_library("poll-limit", [HERE / "replay.c", KERNEL / "poll_limit.c"])
     )
 
 

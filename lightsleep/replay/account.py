@@ -12,7 +12,10 @@ price of a wakeup is reached, and halts at once otherwise. What a policy pays ab
 its *regret*.
 
 Sums are kept for BLOCKS parts of the recording's time. How much they differ says how far a gain
-can be trusted to come again.
+can be trusted to come again on this machine. Of several recordings, how much the machines differ
+says how far it can be trusted on others: what each gains, less what it would by its length if all
+were alike. The wider of the two intervals counts. Recordings of one machine, or of machines without
+a name, are taken for as many machines.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ from lightsleep.replay.tally import Stays, Tally
 
 T_19 = 2.093
 """The 97.5 % quantile of Student's t with BLOCKS - 1 degrees of freedom."""
+
+T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, T_19),
+)
+"""The same for 1, 2, ... degrees of freedom; with more than the last one it is hardly less."""
 
 
 @dataclass
@@ -101,9 +110,29 @@ class Outcome:
         self.earliest.tally.merge(other.earliest.tally)
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What each policy paid on one machine in ``span_ns``, at both ends of the bracket."""
+
+    host: str
+    span_ns: int
+    paid_ns: dict[str, tuple[int, int]]
+
+    def with_(self, other: Machine) -> Machine:
+        """Return this machine with what was paid in another of its recordings."""
+        paid_ns = {
+            name: (mine[0] + other.paid_ns[name][0], mine[1] + other.paid_ns[name][1])
+            for name, mine in self.paid_ns.items()
+        }
+        return Machine(self.host, self.span_ns + other.span_ns, paid_ns)
+
+
 @dataclass
 class Replay:
-    """The outcomes of all policies, the optimum's last, over ``span_ns`` of recording."""
+    """The outcomes of all policies, the optimum's last, over ``span_ns`` of recording.
+
+    ``recordings`` is empty unless several were merged.
+    """
 
     outcomes: dict[str, Outcome]
     span_ns: int
@@ -111,11 +140,29 @@ class Replay:
     loop_share: float
     wakes: int
     weight: int = 1
+    host: str = ""
+    recordings: list[Machine] = field(default_factory=list)
 
     def merge(self, other: Replay) -> None:
         """Add the replay of another recording by the same policies."""
+        self.recordings = [*self._recordings(), *other._recordings()]
         self.span_ns += other.span_ns
         self.join(other)
+
+    def machines(self) -> list[Machine]:
+        """Return the machines of several recordings; of one machine, its recordings."""
+        by_host: dict[str, Machine] = {}
+        for each in self.recordings:
+            known = by_host.get(each.host)
+            by_host[each.host] = known.with_(each) if known else each
+        return list(by_host.values()) if len(by_host) > 1 else self.recordings
+
+    def _recordings(self) -> list[Machine]:
+        paid_ns = {
+            name: (outcome.recorded.paid_ns, outcome.earliest.paid_ns)
+            for name, outcome in self.outcomes.items()
+        }
+        return self.recordings or [Machine(self.host, self.span_ns, paid_ns)]
 
     def join(self, other: Replay) -> None:
         """Add the replay of other CPUs of the same recording."""
@@ -178,7 +225,8 @@ def replay(
     if ends == 1:
         for outcome in outcomes.values():
             outcome.earliest.tally.merge(outcome.recorded.tally)
-    return Replay(outcomes, known.span_ns, idle_ns, costs.loop_share, wakes, weight)
+    span_ns = known.span_ns
+    return Replay(outcomes, span_ns, idle_ns, costs.loop_share, wakes, weight, known.host)
 
 
 def _ends(outcome: Outcome, recorded: Stays, earliest: Stays) -> list[tuple[Account, Stays]]:
@@ -219,16 +267,33 @@ class Gain:
     high_ns: float
 
 
-def gain(of: Outcome, over: Outcome) -> Gain:
-    """Return what ``of`` would have paid less than ``over`` did.
+def gain(within: Replay, name: str, over: str = STOCK) -> Gain:
+    """Return what the policy ``name`` would have paid less than ``over`` did.
 
-    The interval covers both how much parts of the recording differ, and both ends of the bracket.
+    The interval covers how much parts of the recording and machines differ, and both ends of the
+    bracket.
     """
+    of, stock = within.outcomes[name], within.outcomes[over]
     ends = []
-    for mine in (of.recorded, of.earliest):
-        parts = over.recorded.tally.paid_ns - mine.tally.paid_ns
+    for end, mine in enumerate((of.recorded, of.earliest)):
+        parts = stock.recorded.tally.paid_ns - mine.tally.paid_ns
         reach = T_19 * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
-        ends.append((float(parts.sum()), reach))
+        ends.append((float(parts.sum()), max(reach, _between(within.machines(), name, over, end))))
     low = min(total - reach for total, reach in ends)
     high = max(total + reach for total, reach in ends)
     return Gain(ends[0][0], low, high)
+
+
+def _between(machines: list[Machine], name: str, over: str, end: int) -> float:
+    """Return half of the 95 % interval of what all machines gain, by how much they differ.
+
+    It is that of a ratio: of what is gained, to the length of the recordings.
+    """
+    count = len(machines)
+    if count < 2:
+        return 0.0
+    gained = np.array([x.paid_ns[over][0] - x.paid_ns[name][end] for x in machines], np.float64)
+    spans_ns = np.array([x.span_ns for x in machines], np.float64)
+    differ = gained - spans_ns * (gained.sum() / max(1.0, float(spans_ns.sum())))
+    quantile = T[min(count - 1, len(T)) - 1]
+    return float(quantile * math.sqrt(count / (count - 1) * float((differ**2).sum())))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.model import Known
-from lightsleep.policy.binding import KERNEL, declarations, shared_library
+from lightsleep.policy.binding import KERNEL, declarations, opened, shared_library
 from lightsleep.replay.demand import Costs, Demands, Flags, Ns, Reader
 from lightsleep.replay.policies import Fixed, Haltpoll, Lightsleep, Policy
 from lightsleep.replay.stays import CompiledReader
@@ -177,17 +177,21 @@ class _CompiledRunner:
             self._replay(columns, weight, sums)
 
 
+def library_file() -> Path:
+    """Return the compiled loops. Raises LightsleepError as shared_library() does."""
+    return shared_library("replay", [HERE / "engine.c", HERE / "stays.c", KERNEL / "poll_limit.c"])
+
+
 @functools.cache
 def _library() -> tuple[Any, Any]:
     import cffi
 
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
-    sources = [HERE / "engine.c", HERE / "stays.c", KERNEL / "poll_limit.c"]
-    path = shared_library("replay", sources)
+    path = library_file()
     headers = (KERNEL / "poll_limit.h", HERE / "engine.h", HERE / "stays.h")
     ffi.cdef("".join(declarations(header) for header in headers))
-    return ffi, ffi.dlopen(str(path))
+    return ffi, opened(ffi, path)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.demand import NEEDED, Costs
@@ -44,7 +46,7 @@ class Part:
 def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: int = 0) -> Replay:
     """Replay a Parquet file of ours by the policies named; on ``jobs`` cores, 0 for all.
 
-    Raises LightsleepError where the file is damaged.
+    Raises LightsleepError where the file is damaged, and where a process of the replay is killed.
     """
     jobs = jobs or _jobs(table)
     parts = [Part(table, index, jobs, costs, policies, weight) for index in range(jobs)]
@@ -55,6 +57,11 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
     with ProcessPoolExecutor(jobs, context, initializer=_leave_it_to_the_parent) as pool:
         try:
             first, *others = pool.map(_replayed, parts)
+        except BrokenProcessPool as error:
+            raise LightsleepError(
+                f"{table}: a process of the replay was killed, by the kernel if memory ran out "
+                "(dmesg tells): start it again, or on one core: taskset -c 0 lightsleep replay"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

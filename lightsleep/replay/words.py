@@ -34,8 +34,8 @@ def recommendation(replay: Replay) -> str:
     ]
     if not others:
         return "Nothing to recommend: no policy that polls was replayed."
-    best = max(others, key=lambda outcome: gain(outcome, stock).low_ns)
-    saved = gain(best, stock)
+    best = max(others, key=lambda outcome: gain(replay, outcome.name).low_ns)
+    saved = gain(replay, best.name)
     if saved.low_ns <= 0 or saved.ns < WORTH * replay.span_ns:
         return (
             "Keep what was recorded: no policy is shown to be better. The nearest is "
@@ -68,6 +68,11 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+    if (count := len(replay.machines())) > 1:
+        said.append(
+            f"the interval covers how much these {count} machines differ, or recordings of one "
+            "machine: it holds for others that do the same work"
+        )
     if any(Governor.named(name) for name in replay.outcomes):
         said.append(
             "governors choose among idle states. How much power each state saves is not counted, "
@@ -181,7 +186,7 @@ def _signed(time_ns: float) -> str:
 
 def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any]:
     """Return all figures."""
-    optimum, stock = replay.outcomes[OPTIMUM], replay.outcomes[STOCK]
+    optimum = replay.outcomes[OPTIMUM]
     return {
         "schema": "lightsleep.replay",
         "version": 1,
@@ -201,7 +206,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "peers_for_free": outcome.earliest.to_json(),
                 "on_pareto_front": name in front(replay),
                 "regret_ns": outcome.recorded.paid_ns - optimum.recorded.paid_ns,
-                "gain_ns": vars(gain(outcome, stock)),
+                "gain_ns": vars(gain(replay, name)),
             }
             for name, outcome in replay.outcomes.items()
         ],
