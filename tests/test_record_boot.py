@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lightsleep.document import load
 from lightsleep.lab.guest import Guest, Machine, boot
-from lightsleep.periods.lost import time_lost
+from lightsleep.periods import histogram
+from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.source import open_recording
 from lightsleep.record import sidecar
 
@@ -105,6 +107,88 @@ def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: 
     recording = open_recording(fetched(guest, "/tmp/killed.dat", tmp_path))
     assert sum(len(batch) for batch in recording.batches)
     assert "killed before its end" in " ".join(recording.known.notes)
+
+
+LAST = "events/synthetic/*_wake"
+COUNTS = ("sh", "-c", f"ls {TRACING}/instances; cat {TRACING}/synthetic_events")
+
+
+def counted(guest: Guest, name: str, folder: Path) -> TimeLost:
+    """Copy a histogram out of the guest, and read it."""
+    path = folder / Path(name).name
+    path.write_bytes(base64.b64decode(guest.run(["base64", name]).stdout))
+    lost = load(path, histogram.FORMAT)
+    assert not any("no room" in note for note in lost.known.notes)
+    return lost
+
+
+def test_a_histogram_adds_up_to_what_the_kernel_counted(guest: Guest, tmp_path: Path) -> None:
+    usage = "grep -H . /sys/devices/system/cpu/cpu*/cpuidle/state*/usage"
+    script = f"""\
+        {usage} > /tmp/before
+        {" ".join(RECORD)} --histogram -o /tmp/counts.json -- \
+            sh -c '{usage} > /tmp/begin; perf bench -f simple sched pipe -l 500; {usage} > /tmp/end'
+        {usage} > /tmp/after
+    """
+    done = guest.run(["sh", "-c", script], timeout_s=ENOUGH_S)
+    assert "recorded" in done.stderr
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
+    assert guest.run(COUNTS).stdout == ""
+    lost = counted(guest, "/tmp/counts.json", tmp_path)
+
+    def entered(name: str) -> int:
+        return sum(int(x.rpartition(":")[2]) for x in guest.read_text(name).split())
+
+    # Counting begins before the command does, and ends after it.
+    periods = sum(state.periods for state in lost.states.values())
+    least, most = (
+        entered(b) - entered(a)
+        for a, b in (("/tmp/begin", "/tmp/end"), ("/tmp/before", "/tmp/after"))
+    )
+    assert 500 < least <= periods <= most
+    assert lost.states.keys() == {"C1", "C6"}
+    assert sum(x.total_ns for x in lost.states.values()) < 2 * 1.05 * lost.known.span_ns
+    # The kernel leaves C6 300 us after the wakeup, at the earliest.
+    assert lost.groups["state"].keys() <= {"C1", "C6"}
+    assert lost.all.count > 250
+    for name, latency_ns in (("C1", 20_000), ("C6", 300_000)):
+        wakes = lost.groups["state"][name]
+        assert wakes.percentile_ns(0.5) > latency_ns, name
+        assert wakes.total_ns > wakes.count * latency_ns, name
+
+
+def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
+    guest: Guest, tmp_path: Path
+) -> None:
+    script = f"""\
+        {" ".join(RECORD)} --histogram -c 1 -o /tmp/killed.json & record=$!
+        until grep -qs hist: {TRACING}/instances/*/{LAST}/trigger; do sleep 0.1; done
+        sleep 1
+        kill -KILL $record
+        wait $record
+        until [ -e /tmp/killed.json ]; do sleep 0.1; done
+    """
+    guest.run(["bash", "-c", script], timeout_s=ENOUGH_S)
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
+    assert guest.run(COUNTS).stdout == ""
+    lost = counted(guest, "/tmp/killed.json", tmp_path)
+    assert lost.known.events > 0
+    assert lost.groups["cpu"].keys() <= {"1"}
+
+
+def test_what_a_killed_keeper_of_a_histogram_leaves_goes_with_the_next_one(guest: Guest) -> None:
+    script = f"""\
+        {" ".join(RECORD)} --histogram -o /tmp/lost.json & record=$!
+        until grep -qs hist: {TRACING}/instances/*/{LAST}/trigger; do sleep 0.1; done
+        pkill -KILL -f record/keepe[r].py
+        wait $record; echo status $?
+        grep -c hist: {TRACING}/instances/*/events/power/cpu_idle/trigger
+        {" ".join(RECORD)} --histogram -o /tmp/next.json --for 1s
+    """
+    done = guest.run(["bash", "-c", script], timeout_s=ENOUGH_S)
+    assert done.stdout.split() == ["status", "1", "2"]
+    assert "was killed" in " ".join(done.stderr.split())
+    assert guest.run(COUNTS).stdout == ""
 
 
 def test_refusals(guest: Guest) -> None:

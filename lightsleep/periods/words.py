@@ -18,10 +18,18 @@ from lightsleep.units import digits, us, value
 # kind of group -> what its table is called, and its first column
 TITLES = {
     "cause": ("By idle state and by what ended it", "state, ended by"),
+    "state": ("By idle state", "state"),
     "task": ("By woken task", "task"),
     "waker": ("By waker", "waker"),
     "cpu": ("By CPU", "CPU"),
 }
+
+
+def kinds(lost: TimeLost) -> list[str]:
+    """Return the kinds of groups that there are; a histogram has no causes, tasks and wakers."""
+    found = [kind for kind in TITLES if lost.groups[kind]]
+    return [kind for kind in found if not (kind == "state" and "cause" in found)]
+
 
 TOP = 5
 """Lines of each table on the terminal."""
@@ -113,16 +121,14 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
     console.print(Text(f"{label}: {lost.known.host}", "bold"))
     for sentence in headline(lost):
         console.print(Text(sentence))
-    for kind, (_, first) in TITLES.items():
-        ranked = lost.top(kind)
-        if not ranked:
-            continue
+    for number, kind in enumerate(kinds(lost)):
+        ranked, first = lost.top(kind), TITLES[kind][1]
         table = Table(box=None, pad_edge=False, header_style="dim")
         for title in (first, "wakeups", "total", "of wall time", "p50 us", "p99 us", "idle"):
             table.add_column(title, justify="left" if title == first else "right")
         for name, wakes in ranked[:TOP]:
             table.add_row(*(Text(cell) for cell in line(lost, name, wakes)))
-        if kind == "cause" and lost.reference.count:
+        if number == 0 and lost.reference.count:
             table.add_row(*(Text(x) for x in line(lost, "polling or awake", lost.reference)))
         console.print()
         console.print(whole(table), crop=False)

@@ -21,9 +21,11 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
+from lightsleep.record import histogram as counted
 from lightsleep.record import run, sidecar, tracing
 
 ROOT = Path("/")
+TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
@@ -44,11 +46,16 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "-o",
     "--output",
-    default="lightsleep.dat",
-    show_default=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="The trace to write; FILE.json describes the machine.",
+    help=f"The trace to write; FILE.json describes the machine.  [default: {TRACE}; with "
+    f"--histogram: {COUNTS}]",
+)
+@click.option(
+    "--histogram",
+    is_flag=True,
+    help="Keep no events: the kernel counts idle periods, and how long wakeups took, by CPU and "
+    "idle state. The file stays small for days.",
 )
 @click.option(
     "--buffer-kb",
@@ -62,7 +69,8 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
 def record(
     cpus: list[int] | None,
     seconds: float | None,
-    output: Path,
+    output: Path | None,
+    histogram: bool,
     buffer_kb: int,
     as_json: bool,
     command: tuple[str, ...],
@@ -78,9 +86,63 @@ def record(
     """
     if command and seconds is not None:
         raise click.UsageError("name a COMMAND or --for TIME, not both")
+    output = output or Path(COUNTS if histogram else TRACE)
     folder = _refuse(output, cpus)
     if command and not shutil.which(command[0]):
         raise LightsleepError(f"cannot run {command[0]}: there is no such program")
+    if histogram:
+        status = _count(folder, output, cpus, seconds, command, as_json)
+    else:
+        status = _record(folder, output, cpus, seconds, command, buffer_kb, as_json)
+    if status:
+        raise SystemExit(status)
+
+
+def _count(
+    folder: Path,
+    output: Path,
+    cpus: list[int] | None,
+    seconds: float | None,
+    command: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Have the kernel count; return the exit status of ``command``."""
+    counted.available(folder)
+    notes = tracing.remove_leftovers(folder)
+    settings = {"cpus": None if cpus is None else cpulist.format(cpus), "command": list(command)}
+    known = sidecar.begin_histogram(ROOT, settings | {"seconds": seconds, "clock": tracing.CLOCK})
+    states = sum(map(len, known["states"].values())) or len(known["states"]) or 1
+    order = counted.order(cpus, states, counted.tasks(ROOT))
+    target = Path(os.path.realpath(output))
+    with (
+        _signals(),
+        run.counting(folder, order, known, target) as running,
+        _progress(seconds) as tick,
+    ):
+        status = run.wait(command, seconds, running, tick)
+    recorded = {
+        "elapsed_s": running.elapsed_s,
+        "bytes": target.stat().st_size,
+        "notes": notes + running.notes,
+    }
+    _show(output, recorded, as_json)
+    if running.stopped:
+        raise LightsleepError(running.stopped)
+    return status
+
+
+def _record(
+    folder: Path,
+    output: Path,
+    cpus: list[int] | None,
+    seconds: float | None,
+    command: tuple[str, ...],
+    buffer_kb: int,
+    as_json: bool,
+) -> int:
+    """Have trace-cmd record; return the exit status of ``command``."""
+    run.need_programs()
+    check_writable(sidecar.beside(output))
     events, missing = tracing.available(folder)
     notes = tracing.remove_leftovers(folder)
     known = sidecar.begin(
@@ -119,8 +181,7 @@ def record(
     _show(output, recorded, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
-    if status:
-        raise SystemExit(status)
+    return status
 
 
 def _refuse(output: Path, cpus: list[int] | None) -> Path:
@@ -128,11 +189,9 @@ def _refuse(output: Path, cpus: list[int] | None) -> Path:
     folder = tracing.tracing_folder(ROOT)
     if os.geteuid() != 0:
         raise LightsleepError("only root may trace the kernel: run it with sudo")
-    run.need_programs()
     check_writable(output)
-    check_writable(sidecar.beside(output))
     if output.exists() and not output.is_file():
-        raise LightsleepError(f"{output} is no regular file: trace-cmd cannot write to it")
+        raise LightsleepError(f"{output} is no regular file: a recording cannot be written to it")
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
     if cpus:
         online = cpulist.parse((ROOT / "sys/devices/system/cpu/online").read_text())

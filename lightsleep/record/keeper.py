@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The keeper of a recording: starts trace-cmd, ends it, and leaves no trace of tracing behind.
+"""The keeper of a recording: starts it, ends it, and leaves no trace of tracing behind.
 
 A process that is killed with SIGKILL cannot clean up, so another one does: the keeper. It runs in a
 session of its own, deaf to the signals that end its parent, and blocks in reading a pipe of which
@@ -7,13 +7,20 @@ the parent holds the only write end. The pipe ends when the parent says so, or w
 the keeper that is the same. There is no other way to end a recording: the orderly end takes the
 path that has to work after SIGKILL.
 
-At the end the keeper stops the tracing instance, reads what the kernel lost, has trace-cmd finish
-its file, gives the file its name, and removes the instance and the probe. If the keeper itself is
-killed, setpriv has trace-cmd end in good order. The next recording removes what is left.
+A recording of events is trace-cmd's. At its end the keeper stops the tracing instance, reads what
+the kernel lost, has trace-cmd finish its file, gives the file its name, and removes the instance
+and the probe. If the keeper itself is killed, setpriv has trace-cmd end in good order.
+
+A histogram is the kernel's (histogram.py). The keeper makes the instance and the triggers; at the
+end it reads what the kernel has counted, writes the file, and removes them. Meanwhile it wakes once
+a minute.
+
+The next recording removes what a killed keeper left.
 
 This file runs on its own (``python -I -S``, by its path), and needs only the standard library. Its
-first line of input is one JSON document, what to record. Its answer is two lines of JSON: why there
-is no probe (null where there is one) when trace-cmd was started, and a report at the end.
+first line of input is one JSON document, what to record. Its answer is two lines of JSON: one when
+the recording has begun, and a report at the end. The first one is why there is no probe, or why the
+kernel does not count; null where all is well.
 """
 
 from __future__ import annotations
@@ -22,6 +29,8 @@ import contextlib
 import errno
 import json
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -36,6 +45,15 @@ FINISH_S = 600.0
 
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
+
+BUFFER_KB = 64
+"""Of each CPU, for an instance that keeps no events."""
+
+LOOK_S = 60.0
+"""How often the keeper of a histogram looks whether it is getting full."""
+
+COUNTED = ("power/cpu_idle", "sched/sched_waking", "sched/sched_switch", "synthetic/lightsleep_*")
+"""Events that may have triggers of ours."""
 
 
 def group_of(keeper: int) -> str:
@@ -56,9 +74,10 @@ def lost_events(instance: Path) -> dict[str, int]:
 
 
 def remove_instance(instance: Path) -> str | None:
-    """Remove a tracing instance; return why it is still there."""
+    """Remove a tracing instance and its triggers; return why it is still there."""
     deadline = time.monotonic() + BUSY_S
     while True:
+        remove_triggers(instance)
         with contextlib.suppress(OSError):
             (instance / "events/enable").write_text("0")
         try:
@@ -109,6 +128,39 @@ def remove_probes(tracing: Path, group: str) -> str | None:
             time.sleep(0.05)
         else:
             return None
+
+
+def remove_triggers(instance: Path) -> None:
+    """Remove the triggers of an instance: first those whose variables no other one needs."""
+    for _ in range(len(COUNTED) + 1):
+        files = [file for name in COUNTED for file in instance.glob(f"events/{name}/trigger")]
+        lines = [(file, line) for file in files for line in _triggers(file)]
+        if not lines:
+            return
+        for file, line in reversed(lines):
+            with contextlib.suppress(OSError):  # another one needs it, and goes in this pass
+                _append(file, f"!{line}")
+
+
+def _triggers(file: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        lines = file.read_text().splitlines()
+        return [re.sub(r" \[\w+\]$", "", line) for line in lines if line.startswith("hist:")]
+    return []
+
+
+def remove_synthetic(tracing: Path, group: str) -> str | None:
+    """Remove the synthetic events of a group; return why one is still there."""
+    file = tracing / "synthetic_events"
+    try:
+        for line in file.read_text().splitlines():
+            if line.startswith(f"{group}_"):
+                _append(file, f"!{line}")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot remove the events {group} from {file}: {error.strerror}"
+    return None
 
 
 def end(tracer: subprocess.Popen[bytes]) -> None:
@@ -162,6 +214,82 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def count(order: dict[str, Any]) -> dict[str, Any]:
+    """Have the kernel count until standard input ends; return what became of it."""
+    tracing, group = Path(order["tracing"]), group_of(os.getpid())
+    instance = tracing / "instances" / group
+    began = time.monotonic()
+    failed = _begin(tracing, instance, order["events"], order["triggers"], group)
+    os.write(sys.stdout.fileno(), f"{json.dumps(failed)}\n".encode())
+    document = dict(order["document"])
+    if not failed:
+        try:
+            _wait(instance, order["forget"])
+            (instance / "tracing_on").write_text("0")
+            document["elapsed_s"] = time.monotonic() - began
+            document["histograms"] = {
+                name: (instance / "events" / file.replace("{group}", group)).read_text()
+                for name, file in order["read"].items()
+            }
+        except OSError as error:
+            failed = f"cannot read what the kernel has counted: {error}"
+    notes = [remove_instance(instance), remove_synthetic(tracing, group)]
+    if not failed:
+        failed = _write(Path(order["scratch"]), Path(order["output"]), document)
+    return {"failed": failed, "notes": [note for note in notes if note]}
+
+
+def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
+    try:
+        scratch.write_text(json.dumps(document, indent=1) + "\n")
+        scratch.replace(output)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        return f"cannot write {output}: {error.strerror}"
+    return None
+
+
+def _begin(
+    tracing: Path, instance: Path, events: list[str], triggers: list[list[str]], group: str
+) -> str | None:
+    """Have the kernel count; return why it does not."""
+    try:
+        for line in events:
+            _append(tracing / "synthetic_events", line.replace("{group}", group))
+        instance.mkdir()
+        (instance / "buffer_size_kb").write_text(str(BUFFER_KB))
+        for file, line in triggers:
+            trigger = instance / "events" / file.replace("{group}", group) / "trigger"
+            _append(trigger, line.replace("{group}", group))
+    except OSError as error:
+        said = ""
+        with contextlib.suppress(OSError):
+            found = re.findall(r"error: (.*)", (instance / "error_log").read_text())
+            said = f": {found[-1]}" if found else ""
+        return f"the kernel refuses a histogram: {error.strerror}{said}"
+    return None
+
+
+def _wait(instance: Path, forget: dict[str, Any]) -> None:
+    """Wait until standard input ends; meanwhile empty what remembers pids before it is full."""
+    emptied = _forks()
+    while True:
+        if select.select([sys.stdin.fileno()], [], [], LOOK_S)[0]:
+            if not os.read(sys.stdin.fileno(), 1):
+                return
+        elif (now := _forks()) - emptied > forget["forks"]:
+            emptied = now
+            for line in forget["lines"]:
+                _append(instance / "events" / forget["file"] / "trigger", line)
+
+
+def _forks() -> int:
+    """Return how many tasks were made since boot."""
+    found = re.search(r"^processes (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def _ignored(_number: int, _frame: object) -> None:
     """Do nothing. Unlike SIG_IGN, trace-cmd does not inherit a handler."""
 
@@ -176,7 +304,8 @@ def main() -> None:
         if not byte:
             return  # the parent is gone before it asked for anything
         line += byte
-    report = keep(json.loads(line))
+    order = json.loads(line)
+    report = count(order) if "triggers" in order else keep(order)
     with contextlib.suppress(OSError):  # nobody left to tell
         os.write(sys.stdout.fileno(), json.dumps(report).encode())
 

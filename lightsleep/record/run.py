@@ -89,28 +89,12 @@ def recording(
         "scratch": str(scratch),
         "output": str(output),
     }
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert process.stdin
-    assert process.stdout
+    process = _keeper()
     instance = folder / "instances" / keeper.group_of(process.pid)
     running = Recording(instance, scratch, process)
     began = time.monotonic()
     try:
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        if not answer:
-            raise LightsleepError(
-                f"cannot start the process that ends a recording: {sys.executable} "
-                f"{keeper.__file__}"
-            )
-        running.probe_refused = json.loads(answer)
+        running.probe_refused = _ordered(process, order)
         if not _await_start(instance, process):
             raise _NotStartedError
         running.started = True
@@ -125,6 +109,56 @@ def recording(
         running.notes = report.get("notes", [])
     if report["failed"] or report["status"] != 0 or not running.started:
         raise LightsleepError(report["failed"] or f"trace-cmd failed: {_reason(report['said'])}")
+
+
+@contextlib.contextmanager
+def counting(
+    folder: Path, order: dict[str, Any], document: dict[str, Any], output: Path
+) -> Iterator[Recording]:
+    """Have the kernel count what ``order`` says; ``output`` is whole when the context has ended.
+
+    ``folder`` is where tracing is mounted, ``document`` what the file says beside the counts.
+    Raises LightsleepError where the kernel does not count, and where the file cannot be written.
+    """
+    scratch = scratch_for(output)
+    more = {"tracing": str(folder), "scratch": str(scratch), "output": str(output)}
+    process = _keeper()
+    running = Recording(folder / "instances" / keeper.group_of(process.pid), scratch, process)
+    began = time.monotonic()
+    try:
+        if not _ordered(process, order | more | {"document": document}):
+            yield running
+    finally:
+        running.elapsed_s = time.monotonic() - began
+        report = _finish(process, scratch)
+        running.notes = report.get("notes", [])
+    if report["failed"]:
+        raise LightsleepError(report["failed"])
+
+
+def _keeper() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _ordered(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | None:
+    """Have the keeper begin; return its first answer. Raises LightsleepError without one."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    if not answer:
+        raise LightsleepError(
+            f"cannot start the process that ends a recording: {sys.executable} {keeper.__file__}"
+        )
+    said: str | None = json.loads(answer)
+    return said
 
 
 def scratch_for(output: Path) -> Path:
@@ -176,8 +210,8 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
         return {
             "status": None,
             "said": "",
-            "failed": "the process that ends a recording was killed; what trace-cmd had recorded "
-            f"is in {scratch}",
+            "failed": "the process that ends a recording was killed; what had been recorded is in "
+            f"{scratch}, if that is there",
         }
     report: dict[str, Any] = json.loads(said)
     return report

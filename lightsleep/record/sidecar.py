@@ -27,6 +27,11 @@ from lightsleep.scan.lint import lint
 SCHEMA = "lightsleep.recording"
 VERSION = 1
 
+HISTOGRAM = "lightsleep.histogram"
+"""The schema of a histogram, which is one document: of the machine, and what the kernel counted."""
+
+HISTOGRAM_VERSION = 1
+
 
 def beside(trace: Path) -> Path:
     """Return the name of the document that belongs to a trace."""
@@ -57,6 +62,12 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "window_ns": None,
         "recorded": None,
     }
+
+
+def begin_histogram(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known before a histogram; the keeper adds what the kernel has counted."""
+    known = begin(root, settings) | {"schema": HISTOGRAM, "version": HISTOGRAM_VERSION}
+    return {key: known[key] for key in known if key not in ("usage", "window_ns", "recorded")}
 
 
 Usage = dict[str, dict[str, dict[str, int]]]

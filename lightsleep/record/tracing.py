@@ -108,18 +108,22 @@ def available(tracing: Path) -> tuple[list[Event], list[str]]:
 
 
 def remove_leftovers(tracing: Path) -> list[str]:
-    """Remove instances and probes whose keeper was killed; return what could not be removed."""
+    """Remove what a keeper made that was killed; return what could not be removed."""
     prefix = keeper.group_of(0).removesuffix("0")
     probes = tracing / "kprobe_events"
     groups = {folder.name for folder in (tracing / "instances").glob(f"{prefix}*")}
     if probes.exists():
         named = (line.split()[0].partition(":")[2] for line in probes.read_text().splitlines())
         groups |= {name.partition("/")[0] for name in named if name.startswith(prefix)}
+    if (synthetic := tracing / "synthetic_events").exists():
+        named = (line.split()[0] for line in synthetic.read_text().splitlines())
+        groups |= {name.rpartition("_")[0] for name in named if name.startswith(prefix)}
     left = []
     for group in sorted(groups):
         if not _alive(group.removeprefix(prefix)):
             left.append(keeper.remove_instance(tracing / "instances" / group))
             left.append(keeper.remove_probes(tracing, group))
+            left.append(keeper.remove_synthetic(tracing, group))
     return [note for note in left if note]
 
 

@@ -20,6 +20,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
+from lightsleep.periods import histogram
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.perfetto import write_perfetto
 from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
@@ -27,7 +28,7 @@ from lightsleep.periods.words import show
 from lightsleep.report import measure_section
 from lightsleep.report.page import Result, render
 
-FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT)
+FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histogram.FORMAT)
 
 
 @click.command()
@@ -69,7 +70,8 @@ def report(
     """Write one self-contained HTML page that shows one or several files.
 
     RESULT is a comparison, a measurement, or a recording: of lightsleep record, trace-cmd
-    (trace.dat), perf (perf.data, perf script), the kernel's trace file, or saved with --parquet.
+    (trace.dat), perf (perf.data, perf script), the kernel's trace file, or saved with --parquet; or
+    a histogram (lightsleep record --histogram).
     What a recording says of time lost waking is printed, too.
     """
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):

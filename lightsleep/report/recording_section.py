@@ -13,7 +13,7 @@ from typing import ClassVar
 from markupsafe import Markup
 
 from lightsleep.periods.lost import TimeLost, Wakes
-from lightsleep.periods.words import TITLES, Line, headline, idle_lines, line, notes
+from lightsleep.periods.words import TITLES, Line, headline, idle_lines, kinds, line, notes
 from lightsleep.report.recording_plots import timeline_plot, waits_plot
 from lightsleep.report.rows import Rows, flat
 
@@ -64,7 +64,7 @@ def section(key: str, label: str, lost: TimeLost) -> RecordingSection:
         title=f"Time lost waking on {lost.known.host}",
         headline=headline(lost),
         notes=notes(lost),
-        tables=[_table(lost, kind) for kind in TITLES],
+        tables=[_table(lost, kind) for kind in kinds(lost)],
         reference=line(lost, "polling or awake", lost.reference),
         idle=idle_lines(lost),
         waits=Markup(waits) if waits else None,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What ``lightsleep record --histogram`` says of time lost waking.
+
+The file holds the text of the kernel's histograms, with lines such as
+
+    { cpu:  1, state:  2, ns: ~ 16000-16999 } hitcount:  12  ns:  198000
+
+A bucket becomes as many wakeups of the same length, the sum of its times divided by their number.
+Sums are therefore exact. Percentiles are as exact as the buckets are narrow.
+
+There is no task, waker or cause: nothing but counts by CPU and state was kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightsleep.document import Format, shortened
+from lightsleep.periods.lost import KINDS, State, TimeLost, Wakes, bucket
+from lightsleep.periods.model import Known
+from lightsleep.periods.timeline import Timeline
+from lightsleep.record import sidecar
+
+ENTRY = re.compile(
+    r"\{ cpu:\s*(\d{1,5}), state:\s*(\d{1,3}), ns: ~ (?:(\d{1,19})-\d{1,19}|2\^(\d{1,2})\s*) \}"
+    r"\s+hitcount:\s*(\d{1,15})\s+ns:\s*(\d{1,18})"
+)
+DROPPED = re.compile(r"\s*Dropped: (\d{1,18})$")
+HARMLESS = re.compile(r"(?:#.*|Totals:|\s+(?:Hits|Entries): \d+)?$")
+
+BUCKETS = (
+    "percentiles come from buckets that are 1 us wide below 64 us, 16 us below 1 ms, and a factor "
+    "of two above; sums are exact"
+)
+
+
+class Bucket(NamedTuple):
+    """Periods, or wakeups, that took about as long, ``total_ns`` together."""
+
+    cpu: int
+    state: int
+    number: int
+    total_ns: int
+
+
+def parse(text: str, what: str) -> tuple[list[Bucket], int]:
+    """Return the buckets of a histogram, and how many events it had no room for.
+
+    Raises ValueError that names ``what`` and the line.
+    """
+    found, dropped = [], 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := ENTRY.fullmatch(line.rstrip()):
+            cpu, state, low, power, count, total = match.groups()
+            entry = Bucket(int(cpu), int(state), int(count), int(total))
+            least = int(low) if low else (1 << int(power)) // 2
+            if entry.number == 0 or entry.total_ns < entry.number * least:
+                raise ValueError(f"{what}: line {number}: counts do not fit: {shortened(line)!r}")
+            found.append(entry)
+        elif match := DROPPED.fullmatch(line):
+            dropped += int(match[1])
+        elif not HARMLESS.fullmatch(line):
+            raise ValueError(f"{what}: line {number}: no bucket: {shortened(line)!r}")
+    return found, dropped
+
+
+def _built(document: dict[str, Any]) -> TimeLost:
+    """Return what a histogram says of time lost. Raises ValueError."""
+    known = Known(document["host"], "histogram", document["environment"], document["settings"])
+    for cpu, states in document["states"].items():
+        for state in states:
+            row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
+            row["residency_us"] = state["residency_us"]
+            known.add_state(row | {key: state[key] for key in ("name", "polls")})
+    known.first_ns, known.last_ns = 0, int(document["elapsed_s"] * 1e9)
+    groups: dict[str, defaultdict[str, Wakes]] = {kind: defaultdict(Wakes) for kind in KINDS}
+    lost = TimeLost(known, groups, defaultdict(State), Wakes(), Wakes(), Timeline())
+    idle, idle_dropped = parse(document["histograms"]["idle"], "histograms.idle")
+    for each in idle:
+        state = lost.states[known.name(each.cpu, each.state)]
+        state.periods += each.number
+        state.total_ns += each.total_ns
+    wakes, wakes_dropped = parse(document["histograms"]["wake"], "histograms.wake")
+    for each in wakes:
+        for group in _groups(lost, each):
+            group.merge(_wakes(each))
+    known.events = sum(each.number for each in (*idle, *wakes))
+    known.notes.append(BUCKETS)
+    if dropped := idle_dropped + wakes_dropped:
+        known.notes.append(f"the kernel's histograms had no room for {dropped:,}: figures are low")
+    return lost
+
+
+def _groups(lost: TimeLost, each: Bucket) -> Iterator[Wakes]:
+    if lost.known.polls(each.cpu, each.state):
+        yield lost.reference
+        return
+    yield lost.all
+    yield lost.groups["state"][lost.known.name(each.cpu, each.state)]
+    yield lost.groups["cpu"][str(each.cpu)]
+
+
+def _wakes(each: Bucket) -> Wakes:
+    mean_ns = each.total_ns // each.number
+    (index,) = bucket(np.array([mean_ns])).tolist()
+    return Wakes(each.number, each.total_ns, mean_ns, Counter({index: each.number}))
+
+
+FORMAT: Format[TimeLost] = Format(
+    sidecar.HISTOGRAM,
+    sidecar.HISTOGRAM_VERSION,
+    "a histogram of lightsleep record",
+    resources.files("lightsleep.periods").joinpath("histogram.schema.json"),
+    _built,
+)
