@@ -26,7 +26,7 @@ from lightsleep.cli import main
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import cli, module, userspace
-from lightsleep.measure.kernel_backend import COLUMNS, FILES, CpuGone
+from lightsleep.measure.kernel_backend import FILES, CpuGone
 from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
 
@@ -152,7 +152,7 @@ def test_files(power9: FakeBackend, tmp_path: Path) -> None:
     assert load(tmp_path / "old.json", FORMAT).settings["samples"] == 20
     with (tmp_path / "new/raw.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert list(table[0]) == COLUMNS
+    assert list(table[0]) == [column.name for column in dataclasses.fields(Sample)]
     assert len(table) == 20 * 12
     assert {x["verdict"] for x in table} == {"ok"}
 
@@ -524,12 +524,12 @@ def test_a_module_that_was_loaded_is_unloaded(bare: Path, monkeypatch: pytest.Mo
     def fake(argv: list[str]) -> str | None:
         commands.append(argv)
         if argv[0] == "modprobe":
-            plant(bare, f"{LOADED}\n{FILES}/run: x\n{FILES}/sources: future: thing")
+            plant(bare, f"{LOADED}\n{FILES}/run: x\n{FILES}/samples: x")
         return None
 
     monkeypatch.setattr(module, "_run", fake)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    result = run("--load")
+    result = run("--load", "--source", "device")
     assert result.exit_code == 4
     assert [x[0] for x in commands] == ["modprobe", "rmmod"]
 

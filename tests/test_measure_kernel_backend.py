@@ -3,6 +3,8 @@
 
 import contextlib
 import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -11,30 +13,30 @@ from hypothesis import strategies as st
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import (
-    COLUMNS,
+    DRIVER,
+    NO_DEVICE,
     CpuGone,
     KernelBackend,
-    RunFailed,
     exchange_with,
-    parse_answer,
-    parse_sources,
 )
 from lightsleep.measure.model import Batch, Sample
+from lightsleep.measure.observation import COLUMNS, parse
+from lightsleep.sources import KERNEL
 
 BATCH = Batch("ipi", 0, 1, "2", 200, 50_000, 150_000, 10_000)
-REQUEST = "source=ipi src=0 dest=1 state=2 samples=200 min_ns=50000 max_ns=150000 settle_ns=10000\n"
-HEADER = "source src dest requested entered path settled_ns launch_ns wake_ns latency_ns verdict\n"
-LINE = "ipi 0 1 2 2 ipi 83211 123456789012 123456799999 10987 ok\n"
+REQUEST = "ipi 0 1 0 200 50000 150000 1000000000\n"
+HEADER = "launch_ns wake_ns cpu path state entered_ns left_ns\n"
+LINE = "123456789012 123456799999 1 ipi 2 123456705801 0\n"
 
 
-def backend(answer: str | Exception, folder: Path = Path("/nowhere")) -> KernelBackend:
+def backend(answer: str | OSError, root: Path = Path("/nowhere")) -> KernelBackend:
     def exchange(request: str) -> str:
         assert request == REQUEST
-        if isinstance(answer, Exception):
+        if isinstance(answer, OSError):
             raise answer
         return answer
 
-    return KernelBackend(folder, exchange)
+    return KernelBackend(root, exchange)
 
 
 def test_a_batch() -> None:
@@ -47,19 +49,8 @@ def test_a_batch() -> None:
 
 def test_columns_are_those_of_the_module() -> None:
     assert " ".join(COLUMNS) + "\n" == HEADER
-
-
-def test_invalid_and_negative_samples() -> None:
-    line = "timer 1 1 busy -1 timer 0 200 150 -50 busy-was-idle\n"
-    (sample,) = parse_answer(HEADER + line)
-    assert not sample.valid
-    assert (sample.entered, sample.latency_ns, sample.requested) == (-1, -50, "busy")
-
-
-def test_a_wake_that_never_came() -> None:
-    (sample,) = parse_answer(HEADER + "ipi 0 1 2 -1 - 0 200 0 -200 timeout\n")
-    assert sample.path is None
-    assert not sample.valid
+    source = (KERNEL / "drivers/cpuidle/test-cpuidle_latency.c").read_text()
+    assert f'"{HEADER[:-1]}\\n"' in source
 
 
 @pytest.mark.parametrize(
@@ -69,10 +60,9 @@ def test_a_wake_that_never_came() -> None:
         "\n",
         "garbage",
         HEADER.replace("path ", ""),
-        HEADER + "ipi 0 1 2\n",
-        HEADER + LINE.replace("10987", "soon"),
-        HEADER + LINE.replace("ipi 0", "smoke 0"),
-        HEADER + LINE.replace("2 ipi", "2 pigeon"),
+        HEADER + "12 34 1 ipi\n",
+        HEADER + LINE.replace("123456705801", "soon"),
+        HEADER + LINE.replace("ipi", "pigeon"),
         HEADER + LINE + LINE[:30],
     ],
 )
@@ -85,7 +75,7 @@ def test_answers_that_are_none(answer: str) -> None:
 def test_any_text_is_samples_or_an_error(text: str) -> None:
     for answer in (text, HEADER + text):
         with contextlib.suppress(LightsleepError):
-            assert all(isinstance(x, Sample) for x in parse_answer(answer))
+            parse(answer)
 
 
 def test_more_samples_than_asked_for() -> None:
@@ -94,49 +84,55 @@ def test_more_samples_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "said", "shown"),
+    ("number", "shown"),
     [
-        (errno.EBUSY, "", "CPU 1, source ipi: another measurement is running"),
-        (errno.EBUSY, "a batch is running", "a batch is running (another measurement is running"),
-        (errno.EINTR, "", "was interrupted"),
-        (errno.EINVAL, "min_ns 3: at least 1000", "CPU 1, source ipi: min_ns 3: at least 1000"),
-        (errno.EPERM, "", "Operation not permitted"),
+        (errno.EBUSY, "CPU 1, source ipi: another measurement is running"),
+        (errno.EINTR, "was interrupted"),
+        (errno.EINVAL, "CPU 1, source ipi: the module refuses the request"),
+        (errno.ETIMEDOUT, "too busy to run a thread"),
+        (errno.EPERM, "Operation not permitted"),
     ],
 )
-def test_refusals_say_why(number: int, said: str, shown: str) -> None:
+def test_refusals_say_why(number: int, shown: str) -> None:
     with pytest.raises(LightsleepError) as raised:
-        backend(RunFailed(number, said)).run(BATCH)
+        backend(OSError(number, "")).run(BATCH)
     assert shown in raised.value.message
     assert not isinstance(raised.value, CpuGone)
 
 
 def test_a_cpu_that_went_offline_ends_only_its_batches() -> None:
-    with pytest.raises(CpuGone, match="dest=1: offline"):
-        backend(RunFailed(errno.ENODEV, "dest=1: offline")).run(BATCH)
+    with pytest.raises(CpuGone, match="CPU 1, source ipi: a CPU or the device is no longer there"):
+        backend(OSError(errno.ENODEV, "")).run(BATCH)
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="cannot open") as raised:
-        exchange_with(tmp_path / "run", REQUEST)
-    assert raised.value.number == errno.ENOENT
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").touch()
+    (tmp_path / "samples").write_text(HEADER + LINE * 4000)
+    return tmp_path
 
 
-def test_exchange_reads_the_whole_answer_back(tmp_path: Path) -> None:
-    # A plain file is not the module, but it keeps what is written, and long answers come in parts.
-    run = tmp_path / "run"
-    run.touch()
-    assert exchange_with(run, REQUEST * 4000) == REQUEST * 4000
+def test_exchange_writes_the_request_and_reads_the_whole_answer(folder: Path) -> None:
+    assert exchange_with(folder, REQUEST) == HEADER + LINE * 4000
+    assert (folder / "run").read_text() == REQUEST
+
+
+def test_only_one_process_measures_at_a_time(folder: Path) -> None:
+    descriptor = os.open(folder / "run", os.O_WRONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(OSError, match="busy"):
+        exchange_with(folder, REQUEST)
+    os.close(descriptor)
+    assert exchange_with(folder, REQUEST)
+
+
+def test_a_module_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(LightsleepError, match="was unloaded meanwhile"):
+        KernelBackend(tmp_path).run(BATCH)
 
 
 def test_sources(tmp_path: Path) -> None:
-    text = "timer\nipi\nstore\ndevice: no virtio entropy device: is bound\nfuture: thing\n"
-    assert parse_sources(text) == {
-        "timer": None,
-        "ipi": None,
-        "store": None,
-        "device": "no virtio entropy device: is bound",
-    }
-    (tmp_path / "sources").write_text(text)
-    assert backend("", tmp_path).sources() == parse_sources(text)
-    with pytest.raises(LightsleepError, match="cannot read /nowhere/sources"):
-        backend("").sources()
+    sources = KernelBackend(tmp_path).sources()
+    assert sources == {"timer": None, "ipi": None, "store": None, "device": NO_DEVICE}
+    (tmp_path / DRIVER / "virtio3").mkdir(parents=True)
+    assert set(KernelBackend(tmp_path).sources().values()) == {None}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What is measured, and what came of it: the same for the kernel module and for user space.
 
-A Batch is what the module's debugfs file ``latency_test/run`` is asked, a Sample one line of its
-answer, field by field in the order of the columns.
+A Batch is one request. A Sample is one wakeup, and whether it counts.
 """
 
 from collections.abc import Iterable

@@ -49,11 +49,11 @@ def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
             _load()
             stack.callback(_unload)
         _check_debugfs(root)
-        yield KernelBackend(root / FILES)
+        yield KernelBackend(root)
 
 
 def _check_debugfs(root: Path) -> None:
-    if (root / FILES / "run").exists():
+    if (root / FILES / "samples").exists():
         return
     locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
     if locked:
@@ -64,7 +64,8 @@ def _check_debugfs(root: Path) -> None:
     if not _mounted(root):
         raise NoModule("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
     raise NoModule(
-        f"{NAME} is loaded, but /{FILES} does not exist; the module may be of another version",
+        f"{NAME} is loaded, but /{FILES}/samples does not exist; the module may be of another "
+        "version",
         f"unload it (rmmod {NAME}) and use --load",
     )
 

@@ -49,8 +49,6 @@ FIRST = 8
 TRIES = 4
 YIELD = 8
 
-UNKNOWN = "the loaded module does not have this source"
-
 # What a sample takes beside its distance and the latency, for estimates only.
 OVERHEAD_NS = 50_000
 
@@ -126,7 +124,7 @@ def cells(
     ``usable`` gives the reason for every source that cannot be used. Raises WrongUsage for
     a CPU that is not there, Skipped where nothing is left to measure.
     """
-    whys = {source: usable.get(source, UNKNOWN) for source in wish.sources}
+    whys = {source: usable[source] for source in wish.sources}
     notes = [f"{source}: {why}" for source, why in whys.items() if why]
     sources = [source for source, why in whys.items() if not why]
     found: list[Cell] = []

@@ -1,586 +1,524 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What does it cost to wake a CPU from its idle states?
+ * What does it cost to wake a CPU from its idle states? In debugfs, in latency_test/:
  *
- * The files are in debugfs, in latency_test/. Two of them are for batches:
+ *   run      write a request, SOURCE SRC DEST BUSY SAMPLES MIN_NS MAX_NS TIMEOUT_NS, such as
+ *            "ipi 0 1 0 200 50000 150000 1000000000"; returns when the batch is done
+ *   samples  what was observed in the last batch; user space decides which of them count
  *
- *   sources  what can wake a CPU here, one per line; after a colon, why one cannot
- *   run      write one request, such as "source=ipi src=0 dest=1 state=2
- *            samples=200 min_ns=50000 max_ns=150000 settle_ns=10000". The write
- *            returns when the batch is done. Then read the samples, or the error,
- *            from the beginning of the same descriptor.
+ * A chain of hard interrupts takes the samples, so that nothing but the measured wakeups
+ * disturbs the measured CPU. A pinned timer on the waking CPU, the pacer, sends a wakeup.
+ * The woken CPU records when it ran and what it had been doing. The pacer checks for that
+ * record, at growing intervals. Then it arms itself for the next wakeup, at a random
+ * distance: a fixed one could lock to the tick, or to what the CPU does after a wakeup.
  *
- * Six more take one sample per write, whatever the CPU is doing:
+ * Ordering. The pacer writes the launch, the woken CPU writes the arrival, both to the
+ * same sample. @launched and @arrived count them, with release and acquire, and so publish
+ * what was written before. At most one wakeup is in flight, so no lock is needed.
  *
- *   ipi_cpu_src, ipi_cpu_dest (a write measures), ipi_latency_ns
- *   timeout_cpu_src, timeout_expected_ns (a write measures), timeout_diff_ns
- *
- * latency_batch.c takes the samples and judges them; wake_*.c send the wakeups.
+ * CPU hotplug. A batch holds no lock, so a CPU may go offline at any time, and handles
+ * what was sent to it before it does. The pacer of a waking CPU moves to another CPU and
+ * ends the batch there. It ends the batch, too, if the CPU to wake is offline: it runs with
+ * interrupts off, during which no CPU goes.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
-#include <linux/cpuidle.h>
-#include <linux/cpumask.h>
-#include <linux/ctype.h>
 #include <linux/debugfs.h>
-#include <linux/fs.h>
-#include <linux/kernel.h>
+#include <linux/hrtimer.h>
 #include <linux/kstrtox.h>
-#include <linux/limits.h>
-#include <linux/minmax.h>
+#include <linux/kthread.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/prandom.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
+#include <linux/smp.h>
 #include <linux/string.h>
+#include <linux/tracepoint.h>
 #include <linux/uaccess.h>
+#include <trace/events/power.h>
 
-#include "latency_batch.h"
+#include "latency_test.h"
 
-#define LINE_MAX		255
-#define SAMPLES_MAX		10000
-#define DISTANCE_MIN_NS		1000
-#define DISTANCE_MAX_NS		NSEC_PER_SEC
-#define TIMEOUT_MIN_NS		NSEC_PER_MSEC
-#define TIMEOUT_MAX_NS		(10ULL * NSEC_PER_SEC)
-#define TIMEOUT_DEFAULT_NS	NSEC_PER_SEC
 #define TOTAL_MAX_NS		(60ULL * NSEC_PER_SEC)
 
-/* One sample of the six files: how long the CPU is left alone before an IPI. */
-#define SINGLE_IPI_NS		(100 * NSEC_PER_USEC)
+/* The first check whether a wakeup arrived; each further one takes twice as long. */
+#define FIRST_CHECK_NS		(10 * NSEC_PER_USEC)
 
-static const struct wake_source * const sources[] = {
-	&wake_timer,
-	&wake_ipi,
-	&wake_store,
-#if IS_ENABLED(CONFIG_VIRTIO)
-	&wake_device,
-#endif
+/* The last time that a CPU was idle. Times are CLOCK_MONOTONIC. */
+struct idle_period {
+	int state;		/* index of the idle state, -1 if none was entered yet */
+	u64 entered_ns, left_ns; /* left at 0 if the CPU is still in it */
 };
 
-static const char * const path_names[] = {
-	[PATH_UNKNOWN]	= "-",
-	[PATH_TIMER]	= "timer",
-	[PATH_IPI]	= "ipi",
-	[PATH_NONE]	= "none",
-	[PATH_IRQ]	= "irq",
+/* One wakeup, as it was observed. */
+struct latency_sample {
+	u64 launch_ns;
+	u64 wake_ns;		/* 0 if the wakeup did not arrive */
+	unsigned int cpu;	/* where it arrived */
+	const char *path;	/* what woke that CPU: "timer", "ipi", "irq", "none" if it polled */
+	struct idle_period idle; /* of that CPU, as it was when the wakeup arrived */
 };
 
-static const char * const verdict_names[] = {
-	[LATENCY_OK]		= "ok",
-	[LATENCY_NOT_IDLE]	= "not-idle",
-	[LATENCY_BUSY_WAS_IDLE]	= "busy-was-idle",
-	[LATENCY_WRONG_STATE]	= "wrong-state",
-	[LATENCY_UNSETTLED]	= "unsettled",
-	[LATENCY_NOT_POLLING]	= "not-polling",
-	[LATENCY_WRONG_CPU]	= "wrong-cpu",
-	[LATENCY_TIMEOUT]	= "timeout",
-};
-
-/* The request, as text. */
-
-enum request_key {
-	KEY_SRC,
-	KEY_DEST,
-	KEY_SAMPLES,
-	KEY_MIN_NS,
-	KEY_MAX_NS,
-	KEY_SETTLE_NS,
-	KEY_TIMEOUT_NS,
-	/* The rest are words. */
-	KEY_SOURCE,
-	KEY_STATE,
-	KEYS,
-};
-
-/**
- * struct key_rule - what a key may be
- * @name: the key
- * @optional: it may be left out
- * @min: the least value
- * @max: the largest value
- * @missing: the value if it is left out
+/*
+ * A way to wake a CPU. @launch calls latency_launch() just before it wakes @dest, and
+ * ensures that latency_arrived() is called there. It runs in the hard interrupt of the
+ * pacer, which was due at @due_ns and ran at @now_ns.
  */
-struct key_rule {
+struct wake_source {
 	const char *name;
-	bool optional;
-	u64 min;
-	u64 max;
-	u64 missing;
+	int (*launch)(u64 due_ns, u64 now_ns);
+	int (*begin)(unsigned int dest); /* prepares a batch, in process context; optional */
+	void (*end)(void);	/* returns when no wakeup is under way; optional */
 };
 
-static const struct key_rule key_rules[KEYS] = {
-	[KEY_SRC]	 = { "src", true, 0, UINT_MAX },
-	[KEY_DEST]	 = { "dest", false, 0, UINT_MAX },
-	[KEY_SAMPLES]	 = { "samples", false, 1, SAMPLES_MAX },
-	[KEY_MIN_NS]	 = { "min_ns", false, DISTANCE_MIN_NS, DISTANCE_MAX_NS },
-	[KEY_MAX_NS]	 = { "max_ns", false, DISTANCE_MIN_NS, DISTANCE_MAX_NS },
-	[KEY_SETTLE_NS]	 = { "settle_ns", true, 0, DISTANCE_MAX_NS },
-	[KEY_TIMEOUT_NS] = { "timeout_ns", true, TIMEOUT_MIN_NS, TIMEOUT_MAX_NS,
-			     TIMEOUT_DEFAULT_NS },
-	[KEY_SOURCE]	 = { "source" },
-	[KEY_STATE]	 = { "state" },
-};
-
-/* What was given: the text behind each key, NULL if there is none, and its value. */
-struct line {
-	const char *text[KEYS];
-	u64 value[KEYS];
-};
-
-static int find_key(const char *name)
-{
-	int key;
-
-	for (key = 0; key < KEYS; key++)
-		if (!strcmp(name, key_rules[key].name))
-			return key;
-	return -1;
-}
-
-static int split_line(char *text, struct line *line, struct latency_error *error)
-{
-	char *word;
-	int key;
-
-	while ((word = strsep(&text, " "))) {
-		char *value = word, *name = strsep(&value, "=");
-
-		if (!*word && !value)
-			continue;
-		key = find_key(name);
-		if (key < 0)
-			return latency_refuse(error, -EINVAL, "no such key: %.32s", name);
-		if (!value)
-			return latency_refuse(error, -EINVAL, "%s: has no value", name);
-		if (line->text[key])
-			return latency_refuse(error, -EINVAL, "%s: given twice", name);
-		line->text[key] = value;
-	}
-	return 0;
-}
-
-static int read_number(enum request_key key, struct line *line, struct latency_error *error)
-{
-	const struct key_rule *rule = &key_rules[key];
-	u64 *value = &line->value[key];
-
-	if (!line->text[key]) {
-		*value = rule->missing;
-		return 0;
-	}
-	if (kstrtou64(line->text[key], 10, value) || *value < rule->min || *value > rule->max)
-		return latency_refuse(error, -EINVAL, "%s: must be a number from %llu to %llu",
-				      rule->name, rule->min, rule->max);
-	return 0;
-}
-
-static int read_state(const char *text, int *state, struct latency_error *error)
-{
-	unsigned int index;
-
-	if (!strcmp(text, "any")) {
-		*state = LATENCY_STATE_ANY;
-	} else if (!strcmp(text, "busy")) {
-		*state = LATENCY_STATE_BUSY;
-	} else if (!kstrtouint(text, 10, &index) && index < CPUIDLE_STATE_MAX) {
-		*state = index;
-	} else {
-		return latency_refuse(error, -EINVAL, "state: must be any, busy or from 0 to %d",
-				      CPUIDLE_STATE_MAX - 1);
-	}
-	return 0;
-}
-
-static int read_source(const char *text, const struct wake_source **source,
-		       struct latency_error *error)
-{
-	int n;
-
-	for (n = 0; n < ARRAY_SIZE(sources); n++) {
-		if (!strcmp(text, sources[n]->name)) {
-			*source = sources[n];
-			return 0;
-		}
-	}
-	return latency_refuse(error, -EINVAL, "source: no such source, see the file sources");
-}
-
-/* What no single key can tell. */
-static int check_line(const struct line *line, const struct wake_source *source,
-		      struct latency_error *error)
-{
-	const u64 *value = line->value;
-
-	if (!line->text[KEY_SRC] && !source->local)
-		return latency_refuse(error, -EINVAL, "src: is missing");
-	if (value[KEY_MIN_NS] > value[KEY_MAX_NS])
-		return latency_refuse(error, -EINVAL, "min_ns: is larger than max_ns");
-	if (value[KEY_SAMPLES] * value[KEY_MAX_NS] > TOTAL_MAX_NS)
-		return latency_refuse(error, -EINVAL,
-				      "samples: samples times max_ns must be 60 s at most");
-	return 0;
-}
-
-static int read_request(char *text, struct latency_request *request, struct latency_error *error)
-{
-	struct line line = { };
-	const u64 *value = line.value;
-	int ret, key;
-
-	ret = split_line(text, &line, error);
-	if (ret)
-		return ret;
-	for (key = 0; key < KEYS; key++)
-		if (!line.text[key] && !key_rules[key].optional)
-			return latency_refuse(error, -EINVAL, "%s: is missing",
-					      key_rules[key].name);
-	for (key = 0; key < KEY_SOURCE; key++) {
-		ret = read_number(key, &line, error);
-		if (ret)
-			return ret;
-	}
-	ret = read_source(line.text[KEY_SOURCE], &request->source, error);
-	if (!ret)
-		ret = read_state(line.text[KEY_STATE], &request->state, error);
-	if (!ret)
-		ret = check_line(&line, request->source, error);
-	if (ret)
-		return ret;
-
-	request->dest = value[KEY_DEST];
-	request->src = line.text[KEY_SRC] ? value[KEY_SRC] : request->dest;
-	request->samples = value[KEY_SAMPLES];
-	request->min_ns = value[KEY_MIN_NS];
-	request->max_ns = value[KEY_MAX_NS];
-	request->settle_ns = value[KEY_SETTLE_NS];
-	request->timeout_ns = value[KEY_TIMEOUT_NS];
-	return 0;
-}
-
-/**
- * struct answer - what one open file has to say
- * @lock: a file may be read and written at the same time
- * @request: what the samples are of
- * @samples: of the last batch, if that went well
- * @taken: how many
- * @error: what was wrong with it, if anything
- */
-struct answer {
-	struct mutex lock; /* a reader and a writer */
-	struct latency_request request;
+/* The request, and the one batch that runs. */
+static struct {
+	const struct wake_source *source;
+	u32 src;		/* the CPU that wakes */
+	u32 dest;		/* the CPU that is woken; by its own timer, it is @src */
+	u32 busy;		/* a thread keeps @dest from idling */
+	u32 count;		/* of samples that are requested */
+	u32 min_ns, max_ns;	/* from one arrival to the next launch */
+	u32 timeout_ns;		/* the first wakeup that takes longer ends the batch */
 	struct latency_sample *samples;
-	unsigned int taken;
-	struct latency_error error;
-};
+	unsigned int taken;	/* samples that are complete */
+	unsigned int launched;	/* wakeups that were sent */
+	unsigned int arrived;	/* value of @launched when the last one arrived */
+	struct task_struct *thread; /* on @dest, if there is one */
+	struct completion ready; /* @thread runs */
+	struct completion ended; /* no more samples will come */
+	int error;		/* why, if not all came */
+	struct hrtimer pacer;
+	struct rnd_state random;
+} batch;
 
-static void *answer_start(struct seq_file *seq, loff_t *pos)
+/*
+ * What the kernel itself reports about the woken CPU, while a batch runs. The tracepoint
+ * cpu_idle tells which state that CPU entered, when it did, and when it left. It is the
+ * state that the governor chose. If the driver entered another one, only the counters in
+ * sysfs show that. sched_wake_idle_without_ipi tells that a waker found the CPU polling.
+ * It is not exported, so it is looked up by name.
+ *
+ * A CPU writes its period in its idle loop with interrupts off. It reads the period itself,
+ * in an interrupt or in a thread, so no lock is needed. Only the watched CPU reads the
+ * clock, and never during a suspend: the writer of the batch is frozen then.
+ */
+static int watched = -1;
+static DEFINE_PER_CPU(struct idle_period, last_period);
+
+/* The CPU that is sending a wakeup, and whether it did so without an interrupt. */
+static int waker = -1;
+static bool without_ipi;
+static struct tracepoint *without_ipi_tracepoint;
+
+static void saw_cpu_idle(void *data, unsigned int state, unsigned int cpu)
 {
-	struct answer *answer = seq->private;
+	struct idle_period *period;
 
-	mutex_lock(&answer->lock);
-	if (*pos == 0 && (answer->taken || *answer->error.text))
-		return SEQ_START_TOKEN;
-	if (*pos > 0 && *pos <= answer->taken)
-		return &answer->samples[*pos - 1];
-	return NULL;
-}
+	if (likely((int)cpu != READ_ONCE(watched)))
+		return;
 
-static void *answer_next(struct seq_file *seq, void *at, loff_t *pos)
-{
-	struct answer *answer = seq->private;
-
-	return ++*pos <= answer->taken ? &answer->samples[*pos - 1] : NULL;
-}
-
-static void answer_stop(struct seq_file *seq, void *at)
-{
-	struct answer *answer = seq->private;
-
-	mutex_unlock(&answer->lock);
-}
-
-static void show_requested(struct seq_file *seq, int state)
-{
-	if (state == LATENCY_STATE_ANY)
-		seq_puts(seq, "any");
-	else if (state == LATENCY_STATE_BUSY)
-		seq_puts(seq, "busy");
+	period = this_cpu_ptr(&last_period);
+	if (state == PWR_EVENT_EXIT)
+		period->left_ns = ktime_get_ns();
 	else
-		seq_printf(seq, "%d", state);
+		*period = (struct idle_period){ .state = state, .entered_ns = ktime_get_ns() };
 }
 
-static int answer_show(struct seq_file *seq, void *at)
+/* Runs on the CPU that wakes, within its wake_up_process() or its like. */
+static void saw_wake_without_ipi(void *data, int cpu)
 {
-	const struct answer *answer = seq->private;
-	const struct latency_request *r = &answer->request;
-	const struct latency_sample *s = at;
-
-	if (at == SEQ_START_TOKEN) {
-		if (*answer->error.text)
-			seq_printf(seq, "error: %s\n", answer->error.text);
-		else
-			seq_puts(seq, "source src dest requested entered path settled_ns launch_ns wake_ns latency_ns verdict\n");
-		return 0;
-	}
-	seq_printf(seq, "%s %u %u ", r->source->name, r->src, r->dest);
-	show_requested(seq, r->state);
-	seq_printf(seq, " %d %s %llu %llu %llu %lld %s\n", s->entered, path_names[s->path],
-		   s->settled_ns, s->launch_ns, s->wake_ns,
-		   s->wake_ns ? (s64)(s->wake_ns - s->launch_ns) : 0, verdict_names[s->verdict]);
-	return 0;
+	if (cpu == READ_ONCE(watched) && raw_smp_processor_id() == READ_ONCE(waker))
+		without_ipi = true;
 }
 
-static const struct seq_operations answer_ops = {
-	.start = answer_start,
-	.next = answer_next,
-	.stop = answer_stop,
-	.show = answer_show,
-};
-
-/* Samples, or why there are none, replace what the file had to say before. */
-static void give_answer(struct answer *answer, const struct latency_request *request,
-			struct latency_sample *samples, int taken,
-			const struct latency_error *error)
+static void find_without_ipi(struct tracepoint *tp, void *found)
 {
-	mutex_lock(&answer->lock);
-	swap(answer->samples, samples);
-	answer->request = *request;
-	answer->taken = max(taken, 0);
-	answer->error = *error;
-	mutex_unlock(&answer->lock);
-	kvfree(samples);
+	if (!strcmp(tp->name, "sched_wake_idle_without_ipi"))
+		*(struct tracepoint **)found = tp;
 }
 
-/* What is quoted in an answer must not look like something else. */
-static bool is_text(const char *text, size_t length)
+/* On the CPU to be watched: whatever it was in, it leaves it for this. */
+static void watch_this_cpu(void *unused)
 {
-	size_t n;
-
-	for (n = 0; n < length; n++)
-		if (!isascii(text[n]) || !isprint(text[n]))
-			return false;
-	return true;
+	__this_cpu_write(last_period.state, -1);
+	WRITE_ONCE(watched, smp_processor_id());
 }
 
-static int run_text(char *text, size_t length, struct answer *answer)
+/* Wakes a task on the watched CPU, with interrupts off. Return: true if no IPI was sent. */
+static bool wakes_without_ipi(struct task_struct *task)
 {
-	struct latency_sample *samples = NULL;
-	struct latency_request request = { };
-	struct latency_error error = { };
+	without_ipi = false;
+	WRITE_ONCE(waker, smp_processor_id());
+	wake_up_process(task);
+	WRITE_ONCE(waker, -1);
+	return without_ipi;
+}
+
+static int watch_init(void)
+{
 	int ret;
 
-	if (length && text[length - 1] == '\n')
-		text[--length] = '\0';
-	if (is_text(text, length))
-		ret = read_request(text, &request, &error);
-	else
-		ret = latency_refuse(&error, -EINVAL, "the request is not one line of text");
-	if (!ret) {
-		samples = kvcalloc(request.samples, sizeof(*samples), GFP_KERNEL);
-		if (samples)
-			ret = latency_batch_run(&request, samples, &error);
-		else
-			ret = latency_refuse(&error, -ENOMEM, "samples: not enough memory");
-	}
-	give_answer(answer, &request, samples, ret, &error);
+	for_each_kernel_tracepoint(find_without_ipi, &without_ipi_tracepoint);
+	if (!without_ipi_tracepoint)
+		return -ENOENT;
+	ret = tracepoint_probe_register(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
+	if (ret)
+		return ret;
+	ret = register_trace_cpu_idle(saw_cpu_idle, NULL);
+	if (ret)
+		tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
 	return ret;
 }
 
-/*
- * The position is that of the reader: it finds the answer there, if it had come
- * to the end of the one before, too.
- */
-static ssize_t run_write(struct file *file, const char __user *from, size_t count, loff_t *pos)
+static void watch_exit(void)
 {
-	struct answer *answer = ((struct seq_file *)file->private_data)->private;
-	struct latency_error too_long = { "the line is longer than " __stringify(LINE_MAX) };
-	struct latency_request none = { };
-	char text[LINE_MAX + 1];
-	int ret;
-
-	if (count > LINE_MAX) {
-		give_answer(answer, &none, NULL, 0, &too_long);
-		return -EINVAL;
-	}
-	if (copy_from_user(text, from, count))
-		return -EFAULT;
-	text[count] = '\0';
-	ret = run_text(text, count, answer);
-	if (ret < 0)
-		return ret;
-	*pos = 0;
-	return count;
+	unregister_trace_cpu_idle(saw_cpu_idle, NULL);
+	tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
+	tracepoint_synchronize_unregister();
 }
 
-static int run_open(struct inode *inode, struct file *file)
+/* A wakeup is about to be sent. The CPU should be waking since @launch_ns. */
+void latency_launch(u64 launch_ns)
 {
-	struct answer *answer = __seq_open_private(file, &answer_ops, sizeof(*answer));
+	batch.samples[batch.launched].launch_ns = launch_ns;
+	/* Pairs with batch_thread(): who sees the wakeup, sees all about it. */
+	smp_store_release(&batch.launched, batch.launched + 1);
+}
 
-	if (!answer)
-		return -ENOMEM;
-	mutex_init(&answer->lock);
+/* The wakeup arrived, by @path unless the waker knows that. Context: the woken CPU. */
+void latency_arrived(u64 wake_ns, const char *path)
+{
+	struct latency_sample *sample = &batch.samples[batch.launched - 1];
+
+	if (path)
+		sample->path = path;
+	sample->cpu = raw_smp_processor_id();
+	sample->idle = *raw_cpu_ptr(&last_period);
+	sample->wake_ns = wake_ns;
+	/* Pairs with pace(): who sees it arrived, sees when and where. */
+	smp_store_release(&batch.arrived, batch.launched);
+}
+
+/* The timer that paces the batch is the wakeup. Its handler runs: it has arrived. */
+static int timer_launch(u64 due_ns, u64 now_ns)
+{
+	latency_launch(due_ns);
+	latency_arrived(now_ns, "timer");
 	return 0;
 }
 
-static int run_release(struct inode *inode, struct file *file)
+/*
+ * To a CPU that polls, a call sends no interrupt: its idle loop runs the function after
+ * it has left the idle state.
+ */
+static void ipi_arrived(void *unused)
 {
-	struct answer *answer = ((struct seq_file *)file->private_data)->private;
+	latency_arrived(ktime_get_ns(), in_hardirq() ? "ipi" : "none");
+}
 
-	kvfree(answer->samples);
-	return seq_release_private(inode, file);
+static call_single_data_t ipi_call = CSD_INIT(ipi_arrived, NULL);
+
+static int ipi_launch(u64 due_ns, u64 now_ns)
+{
+	latency_launch(ktime_get_ns());
+	return smp_call_function_single_async(batch.dest, &ipi_call);
+}
+
+static void ipi_nothing(void *unused)
+{
+}
+
+/*
+ * The last call may still be queued, if it timed out. A CPU empties its queue as a whole,
+ * but first runs those calls that somebody waits for. So the first call here may overtake
+ * ours; the second runs in a later round. A CPU that goes offline empties its queue, too.
+ */
+static void ipi_end(void)
+{
+	smp_call_function_single(batch.dest, ipi_nothing, NULL, 1);
+	smp_call_function_single(batch.dest, ipi_nothing, NULL, 1);
+}
+
+/*
+ * To wake a thread on a CPU that polls, a store to a flag that it watches is enough. A
+ * thread that keeps the CPU busy detects the launch itself.
+ */
+static int store_launch(u64 due_ns, u64 now_ns)
+{
+	struct latency_sample *sample = &batch.samples[batch.launched];
+
+	latency_launch(ktime_get_ns());
+	sample->path = batch.busy || wakes_without_ipi(batch.thread) ? "none" : "ipi";
+	return 0;
+}
+
+enum { TIMER, IPI, STORE };
+
+static const struct wake_source sources[] = {
+	[TIMER] = { "timer", timer_launch },
+	[IPI] = { "ipi", ipi_launch, NULL, ipi_end },
+	[STORE] = { "store", store_launch },
+#if IS_ENABLED(CONFIG_VIRTIO)
+	{ "device", device_launch, device_begin, device_end },
+#endif
+};
+
+static u32 random_distance_ns(void)
+{
+	u32 span = batch.max_ns - batch.min_ns + 1;
+
+	return batch.min_ns + reciprocal_scale(prandom_u32_state(&batch.random), span);
+}
+
+static enum hrtimer_restart pace(struct hrtimer *timer)
+{
+	/* First of all: if the wakeup is this very timer, this is when it arrives. */
+	u64 now_ns = ktime_get_ns(), waited_ns;
+	int ret = raw_smp_processor_id() == batch.src && cpu_online(batch.dest) ? 0 : -ENODEV;
+	bool arrived, late;
+
+	if (!ret && batch.launched == batch.taken)
+		ret = batch.source->launch(ktime_to_ns(hrtimer_get_expires(timer)), now_ns);
+	if (ret)
+		goto out_end;
+
+	now_ns = ktime_get_ns();
+	waited_ns = now_ns - batch.samples[batch.taken].launch_ns;
+	/* Pairs with latency_arrived(). */
+	arrived = smp_load_acquire(&batch.arrived) == batch.launched;
+	late = !arrived && waited_ns >= batch.timeout_ns;
+	batch.taken += arrived || late;
+	if (late || batch.taken == batch.count)
+		goto out_end;
+	now_ns += arrived ? random_distance_ns() : max_t(u64, waited_ns, FIRST_CHECK_NS);
+	hrtimer_set_expires(timer, ns_to_ktime(now_ns));
+	return HRTIMER_RESTART;
+
+out_end:
+	batch.error = ret;
+	complete(&batch.ended);
+	return HRTIMER_NORESTART;
+}
+
+/* On the CPU that the pacer belongs to. */
+static void start_pacing(void *unused)
+{
+	hrtimer_start(&batch.pacer, ns_to_ktime(ktime_get_ns() + random_distance_ns()),
+		      HRTIMER_MODE_ABS_PINNED_HARD);
+}
+
+/*
+ * On the woken CPU. A busy thread keeps that CPU from idling, without delaying the
+ * scheduler or RCU; any other sleeps until a store wakes it.
+ */
+static int batch_thread(void *unused)
+{
+	bool in_flight;
+
+	if (batch.busy)
+		set_user_nice(current, MAX_NICE);
+	complete(&batch.ready);
+	for (;;) {
+		if (!batch.busy)
+			set_current_state(TASK_IDLE);
+		if (kthread_should_stop())
+			break;
+		/* Pairs with latency_launch(). */
+		in_flight = smp_load_acquire(&batch.launched) != batch.arrived;
+		if (in_flight && batch.source == &sources[STORE])
+			latency_arrived(ktime_get_ns(), NULL);
+		else if (batch.busy)
+			cond_resched_tasks_rcu_qs();
+		else
+			schedule();
+	}
+	__set_current_state(TASK_RUNNING);
+	return 0;
+}
+
+static int begin_thread(void)
+{
+	struct task_struct *thread;
+
+	if (!batch.busy && batch.source != &sources[STORE])
+		return 0;
+	thread = kthread_create(batch_thread, NULL, "latency_test/%u", batch.dest);
+	if (IS_ERR(thread))
+		return PTR_ERR(thread);
+	kthread_bind(thread, batch.dest);
+	batch.thread = thread;
+	wake_up_process(thread);
+	return wait_for_completion_timeout(&batch.ready, HZ) ? 0 : -ETIMEDOUT;
+}
+
+/* Wherever it can run: the CPU that it is bound to may have no time for it. */
+static void end_thread(void)
+{
+	if (!batch.thread)
+		return;
+	set_cpus_allowed_ptr(batch.thread, cpu_possible_mask);
+	kthread_stop(batch.thread);
+}
+
+static int take_samples(void)
+{
+	long left;
+
+	if (smp_call_function_single(batch.src, start_pacing, NULL, 1))
+		return -ENODEV;
+	/* A suspend interrupts this; the write starts over afterwards. */
+	left = wait_for_completion_interruptible_timeout(&batch.ended, 120 * HZ);
+	hrtimer_cancel(&batch.pacer);
+	if (left <= 0)
+		return left ?: -ETIMEDOUT;
+	return batch.error;
+}
+
+static int run_batch(void)
+{
+	const struct wake_source *source = batch.source;
+	int ret;
+
+	init_completion(&batch.ready);
+	init_completion(&batch.ended);
+	prandom_seed_state(&batch.random, get_random_u64());
+	hrtimer_setup(&batch.pacer, pace, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
+
+	if (batch.src >= nr_cpu_ids || batch.dest >= nr_cpu_ids ||
+	    smp_call_function_single(batch.dest, watch_this_cpu, NULL, 1))
+		return -ENODEV;
+	ret = source->begin ? source->begin(batch.dest) : 0;
+	if (!ret) {
+		ret = begin_thread();
+		if (!ret)
+			ret = take_samples();
+		end_thread();
+		if (source->end)
+			source->end();
+	}
+	WRITE_ONCE(watched, -1);
+	return ret;
+}
+
+/* The numbers of a request, in order. */
+static const struct {
+	u32 *value, min, max;
+} numbers[] = {
+	{ &batch.src, 0, U32_MAX },
+	{ &batch.dest, 0, U32_MAX },
+	{ &batch.busy, 0, 1 },
+	{ &batch.count, 1, 10000 },
+	{ &batch.min_ns, NSEC_PER_USEC, NSEC_PER_SEC },
+	{ &batch.max_ns, NSEC_PER_USEC, NSEC_PER_SEC },
+	{ &batch.timeout_ns, NSEC_PER_MSEC, NSEC_PER_SEC },
+};
+
+static int read_request(char *text)
+{
+	const char *word = strsep(&text, " ");
+	int n;
+
+	for (n = 0; n < ARRAY_SIZE(sources); n++)
+		if (!strcmp(word, sources[n].name))
+			batch.source = &sources[n];
+	if (!batch.source)
+		return -EINVAL;
+
+	for (n = 0; n < ARRAY_SIZE(numbers); n++) {
+		word = strsep(&text, " ");
+		if (!word || kstrtou32(word, 10, numbers[n].value) ||
+		    *numbers[n].value < numbers[n].min || *numbers[n].value > numbers[n].max)
+			return -EINVAL;
+	}
+	if (text || batch.min_ns > batch.max_ns || (u64)batch.count * batch.max_ns > TOTAL_MAX_NS)
+		return -EINVAL;
+	/* A timer wakes its own CPU, any other source another CPU. */
+	return (batch.source == &sources[TIMER]) == (batch.src == batch.dest) ? 0 : -EINVAL;
+}
+
+static DEFINE_MUTEX(batch_lock);
+
+static int run_request(char *text)
+{
+	int ret;
+
+	kvfree(batch.samples);
+	memset(&batch, 0, sizeof(batch));
+	ret = read_request(text);
+	if (ret)
+		return ret;
+	batch.samples = kvcalloc(batch.count, sizeof(*batch.samples), GFP_KERNEL);
+	return batch.samples ? run_batch() : -ENOMEM;
+}
+
+static ssize_t run_write(struct file *file, const char __user *from, size_t count, loff_t *pos)
+{
+	char text[128];
+	int ret;
+
+	if (count >= sizeof(text))
+		return -EINVAL;
+	if (copy_from_user(text, from, count))
+		return -EFAULT;
+	text[count] = '\0';
+	if (!mutex_trylock(&batch_lock))
+		return -EBUSY;
+	ret = run_request(strim(text));
+	mutex_unlock(&batch_lock);
+	return ret ?: count;
 }
 
 static const struct file_operations run_fops = {
 	.owner = THIS_MODULE,
-	.open = run_open,
-	.read = seq_read,
+	.open = simple_open,
 	.write = run_write,
-	.llseek = seq_lseek,
-	.release = run_release,
 };
 
-static int sources_show(struct seq_file *seq, void *unused)
+static int samples_show(struct seq_file *seq, void *unused)
 {
-	const char *why;
-	int n;
+	const struct latency_sample *s;
 
-	for (n = 0; n < ARRAY_SIZE(sources); n++) {
-		why = sources[n]->unavailable ? sources[n]->unavailable() : NULL;
-		seq_printf(seq, "%s%s%s\n", sources[n]->name, why ? ": " : "", why ?: "");
-	}
+	if (mutex_lock_interruptible(&batch_lock))
+		return -EINTR;
+	seq_puts(seq, "launch_ns wake_ns cpu path state entered_ns left_ns\n");
+	for (s = batch.samples; s < batch.samples + batch.taken; s++)
+		seq_printf(seq, "%llu %llu %u %s %d %llu %llu\n", s->launch_ns, s->wake_ns, s->cpu,
+			   s->path ?: "-", s->idle.state, s->idle.entered_ns, s->idle.left_ns);
+	mutex_unlock(&batch_lock);
 	return 0;
 }
-DEFINE_SHOW_ATTRIBUTE(sources);
-
-/* The six files. Values are single words, so there is nothing to lock. */
-
-static u64 ipi_cpu_src, ipi_cpu_dest, ipi_latency_ns;
-static u64 timeout_cpu_src, timeout_expected_ns;
-static s64 timeout_diff_ns;
-
-/* One sample, whatever the CPU does. Without one the old result stays. */
-static int run_single(struct latency_request *request, s64 *latency_ns)
-{
-	struct latency_sample sample = { };
-	struct latency_error error = { };
-	int ret;
-
-	request->state = LATENCY_STATE_ANY;
-	request->samples = 1;
-	request->timeout_ns = TIMEOUT_DEFAULT_NS;
-	ret = latency_batch_run(request, &sample, &error);
-	if (ret < 0)
-		return ret;
-	if (sample.verdict == LATENCY_TIMEOUT)
-		return -ETIMEDOUT;
-	*latency_ns = sample.wake_ns - sample.launch_ns;
-	return 0;
-}
-
-static int get_u64(void *data, u64 *value)
-{
-	*value = READ_ONCE(*(u64 *)data);
-	return 0;
-}
-
-static int set_cpu(void *data, u64 value)
-{
-	if (value >= nr_cpu_ids)
-		return -EINVAL;
-	WRITE_ONCE(*(u64 *)data, value);
-	return 0;
-}
-
-static int measure_ipi(void *data, u64 value)
-{
-	struct latency_request request = {
-		.source = &wake_ipi,
-		.src = READ_ONCE(ipi_cpu_src),
-		.dest = value,
-		.min_ns = SINGLE_IPI_NS,
-		.max_ns = SINGLE_IPI_NS,
-	};
-	s64 latency_ns;
-	int ret = set_cpu(data, value);
-
-	if (!ret)
-		ret = run_single(&request, &latency_ns);
-	if (!ret)
-		WRITE_ONCE(ipi_latency_ns, latency_ns);
-	return ret;
-}
-
-static int measure_timeout(void *data, u64 value)
-{
-	struct latency_request request = {
-		.source = &wake_timer,
-		.src = READ_ONCE(timeout_cpu_src),
-		.dest = READ_ONCE(timeout_cpu_src),
-		.min_ns = value,
-		.max_ns = value,
-	};
-	s64 latency_ns;
-	int ret;
-
-	if (value < DISTANCE_MIN_NS || value > DISTANCE_MAX_NS)
-		return -EINVAL;
-	WRITE_ONCE(timeout_expected_ns, value);
-	ret = run_single(&request, &latency_ns);
-	if (!ret)
-		WRITE_ONCE(timeout_diff_ns, latency_ns);
-	return ret;
-}
-
-DEFINE_DEBUGFS_ATTRIBUTE(cpu_fops, get_u64, set_cpu, "%llu\n");
-DEFINE_DEBUGFS_ATTRIBUTE(ipi_dest_fops, get_u64, measure_ipi, "%llu\n");
-DEFINE_DEBUGFS_ATTRIBUTE(timeout_fops, get_u64, measure_timeout, "%llu\n");
-DEFINE_DEBUGFS_ATTRIBUTE(result_fops, get_u64, NULL, "%lld\n");
+DEFINE_SHOW_ATTRIBUTE(samples);
 
 static struct dentry *dir;
 
-static void create_files(void)
-{
-	dir = debugfs_create_dir("latency_test", NULL);
-	debugfs_create_file("run", 0600, dir, NULL, &run_fops);
-	debugfs_create_file("sources", 0400, dir, NULL, &sources_fops);
-	debugfs_create_file("ipi_cpu_src", 0600, dir, &ipi_cpu_src, &cpu_fops);
-	debugfs_create_file("ipi_cpu_dest", 0600, dir, &ipi_cpu_dest, &ipi_dest_fops);
-	debugfs_create_file("ipi_latency_ns", 0400, dir, &ipi_latency_ns, &result_fops);
-	debugfs_create_file("timeout_cpu_src", 0600, dir, &timeout_cpu_src, &cpu_fops);
-	debugfs_create_file("timeout_expected_ns", 0600, dir, &timeout_expected_ns, &timeout_fops);
-	debugfs_create_file("timeout_diff_ns", 0400, dir, &timeout_diff_ns, &result_fops);
-}
-
 static int __init latency_test_init(void)
 {
-	int ret;
+	int ret = watch_init();
 
-	ret = idle_watch_init();
+	if (!ret && IS_ENABLED(CONFIG_VIRTIO)) {
+		ret = latency_device_init();
+		if (ret)
+			watch_exit();
+	}
 	if (ret)
 		return ret;
-	ret = latency_batch_init();
-	if (ret)
-		goto out_watch;
-	ret = wake_device_init();
-	if (ret)
-		goto out_batch;
-	create_files();
+	dir = debugfs_create_dir("latency_test", NULL);
+	debugfs_create_file("run", 0200, dir, NULL, &run_fops);
+	debugfs_create_file("samples", 0400, dir, NULL, &samples_fops);
 	return 0;
-
-out_batch:
-	latency_batch_exit();
-out_watch:
-	idle_watch_exit();
-	return ret;
 }
 
 static void __exit latency_test_exit(void)
 {
 	debugfs_remove(dir);
-	wake_device_exit();
-	latency_batch_exit();
-	idle_watch_exit();
+	if (IS_ENABLED(CONFIG_VIRTIO))
+		latency_device_exit();
+	watch_exit();
+	kvfree(batch.samples);
 }
 
 module_init(latency_test_init);
