@@ -26,9 +26,12 @@ def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
         kind = "timer"
     elif label.isdigit():
         kind = "device"
-    if kind is None or len(counts) < cpus or not all(word.isdigit() for word in counts):
+    if kind is None or not 0 < cpus <= len(counts):
         return None, []
-    return kind, [int(word) for word in counts]
+    try:
+        return kind, list(map(int, counts))
+    except ValueError:
+        return None, []
 
 
 def columns(header: bytes) -> list[int]:

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import stat
@@ -25,11 +26,12 @@ from scan_trees import plant, unfold
 from lightsleep import interrupts
 from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
+from lightsleep.interrupts import KINDS
 from lightsleep.scan.model import PollStats
-from lightsleep.watch import draw
+from lightsleep.watch import cli, draw
 from lightsleep.watch.model import CpuCount, Snapshot, States
 from lightsleep.watch.rates import CpuRates, rates, total
-from lightsleep.watch.reading import Reader
+from lightsleep.watch.reading import OWN, Reader
 
 CPU = "sys/devices/system/cpu"
 SCHEMA = json.loads((resources.files("lightsleep.watch") / "watch.schema.json").read_text())
@@ -84,10 +86,7 @@ def test_a_sleep_that_began_long_ago_is_no_more_than_the_idle_time() -> None:
 def test_polls() -> None:
     before = PollStats(0, 0, 0, 0, 0, 50_000, 40_000)
     after = PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
-    some = {"ipi": 100, "timer": 50, "device": 50}
-    found = one(
-        count(own=before, interrupts=dict.fromkeys(some, 0)), count(own=after, interrupts=some)
-    )
+    found = one(count(own=before, interrupts=(0, 0, 0)), count(own=after, interrupts=(100, 50, 50)))
     assert (found.polls, found.hits, found.halts, found.hit_rate) == (500, 350, 200, 0.7)
     assert (found.polled, found.wasted) == pytest.approx((0.1, 0.05))
     assert (found.limit_us, found.cost_us) == (60, 50)
@@ -189,7 +188,7 @@ def test_a_reading(reader: Opener) -> None:
     assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000), None)
     assert cpu.own
     assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, None)
-    assert cpu.interrupts == {"ipi": 0, "timer": 1, "device": 7}
+    assert cpu.interrupts == (0, 1, 7)
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     assert (cpu.idle_s, cpu.stolen_s) == (100 * tick_s, 5 * tick_s)
 
@@ -204,7 +203,46 @@ def test_what_changes_is_read_again(root: Path, reader: Opener) -> None:
     assert cpu.states
     assert cpu.own
     assert (cpu.states.usage[1], cpu.own.polls) == (200_001, 100_009)
-    assert cpu.interrupts == {"ipi": 0, "timer": 1, "device": 9}
+    assert cpu.interrupts == (0, 1, 9)
+
+
+STAT = "1000 700 400 200000000 100000000 60000 50000 900 2000000 410 3000000"
+
+
+def test_all_counters_of_a_cpu_in_one_file(root: Path, reader: Opener) -> None:
+    plant(root, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    opened = reader()
+    first = opened.read().cpus[1]
+    assert first.states == States((900, 410), (2_000_000, 3_000_000), None)
+    assert first.own == PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
+    again = opened.read().cpus[1]
+    assert again.states is first.states  # what has not changed is not parsed
+    plant(root, f"{CPU}/cpu1/lightsleep/stat: {STAT.replace('410', '411')}")
+    now = opened.read().cpus[1]
+    assert now.states
+    assert now.states.usage == (900, 411)
+
+
+@pytest.mark.parametrize("content", ["", "1 2 3", f"{STAT} 7", STAT.replace("410", "x")])
+def test_a_line_of_counters_that_is_not_ours(content: str, root: Path, reader: Opener) -> None:
+    plant(root, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}\n")
+    plant(root, f"{CPU}/cpu2/lightsleep/stat: {content}")
+    assert list(reader().read().cpus) == [0, 1, 3]
+
+
+def test_one_file_and_many_show_the_same(root: Path, reader: Opener) -> None:
+    """The driver has each counter twice."""
+    each = reader().read()
+    for cpu, found in each.cpus.items():
+        assert found.own
+        assert found.states
+        own = [getattr(found.own, name) or 0 for name in OWN]
+        states = [x for both in zip(*found.states[:2], strict=True) for x in both]
+        plant(root, f"{CPU}/cpu{cpu}/lightsleep/stat: {' '.join(map(str, own + states))}")
+    for cpu, found in reader().read().cpus.items():
+        assert found.states == each.cpus[cpu].states
+        assert found.own
+        assert found.own.polls == each.cpus[cpu].own.polls  # type: ignore[union-attr]
 
 
 def test_counts_of_interrupts_never_fall(root: Path, reader: Opener) -> None:
@@ -214,7 +252,9 @@ def test_counts_of_interrupts_never_fall(root: Path, reader: Opener) -> None:
         lines = (header, "LOC: 1 1 1 1 timer", *rows)
         plant(root, "\n".join(f"proc/interrupts: {row}" for row in lines))
         found = opened.read().cpus
-        return {cpu: x.interrupts["device"] for cpu, x in found.items() if x.interrupts}
+        return {
+            cpu: x.interrupts[KINDS.index("device")] for cpu, x in found.items() if x.interrupts
+        }
 
     opened = reader()
     header = "     CPU0 CPU1 CPU2 CPU3"
@@ -277,6 +317,81 @@ def test_no_cpu(root: Path) -> None:
         Reader(root, [77])
 
 
+# How often.
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "between_s", "wanted_s"),
+    [
+        (0.0, (1, 10), 1),
+        (0.0009, (1, 10), 1),
+        (0.0011, (1, 10), 2),
+        (0.0042, (1, 10), 5),
+        (0.01, (15, 60), 15),
+        (9.0, (1, 10), 10),
+    ],
+)
+def test_the_interval_follows_from_what_a_round_costs(
+    spent_s: float, between_s: tuple[int, int], wanted_s: int
+) -> None:
+    assert cli.pause_s(spent_s, between_s) == wanted_s
+    assert wanted_s == between_s[1] or spent_s <= cli.SHARE * wanted_s
+
+
+class Clocks:
+    """Clocks that only move when somebody waits or works."""
+
+    def __init__(self) -> None:
+        self.now_s, self.worked_s = 0.0, 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.worked_s
+
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
+
+    def work(self, time_s: float) -> None:
+        self.now_s += time_s
+        self.worked_s += time_s
+
+
+@pytest.mark.parametrize("cost_s", [0.0001, 0.0007, 0.002, 0.005, 0.0295])
+def test_watch_stays_below_its_share_of_a_cpu(
+    cost_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks()
+    monkeypatch.setattr(cli, "time", clocks)
+    paced = cli._paced(None, cli.LIVE_S, None)
+    for number, _ in zip(range(500), paced, strict=False):
+        clocks.work(cost_s)
+        if number == 1:
+            assert clocks.now_s <= cli.LIVE_S[0] + 2 * cost_s  # the first view comes at once
+            start_s, clocks.worked_s = clocks.now_s, 0.0
+    assert clocks.worked_s <= cli.SHARE * (clocks.now_s - start_s)
+
+
+def test_who_counts_does_not_wait_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks()
+    monkeypatch.setattr(cli, "time", clocks)
+    for _ in cli._paced(None, cli.LIVE_S, 4):
+        clocks.work(0.5)
+    assert clocks.now_s == pytest.approx(3 * cli.LIVE_S[0] + 0.5)
+
+
+def test_a_given_interval_is_kept_and_missed_rounds_are_not_made_up_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks, starts = Clocks(), []
+    monkeypatch.setattr(cli, "time", clocks)
+    for number, _ in enumerate(cli._paced(2.0, cli.LIVE_S, 6)):
+        starts.append(clocks.now_s)
+        clocks.work(7.0 if number == 2 else 0.5)
+    assert starts == [0, 2, 4, 11, 13, 15]
+
+
 # What is shown.
 
 
@@ -288,7 +403,7 @@ def watched(*words: str) -> Result:
 
 def test_the_page(root: Path) -> None:
     lines = watched("-n", "1").stdout.splitlines()
-    assert lines[0] == "driver lightsleep, governor menu, mode adaptive"
+    assert re.fullmatch(r"over 0\.\d s: driver lightsleep, governor menu, mode adaptive", lines[0])
     assert lines[2].split("  ")[0] == "cpu"
     assert [line.split()[0] for line in lines[3:8]] == ["all", "0", "1", "2", "3"]
     assert "HALT %" in lines[2]
@@ -309,14 +424,14 @@ def test_the_file_of_metrics_is_whole_and_readable(root: Path, tmp_path: Path) -
     file = tmp_path / "lightsleep.prom"
     assert watched("-n", "2", "--openmetrics", str(file)).output == ""
     assert file.read_text().endswith("\n")
-    assert 'lightsleep_polls_total{cpu="0"} 100000.0' in file.read_text()
+    assert 'lightsleep_polls_total{cpu="0"} 100000\n' in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044  # node_exporter is another user
     assert [x.name for x in tmp_path.glob("*prom*")] == ["lightsleep.prom"]
 
 
 def view(found: list[CpuRates], **options: Any) -> list[str]:
     defaults = {"sort": "cpu", "rows": None, "width": None}
-    return draw.lines(snapshot(1), found, **(defaults | options))
+    return draw.lines(snapshot(1), found, 1.0, **(defaults | options))
 
 
 def test_256_cpus_fit_a_screen_the_busiest_first() -> None:
@@ -339,7 +454,7 @@ def test_without_a_driver_it_says_so() -> None:
     nothing = Snapshot(1, None, None, None, {})
     assert (
         "driver none: nothing counts idle states"
-        in draw.lines(nothing, [], sort="cpu", rows=None, width=None)[0]
+        in draw.lines(nothing, [], 1.0, sort="cpu", rows=None, width=None)[0]
     )
 
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scan_trees import plant, unfold
 
 from lightsleep.watch import openmetrics
+from lightsleep.watch.model import CpuCount, Snapshot, States
 from lightsleep.watch.reading import Reader
 
 CONTRIB = Path(__file__).parents[1] / "contrib"
@@ -46,6 +47,13 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_halt_cost_seconds"]["0",] == pytest.approx(7e-6)
     assert values["lightsleep_interrupts"]["2", "ipi"] == 5
     assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
+
+
+def test_labels_are_escaped() -> None:
+    cpu = CpuCount(('C1 "x\\y"\n',), States((1,), (2,), None), None, None, None, None)
+    found = openmetrics.text(Snapshot(1.0, None, None, None, {0: cpu})).decode()
+    (entries,) = [x for x in text_string_to_metric_families(found) if "entries" in x.name]
+    assert [x.labels["state"] for x in entries.samples] == ['C1 "x\\y"\n']
 
 
 @pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=lambda file: file.name)

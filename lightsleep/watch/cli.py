@@ -3,11 +3,12 @@
 
 import contextlib
 import dataclasses
+import gc
 import itertools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from lightsleep import terminal
 from lightsleep.files import check_writable
 from lightsleep.options import cpus_option
-from lightsleep.watch import draw
+from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.rates import CpuRates, rates, total
 from lightsleep.watch.reading import Reader
@@ -28,6 +29,16 @@ VERSION = 1
 SHORTEST_S = 0.1
 AROUND_ROWS = 6
 """Lines of a screen that are no CPU's."""
+
+SHARE = 0.001
+"""Of one CPU: what watch may use where the user gives no interval."""
+
+LIVE_S = (1, 30)
+"""The shortest and the longest such interval. Idle time is counted in ticks, which are 1 % of a
+second at HZ=100; and what comes less often is not live."""
+
+SCRAPED_S = (15, 60)
+"""The same for Prometheus, which rarely looks more often than the first."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -41,8 +52,7 @@ Show = Callable[[Snapshot, Snapshot], None]
     "--interval",
     "interval_s",
     type=click.FloatRange(SHORTEST_S, 86400),
-    default=1.0,
-    show_default=True,
+    show_default=f"{LIVE_S[0]}, or up to {LIVE_S[1]} to stay below {SHARE:.1%} of one CPU",
     metavar="SECONDS",
     help="Time between two readings.",
 )
@@ -61,11 +71,12 @@ Show = Callable[[Snapshot, Snapshot], None]
     "metrics_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.prom",
-    help="Write the counters for node_exporter's textfile collector, and print nothing.",
+    help="Write the counters in Prometheus' text format, which node_exporter's textfile collector "
+    f"reads, and print nothing. The interval is then {SCRAPED_S[0]} s or longer.",
 )
 def watch(
     cpus: list[int] | None,
-    interval_s: float,
+    interval_s: float | None,
     count: int | None,
     sort: str,
     top: int | None,
@@ -76,11 +87,12 @@ def watch(
 
     Needs no privileges and changes nothing. Ends with Ctrl-C, or after --count intervals.
     """
-    if not math.isfinite(interval_s):
+    if interval_s is not None and not math.isfinite(interval_s):
         raise click.BadParameter("not a finite number", param_hint="--interval")
     if as_json and metrics_file:
         raise click.UsageError("--json and --openmetrics exclude each other")
     with contextlib.closing(Reader(ROOT, cpus)) as reader, contextlib.suppress(KeyboardInterrupt):
+        gc.freeze()  # thousands of descriptors, which are not worth looking at again
         if metrics_file:
             _export(reader, metrics_file, interval_s, count)
         elif as_json:
@@ -105,43 +117,68 @@ def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
     }
 
 
+FIELDS = tuple(field.name for field in dataclasses.fields(CpuRates))
+
+
 def _fields(found: CpuRates) -> dict[str, Any]:
-    return {**dataclasses.asdict(found), "hit_rate": found.hit_rate}
+    return {**{name: getattr(found, name) for name in FIELDS}, "hit_rate": found.hit_rate}
 
 
 def _print_json(before: Snapshot, after: Snapshot) -> None:
     click.echo(json.dumps(document(before, after)))
 
 
-def _follow(reader: Reader, interval_s: float, count: int | None, show: Show) -> None:
-    """Show every interval; one that was missed (a machine asleep) is not made up for."""
-    before = reader.read()
+def pause_s(spent_s: float, between_s: tuple[int, int]) -> int:
+    """Return after how long to do again what took ``spent_s`` of CPU time, to stay below SHARE."""
+    shortest_s, longest_s = between_s
+    return min(max(math.ceil(spent_s / SHARE), shortest_s), longest_s)
+
+
+def _paced(
+    interval_s: float | None, between_s: tuple[int, int], rounds: int | None
+) -> Iterator[None]:
+    """Yield for each round at its time; one that was missed (a machine asleep) is not made up for.
+
+    Without an interval, it follows from what the round before cost. The first one is the shortest,
+    and so are all where the number of rounds is given: somebody waits for them.
+    """
     due = time.monotonic()
-    for _ in range(count) if count else itertools.count():
-        due = max(due + interval_s, time.monotonic())
-        time.sleep(max(due - time.monotonic(), 0))
+    spent_s = 0.0
+    for number in range(rounds) if rounds else itertools.count():
+        if number:
+            due = max(due + (interval_s or pause_s(spent_s, between_s)), time.monotonic())
+            time.sleep(max(due - time.monotonic(), 0))
+        start_s = time.process_time()
+        yield
+        if number and not rounds:
+            spent_s = time.process_time() - start_s
+
+
+def _follow(reader: Reader, interval_s: float | None, count: int | None, show: Show) -> None:
+    """Show every interval, of which the first begins now."""
+    before: Snapshot | None = None
+    for _ in _paced(interval_s, LIVE_S, count + 1 if count else None):
         after = reader.read()
-        show(before, after)
+        if before:
+            show(before, after)
         before = after
 
 
-def _export(reader: Reader, file: Path, interval_s: float, count: int | None) -> None:
-    from lightsleep.watch import openmetrics  # prometheus_client is needed for this alone
-
+def _export(reader: Reader, file: Path, interval_s: float | None, count: int | None) -> None:
     check_writable(file)
-    openmetrics.write(reader.read(), file)
-    again = range(count - 1) if count else itertools.count()
-    for _ in again:
-        time.sleep(interval_s)
+    for _ in _paced(interval_s, SCRAPED_S, count):
         openmetrics.write(reader.read(), file)
 
 
-def _view(reader: Reader, interval_s: float, count: int | None, sort: str, top: int | None) -> None:
+def _view(
+    reader: Reader, interval_s: float | None, count: int | None, sort: str, top: int | None
+) -> None:
     console = terminal.output()
 
     def page(before: Snapshot, after: Snapshot, rows: int | None) -> list[str]:
         width = None if console.width >= terminal.UNLIMITED else console.width
-        return draw.lines(after, rates(before, after), sort=sort, rows=rows, width=width)
+        span_s = after.time_s - before.time_s
+        return draw.lines(after, rates(before, after), span_s, sort=sort, rows=rows, width=width)
 
     def append(before: Snapshot, after: Snapshot) -> None:
         click.echo("\n".join(page(before, after, top)) + "\n")
@@ -154,7 +191,7 @@ def _view(reader: Reader, interval_s: float, count: int | None, sort: str, top: 
 
     if _on_screen(console, count):
         with console.screen():
-            click.echo(f"{HOME}reading for {interval_s:g} s ...", nl=False)
+            click.echo(f"{HOME}reading ...", nl=False)
             _follow(reader, interval_s, count, replace)
     else:
         _follow(reader, interval_s, count, append)

@@ -66,34 +66,43 @@ def ordered(found: Sequence[CpuRates], sort: str) -> list[CpuRates]:
 def lines(
     after: Snapshot,
     found: Sequence[CpuRates],
+    span_s: float,
     *,
     sort: str,
     rows: int | None,
     width: int | None,
 ) -> list[str]:
-    """Return the view: a headline, the sum, and as many CPUs as ``rows``.
+    """Return the view of a span: a headline, the sum, and as many CPUs as ``rows``.
 
     Columns that do not fit into ``width`` are left out from the right, and so is, everywhere, what
     no CPU knows.
     """
     whole = total(found)
-    shown = ordered(found, sort)[:rows]
-    grid = [[_name(x.cpu) for x in (whole, *shown)]]
-    titles = ["cpu"]
-    for column in _columns(whole):
-        grid.append([_cell(column, x) for x in (whole, *shown)])
-        titles.append(column.title)
-    widths = [max(len(title), *map(len, cells)) for title, cells in zip(titles, grid, strict=True)]
-    fit = _fitting(widths, width)
-    out = [_headline(after), ""]
-    out.append("  ".join(title.rjust(n) for title, n in zip(titles[:fit], widths, strict=False)))
-    for row in zip(*grid[:fit], strict=True):
-        out.append("  ".join(cell.rjust(n) for cell, n in zip(row, widths, strict=False)))
-    if hidden := len(found) - len(shown):
+    shown = [whole, *ordered(found, sort)[:rows]]
+    columns = _columns(whole)
+    cells = [_right(["cpu", *(_name(x.cpu) for x in shown)])]
+    while columns:
+        column = _right([columns[0].title, *(_cell(columns[0], x) for x in shown)])
+        if width is not None and _width([*cells, column]) > width:
+            break
+        cells.append(column)
+        columns.pop(0)
+    out = [_headline(after, span_s), ""]
+    out += ["  ".join(row) for row in zip(*cells, strict=True)]
+    if hidden := len(found) - len(shown) + 1:
         out.append(f"{hidden} more CPUs; --top, --sort and --cpus choose")
-    if left := titles[fit:]:
-        out.append(f"too narrow for: {', '.join(left)}")
+    if columns:
+        out.append(f"too narrow for: {', '.join(x.title for x in columns)}")
     return out
+
+
+def _right(cells: list[str]) -> list[str]:
+    widest = max(map(len, cells))
+    return [cell.rjust(widest) for cell in cells]
+
+
+def _width(cells: list[list[str]]) -> int:
+    return sum(len(column[0]) + 2 for column in cells) - 2
 
 
 def _columns(whole: CpuRates) -> list[Column]:
@@ -108,8 +117,8 @@ def _columns(whole: CpuRates) -> list[Column]:
     return [x for x in kept if has_own or x.title not in settings]
 
 
-def _headline(after: Snapshot) -> str:
-    said = f"driver {after.driver or 'none'}"
+def _headline(after: Snapshot, span_s: float) -> str:
+    said = f"over {span_s:.1f} s: driver {after.driver or 'none'}"
     if after.governor:
         said += f", governor {after.governor}"
     if after.mode:
@@ -126,13 +135,3 @@ def _name(cpu: int | None) -> str:
 def _cell(column: Column, x: CpuRates) -> str:
     value = column.value(x)
     return "-" if value is None else column.show(value)
-
-
-def _fitting(widths: Sequence[int], width: int | None) -> int:
-    """Return how many columns fit, the first in any case."""
-    used = 0
-    for index, cell in enumerate(widths):
-        used += cell + (2 if index else 0)
-        if width is not None and used > width and index:
-            return index
-    return len(widths)

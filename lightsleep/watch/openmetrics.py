@@ -1,130 +1,126 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A snapshot as Prometheus metrics, for the textfile collector of node_exporter.
 
-Counters as they stand, not rates: Prometheus computes these. Names end in their base unit, counters
-in ``_total``. The driver, its governor and mode are labels of lightsleep_info.
+Written in Prometheus' text format (version 0.0.4): the collector reads no other, OpenMetrics
+neither. Counters as they stand, not rates: Prometheus computes these. Names end in their base unit,
+counters in ``_total``. The driver, its governor and mode are labels of lightsleep_info.
+
+Written by hand: prometheus_client takes ten times as long for the thousands of samples of a large
+machine, and is not on every server. The tests read the text with it, and with promtool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from typing import Literal
 
 from lightsleep.files import write_bytes
-from lightsleep.scan.model import PollStats
+from lightsleep.interrupts import KINDS
 from lightsleep.watch.model import CpuCount, Snapshot
 
-Count = Callable[[PollStats], int | None]
+Sample = tuple[str, float]
+"""The labels as they are written, and the value."""
 
-COUNTERS: dict[str, tuple[str, Count, float]] = {
-    "lightsleep_polls": ("Polls before a halt.", lambda x: x.polls, 1),
-    "lightsleep_poll_hits": ("Polls that saw a wakeup.", lambda x: x.hits, 1),
-    "lightsleep_halts": ("Halts.", lambda x: x.halts, 1),
-    "lightsleep_polled_seconds": ("Time polled.", lambda x: x.polled_ns, 1e-9),
-    "lightsleep_polled_in_vain_seconds": (
-        "Time polled that no wakeup ended.",
-        lambda x: x.wasted_ns,
+
+@dataclass(frozen=True)
+class Family:
+    """A metric: its name, without the prefix that all have, its kind, and its help."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    text: str
+
+
+INFO = Family("info", "gauge", "The cpuidle driver and governor, and lightsleep's mode.")
+ENTRIES = Family("idle_state_entries_total", "counter", "Entries into an idle state.")
+SPENT = Family("idle_state_seconds_total", "counter", "Time in an idle state.")
+STUCK = Family(
+    "stuck_shallow_seconds_total",
+    "counter",
+    "Time in sleeps for which a deeper state would have been right.",
+)
+INTERRUPTS = Family(
+    "interrupts_total",
+    "counter",
+    "Interrupts received: between CPUs (ipi), of a CPU's timer, of devices.",
+)
+
+OWN: dict[str, tuple[Family, float]] = {
+    "polls": (Family("polls_total", "counter", "Polls before a halt."), 1),
+    "hits": (Family("poll_hits_total", "counter", "Polls that saw a wakeup."), 1),
+    "halts": (Family("halts_total", "counter", "Halts."), 1),
+    "polled_ns": (Family("polled_seconds_total", "counter", "Time polled."), 1e-9),
+    "wasted_ns": (
+        Family("polled_in_vain_seconds_total", "counter", "Time polled that no wakeup ended."),
+        1e-9,
+    ),
+    "limit_ns": (Family("poll_limit_seconds", "gauge", "How long a poll may last now."), 1e-9),
+    "halt_cost_ns": (
+        Family(
+            "halt_cost_seconds",
+            "gauge",
+            "What a wakeup from a halt costs more than one from a poll; 0 if unknown.",
+        ),
         1e-9,
     ),
 }
-"""What lightsleep's driver counts: name, help, where it stands, its unit."""
-
-GAUGES: dict[str, tuple[str, Count]] = {
-    "lightsleep_poll_limit_seconds": ("How long a poll may last now.", lambda x: x.limit_ns),
-    "lightsleep_halt_cost_seconds": (
-        "What a wakeup from a halt costs more than one from a poll; 0 if unknown.",
-        lambda x: x.halt_cost_ns,
-    ),
-}
-
-
-class _Collector:
-    """What a registry asks for metrics."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def collect(self) -> Iterator[Any]:
-        snapshot = self._snapshot
-        return (family for family in _families(snapshot) if family.samples)
-
-
-def _families(snapshot: Snapshot) -> Iterator[Any]:
-    cpus = [(str(number), cpu) for number, cpu in snapshot.cpus.items()]
-    info = GaugeMetricFamily(
-        "lightsleep_info",
-        "The cpuidle driver and governor, and lightsleep's mode.",
-        labels=["driver", "governor", "mode"],
-    )
-    names = (snapshot.driver, snapshot.governor, snapshot.mode)
-    info.add_metric([name or "none" for name in names], 1)
-    yield info
-    yield from _states(cpus)
-    yield from _interrupts(cpus)
-    for name, (text, count, unit) in COUNTERS.items():
-        family = CounterMetricFamily(name, text, labels=["cpu"])
-        yield _filled(family, cpus, count, unit)
-    for name, (text, count) in GAUGES.items():
-        yield _filled(GaugeMetricFamily(name, text, labels=["cpu"]), cpus, count, 1e-9)
-
-
-def _filled(family: Any, cpus: list[tuple[str, CpuCount]], count: Count, unit: float) -> Any:
-    for number, cpu in cpus:
-        value = count(cpu.own) if cpu.own else None
-        if value is not None:
-            family.add_metric([number], value * unit)
-    return family
-
-
-def _states(cpus: list[tuple[str, CpuCount]]) -> Iterator[Any]:
-    labels = ["cpu", "state"]
-    entries = CounterMetricFamily(
-        "lightsleep_idle_state_entries", "Entries into an idle state.", labels=labels
-    )
-    spent = CounterMetricFamily(
-        "lightsleep_idle_state_seconds", "Time in an idle state.", labels=labels
-    )
-    stuck = CounterMetricFamily(
-        "lightsleep_stuck_shallow_seconds",
-        "Time in sleeps for which a deeper state would have been right.",
-        labels=["cpu"],
-    )
-    for number, cpu in cpus:
-        if cpu.states:
-            for name, count, time_us in zip(
-                cpu.names, cpu.states.usage, cpu.states.time_us, strict=True
-            ):
-                entries.add_metric([number, name], count)
-                spent.add_metric([number, name], time_us / 1e6)
-            if cpu.states.stuck_us is not None:
-                stuck.add_metric([number], cpu.states.stuck_us / 1e6)
-    yield from (entries, spent, stuck)
-
-
-def _interrupts(cpus: list[tuple[str, CpuCount]]) -> Iterator[Any]:
-    family = CounterMetricFamily(
-        "lightsleep_interrupts",
-        "Interrupts received: between CPUs (ipi), of a CPU's timer, of devices.",
-        labels=["cpu", "kind"],
-    )
-    for number, cpu in cpus:
-        for kind, count in (cpu.interrupts or {}).items():
-            family.add_metric([number, kind], count)
-    yield family
+"""What lightsleep's driver counts, by its name in PollStats: the metric, and one in its unit."""
 
 
 def text(snapshot: Snapshot) -> bytes:
     """Return a snapshot in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(snapshot))
-    content: bytes = generate_latest(registry)
-    return content
+    lines = []
+    for family, samples in _families(snapshot):
+        name = f"lightsleep_{family.name}"
+        found = [f"{name}{{{labels}}} {value}" for labels, value in samples]
+        if found:
+            lines += [f"# HELP {name} {family.text}", f"# TYPE {name} {family.kind}", *found]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write(snapshot: Snapshot, file: Path) -> None:
     """Replace ``file``, so that a reader sees the old one or the whole new one."""
     write_bytes(file, text(snapshot))
+
+
+def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:
+    cpus = [(f'cpu="{number}"', cpu) for number, cpu in snapshot.cpus.items()]
+    names = {"driver": snapshot.driver, "governor": snapshot.governor, "mode": snapshot.mode}
+    yield INFO, [(",".join(_label(name, value or "none") for name, value in names.items()), 1)]
+    yield ENTRIES, _by_state(cpus, "usage", None)
+    yield SPENT, _by_state(cpus, "time_us", 1e-6)
+    yield (
+        STUCK,
+        [
+            (label, cpu.states.stuck_us * 1e-6)
+            for label, cpu in cpus
+            if cpu.states and cpu.states.stuck_us is not None
+        ],
+    )
+    yield (
+        INTERRUPTS,
+        [
+            (f'{label},kind="{kind}"', count)
+            for label, cpu in cpus
+            for kind, count in zip(KINDS, cpu.interrupts or (), strict=False)
+        ],
+    )
+    for name, (family, unit) in OWN.items():
+        counts = [(label, getattr(cpu.own, name)) for label, cpu in cpus if cpu.own]
+        yield family, [(label, count * unit) for label, count in counts if count is not None]
+
+
+def _by_state(
+    cpus: list[tuple[str, CpuCount]], what: Literal["usage", "time_us"], unit: float | None
+) -> Iterator[Sample]:
+    for label, cpu in cpus:
+        counts = getattr(cpu.states, what) if cpu.states else ()
+        for name, count in zip(cpu.names, counts, strict=False):
+            yield f"{label},{_label('state', name)}", count if unit is None else count * unit
+
+
+def _label(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{name}="{escaped}"'

@@ -17,16 +17,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from lightsleep.scan.model import PollStats
-from lightsleep.watch.model import CpuCount, Snapshot
+from lightsleep.watch.model import CpuCount, Snapshot, States
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuRates:
     """One CPU, or all in sum: shares of its time (0 to 1), events a second, times in us.
 
-    In a sum, shares are the mean over CPUs, and limit and cost are None.
+    In a sum, shares are the mean over CPUs, and limit and cost are None. Not frozen, which would
+    take three times as long to make.
     """
 
     cpu: int | None
@@ -73,76 +75,82 @@ def rates(before: Snapshot, after: Snapshot) -> list[CpuRates]:
 
 def total(found: Sequence[CpuRates]) -> CpuRates:
     """Return all CPUs in sum; what no CPU knows stays None."""
-    sums: dict[str, float | None] = {}
+    whole = CpuRates(None)
     for name in (*SHARES, *EVENTS):
-        known = [value for x in found if (value := getattr(x, name)) is not None]
-        share = len(known) if name in SHARES else 1
-        sums[name] = sum(known) / share if known else None
-    states: dict[str, float] = {}
+        known = [value for value in map(attrgetter(name), found) if value is not None]
+        if known:
+            setattr(whole, name, sum(known) / (len(known) if name in SHARES else 1))
     for x in found:
         for name, value in x.states.items():
-            states[name] = states.get(name, 0.0) + value / len(found)
-    return CpuRates(cpu=None, states=states, **sums)
+            whole.states[name] = whole.states.get(name, 0.0) + value / len(found)
+    return whole
 
 
 def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRates:
-    found: dict[str, float | None] = {}
+    found = CpuRates(cpu)
     idle = _share(before.idle_s, now.idle_s, span_s)
-    found["busy"] = None if idle is None else 1 - idle
-    found["stolen"] = _share(before.stolen_s, now.stolen_s, span_s)
-    irqs = 0.0
+    found.busy = None if idle is None else 1 - idle
+    found.stolen = _share(before.stolen_s, now.stolen_s, span_s)
     if before.interrupts and now.interrupts:
-        for kind, count in now.interrupts.items():
-            rate = _rose(before.interrupts.get(kind, 0), count) / span_s
-            found[kind] = rate
-            irqs += rate
-    states = _states(before, now, span_s, idle, found)
+        found.ipi, found.timer, found.device = [
+            (count - old if count >= old else count) / span_s
+            for old, count in zip(before.interrupts, now.interrupts, strict=True)
+        ]
+    if before.states and now.states and before.names == now.names:
+        _states(found, now.names, before.states, now.states, span_s, idle)
     if before.own and now.own:
-        _own(before.own, now.own, span_s, found)
-        hits = found.get("hits")
-        if hits is not None and before.interrupts and now.interrupts:
-            found["store"] = max(hits - irqs, 0.0)
-    return CpuRates(cpu=cpu, states=states, **found)
+        _own(found, before.own, now.own, span_s)
+        if found.hits is not None and found.ipi is not None:
+            irqs = found.ipi + (found.timer or 0.0) + (found.device or 0.0)
+            found.store = max(found.hits - irqs, 0.0)
+    return found
 
 
 def _states(
-    before: CpuCount,
-    now: CpuCount,
+    found: CpuRates,
+    names: tuple[str, ...],
+    before: States,
+    now: States,
     span_s: float,
     idle: float | None,
-    found: dict[str, float | None],
-) -> dict[str, float]:
-    if not before.states or not now.states or before.names != now.names:
-        return {}
-    there = zip(now.names, before.states.time_us, now.states.time_us, strict=True)
-    shares = {name: _rose(old, new) / 1e6 / span_s for name, old, new in there}
-    entries = zip(before.states.usage, now.states.usage, strict=True)
-    found["wakes"] = sum(_rose(old, new) for old, new in entries) / span_s
+) -> None:
+    if now is before:  # the CPU has not left a state
+        found.states = dict.fromkeys(names, 0.0)
+        found.wakes, found.asleep = 0.0, idle
+        found.stuck = None if now.stuck_us is None else 0.0
+        return
+    rises = list(map(_rose, before.time_us, now.time_us))
+    counted = sum(rises) / 1e6 / span_s
     most = 1.0 if idle is None else idle
-    counted = sum(shares.values())
-    if counted > most:
-        shares = {name: share * most / counted for name, share in shares.items()}
+    scale = (most / counted if counted > most else 1.0) / 1e6 / span_s
+    found.states = {name: rise * scale for name, rise in zip(names, rises, strict=True)}
+    found.wakes = sum(map(_rose, before.usage, now.usage)) / span_s
     if idle is not None:
-        found["asleep"] = max(idle - counted, 0.0)
-    if before.states.stuck_us is not None and now.states.stuck_us is not None:
-        found["stuck"] = min(_rose(before.states.stuck_us, now.states.stuck_us) / 1e6 / span_s, 1)
-    return shares
+        found.asleep = max(idle - counted, 0.0)
+    if before.stuck_us is not None and now.stuck_us is not None:
+        found.stuck = min(_rose(before.stuck_us, now.stuck_us) / 1e6 / span_s, 1)
 
 
-def _own(before: PollStats, now: PollStats, span_s: float, found: dict[str, float | None]) -> None:
-    for name in ("polls", "hits", "halts"):
-        old, new = getattr(before, name), getattr(now, name)
-        found[name] = None if old is None or new is None else _rose(old, new) / span_s
-    for name, old, new in (
-        ("polled", before.polled_ns, now.polled_ns),
-        ("wasted", before.wasted_ns, now.wasted_ns),
-    ):
-        known = old is not None and new is not None
-        found[name] = min(_rose(old or 0, new or 0) / 1e9 / span_s, 1.0) if known else None
-    found["limit_us"] = None if now.limit_ns is None else now.limit_ns / 1e3
-    found["cost_us"] = None if now.halt_cost_ns is None else now.halt_cost_ns / 1e3
-    if found["halts"] is not None and now.halt_cost_ns is not None:
-        found["lost"] = found["halts"] * now.halt_cost_ns / 1e9
+def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> None:
+    found.polls = _rate(before.polls, now.polls, span_s)
+    found.hits = _rate(before.hits, now.hits, span_s)
+    found.halts = _rate(before.halts, now.halts, span_s)
+    found.polled = _part(before.polled_ns, now.polled_ns, span_s)
+    found.wasted = _part(before.wasted_ns, now.wasted_ns, span_s)
+    found.limit_us = None if now.limit_ns is None else now.limit_ns / 1e3
+    found.cost_us = None if now.halt_cost_ns is None else now.halt_cost_ns / 1e3
+    if found.halts is not None and now.halt_cost_ns is not None:
+        found.lost = found.halts * now.halt_cost_ns / 1e9
+
+
+def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
+    return None if before is None or now is None else _rose(before, now) / span_s
+
+
+def _part(before_ns: int | None, now_ns: int | None, span_s: float) -> float | None:
+    if before_ns is None or now_ns is None:
+        return None
+    return min(_rose(before_ns, now_ns) / 1e9 / span_s, 1.0)
 
 
 def _rose(before: int, now: int) -> int:

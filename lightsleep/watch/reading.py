@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reads the counters of all CPUs again and again, at little cost.
 
-A machine of 256 CPUs has thousands of counters, one file each. So every file stays open, and a CPU
-of which no state was entered since the last time is not asked for more: its other counters change
-only when it leaves a state. Where the limit of open files is too low, files are opened each time.
+A machine of 256 CPUs has thousands of counters, one file each. So every file stays open, what was
+read is compared before it is parsed, and a CPU of which no state was entered since the last time is
+not asked for more: its other counters change only when it leaves a state. lightsleep's driver has
+all counters of a CPU in one more file, which takes the place of eleven. Where the limit of open
+files is too low, files are opened each time.
 
 CPUs come and go, and so do drivers. When the list of CPUs online or the driver changes, all files
 are opened anew.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
@@ -15,6 +19,7 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import add, sub
 from pathlib import Path
 
 from lightsleep import interrupts
@@ -26,44 +31,31 @@ from lightsleep.scan.model import Cpu, PollStats, Scan
 from lightsleep.watch.model import CpuCount, Snapshot, States
 
 OWN = ("polls", "hits", "halts", "polled_ns", "wasted_ns", "limit_ns", "halt_cost_ns")
+"""What lightsleep's driver counts. Its file ``stat`` has these, then usage and time by state."""
+
 SPARE_FILES = 64
-NUMBER = 32
-"""No counter has more digits."""
+SHORT = 512
+"""No file of counters is longer."""
 CHUNK = 1 << 18
+IDLE, IOWAIT, STEAL = 4, 5, 8
+"""Words of a line of /proc/stat."""
+
+File = int | Path
+"""A descriptor that is read from its start again and again, or a path to be opened each time."""
 
 
-class File:
-    """A file that is read from its start again and again."""
+def _short(file: File) -> bytes:
+    """Return what a file of counters holds. Raises OSError."""
+    return os.pread(file, SHORT, 0) if isinstance(file, int) else file.read_bytes()
 
-    __slots__ = ("descriptor", "path")
 
-    def __init__(self, path: Path, keep: bool) -> None:
-        """Open a file, for good if ``keep``. Raises OSError where it cannot be read."""
-        self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if not keep:
-            self.close()
-
-    def close(self) -> None:
-        """Close the file; a later read opens it for itself."""
-        os.close(self.descriptor)
-        self.descriptor = -1
-
-    def number(self) -> int:
-        """Return the number in it. Raises OSError and ValueError."""
-        if self.descriptor >= 0:
-            return int(os.pread(self.descriptor, NUMBER, 0))
-        return int(self.path.read_bytes()[:NUMBER])
-
-    def content(self) -> bytes:
-        """Return all of it. Raises OSError."""
-        if self.descriptor < 0:
-            return self.path.read_bytes()
-        parts, at = [], 0
-        while part := os.pread(self.descriptor, CHUNK, at):
-            parts.append(part)
-            at += len(part)
-        return b"".join(parts)
+def _content(descriptor: int) -> bytes:
+    """Return all of an open file. Raises OSError."""
+    parts, at = [], 0
+    while part := os.pread(descriptor, CHUNK, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
 
 
 @dataclass
@@ -71,10 +63,12 @@ class _CpuFiles:
     """The files of one CPU, and what they held last."""
 
     names: tuple[str, ...]
+    stat: File | None
     usage: list[File]
     time: list[File]
     stuck: list[File]
     own: list[File | None]
+    last: object = None
     states: States | None = None
     polls: PollStats | None = None
 
@@ -83,16 +77,34 @@ class _CpuFiles:
 
         Raises OSError where the CPU or its driver is gone, ValueError where it is another driver.
         """
+        if self.stat is None:
+            self._refresh_each()
+            return
+        line = _short(self.stat)
+        if line == self.last:
+            return
+        numbers = tuple(map(int, line.split()))
+        if len(numbers) != len(OWN) + 2 * len(self.names):
+            raise ValueError("another driver, or another version of ours")
+        self.states = States(numbers[len(OWN) :: 2], numbers[len(OWN) + 1 :: 2], self._stuck())
+        self.polls = PollStats(*numbers[: len(OWN)])
+        self.last = line
+
+    def _refresh_each(self) -> None:
         if not len(self.usage) == len(self.time) == len(self.names):
             raise ValueError("the driver changed while its files were opened")
-        usage = tuple([file.number() for file in self.usage])
-        if self.usage and self.states and usage == self.states.usage:
+        usage = [_short(file) for file in self.usage]
+        if usage and usage == self.last:
             return
-        stuck = [file.number() for file in self.stuck]
-        times = tuple([file.number() for file in self.time])
-        self.states = States(usage, times, sum(stuck) if stuck else None) if usage else None
-        if any(self.own):
-            self.polls = PollStats(*[file.number() if file else None for file in self.own])
+        if usage:
+            times = tuple([int(_short(file)) for file in self.time])
+            self.states = States(tuple(map(int, usage)), times, self._stuck())
+        if any(file is not None for file in self.own):
+            self.polls = PollStats(*[None if x is None else int(_short(x)) for x in self.own])
+        self.last = usage
+
+    def _stuck(self) -> int | None:
+        return sum([int(_short(file)) for file in self.stuck]) if self.stuck else None
 
 
 @dataclass
@@ -109,7 +121,7 @@ class _Interrupts:
 
     def refresh(self, content: bytes) -> None:
         header, *lines = content.split(b"\n")
-        earlier: dict[int, dict[Kind, int]] = {}
+        earlier: dict[int, tuple[int, ...]] = {}
         if header != self.header:
             earlier = self.by_cpu()
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
@@ -121,20 +133,18 @@ class _Interrupts:
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
             if kind:
-                rises = counts
-                if last and all(now >= old for now, old in zip(counts, last[2], strict=True)):
-                    rises = [now - old for now, old in zip(counts, last[2], strict=True)]
-                self.sums[kind] = [sum(x) for x in zip(self.sums[kind], rises, strict=True)]
+                rises = list(map(sub, counts, last[2])) if last else counts
+                if min(rises) < 0:
+                    rises = counts
+                self.sums[kind] = list(map(add, self.sums[kind], rises))
             self.rows[label] = (line, kind, counts)
         for index, cpu in enumerate(self.cpus):
-            for kind, least in earlier.get(cpu, {}).items():
-                self.sums[kind][index] = max(self.sums[kind][index], least)
+            for sums, least in zip(self.sums.values(), earlier.get(cpu, ()), strict=False):
+                sums[index] = max(sums[index], least)
 
-    def by_cpu(self) -> dict[int, dict[Kind, int]]:
-        return {
-            cpu: {kind: sums[index] for kind, sums in self.sums.items()}
-            for index, cpu in enumerate(self.cpus)
-        }
+    def by_cpu(self) -> dict[int, tuple[int, ...]]:
+        """Return counts in the order of KINDS."""
+        return dict(zip(self.cpus, zip(*self.sums.values(), strict=True), strict=False))
 
 
 class Reader:
@@ -143,7 +153,7 @@ class Reader:
     def __init__(self, root: Path, wanted: list[int] | None) -> None:
         """Open all files. Raises LightsleepError where there is no CPU to watch."""
         self._root, self._wanted = root, wanted
-        self._files: list[File] = []
+        self._opened: list[int] = []
         self._cpus: dict[int, _CpuFiles] = {}
         self._interrupts = _Interrupts()
         self._open()
@@ -167,8 +177,8 @@ class Reader:
             del self._cpus[number]
         idle = self._idle()
         with contextlib.suppress(OSError):
-            if self._rows:
-                self._interrupts.refresh(self._rows.content())
+            if self._rows is not None:
+                self._interrupts.refresh(_content(self._rows))
         irqs = self._interrupts.by_cpu()
         nothing = (None, None)
         return Snapshot(
@@ -190,46 +200,48 @@ class Reader:
 
     def close(self) -> None:
         """Close all files."""
-        for opened in self._files:
-            if opened.descriptor >= 0:
-                opened.close()
-        self._files = []
+        for descriptor in self._opened:
+            os.close(descriptor)
+        self._opened = []
 
     def _open(self) -> None:
         self.close()
-        self._layout_files = [
-            layout
-            for path in (
-                f"{CPU_DIR}/online",
-                f"{CPU_DIR}/cpuidle/current_driver",
-                f"{CPU_DIR}/cpuidle/current_governor",
-                f"sys/module/{MODULE}/parameters/mode",
-            )
-            if (layout := self._file(path, True))
-        ]
+        paths = (
+            f"{CPU_DIR}/online",
+            f"{CPU_DIR}/cpuidle/current_driver",
+            f"{CPU_DIR}/cpuidle/current_governor",
+            f"sys/module/{MODULE}/parameters/mode",
+        )
+        self._layout_files = [file for path in paths if (file := self._open_for_good(path))]
         # First: what changes while the rest is read shows in the next round.
         self._shown = self._layout()
         self._scan: Scan = collect(self._root)[0]
         cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
-        keep = _room_for(sum(3 * len(cpu.states) + len(OWN) for cpu in cpus))
-        self._stat = self._file("proc/stat", True)
-        self._rows = self._file(INTERRUPTS, True)
+        keep = _room_for(sum(3 * len(cpu.states) + len(OWN) + 1 for cpu in cpus))
+        self._stat = self._open_for_good("proc/stat")
+        self._rows = self._open_for_good(INTERRUPTS)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
 
     def _layout(self) -> list[bytes]:
         """Return what tells whether files come and go."""
         try:
-            return [file.content() for file in self._layout_files]
+            return [_content(file) for file in self._layout_files]
         except OSError:
             return [str(time.monotonic()).encode()]  # one of them is gone
 
-    def _file(self, path: str, keep: bool) -> File | None:
+    def _open_for_good(self, path: str) -> int | None:
         try:
-            file = File(self._root / path, keep)
+            descriptor = os.open(self._root / path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        self._files.append(file)
-        return file
+        self._opened.append(descriptor)
+        return descriptor
+
+    def _file(self, path: str, keep: bool) -> File | None:
+        """Return a file that can be read."""
+        if keep:
+            return self._open_for_good(path)
+        return self._root / path if os.access(self._root / path, os.R_OK) else None
 
     def _cpu_files(self, cpu: Cpu, keep: bool) -> _CpuFiles:
         folder = f"{CPU_DIR}/cpu{cpu.number}"
@@ -237,36 +249,39 @@ class Reader:
 
         def of_states(name: str) -> list[File]:
             found = (self._file(f"{folder}/cpuidle/state{s.index}/{name}", keep) for s in states)
-            return [file for file in found if file]
+            return [file for file in found if file is not None]
 
-        own = [self._file(f"{folder}/lightsleep/{name}", keep) for name in OWN]
+        stat = self._file(f"{folder}/lightsleep/stat", keep)
+        each = stat is None
         return _CpuFiles(
             tuple(s.name for s in states),
-            of_states("usage"),
-            of_states("time"),
+            stat,
+            of_states("usage") if each else [],
+            of_states("time") if each else [],
             of_states("promote/stuck_us"),
-            own,
+            [self._file(f"{folder}/lightsleep/{name}", keep) for name in OWN] if each else [],
         )
 
     def _idle(self) -> dict[int, tuple[float, float | None]]:
         """Return seconds idle and stolen by CPU."""
-        found: dict[int, tuple[float, float | None]] = {}
+        if self._stat is None:
+            return {}
         with contextlib.suppress(OSError):
-            for number, words in _cpu_lines(self._stat.content() if self._stat else b""):
-                idle = int(words[4]) + int(words[5])
-                stolen = int(words[8]) * TICK_S if len(words) > 8 else None
-                found[number] = (idle * TICK_S, stolen)
-        return found
+            return dict(_idle_times(_content(self._stat)))
+        return {}
 
 
-def _cpu_lines(content: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield CPU and words of the lines of /proc/stat that are about one CPU."""
-    for line in content.split(b"\n")[1:]:
+def _idle_times(content: bytes) -> Iterator[tuple[int, tuple[float, float | None]]]:
+    """Yield CPU, and seconds idle and stolen, of the lines of /proc/stat that are about one CPU."""
+    # The lines behind, on interrupts, are long.
+    for line in content.partition(b"\nintr")[0].split(b"\n")[1:]:
         words = line.split()
-        if not words or not words[0].startswith(b"cpu"):
-            return  # the lines behind, on interrupts, are long
-        if len(words) > 5 and words[0][3:].isdigit() and all(x.isdigit() for x in words[1:9]):
-            yield int(words[0][3:]), words
+        try:
+            idle = int(words[IDLE]) + int(words[IOWAIT])
+            stolen = int(words[STEAL]) * TICK_S if len(words) > STEAL else None
+            yield int(words[0].removeprefix(b"cpu")), (idle * TICK_S, stolen)
+        except (ValueError, IndexError):
+            continue
 
 
 def _room_for(files: int) -> bool:

@@ -4,11 +4,13 @@
  *
  * Parameters are in /sys/module/cpuidle_lightsleep/parameters/; a write that is refused
  * changes nothing and says in the log what would have been accepted. Statistics are in
- * /sys/devices/system/cpu/cpuN/lightsleep/, one decimal number each.
+ * /sys/devices/system/cpu/cpuN/lightsleep/, one decimal number each, but for stat, which
+ * has several.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/device.h>
+#include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/string.h>
@@ -168,6 +170,26 @@ STATISTIC(program_cost_age_ms, READ_ONCE(ls->estimated) ?
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
 
+/*
+ * All that changes all the time, in one line, as in the stat file of a disk: who reads
+ * hundreds of CPUs again and again opens one file for each.
+ */
+static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char *text)
+{
+	const struct lightsleep *ls = per_cpu_ptr(lightsleep, dev->id);
+	const struct cpuidle_state_usage *poll = &ls->dev.states_usage[POLL_INDEX];
+	const struct cpuidle_state_usage *halt = &ls->dev.states_usage[HALT_INDEX];
+
+	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
+			  READ_ONCE(ls->polls), READ_ONCE(ls->hits), READ_ONCE(ls->halts),
+			  READ_ONCE(ls->polled_ns), READ_ONCE(ls->wasted_ns),
+			  lightsleep_limit_ns(ls, lightsleep_clock_ns()),
+			  lightsleep_halt_cost_ns(ls),
+			  READ_ONCE(poll->usage), div_u64(READ_ONCE(poll->time_ns), NSEC_PER_USEC),
+			  READ_ONCE(halt->usage), div_u64(READ_ONCE(halt->time_ns), NSEC_PER_USEC));
+}
+static DEVICE_ATTR_RO(stat);
+
 static struct attribute *statistics_attrs[] = {
 	&dev_attr_polls.attr,
 	&dev_attr_hits.attr,
@@ -183,6 +205,7 @@ static struct attribute *statistics_attrs[] = {
 	&dev_attr_program_cost_age_ms.attr,
 	&dev_attr_contended.attr,
 	&dev_attr_contention_pauses.attr,
+	&dev_attr_stat.attr,
 	NULL,
 };
 

@@ -188,6 +188,38 @@ accounts_for_its_time() {
 	done
 }
 
+shows_all_counters_in_one_line() {
+	loaded
+	pipe_load 5000
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		files=
+		for name in polls hits halts polled_ns wasted_ns; do
+			files="$files $cpu/lightsleep/$name"
+		done
+		states="$cpu/cpuidle/state0/usage $cpu/cpuidle/state0/time"
+		states="$states $cpu/cpuidle/state1/usage $cpu/cpuidle/state1/time"
+		# shellcheck disable=SC2086 # names without blanks
+		before=$(cat $files $states)
+		read -r polls hits halts polled wasted _ _ counts < "$cpu/lightsleep/stat"
+		# shellcheck disable=SC2086
+		after=$(cat $files $states)
+		at=0
+		for count in $polls $hits $halts $polled $wasted $counts; do
+			at=$((at + 1))
+			least=$(echo "$before" | sed -n ${at}p)
+			most=$(echo "$after" | sed -n ${at}p)
+			[ "$least" -le "$count" ] && [ "$count" -le "$most" ] ||
+				fail "$cpu: number $at of stat is $count, its file $least to $most"
+		done
+		[ $at -eq 9 ] || fail "$cpu: stat has $at counters: $(cat "$cpu/lightsleep/stat")"
+	done
+	set_parameter mode fixed
+	set_parameter poll_limit_us 77
+	read -r _ _ _ _ _ limit cost _ < $CPUS/cpu0/lightsleep/stat
+	[ "$limit" = 77000 ] || fail "the limit of stat is $limit"
+	[ "$cost" = "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" ] || fail "the cost of stat is $cost"
+}
+
 takes_parameters_at_run_time() {
 	loaded mode=fixed poll_limit_us=77
 	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 77" ] || fail "lost at load"
@@ -476,7 +508,8 @@ fi
 if [ $# = 0 ]; then
 	set -- binds_and_names_its_states measures_the_halt_cost \
 		assumes_a_cost_while_busy asks_the_programs weighs_waiting enters_both_states \
-		accounts_for_its_time takes_parameters_at_run_time halts_after_the_longest_poll \
+		accounts_for_its_time shows_all_counters_in_one_line \
+		takes_parameters_at_run_time halts_after_the_longest_poll \
 		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
 		obeys_latency_qos obeys_disabled_states survives_hotplug_under_load \
