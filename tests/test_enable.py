@@ -257,14 +257,53 @@ def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
         time.sleep(rng.uniform(0.05, 0.6))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + 30
-        while (now := fake_modules.snapshot(root)) != before and not status()["enabled"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        if now != before:
+        fake_modules.wait_for_the_guardian(root)  # after which nothing changes any more
+        found = status()
+        assert found["active"] == found["at_boot"] == bool(found["enabled"])
+        if found["enabled"]:
             assert sorted(status()["files"]) == [f"/{OPTIONS}", f"/{LOAD}"]
             done("disable")
         assert fake_modules.snapshot(root) == before
+
+
+KILLED_WHILE_IT_KEEPS = """
+import os, signal
+from pathlib import Path
+step = Path.{step}
+def killed(self, *rest, **more):
+    if self.name == "{name}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *rest, **more)
+Path.{step} = killed
+"""
+
+
+@pytest.mark.parametrize(("step", "name"), [("unlink", "journal"), ("replace", "kept.new")])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_killed_while_it_keeps_all_is_kept_or_nothing(
+    step: str, name: str, earlier: bool, root: Path
+) -> None:
+    if earlier:
+        done("enable", "--persist", "lightsleep:off")
+    before, kept = fake_modules.snapshot(root), status()
+    script = KILLED_WHILE_IT_KEEPS.format(step=step, name=name) + KILLED
+    process = subprocess.run([sys.executable, "-c", script, str(root)])
+    assert process.returncode == -signal.SIGKILL
+    fake_modules.wait_for_the_guardian(root)
+    found = status()
+    if step == "replace":
+        assert found == kept
+        assert fake_modules.snapshot(root) == before
+    else:
+        assert found["active"]
+        assert found["at_boot"]
+        assert found["enabled"] == "lightsleep:fixed:100us"
+        assert mode(root) == "fixed"
+    assert not (root / "run/lightsleep/journal").exists()
+    if found["enabled"]:
+        done("disable")
+    assert run("disable").exit_code == 4
+    assert status()["changed"] == []
 
 
 # Whether it pays.

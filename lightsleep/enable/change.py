@@ -91,6 +91,7 @@ def enable(
             f"it: {DKMS_INSTALL}"
         )
     _check_files(root, files)
+    loan.kept(root)  # what cannot be read could not be kept, either
     did = []
     with loan.borrow(root, "enable", setting=text) as borrowed:
         notes = list(borrowed.notes)

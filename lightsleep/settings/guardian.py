@@ -57,6 +57,9 @@ GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 FILES = ("etc/modprobe.d/lightsleep.conf", "etc/modules-load.d/lightsleep.conf")
 """The only files that a borrower may write, below the root."""
 
+KEPT, KEPT_SOON = "kept", "kept.new"
+"""The record of what a borrower keeps, beside the journal: its first line, then the changes."""
+
 MODULE_S = 60
 """How long loading or unloading a module may take, in seconds."""
 
@@ -94,6 +97,15 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def _text(file: Path) -> str:
+    """Return what a file holds, of which _bytes() makes the same bytes again, whatever they are."""
+    return file.read_bytes().decode(errors="surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
 # Knobs.
 
 
@@ -107,7 +119,7 @@ def _refuse_knob(root: Path, name: str) -> str | None:
 
 def read_knob(_root: Path, name: str) -> Value:
     """Return the value of a knob."""
-    return Path(name).read_text().strip()
+    return _text(Path(name)).strip()
 
 
 def write_knob(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
@@ -116,7 +128,7 @@ def write_knob(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
         raise OSError(errno.EINVAL, "a knob cannot be removed")
     descriptor = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
-        os.write(descriptor, f"{value}\n".encode())
+        os.write(descriptor, _bytes(f"{value}\n"))
     finally:
         os.close(descriptor)
 
@@ -189,7 +201,7 @@ def _refuse_file(root: Path, name: str) -> str | None:
 def read_file(_root: Path, name: str) -> Value:
     """Return what a file holds, None where it is not there."""
     try:
-        return Path(name).read_text()
+        return _text(Path(name))
     except FileNotFoundError:
         return None
 
@@ -206,7 +218,7 @@ def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
         try:
             descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
-                file.write(value.encode())
+                file.write(_bytes(value))
                 file.flush()
                 os.fsync(file.fileno())
             scratch.replace(path)
@@ -287,6 +299,27 @@ def _parse(change: dict[str, Any], root: Path) -> tuple[Setting, Value, Value]:
     return (kind, name), old, new
 
 
+def is_kept(journal: Path) -> bool:
+    """Return whether the borrower had decided to keep what this journal names, and was killed then.
+
+    The record of what is kept takes its place at once, and only then the journal is removed.
+    """
+    try:
+        first = journal.with_name(KEPT).read_bytes().partition(b"\n")[0]
+        return bool(first) and first == journal.read_bytes().partition(b"\n")[0]
+    except OSError:
+        return False
+
+
+def end(journal: Path, root: Path) -> tuple[list[str], list[str]]:
+    """End a loan: set back what is not kept. Returns and raises as restore() does."""
+    journal.with_name(KEPT_SOON).unlink(missing_ok=True)
+    if is_kept(journal):
+        journal.unlink()
+        return [], []
+    return restore(journal, root)
+
+
 def restore(journal: Path, root: Path) -> tuple[list[str], list[str]]:
     """Set back all settings, and remove the journal unless one refused.
 
@@ -361,7 +394,7 @@ def main(journal: Path, root: Path) -> None:
     refused: list[str] = []
     try:
         if journal.exists():  # else what was changed is kept
-            notes, refused = restore(journal, root)
+            notes, refused = end(journal, root)
     except (OSError, ValueError) as error:
         refused = [f"cannot use {journal}: {error}"]
     with contextlib.suppress(OSError):  # nobody left to tell

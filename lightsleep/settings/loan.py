@@ -121,14 +121,17 @@ class Borrowed:
         return notes
 
     def keep(self) -> None:
-        """Keep what was changed: it outlives this process, and take_back() sets it back."""
-        journal, kept = self._run_dir / "journal", self._run_dir / "kept"
+        """Keep what was changed: it outlives this process, and take_back() sets it back.
+
+        Killed in the middle, either all is kept or nothing: that turns where ``kept`` is replaced.
+        """
+        journal, kept = self._run_dir / "journal", self._run_dir / guardian.KEPT
         lines = journal.read_text()
         if kept.exists() and guardian.read(kept, self._root)[0]:
             header, changes = lines.split("\n", 1)
             earlier = kept.read_text().split("\n", 1)[1]
             lines = f"{header}\n{earlier}{changes}"
-        scratch = self._run_dir / "kept.new"
+        scratch = self._run_dir / guardian.KEPT_SOON
         scratch.write_text(lines)
         scratch.chmod(0o644)  # status reads it without being root
         scratch.replace(kept)
@@ -192,7 +195,8 @@ def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Itera
             lock = stack.enter_context(_locked(run_dir, verb))
             notes = _recover(journal, root)
             file = stack.enter_context(_opened(journal, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            _append(file, {"boot_id": guardian.boot_id(), "verb": verb, **_origin(), **about})
+            header = {"boot_id": guardian.boot_id(), "verb": verb, "pid": str(os.getpid())}
+            _append(file, {**header, **_origin(), **about})
             guardian.sync_folder(run_dir)
         except OSError as error:
             raise LightsleepError(
@@ -209,14 +213,21 @@ def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Itera
 
 def kept(root: Path = Path("/")) -> Kept | None:
     """Return what is kept, None where nothing is. Raises LightsleepError."""
-    file = root / RUN_DIR / "kept"
+    file = root / RUN_DIR / guardian.KEPT
     try:
         header, loans = guardian.read(file, root)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise LightsleepError(f"cannot use {file}: {error}") from error
+        raise _damaged(file, error) from error
     return Kept(header, loans) if header else None
+
+
+def _damaged(record: Path, error: Exception) -> LightsleepError:
+    return LightsleepError(
+        f"cannot use the record of what was enabled, {record}: {error}; set back by hand what it "
+        "names, and remove it"
+    )
 
 
 @contextlib.contextmanager
@@ -243,13 +254,13 @@ def take_back(root: Path) -> list[str]:
     Raises LightsleepError where something refuses; it is then still kept.
     """
     root = root.absolute()
-    file = root / RUN_DIR / "kept"
+    file = root / RUN_DIR / guardian.KEPT
     if not file.exists():
         return []
     try:
         notes, refused = guardian.restore(file, root)
     except (OSError, ValueError) as error:
-        raise LightsleepError(f"cannot use {file}: {error}") from error
+        raise _damaged(file, error) from error
     if refused:
         raise LightsleepError("; ".join(refused))
     return notes
@@ -338,7 +349,8 @@ def _recover(journal: Path, root: Path) -> list[str]:
         return []
     try:
         header, loans = guardian.read(journal, root)
-        notes, refused = guardian.restore(journal, root)
+        loans = {} if guardian.is_kept(journal) else loans
+        notes, refused = guardian.end(journal, root)
     except ValueError as error:
         raise LightsleepError(
             f"the journal of an earlier command, {journal}, cannot be trusted: {error}; set back "
@@ -390,7 +402,7 @@ def _finish(keeper: subprocess.Popen[bytes], journal: Path, root: Path) -> list[
     if not journal.exists():
         return []
     try:
-        notes, refused = guardian.restore(journal, root)
+        notes, refused = guardian.end(journal, root)
     except (OSError, ValueError) as error:
         return [f"cannot set back the settings: {journal}: {error}"]
     return [
