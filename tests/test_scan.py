@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What scan shows, that its recordings are faithful and anonymous, and that nothing trips it."""
 
+import io
 import json
 import os
 import re
@@ -21,15 +22,17 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from scan_trees import NAMES, plant, unfold
 
 from lightsleep.measure.machine import read as read_machine
-from lightsleep.scan import explain
+from lightsleep.scan import explain, requests
 from lightsleep.scan.cli import scan
 from lightsleep.scan.collect import collect, cpu_model, idle_options
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-from lightsleep.scan.model import Scan
+from lightsleep.scan.model import LatencyRequest, Scan
+from lightsleep.scan.render import render
 from lightsleep.scan.tree import Tree
 
 CPU = "sys/devices/system/cpu"
@@ -52,6 +55,64 @@ def check_everything(root: Path) -> dict[str, Any]:
     printed: dict[str, Any] = json.loads(show(root, "--json"))
     jsonschema.validate(printed, SCHEMA)
     return printed
+
+
+# Who asked for a latency limit.
+
+
+def asked(root: Path) -> Path:
+    """Have two of three processes hold the device open, one of them twice."""
+    plant(root, "dev/cpu_dma_latency: 0\nproc/9/comm: bash\nproc/9/fdinfo/0: x")
+    plant(root, "proc/812/comm: cyclictest\nproc/77/comm: tuned\x1b[2J")
+    for process, fds in ((9, ()), (812, (3, 5)), (77, (4,))):
+        (root / f"proc/{process}/fd").mkdir(parents=True)
+        (root / f"proc/{process}/fd/0").symlink_to("/dev/null")
+        (root / f"proc/{process}/fd/1").symlink_to("socket:[4711]")
+        for fd in fds:
+            (root / f"proc/{process}/fd/{fd}").symlink_to(root / "dev/cpu_dma_latency")
+    return root
+
+
+def test_who_holds_the_latency_device(tmp_path: Path) -> None:
+    assert [*requests.holders(tmp_path)] == []
+    assert [*requests.holders(asked(tmp_path))] == ["tuned�[2J (77)", "cyclictest (812)"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="/proc shows all processes to root")
+def test_the_node_of_another_folder_is_the_same_device(tmp_path: Path) -> None:
+    """A container has a /dev of its own."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "proc").symlink_to("/proc")
+    null = Path("/dev/null").stat()
+    os.mknod(tmp_path / "dev/cpu_dma_latency", null.st_mode, null.st_rdev)
+    with Path("/dev/null").open():
+        assert f"({os.getpid()})" in " ".join(requests.holders(tmp_path))
+
+
+def test_a_request_is_shown_with_who_asked_and_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = asked(unfold("lightsleep-guest", tmp_path))
+    clock = iter((10.0, 12.0))
+    monkeypatch.setattr(requests.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(requests.time, "sleep", lambda _: None)
+    first, _ = collect(root)
+    plant(root, f"{CPU}/cpu{{0-3}}/cpuidle/state0/time: {300_000_000 + 1_500_000}")
+    result = requests.with_request(first, lambda: collect(root)[0], root)
+    assert result.latency_request == LatencyRequest(["tuned�[2J (77)", "cyclictest (812)"], 0.75)
+    console = Console(record=True, width=200, file=io.StringIO())
+    render(console, result, lint(result), False)
+    text = console.export_text()
+    assert "0 us (/dev/cpu_dma_latency), asked for by tuned�[2J (77), cyclictest (812)" in text
+    assert "CPUs poll 75% of the time now" in text
+    assert "CPU 0-3: /dev/cpu_dma_latency 0 us (asked for by tuned" in text
+    jsonschema.validate(document(result, lint(result)), SCHEMA)
+
+
+def test_without_a_limit_nobody_is_looked_for(tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    first, _ = collect(root)
+    assert requests.with_request(first, lambda: pytest.fail("looked twice"), root) is first
 
 
 # What it shows.

@@ -12,6 +12,7 @@ from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 from lightsleep.scan.record import record
 from lightsleep.scan.render import render
+from lightsleep.scan.requests import with_request
 from lightsleep.terminal import output
 
 
@@ -46,9 +47,11 @@ def scan(
     Says first whether lightsleep could be loaded here. Then shows the cpuidle driver, governor
     and states, and everything that makes an idle CPU poll. Warns about settings that contradict
     each other. Changes nothing and needs no privileges; root also sees the system-wide latency
-    limit.
+    limit, who asked for it, and what it costs.
     """
     result, tree = collect(root, cpus)
+    if root.resolve() == Path("/"):
+        result = with_request(result, lambda: collect(root, cpus)[0], root)
     findings = lint(result)
     if archive:
         count = record(tree, archive)

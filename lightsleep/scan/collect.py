@@ -107,6 +107,7 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
         stolen_s=cpu_seconds(tree, STOLEN),
         energy=packages(tree),
         latency_limit_us=_latency_limit_us(tree),
+        latency_request=None,
         haltpoll=_haltpoll(tree),
         kvm=_kvm(tree),
         io=_io(tree),

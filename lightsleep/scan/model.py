@@ -100,6 +100,18 @@ class Cpuidle:
 
 
 @dataclass(frozen=True)
+class LatencyRequest:
+    """Who asked for the system-wide latency limit, and what it costs now.
+
+    ``holders`` are processes that hold /dev/cpu_dma_latency open, each as "name (process ID)".
+    ``polled`` is the share of all CPUs' time in polling states, in the moment of the scan.
+    """
+
+    holders: list[str]
+    polled: float | None
+
+
+@dataclass(frozen=True)
 class Haltpoll:
     """Knobs of the haltpoll governor, and ``force`` of the haltpoll driver."""
 
@@ -221,6 +233,8 @@ class Scan:
     energy: list[str]
     """The processor packages whose energy powercap counts."""
     latency_limit_us: int | None
+    latency_request: LatencyRequest | None
+    """None without such a limit, in a recording, and for whoever does not ask."""
     haltpoll: Haltpoll | None
     kvm: KvmPolling | None
     io: IoPolling

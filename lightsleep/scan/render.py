@@ -74,7 +74,16 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     if scan.energy:
         yield "energy", f"counted for {', '.join(scan.energy)}; only root may read it"
     if scan.latency_limit_us is not None:
-        yield "latency limit", f"{scan.latency_limit_us} us (/dev/cpu_dma_latency)"
+        yield "latency limit", f"{scan.latency_limit_us} us (/dev/cpu_dma_latency){_asked(scan)}"
+
+
+def _asked(scan: Scan) -> str:
+    request = scan.latency_request
+    if not request:
+        return ""
+    who = ", ".join(request.holders) or "no process that can be seen here"
+    cost = "" if request.polled is None else f"; CPUs poll {request.polled:.0%} of the time now"
+    return f", asked for by {who}{cost}"
 
 
 def _cpus(scan: Scan) -> str:

@@ -38,7 +38,9 @@ def _limits(scan: Scan, cpus: list[Cpu]) -> list[str]:
     """Return the latency limits of these CPUs, with the files that set them."""
     limits = []
     if scan.latency_limit_us is not None:
-        limits.append(f"/dev/cpu_dma_latency {scan.latency_limit_us} us")
+        who = ", ".join(scan.latency_request.holders) if scan.latency_request else ""
+        asked = f" (asked for by {who})" if who else ""
+        limits.append(f"/dev/cpu_dma_latency {scan.latency_limit_us} us{asked}")
     own = sorted({cpu.resume_latency_us for cpu in cpus if cpu.resume_latency_us is not None})
     if own:
         limits.append(f"pm_qos_resume_latency_us {', '.join(str(x or 'n/a') for x in own)}")
@@ -129,9 +131,10 @@ RULES = (
         "warning",
         _qos_polls,
         "The latency limit is below the exit latency of every state that halts. These CPUs "
-        'therefore spin whenever they are idle. The value "n/a" tolerates no latency at all.',
+        'therefore spin whenever they are idle. The value "n/a" tolerates no latency at all. '
+        "(lightsleep's driver halts where the host runs something else meanwhile.)",
         "Raise the limit to the exit latency of the shallowest state that halts, or end the "
-        "process that holds /dev/cpu_dma_latency open.",
+        "process that holds /dev/cpu_dma_latency open: sudo lightsleep scan names it.",
     ),
     Rule(
         "poll-limit-core",
