@@ -145,7 +145,13 @@ def test_from_the_first_installation_to_the_purge(
         # What "enable --persist" leaves.
         kept = root.path / "etc/modules-load.d/lightsleep.conf"
         kept.write_text(f"{HEADER}\ncpuidle_lightsleep\n")
-        root.run("dpkg --purge lightsleep lightsleep-dkms lightsleep-test-dkms")
+        packages = "lightsleep lightsleep-dkms lightsleep-test-dkms"
+        root.run(f"dpkg --remove {packages}")
+        assert not kept.exists()
+        assert modules(root, kernel) == set()
+        assert not list((root.path / "usr/src").glob("lightsleep*"))
+        assert not list((root.path / "usr/bin").glob("lightsleep*"))
+        root.run(f"dpkg --purge {packages}")
         after = root.snapshot()
         changed = {x for x in before.keys() | after.keys() if before.get(x) != after.get(x)}
         assert changed <= DKMS_OWN

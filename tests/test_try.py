@@ -2,6 +2,8 @@
 """try on a machine in a folder: commands that tell under which setting they run."""
 
 import json
+import os
+import pty
 import random
 import shlex
 import signal
@@ -406,8 +408,68 @@ def test_killed_at_random_moments(root: Path, number: signal.Signals) -> None:
     kill_at_random_moments(root, number, COMMAND, 10 if number == signal.SIGKILL else 2)
 
 
+@pytest.mark.more
+def test_killed_at_a_hundred_random_moments(root: Path) -> None:
+    kill_at_random_moments(root, signal.SIGKILL, COMMAND, 100)
+
+
 def test_a_switchback_killed_at_random_moments(root: Path) -> None:
     kill_at_random_moments(root, signal.SIGKILL, SERVICE, 3)
+
+
+def wait_until_loaded(root: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (root / "sys/module/cpuidle_lightsleep").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_terminal_that_is_lost(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    process, terminal = pty.fork()
+    if not process:
+        words = [sys.executable, "-c", KILLED, str(root), *COMMAND]
+        os.execv(sys.executable, words)
+    wait_until_loaded(root)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert status != 0
+    fake_modules.wait_for_the_guardian(root)
+    assert fake_modules.snapshot(root) == before
+
+
+def test_of_two_at_once_the_second_refuses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightsleep.settings.loan.LOCK_PATIENCE_S", 0.1)
+    words = [sys.executable, "-c", KILLED, str(root), *COMMAND]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
+        wait_until_loaded(root)
+        second = attempt("-s", f"sysfs:/{CPU}/cpuidle/available_governors=x", "--", "true")
+        assert first.poll() is None
+        first.terminate()
+    assert second.exit_code == 1
+    assert f"lightsleep try, process {first.pid}, has borrowed" in " ".join(second.output.split())
+    fake_modules.wait_for_the_guardian(root)
+
+
+def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
+    """It empties /run and resets sysfs; a journal that outlived it, as in a container, is void."""
+    before = fake_modules.snapshot(root)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(root), *COMMAND],
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ) as process:
+        wait_until_loaded(root)
+        run_dir = root / "run/lightsleep"
+        lines = (run_dir / "journal").read_text().splitlines(keepends=True)
+        os.killpg(process.pid, signal.SIGKILL)
+    fake_modules.wait_for_the_guardian(root)
+    header = json.loads(lines[0]) | {"boot_id": "00000000-0000-0000-0000-000000000000"}
+    (run_dir / "journal").write_text("".join([f"{json.dumps(header)}\n", *lines[1:]]))
+    assert fake_modules.snapshot(root) == before  # as the kernel boots
+    assert attempt("-n", "1", "--", "true").exit_code == 0
+    assert fake_modules.snapshot(root) == before
+    assert not (run_dir / "journal").exists()
 
 
 def kill_at_random_moments(

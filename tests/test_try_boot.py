@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 import json
+import random
 import textwrap
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
 from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
 from lightsleep.lab.guest import Guest, Machine, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.programs.run import starter
+from lightsleep.lab.programs.servers import REDIS
+from lightsleep.trial.verdict import judge
 
 pytestmark = pytest.mark.boot
 
@@ -44,6 +50,23 @@ KILL = """\
     kill -KILL $!
     flock /run/lightsleep/lock true
 """
+
+
+# The same at any moment; a moment may be too early for there to be a lock.
+KILL_AT = """\
+    python3 -m lightsleep try -s lightsleep+governor:ladder -n 50 -- sleep 0.1 >/dev/null 2>&1 &
+    sleep {moment_s:.2f}
+    kill -KILL $!
+    wait $! || true
+    [ ! -e /run/lightsleep/lock ] || flock /run/lightsleep/lock true
+"""
+MOMENTS = 100
+LAST_S = 12.0
+"""When try, emulated, has long begun to switch."""
+
+SERVICE_LOAD = "while :; do redis-benchmark -t get -q -c 1 -n 2000; done > /dev/null 2>&1 &"
+SWITCHBACK = ("--switchback", "4s", "--for", "84s", "--metric-command", "redis-cli info stats")
+RATE = ("-m", r"rps=total_commands_processed:(\d+):rate:higher")
 
 
 def shell(guest: Guest, script: str) -> str:
@@ -106,3 +129,42 @@ def test_a_user_tries_enables_and_disables() -> None:
 
         shell(guest, KILL)
         assert shell(guest, STATE) == before
+
+
+@pytest.mark.more
+def test_killed_at_a_hundred_random_moments_nothing_remains() -> None:
+    rng = random.Random(17)
+    with boot(Machine(accel="tcg"), "try-killed", ENOUGH_S) as guest:
+        shell(guest, INSTALL)
+        before = shell(guest, STATE)
+        for _ in range(MOMENTS):
+            moment_s = rng.uniform(0.2, LAST_S)
+            shell(guest, KILL_AT.format(moment_s=moment_s))
+            assert shell(guest, STATE) == before, f"killed after {moment_s:.2f} s"
+
+
+@pytest.mark.more
+def test_switchback_under_a_service_finds_what_the_experiment_programs_found(
+    tmp_path: Path,
+) -> None:
+    """Redis with one connection is faster with lightsleep: see docs/results/programs-quick."""
+    with boot(Machine(accel="tcg", root="programs"), "switchback", ENOUGH_S) as guest:
+        starter([REDIS])(guest)
+        shell(guest, INSTALL)
+        before = shell(guest, STATE)
+        shell(guest, SERVICE_LOAD)
+        words = [*LIGHTSLEEP, "try", *SWITCHBACK, *RATE, "-s", "lightsleep", "--json"]
+        done = guest.run(words, timeout_s=2 * ENOUGH_S, check=False)
+        assert done.rc in (0, 1), done.stderr  # 1: on a busy host, the control may differ
+        assert shell(guest, STATE) == before
+    file = tmp_path / "result.json"
+    file.write_text(done.stdout)
+    result = load(file, FORMAT)
+    found = judge(result)
+    print(found.sentence, result.metrics["rps"].samples)
+    rates = result.metrics["rps"].samples
+    assert all(len(samples) == 6 and min(samples) > 0 for samples in rates.values())
+    shares = result.metrics["in_HALT_pct"].samples
+    assert all(share == 0 for share in (*shares["as-is"], *shares["as-is-again"]))
+    # How much faster is a timing, and decides no test: on a busy host, nothing may be shown.
+    assert found.winner in ("lightsleep", None)
