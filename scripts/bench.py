@@ -2,7 +2,8 @@
 """Run every experiment whose result a page cites, one after the other, unattended.
 
 An experiment that has a result of the same commit already is not run again, so a run that was
-ended goes on where it was. How long each takes is known from its last result.
+ended goes on where it was. Where the sources have changes that are not committed, all are run. How
+long each takes is known from its last result.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class Planned:
         return f"{self.experiment}-{self.arch}"
 
     @property
+    def arguments(self) -> list[str]:
+        """What ``lightsleep lab compare`` is given."""
+        return [self.experiment, "--arch", self.arch]
+
+    @property
     def minutes(self) -> str:
         """How long it takes, in words."""
         return "not known" if self.seconds is None else f"{self.seconds / 60:.0f} min"
@@ -62,7 +68,7 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
 def main(folder: Path, only_plan: bool) -> None:
     """Run what the pages cite; results are in FOLDER."""
     planned = plan([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")])
-    left = [x for x in planned if not repeat.there(folder / f"{x.name}.json")]
+    left = [x for x in planned if not repeat.there(folder / f"{x.name}.json", x.arguments)]
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
     known = sum(x.seconds or 0 for x in left)
@@ -76,7 +82,7 @@ def main(folder: Path, only_plan: bool) -> None:
         click.echo(f"{number} of {len(left)}: {each.name} ({each.minutes})")
         path = folder / f"{each.name}.json"
         try:
-            result = repeat.run([each.experiment, "--arch", each.arch], path)
+            result = repeat.run(each.arguments, path)
         except LightsleepError as error:
             failed.append(error.message)
             click.echo(error.message)

@@ -60,7 +60,7 @@ def main(runs: int, folder: Path, boots: int, rounds: int) -> None:
     for number in range(1, runs + 1):
         path = folder / f"same-{number:02}.json"
         arguments = ["same", "--boots", str(boots), "--runs", str(rounds), "--seed", str(number)]
-        results.append(repeat.there(path) or repeat.run(arguments, path))
+        results.append(repeat.there(path, arguments) or repeat.run(arguments, path))
         click.echo(f"{number} of {runs}: {report(results)}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -34,9 +35,11 @@ def script(name: str) -> ModuleType:
 bench, false_alarms = script("bench"), script("false_alarms")
 
 
-def write(path: Path, commit: str = COMMIT, differs: bool = False) -> None:
+ARGUMENTS = ["same", "--boots", "6"]
+
+
+def result_file(path: Path, differs: bool = False) -> None:
     result = made_up(n=12, boots=6)
-    result.environment["source"] = {"commit": commit}
     if differs:
         samples = result.metrics["sched_pipe_s"].samples
         samples["control"] = [2 * x for x in samples["stock"]]
@@ -44,26 +47,68 @@ def write(path: Path, commit: str = COMMIT, differs: bool = False) -> None:
     path.write_text(json.dumps(result.to_json()))
 
 
+class Tool:
+    """Takes the place of ``lightsleep lab compare``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[str] = []
+        self.differs = False
+        monkeypatch.setattr(subprocess, "run", self.run)
+
+    def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        arguments = command[command.index("compare") + 1 : command.index("--json")]
+        self.ran.append(" ".join(arguments))
+        if arguments[0] == "broken":
+            return subprocess.CompletedProcess(command, 2)
+        result_file(Path(command[-1]), self.differs)
+        return subprocess.CompletedProcess(command, 0)
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
+    return Tool(monkeypatch)
+
+
 @pytest.fixture(autouse=True)
 def sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeat, "commit", lambda: COMMIT)
 
 
-def test_only_a_whole_result_of_these_sources_is_there(
+@pytest.mark.usefixtures("tool")
+def test_a_result_is_used_again_only_for_the_same_sources_and_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.json"
-    assert repeat.there(path) is None
-    write(path)
-    assert repeat.there(path)
-    write(path, commit="older")
-    assert repeat.there(path) is None
-    write(path)
+    assert repeat.there(path, ARGUMENTS) is None
+    repeat.run(ARGUMENTS, path)
+    assert repeat.there(path, ARGUMENTS)
+    assert repeat.there(path, [*ARGUMENTS, "--runs", "24"]) is None
+    monkeypatch.setattr(repeat, "commit", lambda: "older")
+    assert repeat.there(path, ARGUMENTS) is None
+    monkeypatch.setattr(repeat, "commit", lambda: COMMIT)
     path.write_text(path.read_text()[:-100])
-    assert repeat.there(path) is None
-    write(path, commit=f"{COMMIT}-dirty")
-    monkeypatch.setattr(repeat, "commit", lambda: f"{COMMIT}-dirty")
-    assert repeat.there(path) is None
+    assert repeat.there(path, ARGUMENTS) is None
+
+
+@pytest.mark.usefixtures("tool")
+@pytest.mark.parametrize("commit", [f"{COMMIT}-dirty", None])
+def test_a_result_of_sources_that_cannot_be_told_is_kept_but_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None
+) -> None:
+    monkeypatch.setattr(repeat, "commit", lambda: commit)
+    repeat.run(ARGUMENTS, tmp_path / "x.json")
+    assert (tmp_path / "x.json").exists()
+    assert repeat.there(tmp_path / "x.json", ARGUMENTS) is None
+
+
+def test_a_run_that_fails_leaves_the_older_result(tmp_path: Path, tool: Tool) -> None:
+    path = tmp_path / "x.json"
+    repeat.run(ARGUMENTS, path)
+    before = path.read_text()
+    with pytest.raises(LightsleepError, match="exit status 2, no result"):
+        repeat.run(["broken"], path)
+    assert path.read_text() == before
+    assert tool.ran == [" ".join(ARGUMENTS), "broken"]
 
 
 def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:
@@ -89,33 +134,26 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
 
 
 def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
 ) -> None:
-    ran: list[str] = []
-
-    def run(arguments: list[str], path: Path) -> Any:
-        ran.append(" ".join(arguments))
-        if arguments[0] == "b":
-            raise LightsleepError("b went wrong")
-        write(path, differs=True)
-        return repeat.there(path)
-
-    planned = [bench.Planned(name, "x86_64", 90.0) for name in "abc"]
+    planned = [bench.Planned(name, "x86_64", 90.0) for name in ("a", "broken", "c")]
     monkeypatch.setattr(bench, "plan", lambda _: planned)
-    monkeypatch.setattr(repeat, "run", run)
-    write(tmp_path / "a-x86_64.json")
+    repeat.run(planned[0].arguments, tmp_path / "a-x86_64.json")
+    tool.ran.clear()
+    tool.differs = True
     result = CliRunner().invoke(bench.main, [str(tmp_path)])
-    assert ran == ["b --arch x86_64", "c --arch x86_64"]
+    assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]
     assert result.exit_code == 1
     assert "2 to run: 3 min" in result.output
     assert "c-x86_64: the control differs" in result.output
-    assert "b went wrong" in result.output
+    assert "compare broken" in result.output
 
 
-def test_false_alarms_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(1, 5):
-        write(tmp_path / f"same-{number:02}.json", differs=number == 2)
-    monkeypatch.setattr(repeat, "run", lambda *_: pytest.fail("all are there"))
+def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:
+    assert CliRunner().invoke(false_alarms.main, ["1", str(tmp_path)]).exit_code == 0
+    tool.differs = True
+    assert CliRunner().invoke(false_alarms.main, ["2", str(tmp_path)]).exit_code == 0
+    tool.differs = False
     result = CliRunner().invoke(false_alarms.main, ["4", str(tmp_path)])
     assert result.exit_code == 0
     assert (
@@ -123,3 +161,6 @@ def test_false_alarms_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         in result.output
     )
     assert "sched_pipe_s: boots scatter by" in result.output
+    assert len(tool.ran) == 4
+    CliRunner().invoke(false_alarms.main, ["4", str(tmp_path), "--rounds", "24"])
+    assert len(tool.ran) == 8

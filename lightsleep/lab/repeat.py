@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,28 +15,39 @@ from lightsleep.errors import LightsleepError
 from lightsleep.sources import commit
 
 LOG = ".log"
+MADE_BY = ".made-by.json"
+"""Beside each result: which sources and arguments it was made by."""
 
 
-def there(path: Path) -> CompareResult | None:
-    """Return the result of a file, if it is whole and of the very sources that we have now."""
+def _identity(arguments: Sequence[str]) -> dict[str, object] | None:
+    """Return what a result depends on; None where the sources cannot be told, or are changed."""
     now = commit()
-    if not path.exists() or now is None or now.endswith("-dirty"):
+    if now is None or now.endswith("-dirty"):
         return None
+    return {"commit": now, "arguments": list(arguments)}
+
+
+def there(path: Path, arguments: Sequence[str]) -> CompareResult | None:
+    """Return the result of a file, if it is whole and of our very sources and ``arguments``."""
+    identity = _identity(arguments)
     try:
-        result = load(path, FORMAT)
-    except LightsleepError:
+        if identity is None or json.loads(path.with_suffix(MADE_BY).read_text()) != identity:
+            return None
+        return load(path, FORMAT)
+    except (OSError, ValueError, LightsleepError):
         return None
-    return result if result.environment.get("source", {}).get("commit") == now else None
 
 
 def run(arguments: Sequence[str], path: Path) -> CompareResult:
     """Run ``lightsleep lab compare`` and return its result; what it prints is in a log beside it.
 
     A control that differs fails no run: it is in the result. Raises LightsleepError where there
-    is no result.
+    is no result; an older one is then still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+    identity = _identity(arguments)
+    new = path.with_suffix(".new.json")
+    new.unlink(missing_ok=True)
     command = [
         sys.executable,
         "-m",
@@ -44,14 +56,20 @@ def run(arguments: Sequence[str], path: Path) -> CompareResult:
         "compare",
         *arguments,
         "--json",
-        str(path),
+        str(new),
     ]
     with path.with_suffix(LOG).open("w") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-    if not path.exists():
+    if not new.exists():
         lines = path.with_suffix(LOG).read_text().splitlines()
         raise LightsleepError(
             f"{' '.join(command[3:])}: exit status {done.returncode}, no result: "
             f"{lines[-1] if lines else 'it printed nothing'}; see {path.with_suffix(LOG)}"
         )
-    return load(path, FORMAT)
+    result = load(new, FORMAT)
+    # In this order: a result never stands beside the identity of another one.
+    path.with_suffix(MADE_BY).unlink(missing_ok=True)
+    new.replace(path)
+    if identity:
+        path.with_suffix(MADE_BY).write_text(json.dumps(identity))
+    return result
