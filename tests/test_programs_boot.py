@@ -43,10 +43,13 @@ def test_the_drivers_cost_stands_beside_what_programs_lose(
     seen: list[float] = []
 
     def figures(
-        module_us: float, halting: dict[str, float], polling: dict[str, float]
+        machine_us: float,
+        learned: dict[str, float],
+        halting: dict[str, float],
+        polling: dict[str, float],
     ) -> dict[str, float]:
-        assert halting.keys() == polling.keys() == set(halt_cost.LOADED)
-        seen.extend([module_us, *halting.values(), *polling.values()])
+        assert halting.keys() == polling.keys() == learned.keys() == set(halt_cost.LOADED)
+        seen.extend([machine_us, *learned.values(), *halting.values(), *polling.values()])
         return {}
 
     monkeypatch.setattr(halt_cost, "figures", figures)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from lightsleep.errors import LightsleepError
 
 UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
+DATAGRAMS_PER_LOSS = 1000
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,16 @@ def pgbench(text: str) -> Outcome:
 
 
 def dnsperf(text: str) -> Outcome:
-    """Read ``dnsperf -O latency-histogram``; a percentile is the middle of its bucket."""
+    """Read ``dnsperf -O latency-histogram``; a percentile is the middle of its bucket.
+
+    One datagram in DATAGRAMS_PER_LOSS may be lost, as UDP loses some now and then.
+    """
     completed = int(_number("dnsperf", r"^  Queries completed:\s+(\d+) ", text))
     lost = _number("dnsperf", r"^  Queries lost:\s+(\d+) ", text)
     answered = _number("dnsperf", r"^  Response codes:\s+NOERROR (\d+) \(100\.00%\)$", text)
-    if lost or answered != completed:
-        raise _failed("dnsperf", text)
+    if DATAGRAMS_PER_LOSS * lost > completed or answered != completed:
+        # The histogram is long, and says nothing of them.
+        raise _failed("dnsperf", text.partition("Latency StdDev")[0])
     buckets = [
         (float(low), float(high), int(count))
         for low, high, count in re.findall(r"(?m)^  ([\d.]+) - ([\d.]+):\s+(\d+)$", text)
