@@ -11,7 +11,7 @@ pytestmark = pytest.mark.boot
 
 SELFTEST = "cpuidle-lightsleep.sh"
 ENOUGH_S = 300.0
-SKIPS_ON_A_BUSY_HOST = {"obeys_latency_qos"}
+SKIPS_ON_A_BUSY_HOST = {"obeys_latency_qos", "obeys_resume_latency"}
 
 
 @pytest.mark.parametrize("kernel", EACH_KERNEL)

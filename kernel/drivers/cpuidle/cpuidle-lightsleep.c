@@ -3,34 +3,35 @@
  * cpuidle-lightsleep: poll for as long as it pays, then halt.
  *
  * A cpuidle driver for machines that have none, which is most guests. It has
- * two states, POLL and HALT. HALT polls first, for the limit that poll_limit.c
- * has learned for this CPU, and halts when nothing came: the decision between
- * the two is made here, from what a wakeup costs on this machine, so it is the
- * same under every governor but haltpoll, which chooses POLL by a rule of its
- * own. What is left to the others is the tick, and to choose POLL where a
- * latency QoS request forbids to halt at all.
+ * two states, POLL and HALT, with one enter function. It polls first, for the
+ * limit that poll_limit.c has learned for this CPU, and halts when nothing came.
+ * The decision between the two is made here, from what a wakeup costs on this
+ * machine, so it is the same under every governor. A governor that chooses POLL
+ * only guesses that the CPU is woken soon (menu before v6.12 where it predicts
+ * less than the exit latency, haltpoll by a constant). What is left to governors
+ * is the tick.
  *
- * Such a request is honoured while the host grants it. POLL then polls
- * again and again, and the CPU never halts. Where the host runs something else in
- * a quarter of that time (host_contention.c), the guest cannot keep the promise
- * by polling: it would only take the core from others, its own CPUs among them.
- * It halts then, whichever state the governor chose.
+ * A latency QoS request may forbid to halt at all. It is honoured while the host
+ * grants it: the CPU polls again and again, and never halts. Where the host runs
+ * something else in a quarter of that time (host_contention.c), the guest cannot
+ * keep the promise by polling: it would only take the core from others, its own
+ * CPUs among them. It halts then.
  *
  * A poll takes interrupts, and one of them may arm a timer that only the idle
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
  * several calls; it ends with a wakeup, or with the interrupt that ends the halt.
- * A poll is booked to the POLL state, whichever state it was entered from, so
- * residencies in sysfs are true. (The price: the cpuidle core counts each poll of
- * a HALT entry as "below", a state that turned out too shallow.)
+ * A poll is booked to the POLL state and a halt to HALT, whichever state was
+ * chosen, so residencies in sysfs are true. (The price: where HALT was chosen, the
+ * cpuidle core counts each poll as "below", a state that turned out too shallow.)
  *
  * The polling flag is set first of all, so that a waker need not send an
  * interrupt while the previous period is accounted for and the next limit is
  * chosen. Nothing on the way from a poll to the task that was woken takes a
  * decision: that waits until the CPU is idle again.
  *
- * Context of both enter functions: idle task of the CPU that owns @dev, called
+ * Context of the enter function: idle task of the CPU that owns @dev, called
  * and left with interrupts off and preemption disabled. RCU is watching
  * (CPUIDLE_FLAG_RCU_IDLE) except within idle_driver_halt() and, for a moment,
  * idle_driver_pass_quiescent_state(). While a poll runs, interrupts are on.
@@ -45,12 +46,14 @@
 #include <linux/kernel_stat.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
+#include <linux/pm_qos.h>
 #include <linux/poll_source.h>
 #include <linux/sched.h>
 #include <linux/sched/idle.h>
 #include <linux/sysfs.h>
 
 #include "idle_driver.h"
+#include "latency_qos.h"
 #include "lightsleep.h"
 #include "poll_source.h"
 #include "poll_wait.h"
@@ -63,6 +66,8 @@
 
 struct lightsleep __percpu *lightsleep;
 static enum cpuhp_state hotplug_state;
+
+static struct pm_qos_request latency_onlooker;
 
 /* How long may this CPU poll before it halts? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
@@ -303,29 +308,22 @@ static int leave_halted(struct lightsleep *ls)
 	return HALT_INDEX;
 }
 
-/* May this CPU halt although the governor chose POLL? Not where the user disabled HALT. */
-static bool may_halt(const struct lightsleep *ls)
+/*
+ * Is a halt forbidden, by the user or by a request that the host lets us honour? Whoever
+ * disables POLL does not want polls for the sake of a request, either.
+ */
+static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
 {
-	return is_free(ls) && !ls->dev.states_usage[HALT_INDEX].disable;
+	if (ls->dev.states_usage[HALT_INDEX].disable)
+		return true;
+	if (ls->dev.states_usage[POLL_INDEX].disable)
+		return false;
+	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
+		return false;
+	return !is_free(ls) || !host_contended(&ls->contention, now_ns);
 }
 
-/* The governor asks for it: the CPU must not halt, as long as its host grants that. */
-static int lightsleep_enter_poll(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
-{
-	struct lightsleep *ls = container_of(dev, struct lightsleep, dev);
-	u64 now_ns;
-
-	__current_set_polling();
-	now_ns = lightsleep_clock_ns();
-	settle_period(ls, now_ns);
-	ls->required = true;
-	turn_cycle(ls, now_ns);
-	if (host_contended(&ls->contention, now_ns) && may_halt(ls))
-		return leave_halted(ls);
-	return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
-}
-
-static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
+static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
 	struct lightsleep *ls = container_of(dev, struct lightsleep, dev);
 	bool goes_on;
@@ -334,9 +332,11 @@ static int lightsleep_enter_halt(struct cpuidle_device *dev, struct cpuidle_driv
 	__current_set_polling();
 	now_ns = lightsleep_clock_ns();
 	goes_on = settle_period(ls, now_ns);
-	ls->required = false;
+	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
 	if (!goes_on)
 		turn_cycle(ls, now_ns);
+	if (ls->required)
+		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 
 	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls, now_ns);
 	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->forced) == WAIT_POLL))
@@ -358,13 +358,13 @@ static struct cpuidle_driver driver = {
 	.name = "lightsleep",
 	.states = {
 		[POLL_INDEX] = {
-			.enter = lightsleep_enter_poll,
+			.enter = lightsleep_enter,
 			.flags = CPUIDLE_FLAG_POLLING | CPUIDLE_FLAG_RCU_IDLE,
 			.name = "POLL",
 			.desc = "polls for a wakeup",
 		},
 		[HALT_INDEX] = {
-			.enter = lightsleep_enter_halt,
+			.enter = lightsleep_enter,
 			.flags = CPUIDLE_FLAG_RCU_IDLE,
 			.exit_latency = 1,
 			.target_residency = 1,
@@ -438,6 +438,7 @@ static void lightsleep_tear_down(void)
 	cpuidle_unregister_driver(&driver);
 	poll_source_exit();
 	free_percpu(lightsleep);
+	latency_qos_unwatch(&latency_onlooker);
 }
 
 static int __init lightsleep_init(void)
@@ -449,10 +450,10 @@ static int __init lightsleep_init(void)
 		return ret;
 
 	poll_source_init();
+	latency_qos_watch(&latency_onlooker);
 	lightsleep = alloc_percpu(struct lightsleep);
 	if (!lightsleep) {
-		poll_source_exit();
-		cpuidle_unregister_driver(&driver);
+		lightsleep_tear_down();
 		return -ENOMEM;
 	}
 

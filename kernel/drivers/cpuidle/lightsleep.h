@@ -58,7 +58,7 @@ enum idle_outcome {
  * @wake_cost: the experiment on its cycles
  * @contention: what it has seen of its host
  * @outcome: how the last call ended
- * @required: the governor asked for POLL in the last call
+ * @required: a halt was forbidden in the last call
  * @deliberate: this idle period halts at once, for the experiment
  * @period_ns: time polled so far in the open idle period
  * @seen_ns: residency that is accounted for already
