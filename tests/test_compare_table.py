@@ -10,7 +10,9 @@ import pytest
 from results import made_up
 from rich.console import Console
 
-from lightsleep.compare.result import CompareResult
+from lightsleep.compare import words
+from lightsleep.compare.analysis import analyse
+from lightsleep.compare.result import Claim, CompareResult
 from lightsleep.compare.table import print_table
 
 
@@ -104,6 +106,21 @@ def test_claims_come_first_with_what_came_of_them() -> None:
     assert "✔ sched pipe: lightsleep / idle=poll is at most 1.25: held: 1.15" in text
     assert "✘ Interrupts between CPUs: lightsleep / stock is at most 0.001: refuted: 0.00" in text
     assert "? idle residency: lightsleep - stock is at least -0.0105 points: not decided: -" in text
+
+
+def test_the_headline_prefers_what_was_shown() -> None:
+    result = made_up()
+    result.claims = [Claim("lightsleep", "stock", ("sched_messaging_s",))]
+    assert words.headline(result, analyse(result)).startswith(
+        "sched pipe: lightsleep is 5.98 times faster than stock"
+    )
+    result.metrics = {"sched_messaging_s": result.metrics["sched_messaging_s"]}
+    assert words.headline(result, analyse(result)).startswith(
+        "messaging: no difference shown between lightsleep and stock"
+    )
+    result.claims = []
+    result.metrics = {}
+    assert words.headline(result, analyse(result)) == ""
 
 
 def test_names_are_not_markup() -> None:

@@ -246,8 +246,9 @@ def outcome(found: ClaimAnalysis) -> str:
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     """Return what came out in one sentence or two; empty where nothing was treated.
 
-    The first claim of a gain, or the first metric of the first treatment; then the first percentage
-    that something is claimed of, arm by arm; then how much all of it is worth.
+    The first claim of a gain that came out one way or the other; else what the first treatment
+    makes of the first metric, if that shows a difference; else the first claim of a gain. Then the
+    first percentage that something is claimed of, arm by arm; then how much all of it is worth.
     """
     claims = judge_claims(result)
     said = _gain(result, claims, metrics)
@@ -264,16 +265,30 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
 def _gain(
     result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
 ) -> str:
-    for found in claims:
-        if found.claim.is_gain and found.comparison:
-            said = sentence(found.claim.arm, found.comparison, found.claim.reference, found.unit)
-            return f"{together(found.metrics)}: {said}."
-    treated = [arm for metric in metrics[:1] for arm in metric.arms_as("treatment")]
-    if not treated or not treated[0].baseline:
-        return ""
-    first = metrics[0].metric
-    said = sentence(treated[0].name, treated[0].baseline, result.baseline, first.unit)
-    return f"{first.title}: {said}."
+    gains = [
+        (
+            found.comparison,
+            together(found.metrics),
+            sentence(found.claim.arm, found.comparison, found.claim.reference, found.unit),
+        )
+        for found in claims
+        if found.claim.is_gain and found.comparison
+    ]
+    treated = [
+        (
+            arm.baseline,
+            first.metric.title,
+            sentence(arm.name, arm.baseline, result.baseline, first.metric.unit),
+        )
+        for first in metrics[:1]
+        for arm in first.arms_as("treatment")[:1]
+        if arm.baseline
+    ]
+    all_of_them = (*gains, *treated)
+    shown = [x for x in all_of_them if x[0].verdict.differs]
+    for _, what, said in (*shown, *all_of_them):
+        return f"{what}: {said}."
+    return ""
 
 
 def _medians(result: CompareResult, metric: MetricAnalysis) -> str:

@@ -63,6 +63,7 @@ def claims_of(programs: Sequence[Program]) -> tuple[Claim, ...]:
     rates = [(f"{program.name}_{ONE}_per_s",) for program in programs]
     cpu = tuple(f"{program.name}_{ONE}_cpu_us" for program in programs)
     return (
+        Claim("lightsleep", "stock", tuple(name for rate in rates for name in rate)),
         *(Claim("lightsleep", "idle=poll", rate, at_least=NEAR_LIMIT) for rate in rates),
         *(Claim("lightsleep", "fixed-100us", rate, at_least=EQUAL) for rate in rates),
         Claim("lightsleep", "idle=poll", cpu),
