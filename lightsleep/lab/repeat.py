@@ -67,9 +67,10 @@ def run(arguments: Sequence[str], path: Path) -> CompareResult:
             f"{lines[-1] if lines else 'it printed nothing'}; see {path.with_suffix(LOG)}"
         )
     result = load(new, FORMAT)
-    # In this order: a result never stands beside the identity of another one.
+    # In this order: a result never stands beside the identity of another one. And the sources may
+    # have changed meanwhile.
     path.with_suffix(MADE_BY).unlink(missing_ok=True)
     new.replace(path)
-    if identity:
+    if identity and identity == _identity(arguments):
         path.with_suffix(MADE_BY).write_text(json.dumps(identity))
     return result

@@ -26,7 +26,7 @@ from lightsleep.lab.pipe import PIPE, PIPE_WAKES, SCHED_PIPE_S, measure_pipe
 from lightsleep.lab.programs.run import run_load, starter
 from lightsleep.lab.programs.servers import NGINX, ONE, REDIS
 
-ARMS = 4
+ARMS = 3
 """Each is booted as often as a comparison says."""
 
 LONG_US = 5000
