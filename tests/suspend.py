@@ -21,12 +21,12 @@ def console_says(guest: Guest, what: str, times: int) -> None:
         time.sleep(0.1)
 
 
-def suspend_to_idle(guest: Guest, number: int) -> None:
+def suspend_to_idle(guest: Guest, number: int, for_s: float = 1) -> None:
     """Suspend and wake a guest that was booted with SUSPEND_APPEND, for the ``number``-th time."""
     guest.write_text("/sys/power/pm_debug_messages", "1")
     guest.run(["sh", "-c", "(sleep 1; echo freeze > /sys/power/state) &"])
     console_says(guest, "PM: suspend-to-idle", number)
-    time.sleep(1)
+    time.sleep(for_s)
     guest.vm.qmp("system_powerdown")
     console_says(guest, "PM: suspend exit", number)
     assert guest.read_text("/sys/power/suspend_stats/success") == f"{number}\n"

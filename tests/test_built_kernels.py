@@ -10,7 +10,7 @@ from suspend import SUSPEND_APPEND, suspend_to_idle
 from lightsleep.lab import build
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.config import ARCHES, BuiltKernel
-from lightsleep.lab.guest import boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.machine import Devices, Machine
 
 CPUS = "/sys/devices/system/cpu"
@@ -116,3 +116,28 @@ def test_suspend_to_idle_returns(modules: tuple[str, ...]) -> None:
         if modules:
             states = guest.run(["sh", "-c", f"grep -h . {CPUS}/cpu*/cpuidle/state*/usage"])
             assert "0" not in states.stdout.split()
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_suspend_to_idle_halts_whatever_the_latency_limit() -> None:
+    machine = Machine(
+        kernel="6.12-teo",
+        append=SUSPEND_APPEND,
+        modules=("cpuidle_lightsleep",),
+        accel="tcg",
+    )
+    for_s = 10.0
+    with boot(machine, "suspend-limit", ENOUGH_S) as guest:
+        hold = "exec 3> /dev/cpu_dma_latency; printf '\\0\\0\\0\\0' >&3; sleep 1000"
+        guest.run(["sh", "-c", f"({hold}) > /dev/null 2>&1 &"])
+        before = polled_s(guest)
+        suspend_to_idle(guest, 1, for_s)
+        # Both CPUs would poll for twice as long in all.
+        assert polled_s(guest) - before < for_s
+
+
+def polled_s(guest: Guest) -> float:
+    files = guest.run(["sh", "-c", f"cat {CPUS}/cpu*/lightsleep/polled_ns"]).stdout
+    return sum(map(int, files.split())) / 1e9

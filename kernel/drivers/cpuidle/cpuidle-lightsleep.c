@@ -23,8 +23,9 @@
  * halts, with interrupts off all the way. An *idle period* therefore may span
  * several calls; it ends with a wakeup, or with the interrupt that ends the halt.
  * A poll is booked to the POLL state and a halt to HALT, whichever state was
- * chosen, so residencies in sysfs are true. (The price: where HALT was chosen, the
- * cpuidle core counts each poll as "below", a state that turned out too shallow.)
+ * chosen, so residencies in sysfs are true. (The price: the cpuidle core counts each
+ * poll as "below", a state that turned out too shallow. The event cpu_idle is fired
+ * before the driver decides, and names the state that the governor chose.)
  *
  * The polling flag is set first of all, so that a waker need not send an
  * interrupt while the previous period is accounted for and the next limit is
@@ -50,6 +51,7 @@
 #include <linux/poll_source.h>
 #include <linux/sched.h>
 #include <linux/sched/idle.h>
+#include <linux/suspend.h>
 #include <linux/sysfs.h>
 
 #include "idle_driver.h"
@@ -309,14 +311,15 @@ static int leave_halted(struct lightsleep *ls)
 }
 
 /*
- * Is a halt forbidden, by the user or by a request that the host lets us honour? Whoever
- * disables POLL does not want polls for the sake of a request, either.
+ * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
+ * idle and idle injection ask no governor, so no request counts there.
  */
 static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
-	if (ls->dev.states_usage[POLL_INDEX].disable)
+	if (READ_ONCE(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
+	    ls->dev.forced_idle_latency_limit_ns)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
@@ -388,6 +391,24 @@ void lightsleep_set_exit_latency(u64 latency_ns)
 	state->exit_latency_ns = max_t(u64, latency_ns, NSEC_PER_USEC);
 	state->exit_latency = div_u64(state->exit_latency_ns, NSEC_PER_USEC);
 	cpuidle_resume_and_unlock();
+}
+
+/**
+ * lightsleep_halt_forbidden - does a latency limit forbid to halt on some CPU?
+ *
+ * Context: process context, holds the hotplug lock for a moment.
+ */
+bool lightsleep_halt_forbidden(void)
+{
+	bool forbidden = false;
+	unsigned int cpu;
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu)
+		forbidden |= latency_qos_limit_ns(&latency_onlooker, cpu) <
+			     (s64)driver.states[HALT_INDEX].exit_latency_ns;
+	cpus_read_unlock();
+	return forbidden;
 }
 
 /* CPU hotplug. Runs on the CPU itself; statistics start anew with the CPU. */

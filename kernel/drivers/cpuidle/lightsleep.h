@@ -145,6 +145,7 @@ static inline u64 lightsleep_clock_ns(void)
 extern struct lightsleep __percpu *lightsleep;
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns);
 void lightsleep_set_exit_latency(u64 latency_ns);
+bool lightsleep_halt_forbidden(void);
 
 /* lightsleep_cost.c */
 u64 lightsleep_halt_cost_ns(const struct lightsleep *ls);

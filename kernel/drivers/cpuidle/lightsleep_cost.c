@@ -303,9 +303,9 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
  * lightsleep_calibrate - measure the machine now
  * @quiet: a result is nothing new
  *
- * Return: 0; -ENODEV if the driver is not running; -EAGAIN if other work on the machine or its
- * host drowns the difference; -EBUSY if polls make wakeups slower; otherwise what
- * halt_cost_measure() returns.
+ * Return: 0; -ENODEV if the driver is not running; -EPERM if a latency limit forbids to halt;
+ * -EAGAIN if other work on the machine or its host drowns the difference; -EBUSY if polls make
+ * wakeups slower; otherwise what halt_cost_measure() returns.
  */
 int lightsleep_calibrate(bool quiet)
 {
@@ -321,6 +321,8 @@ int lightsleep_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
+	} else if (ret == -EAGAIN && lightsleep_halt_forbidden()) {
+		ret = -EPERM;
 	}
 	if (ret && running && !results)
 		set_machine_cost(ret == -EBUSY ? 0 : ASSUMED_COST_NS);
@@ -329,6 +331,18 @@ int lightsleep_calibrate(bool quiet)
 			machine_cost_ns, found->estimate.cost_ns);
 	mutex_unlock(&cost_mutex);
 	return ret;
+}
+
+static const char *reason(int error)
+{
+	switch (error) {
+	case -EBUSY:
+		return "polls make wakeups slower";
+	case -EPERM:
+		return "a latency limit forbids to halt";
+	default:
+		return "the machine is busy";
+	}
 }
 
 static void calibrate_again(struct work_struct *work);
@@ -350,8 +364,7 @@ static void calibrate_and_schedule(void)
 	if (!results && ret != reported) {
 		reported = ret;
 		pr_warn("cannot measure the halt cost (error %d: %s), will try again in %lu s; %llu ns is assumed until then\n",
-			ret, ret == -EBUSY ? "polls make wakeups slower" : "the machine is busy",
-			calibrate_wait / HZ, machine_cost_ns);
+			ret, reason(ret), calibrate_wait / HZ, machine_cost_ns);
 	}
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }

@@ -365,6 +365,9 @@ halts_under_qos() { # all|each
 	loaded
 	sleep 1
 	"limit_$1"
+	for cpu in $(seq 0 $(($(nproc) - 1))); do
+		taskset -c "$cpu" true # a limit of one CPU does not end its halt
+	done
 	sleep 1
 	before=$(usage 1)
 	pipe_load 1000
@@ -373,6 +376,19 @@ halts_under_qos() { # all|each
 	"lift_limit_of_$1"
 	sleep 1
 	echo "$((after - before)) $(($(usage 1) - after))"
+}
+
+says_why_it_cannot_measure() {
+	loaded
+	calibrate
+	limit_all
+	calibrated=0
+	env echo 1 > "$PARAMETERS/calibrate" 2> /tmp/refusal || calibrated=$? # it names the error
+	lift_limit_of_all
+	# Where the host is short of cores, the CPUs halt all the same.
+	[ $calibrated != 0 ] || skip "the host is short of cores"
+	grep -q 'not permitted' /tmp/refusal || fail "refused by: $(cat /tmp/refusal)"
+	calibrate
 }
 
 # A host that gives the core to somebody else cannot grant such a request.
@@ -550,7 +566,8 @@ if [ $# = 0 ]; then
 		takes_parameters_at_run_time halts_after_the_longest_poll \
 		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
-		obeys_latency_qos obeys_resume_latency obeys_disabled_states \
+		obeys_latency_qos obeys_resume_latency says_why_it_cannot_measure \
+		obeys_disabled_states \
 		survives_hotplug_under_load \
 		measures_beside_a_hog measures_during_hotplug loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
