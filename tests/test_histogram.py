@@ -162,7 +162,8 @@ def test_only_these_cpus_and_room_for_all_of_them() -> None:
     assert switch.endswith("if (prev_pid==0)&&((CPU>=1&&CPU<=2))")
     (waking,) = (line for file, line in order["triggers"] if "sched_waking" in file)
     assert waking.endswith("size=32768")
-    assert order["forget"]["forks"] == 16384
+    assert ":size=32768:" in switch
+    assert order["forget"]["forks"] == 8192
     # More than the kernel takes is not asked for.
     assert "size=131072" in histogram.order(None, states=10**6, tasks=10**6)["triggers"][-1][1]
 
@@ -197,6 +198,9 @@ def test_the_keeper_forgets_pids_before_there_is_no_room(
     instance = made(tmp_path, os.getpid(), order)
     forks = iter([100, 200, 200 + order["forget"]["forks"]])
     looks = iter([True, True, False])
+    group = keeper.group_of(os.getpid())
+    for file in order["forget"]["full"]:
+        (instance / "events" / file).write_text("Totals:\n    Hits: 9\n    Dropped: 4\n")
     monkeypatch.setattr(keeper, "_forks", lambda: next(forks))
     ends, other = os.pipe()
     os.close(other)
@@ -206,10 +210,13 @@ def test_the_keeper_forgets_pids_before_there_is_no_room(
 
     monkeypatch.setattr(keeper.select, "select", ready)
     monkeypatch.setattr(keeper.sys, "stdin", os.fdopen(ends))
-    keeper._wait(instance, order["forget"])
-    said = (instance / "events/sched/sched_waking/trigger").read_text().splitlines()
-    assert [line.rpartition(":")[2] for line in said] == ["pause", "clear", "cont"]
-    assert all(line.startswith("hist:keys=pid:") for line in said)
+    (instance / "tracing_on").write_text("1\n")
+    _, dropped, note = keeper._wait(instance, order["forget"], group)
+    assert (dropped, note) == (8, None)
+    # That a kernel takes these lines, a boot test shows.
+    for name in ("sched_waking", "sched_switch"):
+        gone, made_again = (instance / f"events/sched/{name}/trigger").read_text().splitlines()
+        assert gone == f"!{made_again}"
 
 
 def test_what_the_kernel_refuses_is_said(machine: Path, tmp_path: Path) -> None:

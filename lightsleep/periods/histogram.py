@@ -92,7 +92,7 @@ def _built(document: dict[str, Any]) -> TimeLost:
             group.merge(_wakes(each))
     known.events = sum(each.number for each in (*idle, *wakes))
     known.notes.append(BUCKETS)
-    if dropped := idle_dropped + wakes_dropped:
+    if dropped := idle_dropped + wakes_dropped + document.get("dropped", 0):
         known.notes.append(f"the kernel's histograms had no room for {dropped:,}: figures are low")
     return lost
 

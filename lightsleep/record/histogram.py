@@ -16,8 +16,9 @@ do all of it, so that a recording of days is as large as one of a second:
 below 1.024 ms, and a factor of two wide above. Each also has the sum of its times, so that totals
 are exact.
 
-The kernel never forgets a pid. A histogram that is full takes no new ones, so the keeper empties
-it (``forget``) before that can be.
+The kernel never forgets a pid. A histogram that is full takes no new ones, so the keeper removes
+those that have pids for keys (``forget``), and makes them again, before that can be. The counts are
+in others. Wakeups for which there was no room are counted.
 
 Names of synthetic events are the same for all instances: they begin with the keeper's name.
 """
@@ -42,12 +43,14 @@ EVENTS = {
     "wake": "unsigned int cpu; u32 state; u64 ns; u64 after",
 }
 
+NEGATIVE = 1 << 63
+
 RANGES = (
     ("ns.buckets=1000", "ns<64000"),
     ("ns.buckets=16000", "ns>=64000&&ns<1024000"),
-    ("ns.log2", "ns>=1024000"),
+    ("ns.log2", f"ns>=1024000&&ns<{NEGATIVE}"),
 )
-"""How wide buckets are, and of which times."""
+"""How wide buckets are, and of which times; a negative time is none."""
 
 FEW, MANY = 1 << 11, 1 << 17
 """The fewest and the most entries of a histogram; the kernel takes no more."""
@@ -55,7 +58,11 @@ FEW, MANY = 1 << 11, 1 << 17
 ENTRIES = 64
 """Buckets that one state of one CPU typically fills."""
 
-NEGATIVE = 1 << 63
+PIDS = 1 << 14
+"""Pids that there is room for, at least."""
+
+LOOK_S = 10.0
+"""How often the keeper looks whether many tasks were made."""
 
 
 def available(tracing: Path) -> None:
@@ -83,11 +90,16 @@ def order(cpus: Sequence[int] | None, states: int, tasks: int) -> dict[str, Any]
     """
     clock = f"clock={CLOCK}"
     size = f"{clock}:size={_power_of_two(states * ENTRIES)}"
-    pids = _power_of_two(4 * tasks)
+    pids = _power_of_two(max(PIDS, 4 * tasks))
     chosen = Event("", cpu="cpu_id").filter_for(cpus)
     mine = f"&&{chosen}" if chosen else ""
     running = Event("", cpu="CPU", filter="prev_pid==0").filter_for(cpus)
-    waking = f"hist:keys=pid:woken=common_timestamp:{clock}:size={pids}"
+    waking = ("sched/sched_waking", f"hist:keys=pid:woken=common_timestamp:{clock}:size={pids}")
+    switch = (
+        "sched/sched_switch",
+        f"hist:keys=next_pid:on=common_cpu:took=common_timestamp-$woken:{clock}:size={pids}"
+        f":onmatch(sched.sched_waking).{{group}}_woke($on,$took) if {running}",
+    )
     triggers = [
         (
             "power/cpu_idle",
@@ -99,12 +111,8 @@ def order(cpus: Sequence[int] | None, states: int, tasks: int) -> dict[str, Any]
             f"hist:keys=cpu_id:slept=common_timestamp-$began:{clock}"
             f":onmatch(power.cpu_idle).{{group}}_idle(cpu_id,$in,$slept) if state=={EXIT}{mine}",
         ),
-        ("sched/sched_waking", waking),
-        (
-            "sched/sched_switch",
-            f"hist:keys=next_pid:on=common_cpu:took=common_timestamp-$woken:{clock}"
-            f":onmatch(sched.sched_waking).{{group}}_woke($on,$took) if {running}",
-        ),
+        waking,
+        switch,
         (
             "synthetic/{group}_woke",
             f"hist:keys=cpu:after=common_timestamp-$since-ns:{clock}"
@@ -123,9 +131,10 @@ def order(cpus: Sequence[int] | None, states: int, tasks: int) -> dict[str, Any]
         "events": [f"{{group}}_{name} {fields}" for name, fields in EVENTS.items()],
         "triggers": triggers,
         "forget": {
-            "file": "sched/sched_waking",
-            "lines": [f"{waking}:{word}" for word in ("pause", "clear", "cont")],
-            "forks": pids // 2,
+            "triggers": [(file, f"!{line}") for file, line in (switch, waking)] + [waking, switch],
+            "full": [f"{file}/hist" for file, _ in (waking, switch)],
+            "forks": pids // 4,
+            "look_s": LOOK_S,
         },
         "read": {name: f"synthetic/{{group}}_{name}/hist" for name in ("idle", "wake")},
     }

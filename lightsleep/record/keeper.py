@@ -12,8 +12,8 @@ the kernel lost, has trace-cmd finish its file, gives the file its name, and rem
 and the probe. If the keeper itself is killed, setpriv has trace-cmd end in good order.
 
 A histogram is the kernel's (histogram.py). The keeper makes the instance and the triggers; at the
-end it reads what the kernel has counted, writes the file, and removes them. Meanwhile it wakes once
-a minute.
+end it reads what the kernel has counted, writes the file, and removes them. Meanwhile it wakes
+every few seconds.
 
 The next recording removes what a killed keeper left.
 
@@ -49,8 +49,8 @@ BUSY_S = 10.0
 BUFFER_KB = 64
 """Of each CPU, for an instance that keeps no events."""
 
-LOOK_S = 60.0
-"""How often the keeper of a histogram looks whether it is getting full."""
+CLOCK = "mono"
+"""The clock of all times."""
 
 COUNTED = ("power/cpu_idle", "sched/sched_waking", "sched/sched_switch", "synthetic/lightsleep_*")
 """Events that may have triggers of ours."""
@@ -101,13 +101,17 @@ def _append(file: Path, line: str) -> None:
         os.close(descriptor)
 
 
-def add_probe(tracing: Path, group: str, probe: str) -> str | None:
-    """Add a probe; return why the kernel refuses it."""
-    try:
-        _append(tracing / "kprobe_events", probe.replace("{group}", group))
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+def add_probe(tracing: Path, group: str, probes: list[str]) -> str | None:
+    """Add the first of these probes that the kernel takes; return why it refuses the last."""
+    refused = None
+    for probe in probes:
+        try:
+            _append(tracing / "kprobe_events", probe.replace("{group}", group))
+        except OSError as error:
+            refused = error.strerror or str(error)
+        else:
+            return None
+    return refused
 
 
 def remove_probes(tracing: Path, group: str) -> str | None:
@@ -179,7 +183,7 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
     tracing, group = Path(order["tracing"]), group_of(os.getpid())
     instance = tracing / "instances" / group
     scratch, output = Path(order["scratch"]), Path(order["output"])
-    refused = add_probe(tracing, group, order["probe"])
+    refused = add_probe(tracing, group, order["probes"])
     words = order["command"] + ([] if refused else order["probe_options"])
     log = os.memfd_create("trace-cmd")
     tracer = subprocess.Popen(
@@ -221,19 +225,21 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     failed = _begin(tracing, instance, order["events"], order["triggers"], group)
     os.write(sys.stdout.fileno(), f"{json.dumps(failed)}\n".encode())
-    document = dict(order["document"])
+    document, notes = dict(order["document"]), list[str | None]()
     if not failed:
         try:
-            _wait(instance, order["forget"])
+            ended, dropped, note = _wait(instance, order["forget"], group)
+            notes.append(note)
             (instance / "tracing_on").write_text("0")
-            document["elapsed_s"] = time.monotonic() - began
+            document["elapsed_s"] = ended - began
+            document["dropped"] = dropped + _dropped(instance, order["forget"]["full"])
             document["histograms"] = {
                 name: (instance / "events" / file.replace("{group}", group)).read_text()
                 for name, file in order["read"].items()
             }
         except OSError as error:
             failed = f"cannot read what the kernel has counted: {error}"
-    notes = [remove_instance(instance), remove_synthetic(tracing, group)]
+    notes += [remove_instance(instance), remove_synthetic(tracing, group)]
     if not failed:
         failed = _write(Path(order["scratch"]), Path(order["output"]), document)
     return {"failed": failed, "notes": [note for note in notes if note]}
@@ -259,29 +265,57 @@ def _begin(
             _append(tracing / "synthetic_events", line.replace("{group}", group))
         instance.mkdir()
         (instance / "buffer_size_kb").write_text(str(BUFFER_KB))
-        for file, line in triggers:
-            trigger = instance / "events" / file.replace("{group}", group) / "trigger"
-            _append(trigger, line.replace("{group}", group))
+        (instance / "trace_clock").write_text(CLOCK)
+        _trigger(instance, triggers, group)
     except OSError as error:
-        said = ""
-        with contextlib.suppress(OSError):
-            found = re.findall(r"error: (.*)", (instance / "error_log").read_text())
-            said = f": {found[-1]}" if found else ""
-        return f"the kernel refuses a histogram: {error.strerror}{said}"
+        return f"the kernel refuses a histogram: {error.strerror}{_why(instance)}"
     return None
 
 
-def _wait(instance: Path, forget: dict[str, Any]) -> None:
-    """Wait until standard input ends; meanwhile empty what remembers pids before it is full."""
-    emptied = _forks()
+def _trigger(instance: Path, triggers: list[list[str]], group: str) -> None:
+    for file, line in triggers:
+        trigger = instance / "events" / file.replace("{group}", group) / "trigger"
+        _append(trigger, line.replace("{group}", group))
+
+
+def _why(instance: Path) -> str:
+    """Return what the kernel said last of a trigger that it refused."""
+    with contextlib.suppress(OSError):
+        if found := re.findall(r"error: (.*)", (instance / "error_log").read_text()):
+            return f": {found[-1]}"
+    return ""
+
+
+def _wait(instance: Path, forget: dict[str, Any], group: str) -> tuple[float, int, str | None]:
+    """Wait until standard input ends; meanwhile empty what remembers pids before it is full.
+
+    Return when counting ended, for how many wakeups there was no room, and what went wrong.
+    """
+    emptied, dropped, note = _forks(), 0, None
+    stopped: float | None = None
     while True:
-        if select.select([sys.stdin.fileno()], [], [], LOOK_S)[0]:
+        if select.select([sys.stdin.fileno()], [], [], forget["look_s"])[0]:
             if not os.read(sys.stdin.fileno(), 1):
-                return
-        elif (now := _forks()) - emptied > forget["forks"]:
+                return stopped or time.monotonic(), dropped, note
+            continue
+        if stopped is None and (instance / "tracing_on").read_text().strip() == "0":
+            stopped = time.monotonic()
+        if (now := _forks()) - emptied > forget["forks"]:
             emptied = now
-            for line in forget["lines"]:
-                _append(instance / "events" / forget["file"] / "trigger", line)
+            dropped += _dropped(instance, forget["full"])
+            try:
+                _trigger(instance, forget["triggers"], group)
+            except OSError as error:
+                note = (
+                    "what remembers pids could not be emptied, and figures may be too low: "
+                    f"{error.strerror}{_why(instance)}"
+                )
+
+
+def _dropped(instance: Path, files: list[str]) -> int:
+    """Return for how many events these histograms had no room."""
+    texts = [(instance / "events" / file).read_text() for file in files]
+    return sum(int(x) for text in texts for x in re.findall(r"^    Dropped: (\d+)", text, re.M))
 
 
 def _forks() -> int:

@@ -84,7 +84,7 @@ def recording(
     order = {
         "tracing": str(folder),
         "command": command,
-        "probe": tracing.PROBE,
+        "probes": tracing.PROBES,
         "probe_options": options,
         "scratch": str(scratch),
         "output": str(output),

@@ -9,11 +9,13 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper
 
-CLOCK = "mono"
+CLOCK = keeper.CLOCK
 """One clock for all CPUs, on every architecture."""
 
-PROBE = "r:{group}/sleep_length tick_nohz_get_sleep_length ret=$retval:s64"
-"""What a governor is told: the time until the next timer event."""
+RETURN = "r:{group}/sleep_length tick_nohz_get_sleep_length ret=$retval:s64"
+PROBES = (f"{RETURN} next=+0($arg1):s64", RETURN)
+"""What a governor is told: the time until the next timer and, since Linux 6.9, until the next event
+of the clock, which may be the tick."""
 
 PROBED = "{group}:sleep_length"
 

@@ -110,6 +110,10 @@ class Outcome:
         self.earliest.tally.merge(other.earliest.tally)
 
 
+UNNAMED = ("", "unknown", "(none)")
+"""Names of machines that have none."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """What each policy paid on one machine in ``span_ns``, at both ends of the bracket."""
@@ -152,9 +156,10 @@ class Replay:
     def machines(self) -> list[Machine]:
         """Return the machines of several recordings; of one machine, its recordings."""
         by_host: dict[str, Machine] = {}
-        for each in self.recordings:
-            known = by_host.get(each.host)
-            by_host[each.host] = known.with_(each) if known else each
+        for number, each in enumerate(self.recordings):
+            host = each.host if each.host not in UNNAMED else f"{each.host} {number}"
+            known = by_host.get(host)
+            by_host[host] = known.with_(each) if known else each
         return list(by_host.values()) if len(by_host) > 1 else self.recordings
 
     def _recordings(self) -> list[Machine]:

@@ -68,10 +68,13 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
-    if (count := len(replay.machines())) > 1:
+    machines = replay.machines()
+    if len({x.host for x in machines}) > 1:
+        said.append(f"the interval covers how much these {len(machines)} machines differ")
+    elif len(machines) > 1:
         said.append(
-            f"the interval covers how much these {count} machines differ, or recordings of one "
-            "machine: it holds for others that do the same work"
+            f"the interval covers how much these {len(machines)} recordings differ; it says "
+            "nothing of other machines"
         )
     if any(Governor.named(name) for name in replay.outcomes):
         said.append(
