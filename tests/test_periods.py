@@ -93,6 +93,7 @@ def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
         "wakee_comm": "a b-c",
         "wakee_pid": 42,
         "waking_to_running_ns": 60_000,
+        "next_event_ns": None,
         "miss": None,
     }
 

@@ -62,7 +62,7 @@ def period(
 ) -> Row:
     who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
     waited = None if wait_us is None else wait_us * US
-    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None)
+    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
 
 
 def demands(*rows: Row, costs: Costs = NO_COSTS) -> Demands:
@@ -415,6 +415,17 @@ def test_machines_that_differ_widen_the_interval() -> None:
     # Two recordings of one machine count as one, beside another machine.
     differ.merge(on_host("b", 30))
     assert [(x.host, x.span_ns) for x in differ.machines()] == [("a", 10**9), ("b", 2 * 10**9)]
+    # Machines without a name are as many as recordings.
+    for _ in range(2):
+        differ.merge(on_host("unknown", 30))
+    assert [x.host for x in differ.machines()] == ["a", "b", "unknown", "unknown"]
+
+
+def test_recordings_of_one_machine_say_nothing_of_others() -> None:
+    one = on_host("a", 20)
+    one.merge(on_host("a", 20))
+    assert len(one.machines()) == 2
+    assert any("2 recordings differ; it says nothing" in note for note in words.notes(one, []))
 
 
 def test_a_recommendation_has_an_interval_that_bears_it() -> None:

@@ -48,6 +48,7 @@ Row = tuple[
     int | None,
     int | None,
     str | None,
+    int | None,
 ]
 """The columns of model.COLUMNS behind the host."""
 
@@ -61,9 +62,16 @@ class Waking:
     pid: int
 
 
+NOBODY = (None, None)
+
+
 @dataclass(slots=True)
 class Cpu:
-    """What is known of one CPU; ``phase`` is idle, left, awake or busy."""
+    """What is known of one CPU; ``phase`` is idle, left, awake or busy.
+
+    ``told`` is what the governor was told for the state that the CPU enters next: the sleep length,
+    and the time until the next event of its clock.
+    """
 
     phase: str = "busy"
     last_ns: int = 0
@@ -73,7 +81,8 @@ class Cpu:
     cause: str = ""
     miss: str | None = None
     sleep_length_ns: int | None = None
-    next_sleep_length_ns: int | None = None
+    next_event_ns: int | None = None
+    told: tuple[int | None, int | None] = NOBODY
 
 
 class Builder:
@@ -120,11 +129,12 @@ class Builder:
             self._known.incomplete += 1
         cpu.phase, cpu.entered_ns, cpu.state, cpu.cause = "idle", now_ns, state, ""
         cpu.miss = None
-        cpu.sleep_length_ns, cpu.next_sleep_length_ns = cpu.next_sleep_length_ns, None
+        cpu.sleep_length_ns, cpu.next_event_ns = cpu.told
+        cpu.told = NOBODY
 
-    def sleep_length(self, number: int, length_ns: int) -> None:
-        """The governor of a CPU was told how far away its next timer is."""
-        self._cpus[number].next_sleep_length_ns = length_ns
+    def sleep_length(self, number: int, length_ns: int, event_ns: int | None) -> None:
+        """The governor of a CPU was told how far away its next timer is, and its next event."""
+        self._cpus[number].told = (length_ns, event_ns)
 
     def miss(self, number: int, kind: str) -> None:
         """The governor's last choice was too deep (``above``) or too shallow (``below``)."""
@@ -158,7 +168,8 @@ class Builder:
         elif cpu.phase == "idle":  # its end is lost
             self._known.incomplete += 1
         elif cpu.phase == "awake" and waking and waking.at_ns >= cpu.entered_ns:
-            cpu.state, cpu.cause, cpu.miss, cpu.sleep_length_ns = AWAKE, "", None, None
+            cpu.state, cpu.cause, cpu.miss = AWAKE, "", None
+            cpu.sleep_length_ns, cpu.next_event_ns = NOBODY
             cpu.entered_ns = cpu.left_ns = waking.at_ns
             self._emit(number, cpu, (comm, pid), waking, now_ns)
         cpu.phase = "busy"
@@ -169,6 +180,7 @@ class Builder:
         if cpu.phase in ("idle", "left"):  # the switch between is lost
             self._known.incomplete += 1
         cpu.phase, cpu.entered_ns = "awake", now_ns
+        cpu.told = NOBODY  # a state was chosen before, but not entered: a task came
 
     def lost(self, number: int, count: int) -> None:
         """The kernel lost events of a CPU: what it does is not known."""
@@ -176,7 +188,7 @@ class Builder:
         cpu = self._cpus.get(number)
         if cpu:
             self._known.incomplete += cpu.phase in ("idle", "left")
-            cpu.phase, cpu.next_sleep_length_ns = "busy", None
+            cpu.phase, cpu.told = "busy", NOBODY
 
     def finish(self) -> None:
         """No event follows: what has not ended is no period."""
@@ -211,5 +223,6 @@ class Builder:
                 wakee[1] if wakee else None,
                 now_ns - waking.at_ns if waking else None,
                 cpu.miss,
+                cpu.next_event_ns,
             )
         )

@@ -41,7 +41,7 @@ ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
 MASK = re.compile(r"cpumask=([\d,-]+)")
 EXPIRE = re.compile(r"\bfunction=(\S+)")
 HANDLER = re.compile(r"irq=\d+ name=(.*)")
-LENGTH = re.compile(r"ret=(-?\d{1,19})\b|.*ret=0x([0-9a-f]{1,16})\b")
+LENGTH = re.compile(r"ret=(-?\d{1,19}|0x[0-9a-f]{1,16})\b(?:.*\bnext=(-?\d{1,19})\b)?")
 
 TICKS = ("tick_",)
 NOT_DEVICES = ("arch_timer", "IPI", "timer")
@@ -117,10 +117,11 @@ def _handler(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text:
 
 def _sleep_length(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
     match = _found(LENGTH, text)
-    length = int(match[1]) if match[1] else int(match[2], 16)
-    if not -(1 << 63) <= length < 1 << 63:
-        raise ValueError(f"a sleep length of {length} ns")
-    builder.sleep_length(cpu, length)
+    length, event = int(match[1], 0), int(match[2]) if match[2] else None
+    for each in (length, event or 0):
+        if not -(1 << 63) <= each < 1 << 63:
+            raise ValueError(f"a sleep length of {each} ns")
+    builder.sleep_length(cpu, length, event)
 
 
 HANDLES: dict[str, Handle] = {

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 SCHEMA = "lightsleep.periods"
-VERSION = 1
+VERSION = 2
 
 AWAKE = -1
 """The state of a CPU that ran its idle task, but was in no idle state."""
@@ -36,8 +36,13 @@ COLUMNS = pa.schema(
         pa.field("wakee_pid", pa.int32()),
         pa.field("waking_to_running_ns", pa.int64()),
         pa.field("miss", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("next_event_ns", pa.int64()),
     ]
 )
+
+
+SINCE_2 = ("next_event_ns",)
+"""Columns that files of version 1 lack."""
 
 
 @dataclass

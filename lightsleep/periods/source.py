@@ -35,7 +35,7 @@ from lightsleep.files import streamed
 from lightsleep.periods import systrace
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.lines import LINE, feed
-from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, Known
+from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, SINCE_2, Known
 from lightsleep.record import sidecar
 
 ROWS = 1 << 16
@@ -48,6 +48,8 @@ GZIP = b"\x1f\x8b"
 METADATA = SCHEMA.encode()
 
 CHUNK = 1 << 16
+KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
+"""The columns of each version of our tables."""
 
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine."""
@@ -295,7 +297,7 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
         file = pq.ParquetFile(path)
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
-        if document is None or not found.equals(COLUMNS, check_metadata=False):
+        if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
             raise ValueError("no table of idle periods: its columns or its metadata are others")
         known = Known.from_json(json.loads(document))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
@@ -307,8 +309,16 @@ def _parquet_batches(
     path: Path, file: pq.ParquetFile, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     try:
-        for batch in file.iter_batches(batch_size=ROWS, columns=columns):
+        there = set(file.schema_arrow.names)
+        wanted = COLUMNS.names if columns is None else columns
+        for batch in file.iter_batches(batch_size=ROWS, columns=[x for x in wanted if x in there]):
             batch.validate(full=True)  # a flipped bit may point beyond a dictionary
             yield batch
     except (pa.ArrowException, OSError) as error:
-        raise LightsleepError(f"{path}: damaged: {error}") from error
+        raise LightsleepError(f"{path}: damaged behind row {row}: {error}") from error
+    row = 0
+            for name in wanted:
+                if name not in there:
+                    empty = pa.nulls(len(batch), COLUMNS.field(name).type)
+                    batch = batch.append_column(COLUMNS.field(name), empty)
+            row += len(batch)

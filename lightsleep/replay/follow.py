@@ -32,6 +32,7 @@ RECORDED = np.dtype(
         ("begin_ns", "u8"),
         ("length_ns", "u8"),
         ("sleep_ns", "i8"),
+        ("next_ns", "i8"),
         ("state", "i4"),
         ("tick", "u2"),
         ("leaves", "u2"),
@@ -81,8 +82,9 @@ def _rows(batch: pa.RecordBatch, wanted: Flags) -> np.ndarray[tuple[int], np.dty
     rows["begin_ns"] = integers(batch, "entered_ns")[wanted]
     rows["length_ns"] = integers(batch, "length_ns")[wanted]
     rows["state"] = integers(batch, "state")[wanted]
-    told = np.asarray(batch.column("sleep_length_ns").is_valid())
-    rows["sleep_ns"] = np.where(told, integers(batch, "sleep_length_ns"), UNTOLD)[wanted]
+    for name, column in (("sleep_ns", "sleep_length_ns"), ("next_ns", "next_event_ns")):
+        told = np.asarray(batch.column(column).is_valid())
+        rows[name] = np.where(told, integers(batch, column), UNTOLD)[wanted]
     rows["tick"] = (codes_of(batch) == code(batch, "tick"))[wanted]
     rows["leaves"] = np.asarray(batch.column("wakee_pid").is_valid())[wanted]
     return rows
