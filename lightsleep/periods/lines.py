@@ -24,7 +24,7 @@ from lightsleep.periods.build import EXIT, Builder
 LINE = re.compile(
     r"(?:\S+:\s+)?\s*(?P<comm>\S.{0,30}?)(?:-|\s+)(?P<pid>\d{1,10})(?:/\d{1,10})?\s+"
     r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
-    r"(?P<s>\d{1,9})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
+    r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
 )
 LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
 # Headers, empty lines, stack traces, and what trace-cmd says first.

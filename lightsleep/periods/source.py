@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Opening a recording of any kind: as what is known of it, and a stream of its rows.
 
-A file is recognised by its first bytes. A trace.dat is read by trace-cmd report and a perf.data by
-perf script, which know every version of their format. What they print is text, and so is the
-kernel's own trace file, also inside a page of systrace; lines.py reads them all. A Parquet file
-holds rows already. All are read in constant memory.
+A file is recognised by its first bytes. A trace.dat is read by trace-cmd report, a perf.data by
+perf script, and a folder in the Common Trace Format by babeltrace2, which know every version of
+their format. What they print is text, and so is the kernel's own trace file, also inside a page of
+systrace; lines.py reads them all. A Parquet file holds rows already. All are read in constant
+memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
-from lightsleep.periods import systrace
+from lightsleep.periods import ctf, systrace
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.lines import LINE, feed
 from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, SINCE_2, Known
@@ -75,6 +76,8 @@ def is_recording(path: Path) -> bool:
     if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
         return True
     lines = head.decode(errors="replace").splitlines()
+    if path.is_dir():
+        return ctf.is_trace(path)
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
 
 
@@ -83,7 +86,7 @@ def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recordin
 
     Raises LightsleepError where it is none, at once or while its batches are read.
     """
-    head = _head(path)
+    head = b"" if ctf.is_trace(path) else _head(path)
     if head.startswith(PARQUET):
         return _parquet(path, columns)
     known = _described(path)
@@ -175,6 +178,10 @@ def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
     if head.startswith(TRACE_DAT):
         with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, known) as lines:
             yield lines
+        return
+    if path.is_dir():
+        with _printed([*ctf.COMMAND, str(path)], path, known) as lines:
+            yield ctf.lines(lines)
         return
     if head.startswith(PERF_DATA):
         fields = "comm,pid,cpu,time,event,trace"

@@ -131,7 +131,7 @@ def replay_command(
 def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:
     """Yield recordings, and in place of a folder all tables below it."""
     for path in recordings:
-        if not path.is_dir():
+        if not path.is_dir() or is_recording(path):
             yield path
             continue
         tables = sorted(path.rglob(f"*{PARQUET}"))
