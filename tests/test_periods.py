@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,8 +92,8 @@ def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
         "wakee_comm": "a b-c",
         "wakee_pid": 42,
         "waking_to_running_ns": 60_000,
-        "next_event_ns": None,
         "miss": None,
+        "next_event_ns": None,
     }
 
 
@@ -281,28 +280,6 @@ def test_a_parquet_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) ->
     assert [x.name for x in tmp_path.iterdir()] == ["damaged.txt"]
 
 
-def flipped(data: bytes, chance: random.Random) -> bytes:
-    """Return data that was damaged as disks and networks do it."""
-    copy = bytearray(data)
-    for _ in range(chance.choice((1, 1, 3, 20))):
-        copy[chance.randrange(len(copy))] ^= 1 << chance.randrange(8)
-    return bytes(copy[: chance.randrange(1, len(copy))] if chance.random() < 0.3 else copy)
-
-
-KINDS = ("text", "gzip", "parquet", "described", "systrace")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_is_an_error_or_a_table(kind: str, tmp_path: Path) -> None:
-    assert len(survived(kind, 150, tmp_path)) > 10
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("kind", KINDS)
-def test_ten_thousand_damaged_files(kind: str, tmp_path: Path) -> None:
-    assert len(survived(kind, 10_000 // len(KINDS), tmp_path)) > 500
-
-
 def page_of(text: bytes) -> bytes:
     """Return a page as systrace makes it: a viewer, a list of processes, the kernel's trace."""
     viewer = b"<script>" + b"x" * 300_000 + b"</script>\n"
@@ -327,34 +304,6 @@ def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
     (tmp_path / "y.html").write_bytes(b"<!DOCTYPE html><html><body>A page.</body></html>")
     with pytest.raises(LightsleepError, match="none of the events"):
         rows_of(tmp_path / "y.html")
-
-
-def survived(kind: str, times: int, tmp_path: Path) -> list[str]:
-    """Read so many damaged files, and return the errors; anything else but a table fails."""
-    chance = random.Random(16)
-    path, target = tmp_path / "x.txt", tmp_path / "x.txt"
-    text = b"".join(gzip.decompress(PIPE.read_bytes()).splitlines(keepends=True)[:400])
-    path.write_bytes(text)
-    described = sidecar.beside(path)
-    shutil.copy(sidecar.beside(PIPE), described)
-    if kind == "parquet":
-        target = tmp_path / "x.parquet"
-        list(write_parquet(open_recording(path), target))
-    elif kind == "gzip":
-        path.write_bytes(gzip.compress(text))
-    elif kind == "systrace":
-        path.write_bytes(page_of(text).replace(b"x" * 300_000, b"x" * 300))
-    elif kind == "described":
-        target = described
-    whole, errors = target.read_bytes(), list[str]()
-    for _ in range(times):
-        target.write_bytes(flipped(whole, chance))
-        try:
-            rows_of(path if kind == "described" else target)
-        except LightsleepError as error:
-            errors.append(error.message)
-    assert all("x." in error for error in errors)
-    return errors
 
 
 # What is made of the rows.

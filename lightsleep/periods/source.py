@@ -14,6 +14,7 @@ import contextlib
 import gzip
 import json
 import os
+import resource
 import select
 import shutil
 import subprocess
@@ -47,16 +48,19 @@ PERF_DATA = b"PERFILE2"
 PARQUET = b"PAR1"
 GZIP = b"\x1f\x8b"
 METADATA = SCHEMA.encode()
-
-CHUNK = 1 << 16
 KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
 """The columns of each version of our tables."""
+
+CHUNK = 1 << 16
 
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine."""
 
 SILENT_S = 60.0
 """How long the reader of a foreign format may print nothing."""
+
+READER_BYTES = 4 << 30
+"""Memory that such a reader may take: a damaged file may ask for any amount."""
 
 
 @dataclass
@@ -72,12 +76,12 @@ def is_recording(path: Path) -> bool:
 
     Raises LightsleepError where it cannot be read.
     """
+    if path.is_dir():
+        return ctf.is_trace(path)
     head = _head(path, CHUNK)
     if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
         return True
     lines = head.decode(errors="replace").splitlines()
-    if path.is_dir():
-        return ctf.is_trace(path)
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
 
 
@@ -175,13 +179,13 @@ def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
 @contextlib.contextmanager
 def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
     """Lend the lines of a trace in any format but Parquet."""
-    if head.startswith(TRACE_DAT):
-        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, known) as lines:
-            yield lines
-        return
     if path.is_dir():
         with _printed([*ctf.COMMAND, str(path)], path, known) as lines:
             yield ctf.lines(lines)
+        return
+    if head.startswith(TRACE_DAT):
+        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, known) as lines:
+            yield lines
         return
     if head.startswith(PERF_DATA):
         fields = "comm,pid,cpu,time,event,trace"
@@ -190,16 +194,16 @@ def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
         ) as lines:
             yield lines
         return
-    try:
-        with path.open("rb") as raw:
-            file = gzip.GzipFile(fileobj=raw) if head.startswith(GZIP) else raw
-            chunks: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
-            if systrace.is_page(head):
-                chunks = systrace.traces(chunks)
+    with path.open("rb") as raw:  # it could be read a moment ago
+        file = gzip.GzipFile(fileobj=raw) if head.startswith(GZIP) else raw
+        chunks: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
+        if systrace.is_page(head):
+            chunks = systrace.traces(chunks)
+        try:
             yield _lines(chunks, path)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise LightsleepError(f"cannot read {path}: {reason}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise LightsleepError(f"{path}: damaged before byte {raw.tell()}: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -220,8 +224,11 @@ def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[
         ) as process,
     ):
         assert process.stdout
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (READER_BYTES, READER_BYTES))
+        printed = _Counted(_lines(_from_pipe(process.stdout.fileno(), path), path))
         try:
-            yield _lines(_from_pipe(process.stdout.fileno(), path), path)
+            yield printed
             status = process.wait(SILENT_S)
         except BaseException:
             process.kill()
@@ -231,10 +238,26 @@ def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         raise LightsleepError(
-            f"{path}: cannot be read: {command[0]} {ended}: {said or 'without a word'}"
+            f"{path}: cannot be read: {command[0]} {ended} behind line {printed.number} of what it "
+            f"prints: {said or 'without a word'}"
         )
     if said:
         known.notes.append(f"{command[0]} says: {said}")
+
+
+class _Counted:
+    """Lines, and how many of them have passed."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self.number = lines, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.number += 1
+        return line
 
 
 def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
@@ -315,17 +338,17 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
 def _parquet_batches(
     path: Path, file: pq.ParquetFile, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
+    row = 0
     try:
         there = set(file.schema_arrow.names)
         wanted = COLUMNS.names if columns is None else columns
         for batch in file.iter_batches(batch_size=ROWS, columns=[x for x in wanted if x in there]):
             batch.validate(full=True)  # a flipped bit may point beyond a dictionary
-            yield batch
-    except (pa.ArrowException, OSError) as error:
-        raise LightsleepError(f"{path}: damaged behind row {row}: {error}") from error
-    row = 0
             for name in wanted:
                 if name not in there:
                     empty = pa.nulls(len(batch), COLUMNS.field(name).type)
                     batch = batch.append_column(COLUMNS.field(name), empty)
             row += len(batch)
+            yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise LightsleepError(f"{path}: damaged behind row {row}: {error}") from error
