@@ -17,7 +17,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
 	kmod xz-utils zstd git patch
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
-	device-tree-compiler acpica-tools trace-cmd linux-perf babeltrace2
+	device-tree-compiler acpica-tools trace-cmd linux-perf babeltrace2 python3-sphinx rsync
 BENCH_PACKAGES := gcc libc6-dev valgrind
 DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git help2man python3 \
 	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools

@@ -218,7 +218,7 @@ def _copy_new(patch: Patch, source: Path, kernel: Path) -> None:
         if target.exists():
             raise LightsleepError(f"{patch.path.name} brings {new}, which the kernel already has")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(kernel / new, target)
+        shutil.copy(kernel / new, target)
 
 
 def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:

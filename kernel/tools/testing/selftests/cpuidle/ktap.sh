@@ -47,3 +47,23 @@ skip() {
 	echo "$*"
 	exit "$KSFT_SKIP"
 }
+
+# load_module NAME PARAMETER...: from the folder MODULES if that is set, else as installed.
+load_module() {
+	if [ -n "$MODULES" ]; then
+		module=$MODULES/$1.ko
+		shift
+		insmod "$module" "$@"
+	else
+		modprobe "$@"
+	fi
+}
+
+# has_module NAME
+has_module() {
+	if [ -n "$MODULES" ]; then
+		[ -e "$MODULES/$1.ko" ]
+	else
+		modprobe -nq "$1"
+	fi
+}

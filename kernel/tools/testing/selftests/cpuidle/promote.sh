@@ -4,7 +4,7 @@
 # Promotion out of shallow idle states, in a kernel that has it: that it happens,
 # that every setting is honoured, and that governors do not learn from it.
 #
-# Usage: [SLOW=N STATES=...] promote.sh MODULE-FOLDER [TEST...]
+# Usage: [SLOW=N STATES=...] promote.sh [MODULE-FOLDER [TEST...]]
 # SLOW makes all sleeps N times as long, for a kernel that takes so much longer to begin
 # one. STATES are those for cpuidle_synthetic: three, of which short sleeps fit the first
 # one only. Two timeouts have to fit in a period of the tick.
@@ -16,8 +16,9 @@
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
 
-MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
-shift
+# shellcheck disable=SC2034 # for load_module
+MODULES=${1-}
+[ $# = 0 ] || shift
 
 PARAMETER=/sys/module/cpuidle/parameters/promote
 SLOW=${SLOW:-1}
@@ -26,8 +27,9 @@ CPU=$CPUS/cpu1/cpuidle
 
 need_promotion() {
 	[ -e $PARAMETER ] || skip "this kernel cannot promote"
+	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
 	[ -e /sys/module/cpuidle_synthetic ] ||
-		insmod "$MODULES/cpuidle_synthetic.ko" states=$STATES || fail "insmod failed"
+		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
 }
 
 after_each() {
@@ -209,10 +211,10 @@ survives_another_driver() {
 	pattern 3000 &
 	for _ in $(seq 3); do
 		rmmod cpuidle_synthetic
-		insmod "$MODULES/cpuidle_synthetic.ko" states=one:1:1 || fail "insmod failed"
+		load_module cpuidle_synthetic states=one:1:1 || fail "insmod failed"
 		sleep 0.02
 		rmmod cpuidle_synthetic
-		insmod "$MODULES/cpuidle_synthetic.ko" states=$STATES || fail "insmod failed"
+		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
 		sleep 0.02
 	done
 	wait
@@ -280,7 +282,8 @@ learns_nothing() { # GOVERNOR LOAD: 10,000 promotions leave its choices as they 
 	echo 0 > $PARAMETER
 	after=$(shares "$2")
 	echo "$was" > "$CPUS"/cpuidle/current_governor
-	echo "$1 chooses lite, mid, deep, in %: $without before $promotions promotions, $after after"
+	echo "$1 chooses lite, mid, deep, in %:"
+	echo "$without before $promotions promotions, $after after"
 	[ "$promotions" -ge 10000 ] || fail "not promoted often enough"
 	# shellcheck disable=SC2086
 	set -- $without $after

@@ -4,7 +4,7 @@
 # test_cpuidle_latency in a running kernel: samples of every source, what they say, what
 # is refused, signals, CPU hotplug, suspend, unbinding and unloading meanwhile.
 #
-# Usage: test-cpuidle_latency.sh MODULE-FOLDER [TEST...]
+# Usage: test-cpuidle_latency.sh [MODULE-FOLDER [TEST...]]
 # Needs root and two CPUs; a virtio entropy device for its source, tracefs for the
 # ledger, and cpuidle_lightsleep and cpuidle_synthetic for states that are known.
 
@@ -13,8 +13,9 @@
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
 
-MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
-shift
+# shellcheck disable=SC2034 # for load_module
+MODULES=${1-}
+[ $# = 0 ] || shift
 
 MODULE=test_cpuidle_latency
 FILES=/sys/kernel/debug/latency_test
@@ -37,7 +38,7 @@ WHY=$WORK/why # what the shell says of a write that failed
 
 # Each load makes the kernel patch its code, which some emulators do not like.
 load() {
-	[ -e /sys/module/$MODULE ] || insmod "$MODULES/$MODULE.ko" || fail "insmod failed"
+	[ -e /sys/module/$MODULE ] || load_module $MODULE || fail "$MODULE does not load"
 	mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 }
 
@@ -47,9 +48,9 @@ unload() { # MODULE
 
 # An idle driver of ours for one test, if there is one; after_each takes it away.
 idle_driver() { # NAME PARAMETER...
-	[ -e "$MODULES/$1.ko" ] || skip "no $1.ko"
+	has_module "$1" || skip "no module $1"
 	[ "$(cat "$CPUS/cpuidle/current_driver")" = none ] || skip "there is an idle driver"
-	insmod "$MODULES/$1.ko" "$2" || fail "insmod $1 failed"
+	load_module "$1" "$2" || fail "$1 does not load"
 }
 
 after_each() {
@@ -138,7 +139,7 @@ check_samples() { # PATHS BUSY, < samples
 		*" $path "*) ;;
 		*) fail "path is not of $1: $line" ;;
 		esac
-		[ "$left" = 0 ] || [ "$left" -ge "$entered" ] || fail "left before it entered: $line"
+		[ "$left" = 0 ] || [ "$left" -ge "$entered" ] || fail "left too early: $line"
 		before=$launch
 		taken=$((taken + 1))
 		if was_idle; then idle=0; else idle=1; fi
@@ -267,7 +268,8 @@ gives_up_on_a_cpu_without_time() {
 	for source in ipi store; do
 		taskset -c 0 timeout 4 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
 		sleep 1
-		request "$source 0 1 1 20 $TIMES" || grep -q 'timed out' "$WHY" || fail "$(cat "$WHY")"
+		request "$source 0 1 1 20 $TIMES" || grep -q 'timed out' "$WHY" ||
+			fail "$(cat "$WHY")"
 		! begun || fail "threads left behind"
 		wait
 	done
@@ -448,12 +450,16 @@ if [ ! -e $CPU1 ]; then
 	echo "1..0 # SKIP needs two CPUs"
 	exit "$KSFT_SKIP"
 fi
+if ! has_module $MODULE; then
+	echo "1..0 # SKIP no module $MODULE"
+	exit "$KSFT_SKIP"
+fi
 
 if [ $# = 0 ]; then
 	set -- files_are_for_root_only wakes_by_timer wakes_by_ipi wakes_by_device \
 		wakes_a_busy_cpu_by_store wakes_by_store_who_polls agrees_with_the_scheduler \
-		ends_with_a_wake_that_does_not_come gives_up_on_a_cpu_without_time refuses_nonsense \
-		refuses_without_a_device keeps_the_last_batch refuses_two_at_once \
+		ends_with_a_wake_that_does_not_come gives_up_on_a_cpu_without_time \
+		refuses_nonsense refuses_without_a_device keeps_the_last_batch refuses_two_at_once \
 		ends_with_its_writer ends_with_the_cpu_that_is_woken ends_with_the_cpu_that_wakes \
 		leaves_other_cpus_alone ends_with_the_device survives_suspend survives_garbage \
 		cannot_be_unloaded_in_use unloads_without_a_trace
