@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Documentation/ABI names exactly the files that the kernel part makes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lightsleep.sources import KERNEL
+
+ABI = KERNEL / "Documentation/ABI/testing"
+PROMOTION = max(KERNEL.glob("patches/*/promotion/cpuidle-promote.patch"))
+
+CPU = "/sys/devices/system/cpu/cpuX"
+DEBUGFS = "/sys/kernel/debug"
+
+PARAMETER = re.compile(r"^module_param(?:_cb|_named)?\((\w+),", re.MULTILINE)
+DEBUGFS_FOLDER = re.compile(r'debugfs_create_dir\("(\w+)"')
+DEBUGFS_FILE = re.compile(r'debugfs_create_file\("(\w+)", \d+, (\w+)')
+STATISTIC = re.compile(r"^STATISTIC\((\w+),", re.MULTILINE)
+DEVICE_FILE = re.compile(r"^static DEVICE_ATTR_R[WO]\((\w+)\);", re.MULTILINE)
+STATE_FILE = re.compile(r"^\+(?:\t__ATTR|define_one_state_r[wo])\((\w+),", re.MULTILINE)
+
+
+def module_of() -> dict[str, str]:
+    """Return the module that each source file belongs to, by Kbuild."""
+    kbuild = (KERNEL / "Kbuild").read_text().replace("\\\n", " ")
+    lines = re.findall(r"^(\w+)-\S*(?: \S+\))? [:+]= (.*)$", kbuild, re.MULTILINE)
+    return {
+        f"{Path(name).stem}.c": module
+        for module, names in lines
+        if module != "obj"
+        for name in names.split()
+    }
+
+
+def parameters() -> set[str]:
+    modules = module_of() | {"promote.c": "cpuidle"}
+    return {
+        f"/sys/module/{modules[file.name]}/parameters/{name}"
+        for file in KERNEL.glob("drivers/*/*.c")
+        for name in PARAMETER.findall(file.read_text())
+    }
+
+
+def debugfs_files() -> set[str]:
+    found = set()
+    for file in KERNEL.glob("drivers/*/*.c"):
+        text = file.read_text()
+        folders = DEBUGFS_FOLDER.findall(text)
+        for name, parent in DEBUGFS_FILE.findall(text):
+            found.add("/".join([DEBUGFS, *([] if parent == "NULL" else folders), name]))
+    return found
+
+
+def device_files() -> set[str]:
+    """Return what belongs to devices: statistics of CPUs, states of promotion, virtio."""
+    statistics = STATISTIC.findall((KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text())
+    states = STATE_FILE.findall(PROMOTION.read_text())
+    virtio = DEVICE_FILE.findall((KERNEL / "drivers/virtio/virtio_poll_core.c").read_text())
+    assert statistics
+    assert states
+    assert virtio
+    return (
+        {f"{CPU}/lightsleep/{name}" for name in statistics}
+        | {f"{CPU}/cpuidle/stateN/promote/{name}" for name in states}
+        | {f"/sys/bus/virtio/devices/virtioN/{name}" for name in virtio}
+    )
+
+
+def documented() -> list[str]:
+    return [
+        path
+        for file in ABI.iterdir()
+        for path in re.findall(r"^What:\s+(\S+)$", file.read_text(), re.MULTILINE)
+        if not path.endswith("/")
+    ]
+
+
+def test_every_file_is_documented_once_and_no_other_is() -> None:
+    named = documented()
+    assert len(named) == len(set(named))
+    assert set(named) == parameters() | debugfs_files() | device_files()
+
+
+def test_every_entry_says_when_to_whom_and_what() -> None:
+    for file in ABI.iterdir():
+        for entry in file.read_text().split("\n\nWhat:"):
+            for tag in ("Date:", "Contact:", "Description:"):
+                assert entry.count(f"\n{tag}") == 1, (file.name, entry)
