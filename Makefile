@@ -34,7 +34,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo deb kernel series test check check-quick check-more lint results bench false-alarms bench-policy bench-replay man clean clean-cache
+.PHONY: help demo deb kernel series test check check-quick check-more lint results screens bench false-alarms bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -127,6 +127,11 @@ results: ## write the pages of results from their JSON files: RESULTS=docs/resul
 	$(call packages,python3 python3-venv)
 	$(call environment,lab)
 	$(PYTHON) scripts/results.py $(RESULTS)
+
+screens: ## draw what try, status and watch show, from real runs in a guest: RESULTS=docs/results
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab)
+	$(PYTHON) scripts/screens.py $(RESULTS)
 
 bench: ## run all experiments that pages cite: hours; goes on where it ended; PLAN=1 only lists them
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from lightsleep import __version__
 from lightsleep.cli import VERBS
 from lightsleep.lab.cli import lab
@@ -59,3 +61,28 @@ def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> No
 def test_the_next_release_is_the_same_everywhere() -> None:
     changelog = (SCRIPTS.parent / "debian/changelog").read_text()
     assert changelog.startswith(f"lightsleep ({__version__}) ")
+
+
+screens = runpy.run_path(str(SCRIPTS / "screens.py"))
+
+
+def test_a_picture_shows_what_is_left_on_the_terminal() -> None:
+    progress = (
+        "\x1b[?25lwarm-up ---- 0:00:10\r\x1b[2Klightsleep ---- 0:00:05\r\n\x1b[1A\x1b[2K\x1b[?25h"
+    )
+    output = f"{progress}\x1b[1mWall time\x1b[0m\r\n  1.25 s\r\n"
+    svg = screens["picture"]("try", "sudo lightsleep try -- true", output)
+    shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg)).replace("&#160;", " ")
+    assert "sudo lightsleep try -- true" in shown
+    assert "Wall time" in shown
+    assert "1.25 s" in shown
+    assert "warm-up" not in shown
+    assert "0:00:05" not in shown
+    assert not re.findall(r"url\((?!#)|href|@import|@font-face", svg)
+
+
+@pytest.mark.parametrize("name", screens["TYPED"])
+def test_every_picture_is_shown_on_a_page(name: str) -> None:
+    pages = (SCRIPTS.parent / "docs").glob("*.md")
+    assert any(f"](results/{name}.svg)" in page.read_text() for page in pages)
+    assert (SCRIPTS.parent / f"docs/results/{name}.svg").read_text().startswith("<svg")

@@ -533,6 +533,19 @@ def test_metrics_of_a_run() -> None:
     )
 
 
+def test_what_not_every_setting_counts_is_left_out() -> None:
+    """as-is has no driver that counts wakes; a share of a state that is not there is 0."""
+    with_driver = {"wall_s": 1.0, "wakes": 9.0, "in_HALT_pct": 7.0}
+    runs = {"as-is": [{"wall_s": 2.0}], "lightsleep": [with_driver]}
+    found = metrics.collected(runs, [])
+    assert {name: x.samples for name, x in found.items()} == {
+        "wall_s": {"as-is": [2.0], "lightsleep": [1.0]},
+        "in_HALT_pct": {"as-is": [0.0], "lightsleep": [7.0]},
+    }
+    runs["as-is"][0]["wakes"] = 5.0
+    assert metrics.collected(runs, [])["wakes"].samples == {"as-is": [5.0], "lightsleep": [9.0]}
+
+
 def test_without_a_driver_nobody_polls_and_nobody_counts_wakes() -> None:
     found = metrics.of_run(counted(states={}), counted(states={}, time_s=2.0), 1, 1)
     assert found["polled_pct"] == 0

@@ -171,7 +171,8 @@ def collected(
 ) -> dict[str, MetricResult]:
     """Return the metrics of all runs by setting, those that the command prints first.
 
-    A setting has samples of a metric if each of its runs has one.
+    A metric that a run of any setting lacks is left out: it could not be compared. Wakes are one
+    where only some settings have a cpuidle driver.
     """
     names = [x.name for x in printed]
     names += [name for name in KINDS if name not in names]
@@ -183,11 +184,10 @@ def collected(
         kind = own.get(name) or KINDS.get(name) or _residency(name)
         samples = {
             arm: [run.get(name, 0.0) if _is_share(name) else run[name] for run in done]
-            if _is_share(name) or all(name in run for run in done)
-            else []
             for arm, done in runs.items()
+            if _is_share(name) or all(name in run for run in done)
         }
-        if any(samples.values()):
+        if len(samples) == len(runs) and any(samples.values()):
             results[name] = MetricResult(
                 kind.unit, kind.better, kind.title, kind.description, samples
             )
