@@ -43,7 +43,6 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpuidle.h>
 #include <linux/device.h>
-#include <linux/interrupt.h>
 #include <linux/kernel_stat.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
@@ -74,7 +73,7 @@ static struct pm_qos_request latency_onlooker;
 /* How long may this CPU poll before it halts? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 {
-	switch (READ_ONCE(ls->forced)) {
+	switch (READ_ONCE(ls->cost.forced)) {
 	case WAIT_HALT:
 		return 0;
 	case WAIT_POLL:
@@ -107,7 +106,7 @@ static unsigned long idle_switches(void)
 
 static bool is_free(const struct lightsleep *ls)
 {
-	return READ_ONCE(ls->forced) == WAIT_FREE;
+	return READ_ONCE(ls->cost.forced) == WAIT_FREE;
 }
 
 /* Does this CPU choose its limits by itself? What it did not choose teaches nothing. */
@@ -120,7 +119,7 @@ static bool is_adaptive(const struct lightsleep *ls)
 static void learn(struct lightsleep *ls, u64 idle_ns)
 {
 	struct poll_limit_params p = {
-		.halt_cost_ns = READ_ONCE(ls->price_ns),
+		.halt_cost_ns = READ_ONCE(ls->cost.price_ns),
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
@@ -128,32 +127,10 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
 
-/* Softirqs run when an interrupt of a poll returns, the ones named here for milliseconds. */
-static unsigned int long_softirqs(void)
-{
-	const unsigned int *count = kstat_this_cpu->softirqs;
-
-	return count[NET_TX_SOFTIRQ] + count[NET_RX_SOFTIRQ] + count[BLOCK_SOFTIRQ] +
-	       count[TASKLET_SOFTIRQ];
-}
-
-/* Time of the last poll that its host spent on something else; it lasted @polled_ns. */
-static u64 gaps_in_poll_ns(const struct lightsleep *ls, u64 polled_ns)
-{
-	u64 looked_ns = ls->last_look_ns - ls->poll_start_ns;
-	u64 unseen_ns = polled_ns > looked_ns ? polled_ns - looked_ns : 0;
-
-	if (ls->softirqs_ran)
-		return 0;
-	if (unseen_ns <= HOST_CONTENTION_GAP_NS)
-		unseen_ns = 0;
-	return min(ls->gap_ns + unseen_ns, polled_ns);
-}
-
 static void look_at_host(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
 {
 	u64 clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
-	u64 gap_ns = polled_ns ? gaps_in_poll_ns(ls, polled_ns) : 0;
+	u64 gap_ns = polled_ns ? poll_gaps_stolen_ns(&ls->gaps, polled_ns) : 0;
 	u64 account_ns = clock_ns - ls->steal_clock_ns;
 
 	ls->steal_clock_ns = clock_ns;
@@ -171,7 +148,7 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
 	const struct cpuidle_state_usage *usage = ls->dev.states_usage;
 	u64 total_ns = usage[POLL_INDEX].time_ns + usage[HALT_INDEX].time_ns;
 	u64 residency_ns = total_ns - ls->seen_ns;
-	u64 cost_ns = lightsleep_halt_cost_ns(ls);
+	u64 cost_ns = idle_cost_ns(&ls->cost);
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 
 	ls->seen_ns = total_ns;
@@ -213,16 +190,16 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
 static void turn_cycle(struct lightsleep *ls, u64 now_ns)
 {
 	unsigned long switches = idle_switches();
-	bool polls = !ls->required && !READ_ONCE(ls->left_alone) && is_adaptive(ls) &&
+	bool polls = !ls->required && !READ_ONCE(ls->cost.left_alone) && is_adaptive(ls) &&
 		     lightsleep_limit_ns(ls, now_ns) > 0;
 
 	ls->deliberate = false;
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
 		return;
-	wake_cost_end(&ls->wake_cost, now_ns - ls->cycle_start_ns);
+	wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
-	ls->deliberate = wake_cost_begin(&ls->wake_cost, polls);
+	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, polls);
 }
 
 /*
@@ -234,17 +211,16 @@ static void turn_cycle(struct lightsleep *ls, u64 now_ns)
 static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for_ns)
 {
 	enum idle_outcome outcome = IDLE_EXPIRED;
-	u64 look_ns = start_ns, end_ns = start_ns + for_ns, gap_ns = 0;
-	unsigned int looks = 0, softirqs = long_softirqs();
+	u64 end_ns = start_ns + for_ns;
+	unsigned int looks = 0;
 
-	ls->polls++;
+	ls->cost.polls++;
+	poll_gaps_begin(&ls->gaps, start_ns);
 	poll_sources_start();
 	local_irq_enable();
 
 	while (!need_resched()) {
-		u64 seen_ns = look_ns;
-
-		poll_wait(min(end_ns - look_ns, HOST_CONTENTION_GAP_NS / 2));
+		poll_wait(min(end_ns - ls->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
 		if (poll_sources_peek()) {
 			outcome = IDLE_WOKEN;
 			break;
@@ -252,22 +228,17 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 		if (++looks < LOOKS_PER_CLOCK)
 			continue;
 		looks = 0;
-		look_ns = lightsleep_clock_ns();
-		if (look_ns - seen_ns > HOST_CONTENTION_GAP_NS)
-			gap_ns += look_ns - seen_ns;
-		if (look_ns >= end_ns)
+		poll_gaps_look(&ls->gaps, lightsleep_clock_ns());
+		if (ls->gaps.look_ns >= end_ns)
 			break;
 	}
 
 	local_irq_disable();
 	if (poll_sources_stop() || need_resched())
 		outcome = IDLE_WOKEN;
-	ls->poll_start_ns = start_ns;
-	ls->last_look_ns = look_ns;
-	ls->gap_ns = gap_ns;
-	ls->softirqs_ran = softirqs != long_softirqs();
+	poll_gaps_end(&ls->gaps);
 	if (outcome == IDLE_WOKEN)
-		ls->hits++;
+		ls->cost.hits++;
 	else
 		ls->switches = idle_switches();
 	return outcome;
@@ -295,13 +266,11 @@ static int leave_polled(struct lightsleep *ls, u64 now_ns, u64 for_ns)
 static int leave_halted(struct lightsleep *ls)
 {
 	ls->outcome = IDLE_WOKEN;
-	ls->poll_start_ns = 0;
-	ls->last_look_ns = 0;
-	ls->gap_ns = 0;
+	ls->gaps = (struct poll_gaps) { };
 	if (poll_sources_rest() || current_clr_polling_and_test())
 		return leave_awake(ls);
 
-	ls->halts++;
+	ls->cost.halts++;
 	if (ls->deliberate)
 		ls->deliberate_halts++;
 	idle_driver_halt();
@@ -342,7 +311,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 
 	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls, now_ns);
-	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->forced) == WAIT_POLL))
+	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->cost.forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls);
 }
@@ -378,11 +347,8 @@ static struct cpuidle_driver driver = {
 	.state_count = 2,
 };
 
-/**
- * lightsleep_set_exit_latency - tell governors what latency QoS has to be compared with
- * @latency_ns: what nine of ten wakeups from halt do not exceed
- */
-void lightsleep_set_exit_latency(u64 latency_ns)
+/* Tells governors what latency QoS has to be compared with: @latency_ns. */
+static void set_exit_latency(u64 latency_ns)
 {
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
 
@@ -393,12 +359,8 @@ void lightsleep_set_exit_latency(u64 latency_ns)
 	cpuidle_resume_and_unlock();
 }
 
-/**
- * lightsleep_halt_forbidden - does a latency limit forbid to halt on some CPU?
- *
- * Context: process context, holds the hotplug lock for a moment.
- */
-bool lightsleep_halt_forbidden(void)
+/* Does a latency limit forbid to halt on some CPU? Process context; takes the hotplug lock. */
+static bool halt_forbidden(void)
 {
 	bool forbidden = false;
 	unsigned int cpu;
@@ -411,6 +373,25 @@ bool lightsleep_halt_forbidden(void)
 	return forbidden;
 }
 
+static struct idle_cost *cost_of(unsigned int cpu)
+{
+	return &per_cpu_ptr(lightsleep, cpu)->cost;
+}
+
+static bool rests(void)
+{
+	return lightsleep_mode() == MODE_OFF;
+}
+
+static const struct idle_cost_ops cost_ops = {
+	.name = "lightsleep",
+	.of = cost_of,
+	.wait_weight = lightsleep_wait_weight,
+	.rests = rests,
+	.halt_forbidden = halt_forbidden,
+	.set_exit_latency = set_exit_latency,
+};
+
 /* CPU hotplug. Runs on the CPU itself; statistics start anew with the CPU. */
 
 static int lightsleep_cpu_online(unsigned int cpu)
@@ -420,8 +401,8 @@ static int lightsleep_cpu_online(unsigned int cpu)
 	int ret;
 
 	memset(ls, 0, sizeof(*ls));
-	lightsleep_init_cost(ls);
-	p.halt_cost_ns = ls->price_ns;
+	idle_cost_init(&ls->cost, cpu);
+	p.halt_cost_ns = ls->cost.price_ns;
 	poll_limit_init(&ls->policy, &p);
 	ls->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
 	ls->dev.cpu = cpu;
@@ -485,13 +466,13 @@ static int __init lightsleep_init(void)
 		return ret;
 	}
 	hotplug_state = ret;
-	lightsleep_start_costs();
+	idle_cost_start(&cost_ops);
 	return 0;
 }
 
 static void __exit lightsleep_exit(void)
 {
-	lightsleep_stop_costs();
+	idle_cost_stop();
 	lightsleep_tear_down();
 }
 

@@ -55,7 +55,7 @@ u64 lightsleep_fixed_ns(const struct lightsleep *ls)
 {
 	if (READ_ONCE(poll_limit_us))
 		return lightsleep_ceiling_ns();
-	return min(READ_ONCE(ls->price_ns), lightsleep_ceiling_ns());
+	return min(READ_ONCE(ls->cost.price_ns), lightsleep_ceiling_ns());
 }
 
 static int mode_set(const char *text, const struct kernel_param *kp)
@@ -108,7 +108,7 @@ MODULE_PARM_DESC(wait_weight, "how many us of idle CPU time 1 us of waiting is w
 
 static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 {
-	return sysfs_emit(text, "%llu\n", lightsleep_machine_cost_ns());
+	return sysfs_emit(text, "%llu\n", idle_cost_machine_ns());
 }
 
 /* insmod calls this whatever the file mode says, and does not look for NULL. */
@@ -134,7 +134,7 @@ static int calibrate_set(const char *text, const struct kernel_param *kp)
 		pr_err("calibrate: write 1 to measure the halt cost again\n");
 		return -EINVAL;
 	}
-	return lightsleep_calibrate(false);
+	return idle_cost_calibrate(false);
 }
 
 static const struct kernel_param_ops calibrate_ops = {
@@ -153,20 +153,23 @@ static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\
 }										\
 static DEVICE_ATTR_RO(_name)
 
-STATISTIC(polls, READ_ONCE(ls->polls));
-STATISTIC(hits, READ_ONCE(ls->hits));
-STATISTIC(halts, READ_ONCE(ls->halts));
+STATISTIC(polls, READ_ONCE(ls->cost.polls));
+STATISTIC(hits, READ_ONCE(ls->cost.hits));
+STATISTIC(halts, READ_ONCE(ls->cost.halts));
 STATISTIC(deliberate_halts, READ_ONCE(ls->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ls->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ls->wasted_ns));
 STATISTIC(limit_ns, lightsleep_limit_ns(ls, lightsleep_clock_ns()));
-STATISTIC(halt_cost_ns, lightsleep_halt_cost_ns(ls));
+STATISTIC(halt_cost_ns, idle_cost_ns(&ls->cost));
 /* The programs' own answer, 0 where they cannot tell. */
-STATISTIC(program_cost_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.cost_ns) : 0);
-STATISTIC(program_cost_lower_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.lower_ns) : 0);
-STATISTIC(program_cost_upper_ns, READ_ONCE(ls->estimated) ? READ_ONCE(ls->estimate.upper_ns) : 0);
-STATISTIC(program_cost_age_ms, READ_ONCE(ls->estimated) ?
-	  jiffies_to_msecs(jiffies - READ_ONCE(ls->estimate_jiffies)) : 0);
+STATISTIC(program_cost_ns, READ_ONCE(ls->cost.estimated) ?
+	  READ_ONCE(ls->cost.estimate.cost_ns) : 0);
+STATISTIC(program_cost_lower_ns, READ_ONCE(ls->cost.estimated) ?
+	  READ_ONCE(ls->cost.estimate.lower_ns) : 0);
+STATISTIC(program_cost_upper_ns, READ_ONCE(ls->cost.estimated) ?
+	  READ_ONCE(ls->cost.estimate.upper_ns) : 0);
+STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.estimated) ?
+	  jiffies_to_msecs(jiffies - READ_ONCE(ls->cost.estimate_jiffies)) : 0);
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
 
@@ -181,10 +184,11 @@ static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char
 	const struct cpuidle_state_usage *halt = &ls->dev.states_usage[HALT_INDEX];
 
 	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
-			  READ_ONCE(ls->polls), READ_ONCE(ls->hits), READ_ONCE(ls->halts),
+			  READ_ONCE(ls->cost.polls), READ_ONCE(ls->cost.hits),
+			  READ_ONCE(ls->cost.halts),
 			  READ_ONCE(ls->polled_ns), READ_ONCE(ls->wasted_ns),
 			  lightsleep_limit_ns(ls, lightsleep_clock_ns()),
-			  lightsleep_halt_cost_ns(ls),
+			  idle_cost_ns(&ls->cost),
 			  READ_ONCE(poll->usage), div_u64(READ_ONCE(poll->time_ns), NSEC_PER_USEC),
 			  READ_ONCE(halt->usage), div_u64(READ_ONCE(halt->time_ns), NSEC_PER_USEC));
 }

@@ -2,8 +2,8 @@
 /*
  * What a wakeup from halt costs: measured, kept fresh, and turned into a price.
  *
- * There are two sources. halt_cost.c measures the machine: when the module is
- * loaded, twice more in the first minute, when a loading machine has come to
+ * There are two sources. halt_cost.c measures the machine: when polling
+ * starts, twice more in the first minute, when a loading machine has come to
  * rest, and then every ten minutes, for 0.3 s each, because frequencies, hosts and
  * neighbours change. The median of the latest five results is used, so one bad
  * minute decides nothing. wake_cost.c measures the programs on each CPU that
@@ -15,7 +15,7 @@
  * there is no new evidence, so it then tries again, and waits twice as long each
  * time the answer is the same, up to ten minutes.
  *
- * A machine that is busy while the module is loaded cannot be measured. A cost of 0
+ * A machine that is busy when polling starts cannot be measured. A cost of 0
  * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
  * programs. So after a failed measurement ASSUMED_COST_NS is used until there is a
  * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
@@ -25,11 +25,12 @@
  * host_contention.c notice such a host.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
- * the cost times the parameter wait_weight, which says how many microseconds of idle
+ * the cost times the weight of waiting, which says how many microseconds of idle
  * CPU time a microsecond of waiting is worth. The price follows the cost only where that
  * changed by more than an eighth: each change makes the policy begin a new account.
  *
- * Context: all but lightsleep_halt_cost_ns() in process context, serialised by cost_mutex.
+ * Context: process context, serialised by cost_mutex, but for idle_cost_ns() and
+ * idle_cost_machine_ns().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -41,7 +42,7 @@
 #include <linux/string.h>
 #include <linux/workqueue.h>
 
-#include "lightsleep.h"
+#include "idle_cost.h"
 
 #define CALIBRATE_RETRY_MIN	(1UL * HZ)
 #define CALIBRATE_SOON		(20UL * HZ)
@@ -63,6 +64,7 @@
 
 /* Guards all below, and the measurement. */
 static DEFINE_MUTEX(cost_mutex);
+static const struct idle_cost_ops *ops;
 static bool running;
 static struct halt_cost costs[HALT_COST_SLEEPS];
 static u64 results_ns[RESULTS];
@@ -75,14 +77,14 @@ static struct dentry *debugfs;
 
 static void force_wait(unsigned int cpu, enum idle_wait how)
 {
-	WRITE_ONCE(per_cpu_ptr(lightsleep, cpu)->forced, how);
+	WRITE_ONCE(ops->of(cpu)->forced, how);
 }
 
 static u64 count_waits(unsigned int cpu, enum idle_wait how)
 {
-	const struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
+	const struct idle_cost *ic = ops->of(cpu);
 
-	return how == WAIT_HALT ? READ_ONCE(ls->halts) : READ_ONCE(ls->hits);
+	return how == WAIT_HALT ? READ_ONCE(ic->halts) : READ_ONCE(ic->hits);
 }
 
 static const struct halt_cost_ops halt_cost_ops = {
@@ -90,15 +92,19 @@ static const struct halt_cost_ops halt_cost_ops = {
 	.waits = count_waits,
 };
 
-/* What was measured, 0 if nothing was. */
-u64 lightsleep_machine_cost_ns(void)
+/**
+ * idle_cost_machine_ns - what a wakeup from halt costs on this machine
+ *
+ * Return: what was measured, in ns; 0 if nothing was.
+ */
+u64 idle_cost_machine_ns(void)
 {
 	return READ_ONCE(results) ? READ_ONCE(machine_cost_ns) : 0;
 }
 
 /**
- * lightsleep_halt_cost_ns - what a wakeup from halt costs on one CPU
- * @ls: the CPU
+ * idle_cost_ns - what a wakeup from halt costs on one CPU
+ * @ic: the CPU
  *
  * Context: any; single words are read, which an update may change one by one.
  *
@@ -106,88 +112,88 @@ u64 lightsleep_machine_cost_ns(void)
  * on this machine, or is assumed to cost; 0 before the first measurement, or if polling
  * does harm.
  */
-u64 lightsleep_halt_cost_ns(const struct lightsleep *ls)
+u64 idle_cost_ns(const struct idle_cost *ic)
 {
 	s64 cost_ns;
 
-	if (!READ_ONCE(ls->estimated))
+	if (!READ_ONCE(ic->estimated))
 		return READ_ONCE(machine_cost_ns);
-	cost_ns = READ_ONCE(ls->estimate.cost_ns);
+	cost_ns = READ_ONCE(ic->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
 }
 
-static void update_price(struct lightsleep *ls)
+static void update_price(struct idle_cost *ic)
 {
-	u64 new_ns = lightsleep_halt_cost_ns(ls) * lightsleep_wait_weight();
-	u64 old_ns = ls->price_ns;
+	u64 new_ns = idle_cost_ns(ic) * ops->wait_weight();
+	u64 old_ns = ic->price_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
 	if (!new_ns || apart_ns > old_ns / 8)
-		WRITE_ONCE(ls->price_ns, new_ns);
+		WRITE_ONCE(ic->price_ns, new_ns);
 }
 
-static void forget(struct lightsleep *ls, u32 count)
+static void forget(struct idle_cost *ic, u32 count)
 {
-	WRITE_ONCE(ls->wake_cost.fresh_from, count);
-	WRITE_ONCE(ls->estimated, false);
+	WRITE_ONCE(ic->wake_cost.fresh_from, count);
+	WRITE_ONCE(ic->estimated, false);
 }
 
 /* A ring that fills too slowly mixes evidence from different times. */
-static void forget_old_evidence(struct lightsleep *ls, u32 count)
+static void forget_old_evidence(struct idle_cost *ic, u32 count)
 {
-	if (time_before(jiffies, ls->minute_jiffies + 60 * HZ))
+	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
 		return;
-	if (count - ls->minute_count < EVIDENCE_PER_MINUTE)
-		forget(ls, count);
-	ls->minute_jiffies = jiffies;
-	ls->minute_count = count;
+	if (count - ic->minute_count < EVIDENCE_PER_MINUTE)
+		forget(ic, count);
+	ic->minute_jiffies = jiffies;
+	ic->minute_count = count;
 }
 
-static void decide(struct lightsleep *ls, const struct wake_cost_estimate *new, bool tells)
+static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
 {
-	ls->estimate = *new;
+	ic->estimate = *new;
 	if (new->upper_ns < 0) {
-		ls->harm_wait = clamp(2 * ls->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
+		ic->harm_wait = clamp(2 * ic->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
 		/* 0 means that no wait is on. */
-		ls->harm_until = (jiffies + ls->harm_wait) ?: 1;
+		ic->harm_until = (jiffies + ic->harm_wait) ?: 1;
 	} else {
-		ls->harm_wait = 0;
+		ic->harm_wait = 0;
 	}
-	WRITE_ONCE(ls->estimated, tells);
+	WRITE_ONCE(ic->estimated, tells);
 }
 
 /*
  * The programs' answer. The CPU goes on idling meanwhile: a ring that is copied may hold a
  * cycle more or less of the old ones.
  */
-static void update_estimate(struct lightsleep *ls)
+static void update_estimate(struct idle_cost *ic)
 {
 	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
-	u32 count = READ_ONCE(ls->wake_cost.count[WAKE_COST_HALTED]);
-	u64 polls = READ_ONCE(ls->polls) - ls->seen_polls;
-	u64 hits = READ_ONCE(ls->hits) - ls->seen_hits;
+	u32 count = READ_ONCE(ic->wake_cost.count[WAKE_COST_HALTED]);
+	u64 polls = READ_ONCE(ic->polls) - ic->seen_polls;
+	u64 hits = READ_ONCE(ic->hits) - ic->seen_hits;
 	struct wake_cost_estimate new;
 
-	ls->seen_polls += polls;
-	ls->seen_hits += hits;
+	ic->seen_polls += polls;
+	ic->seen_hits += hits;
 
-	if (ls->harm_until) {
-		if (time_before(jiffies, ls->harm_until))
+	if (ic->harm_until) {
+		if (time_before(jiffies, ic->harm_until))
 			return;
 		/* Evidence from before the wait must not decide the next one. */
-		ls->harm_until = 0;
-		forget(ls, count);
+		ic->harm_until = 0;
+		forget(ic, count);
 	}
-	forget_old_evidence(ls, count);
-	if (count == ls->estimate_count || !wake_cost_known(&ls->wake_cost))
+	forget_old_evidence(ic, count);
+	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
 		return;
 
-	memcpy(halted_ns, ls->wake_cost.cycle_ns[WAKE_COST_HALTED], sizeof(halted_ns));
-	memcpy(polled_ns, ls->wake_cost.cycle_ns[WAKE_COST_POLLED], sizeof(polled_ns));
+	memcpy(halted_ns, ic->wake_cost.cycle_ns[WAKE_COST_HALTED], sizeof(halted_ns));
+	memcpy(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED], sizeof(polled_ns));
 	wake_cost_compare(&new, halted_ns, polled_ns);
-	ls->estimate_count = count;
-	ls->estimate_jiffies = jiffies;
-	decide(ls, &new, wake_cost_tells(&new, polls, hits));
+	ic->estimate_count = count;
+	ic->estimate_jiffies = jiffies;
+	decide(ic, &new, wake_cost_tells(&new, polls, hits));
 }
 
 static void update_prices(void)
@@ -195,7 +201,7 @@ static void update_prices(void)
 	unsigned int cpu;
 
 	for_each_online_cpu(cpu)
-		update_price(per_cpu_ptr(lightsleep, cpu));
+		update_price(ops->of(cpu));
 }
 
 static void estimate_costs(struct work_struct *work);
@@ -208,15 +214,15 @@ static void estimate_costs(struct work_struct *work)
 	u64 polls = 0;
 	unsigned int cpu;
 
-	/* In the order of lightsleep_calibrate(). */
+	/* In the order of idle_cost_calibrate(). */
 	mutex_lock(&cost_mutex);
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
-		struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
+		struct idle_cost *ic = ops->of(cpu);
 
-		WRITE_ONCE(ls->left_alone, !halt_cost_may_use(cpu));
-		update_estimate(ls);
-		polls += READ_ONCE(ls->polls);
+		WRITE_ONCE(ic->left_alone, !halt_cost_may_use(cpu));
+		update_estimate(ic);
+		polls += READ_ONCE(ic->polls);
 	}
 	update_prices();
 	cpus_read_unlock();
@@ -295,19 +301,20 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
 	results_ns[results % RESULTS] = max(cost_ns, 0LL);
 	worst_results_ns[results % RESULTS] = worst_ns;
 	WRITE_ONCE(results, results + 1);
-	lightsleep_set_exit_latency(median(worst_results_ns));
+	if (ops->set_exit_latency)
+		ops->set_exit_latency(median(worst_results_ns));
 	set_machine_cost(median(results_ns));
 }
 
 /**
- * lightsleep_calibrate - measure the machine now
+ * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
  *
- * Return: 0; -ENODEV if the driver is not running; -EPERM if a latency limit forbids to halt;
- * -EAGAIN if other work on the machine or its host drowns the difference; -EBUSY if polls make
- * wakeups slower; otherwise what halt_cost_measure() returns.
+ * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EPERM if a latency
+ * limit forbids to halt; -EAGAIN if other work on the machine or its host drowns the difference;
+ * -EBUSY if polls make wakeups slower; otherwise what halt_cost_measure() returns.
  */
-int lightsleep_calibrate(bool quiet)
+int idle_cost_calibrate(bool quiet)
 {
 	struct halt_cost measured[HALT_COST_SLEEPS];
 	const struct halt_cost *found;
@@ -321,7 +328,7 @@ int lightsleep_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-	} else if (ret == -EAGAIN && lightsleep_halt_forbidden()) {
+	} else if (ret == -EAGAIN && ops->halt_forbidden && ops->halt_forbidden()) {
 		ret = -EPERM;
 	}
 	if (ret && running && !results)
@@ -352,7 +359,7 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 static void calibrate_and_schedule(void)
 {
 	static int reported;
-	int ret = lightsleep_calibrate(results >= CALIBRATE_SOON_TIMES);
+	int ret = idle_cost_calibrate(results >= CALIBRATE_SOON_TIMES);
 
 	if (ret == -ENODEV)
 		return;
@@ -369,10 +376,10 @@ static void calibrate_and_schedule(void)
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }
 
-/* A measurement polls. In MODE_OFF the one at load is the only one. */
+/* A measurement polls. Where no CPU is to, the first one is the only one. */
 static void calibrate_again(struct work_struct *work)
 {
-	if (lightsleep_mode() == MODE_OFF)
+	if (ops->rests && ops->rests())
 		schedule_delayed_work(&calibrate_work, round_jiffies_relative(calibrate_wait));
 	else
 		calibrate_and_schedule();
@@ -395,21 +402,33 @@ static int halt_cost_show(struct seq_file *file, void *unused)
 DEFINE_SHOW_ATTRIBUTE(halt_cost);
 
 /**
- * lightsleep_init_cost - a CPU comes online
- * @ls: the CPU, all zero
+ * idle_cost_init - begin anew on one CPU
+ * @ic: its state
+ * @cpu: the CPU
  *
- * Context: on that CPU, before it idles with the driver.
+ * Context: process context, before the CPU idles by what is learned here.
  */
-void lightsleep_init_cost(struct lightsleep *ls)
+void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 {
-	wake_cost_init(&ls->wake_cost, raw_smp_processor_id());
-	ls->price_ns = READ_ONCE(machine_cost_ns) * lightsleep_wait_weight();
+	u64 cost_ns = READ_ONCE(machine_cost_ns);
+
+	memset(ic, 0, sizeof(*ic));
+	wake_cost_init(&ic->wake_cost, cpu);
+	ic->left_alone = !halt_cost_may_use(cpu);
+	/* The cost is not known before idle_cost_start(). */
+	ic->price_ns = cost_ns ? cost_ns * ops->wait_weight() : 0;
 }
 
-/* Nothing is polled before the first measurement: the price of all CPUs is 0 till then. */
-void lightsleep_start_costs(void)
+/**
+ * idle_cost_start - measure now and from now on
+ * @user: who polls and halts, until idle_cost_stop()
+ *
+ * Nothing is polled before the first measurement: the price of all CPUs is 0 until then.
+ */
+void idle_cost_start(const struct idle_cost_ops *user)
 {
-	debugfs = debugfs_create_dir("lightsleep", NULL);
+	ops = user;
+	debugfs = debugfs_create_dir(ops->name, NULL);
 	debugfs_create_file("halt_cost", 0400, debugfs, NULL, &halt_cost_fops);
 
 	/* Parameters can be written before, and until the module is gone. */
@@ -420,7 +439,8 @@ void lightsleep_start_costs(void)
 	estimate_costs(NULL);
 }
 
-void lightsleep_stop_costs(void)
+/* Returns when nothing is measured any more. */
+void idle_cost_stop(void)
 {
 	mutex_lock(&cost_mutex);
 	running = false;

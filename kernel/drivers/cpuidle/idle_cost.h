@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a wakeup from halt costs, and what a missed one counts. See idle_cost.c.
+ */
+#ifndef _DRIVERS_CPUIDLE_IDLE_COST_H
+#define _DRIVERS_CPUIDLE_IDLE_COST_H
+
+#include <linux/types.h>
+
+#include "halt_cost.h"
+#include "wake_cost.h"
+
+/**
+ * struct idle_cost - what is known about the wakeups of one CPU
+ *
+ * Members are written by the worker alone, unless they say otherwise. Others only read
+ * single words, so there is nothing to lock.
+ *
+ * @wake_cost: the experiment on its cycles; written by its own CPU, in idle
+ * @polls: polls begun; by its own CPU
+ * @hits: polls that ended with a wakeup; by its own CPU
+ * @halts: times halted; by its own CPU
+ * @forced: wait like this; written by the measurement
+ * @left_alone: isolated or in nohz_full=: nothing is measured here
+ * @estimate: what a wakeup from halt costs the programs here
+ * @estimated: which is known
+ * @price_ns: what a missed wakeup counts
+ * @estimate_jiffies: when @estimate was made
+ * @estimate_count: after how many deliberate halts
+ * @seen_polls: @polls when the worker ran last
+ * @seen_hits: @hits by then
+ * @minute_jiffies: when a minute of evidence began
+ * @minute_count: deliberate halts by then
+ * @harm_until: polling did harm, wait until these jiffies
+ * @harm_wait: length of the last such wait in jiffies
+ */
+struct idle_cost {
+	struct wake_cost wake_cost;
+	u64 polls;
+	u64 hits;
+	u64 halts;
+	enum idle_wait forced;
+	bool left_alone;
+	struct wake_cost_estimate estimate;
+	bool estimated;
+	u64 price_ns;
+	unsigned long estimate_jiffies;
+	u32 estimate_count;
+	u64 seen_polls;
+	u64 seen_hits;
+	unsigned long minute_jiffies;
+	u32 minute_count;
+	unsigned long harm_until;
+	unsigned long harm_wait;
+};
+
+/**
+ * struct idle_cost_ops - who polls and halts
+ * @name: its folder in debugfs
+ * @of: the state of one CPU
+ * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
+ * @rests: no CPU is to poll, not even to be measured again; optional
+ * @halt_forbidden: does a latency limit forbid to halt on some CPU; optional
+ * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; optional
+ */
+struct idle_cost_ops {
+	const char *name;
+	struct idle_cost *(*of)(unsigned int cpu);
+	unsigned int (*wait_weight)(void);
+	bool (*rests)(void);
+	bool (*halt_forbidden)(void);
+	void (*set_exit_latency)(u64 latency_ns);
+};
+
+u64 idle_cost_ns(const struct idle_cost *ic);
+u64 idle_cost_machine_ns(void);
+void idle_cost_init(struct idle_cost *ic, unsigned int cpu);
+void idle_cost_start(const struct idle_cost_ops *ops);
+void idle_cost_stop(void);
+int idle_cost_calibrate(bool quiet);
+
+#endif /* _DRIVERS_CPUIDLE_IDLE_COST_H */

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Time within a poll that was not polled.
+ *
+ * A poll looks at the clock every few microseconds. Where two looks lie further apart
+ * than HOST_CONTENTION_GAP_NS, either the host ran something else, or softirqs did when
+ * an interrupt of the poll returned. The counts of the softirqs that may take
+ * milliseconds tell which.
+ *
+ * Context: idle task, preemption off; nothing to lock.
+ */
+#ifndef _DRIVERS_CPUIDLE_POLL_GAPS_H
+#define _DRIVERS_CPUIDLE_POLL_GAPS_H
+
+#include <linux/interrupt.h>
+#include <linux/kernel_stat.h>
+#include <linux/minmax.h>
+#include <linux/types.h>
+
+#include "host_contention.h"
+
+/**
+ * struct poll_gaps - the last poll of one CPU
+ * @start_ns: when it began
+ * @look_ns: when it looked at the clock last
+ * @gap_ns: time in gaps by then
+ * @softirqs: softirqs that may take long, as counted when it began
+ * @softirqs_ran: some of these ran meanwhile
+ */
+struct poll_gaps {
+	u64 start_ns;
+	u64 look_ns;
+	u64 gap_ns;
+	unsigned int softirqs;
+	bool softirqs_ran;
+};
+
+static inline unsigned int poll_gaps_softirqs(void)
+{
+	const unsigned int *count = kstat_this_cpu->softirqs;
+
+	return count[NET_TX_SOFTIRQ] + count[NET_RX_SOFTIRQ] + count[BLOCK_SOFTIRQ] +
+	       count[TASKLET_SOFTIRQ];
+}
+
+static inline void poll_gaps_begin(struct poll_gaps *gaps, u64 now_ns)
+{
+	gaps->start_ns = now_ns;
+	gaps->look_ns = now_ns;
+	gaps->gap_ns = 0;
+	gaps->softirqs = poll_gaps_softirqs();
+}
+
+static inline void poll_gaps_look(struct poll_gaps *gaps, u64 now_ns)
+{
+	if (now_ns - gaps->look_ns > HOST_CONTENTION_GAP_NS)
+		gaps->gap_ns += now_ns - gaps->look_ns;
+	gaps->look_ns = now_ns;
+}
+
+static inline void poll_gaps_end(struct poll_gaps *gaps)
+{
+	gaps->softirqs_ran = gaps->softirqs != poll_gaps_softirqs();
+}
+
+/* All gaps of a poll that lasted @polled_ns, the time after the last look included. */
+static inline u64 poll_gaps_ns(const struct poll_gaps *gaps, u64 polled_ns)
+{
+	u64 looked_ns = gaps->look_ns - gaps->start_ns;
+	u64 unseen_ns = polled_ns > looked_ns ? polled_ns - looked_ns : 0;
+
+	if (unseen_ns <= HOST_CONTENTION_GAP_NS)
+		unseen_ns = 0;
+	return min(gaps->gap_ns + unseen_ns, polled_ns);
+}
+
+/* Of a poll that lasted @polled_ns, the time that the host spent on something else. */
+static inline u64 poll_gaps_stolen_ns(const struct poll_gaps *gaps, u64 polled_ns)
+{
+	return gaps->softirqs_ran ? 0 : poll_gaps_ns(gaps, polled_ns);
+}
+
+#endif /* _DRIVERS_CPUIDLE_POLL_GAPS_H */
