@@ -22,6 +22,10 @@ BENCH_PACKAGES := gcc libc6-dev valgrind
 DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git help2man python3 \
 	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools
 
+# The grammar checker, which needs no network once it is installed.
+GRAMMAR := $(CACHE)/grammar-$(shell cat scripts/grammar/* | sha256sum | cut -c1-16)
+NPM_PACKAGE := $(shell command -v npm > /dev/null || echo npm)
+
 OUT := out
 ARCH := x86_64
 BASE := 6.12
@@ -94,13 +98,16 @@ deb: ## build the Debian packages in out/deb: the command; the driver and the te
 	@ls $(OUT)/deb/*.deb
 
 lint:
-	$(call packages,python3 python3-venv $(CHECK_PACKAGES))
+	$(call packages,python3 python3-venv $(CHECK_PACKAGES) $(NPM_PACKAGE))
 	$(call environment,lab$(comma)dev)
+	@test -d $(GRAMMAR) || { rm -rf $(GRAMMAR).new && cp -r scripts/grammar $(GRAMMAR).new && \
+		npm ci --silent --prefix $(GRAMMAR).new && mv $(GRAMMAR).new $(GRAMMAR); }
 	@echo "==> linters"
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy lightsleep benchmarks scripts
 	git ls-files -z ':!LICENSE' ':!docs/results' ':!tests/fixtures' | xargs -0 $(VENV)/bin/codespell
+	git ls-files -z '*.md' ':!docs/results' | xargs -0 node $(GRAMMAR)/grammar.mjs
 	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
 
 test: ## some tests: TEST='tests/test_stats.py -k median'
