@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a recording costs the workload that it records.
+
+A task works and sleeps in turn, and each sleep is an idle period. The clock counts instructions, 4
+ns each, of all CPUs together: what the kernel, trace-cmd and the keeper do for the recording shows
+in the time of the task, wherever it is done. A CPU with 2,000 million instructions per second goes
+through 200,000 of them 10,000 times per second, and through 20,000 of them 100,000 times. These are
+the periods that the two metrics have: 800 us and 80 us of the guest's time.
+
+Caches cost nothing here. A recording that evicts what a program needs costs more than this shows.
+"""
+
+from __future__ import annotations
+
+from lightsleep.compare.result import Claim
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+
+LOOP = """\
+import sys, time
+count, work, pause_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+for turns in (count // 10, count):
+    begin = time.perf_counter()
+    for _ in range(turns):
+        for _ in range(work):
+            pass
+        time.sleep(pause_s)
+print((time.perf_counter() - begin) / count * 1e6)
+"""
+FILE = "/run/record-cost.py"
+RECORD = ("python3", "-m", "lightsleep", "record")
+ARMS = {
+    "off": (),
+    "on": (*RECORD, "-o", "/run/record-cost.dat", "--"),
+    "histogram": (*RECORD, "--histogram", "-o", "/run/record-cost.json", "--"),
+    "off-again": (),
+}
+
+SLOW = Metric(
+    "period_10k_us",
+    "us",
+    "lower",
+    "Period of 200,000 instructions",
+    "Work and sleep of one turn, 800 us together without a recording: 10,000 idle periods per "
+    "second of a CPU with 2,000 million instructions per second",
+)
+FAST = Metric(
+    "period_100k_us",
+    "us",
+    "lower",
+    "Period of 20,000 instructions",
+    "The same with 80 us: 100,000 idle periods per second",
+)
+LOADS = {SLOW.name: ("1000", "250", "0.0003"), FAST.name: ("3000", "0", "0.00005")}
+
+
+def start(guest: Guest) -> None:
+    """Put the program where the guest finds it."""
+    guest.write_text(FILE, LOOP)
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Run both loads once, under the recording of the guest's arm."""
+    return {
+        name: float(
+            guest.run(
+                [*ARMS[guest.name], "chrt", "-f", "10", "python3", FILE, *words], timeout_s=300
+            ).stdout
+        )
+        for name, words in LOADS.items()
+    }
+
+
+EXPERIMENT = Experiment(
+    title="What lightsleep record costs",
+    hypothesis=(
+        "A recording costs at most 2 % at 10,000 idle periods per second and CPU, and at most 10 % "
+        "at 100,000. A histogram costs at most 0.5 % and 3 %."
+    ),
+    arms=(
+        Arm("off", "baseline", "nothing is recorded"),
+        Arm("on", "treatment", "lightsleep record, all events"),
+        Arm("histogram", "treatment", "lightsleep record --histogram"),
+        Arm("off-again", "control", "a second guest booted exactly as off"),
+    ),
+    metrics=(SLOW, FAST),
+    measure=measure,
+    start=start,
+    claims=(
+        Claim("on", "off", (SLOW.name,), at_most=1.02),
+        Claim("on", "off", (FAST.name,), at_most=1.10),
+        Claim("histogram", "off", (SLOW.name,), at_most=1.005),
+        Claim("histogram", "off", (FAST.name,), at_most=1.03),
+    ),
+    accel="tcg-icount",
+)
