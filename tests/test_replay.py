@@ -480,6 +480,14 @@ def test_a_real_recording(tmp_path: Path) -> None:
     assert "closed loops" in shown
 
 
+def test_a_table_that_counts_no_events(tmp_path: Path) -> None:
+    recording, table = open_recording(PIPE), tmp_path / "pipe.parquet"
+    for _ in write_parquet(recording, table):
+        recording.known.events = 0
+    done = run(table, "--policies", "haltpoll", "--json")
+    assert done.exit_code == 0, done.output
+
+
 def test_the_page_shows_time_polled_against_time_waited(tmp_path: Path) -> None:
     page = tmp_path / "replay.html"
     policies = "stock,haltpoll,fixed:100us,fixed:1ms"

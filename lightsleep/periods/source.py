@@ -65,10 +65,14 @@ READER_BYTES = 4 << 30
 
 @dataclass
 class Recording:
-    """A recording that is being read. ``known`` is complete when ``batches`` has ended."""
+    """A recording that is being read. ``known`` is complete when ``batches`` has ended.
+
+    ``is_table`` says that it is a table already: ``batches`` may lack columns.
+    """
 
     known: Known
     batches: Iterator[pa.RecordBatch]
+    is_table: bool = False
 
 
 def is_recording(path: Path) -> bool:
@@ -332,7 +336,7 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
         known = Known.from_json(json.loads(document))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
-    return Recording(known, _parquet_batches(path, file, columns))
+    return Recording(known, _parquet_batches(path, file, columns), is_table=True)
 
 
 def _parquet_batches(

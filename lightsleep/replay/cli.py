@@ -150,7 +150,7 @@ def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tu
         recording = open_recording(path, NEEDED)
         table = path
         batches = recording.batches
-        if not recording.known.events:  # not Parquet: text is slow to read
+        if not recording.is_table:  # text is slow to read
             table = Path(folder) / f"periods{PARQUET}"
             batches = write_parquet(recording, table)
         with contextlib.closing(watched(recording.known, batches)) as rows:
