@@ -38,6 +38,7 @@
 #include <linux/debugfs.h>
 #include <linux/jiffies.h>
 #include <linux/mutex.h>
+#include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/workqueue.h>
@@ -223,6 +224,8 @@ static void estimate_costs(struct work_struct *work)
 		WRITE_ONCE(ic->left_alone, !halt_cost_may_use(cpu));
 		update_estimate(ic);
 		polls += READ_ONCE(ic->polls);
+		/* Each comparison takes some ten microseconds, and CPUs may be many. */
+		cond_resched();
 	}
 	update_prices();
 	cpus_read_unlock();
