@@ -15,7 +15,8 @@ CPU = "/sys/devices/system/cpu/cpuX"
 DEBUGFS = "/sys/kernel/debug"
 
 PARAMETER = re.compile(r"^module_param(?:_cb|_named)?\((\w+),", re.MULTILINE)
-DEBUGFS_FOLDER = re.compile(r'debugfs_create_dir\("(\w+)"')
+DEBUGFS_FOLDER = re.compile(r'debugfs_create_dir\("?([\w>-]+)"?,')
+OPS = re.compile(r'struct idle_cost_ops \w+ = \{\n\t\.name = "(\w+)"')
 DEBUGFS_FILE = re.compile(r'debugfs_create_file\("(\w+)", \d+, (\w+)')
 STATISTIC = re.compile(r"^STATISTIC\((\w+),", re.MULTILINE)
 DEVICE_FILE = re.compile(r"^static DEVICE_ATTR_R[WO]\((\w+)\);", re.MULTILINE)
@@ -44,18 +45,25 @@ def parameters() -> set[str]:
 
 
 def debugfs_files() -> set[str]:
+    texts = [file.read_text() for file in KERNEL.glob("drivers/*/*.c")]
+    # The mechanism that measures costs names its folder after whoever uses it.
+    named = {"ops->name": [name for text in texts for name in OPS.findall(text)]}
+    assert named["ops->name"]
     found = set()
-    for file in KERNEL.glob("drivers/*/*.c"):
-        text = file.read_text()
-        folders = DEBUGFS_FOLDER.findall(text)
+    for text in texts:
+        folders = [x for name in DEBUGFS_FOLDER.findall(text) for x in named.get(name, [name])]
         for name, parent in DEBUGFS_FILE.findall(text):
-            found.add("/".join([DEBUGFS, *([] if parent == "NULL" else folders), name]))
+            if parent == "NULL":
+                found.add(f"{DEBUGFS}/{name}")
+            else:
+                found |= {f"{DEBUGFS}/{folder}/{name}" for folder in folders}
     return found
 
 
 def device_files() -> set[str]:
     """Return what belongs to devices: statistics of CPUs, states of promotion, virtio."""
-    statistics = STATISTIC.findall((KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text())
+    sysfs = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
+    statistics = STATISTIC.findall(sysfs) + DEVICE_FILE.findall(sysfs)
     states = STATE_FILE.findall(PROMOTION.read_text())
     virtio = DEVICE_FILE.findall((KERNEL / "drivers/virtio/virtio_poll_core.c").read_text())
     assert statistics
