@@ -287,7 +287,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
-	if (READ_ONCE(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
+	if (data_race(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
 	    ls->dev.forced_idle_latency_limit_ns)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
