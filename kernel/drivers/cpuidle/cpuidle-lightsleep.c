@@ -287,6 +287,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
+	/* Set long before CPUs idle for it; a constant without CONFIG_SUSPEND. */
 	if (data_race(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
 	    ls->dev.forced_idle_latency_limit_ns)
 		return false;
