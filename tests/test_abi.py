@@ -96,3 +96,10 @@ def test_every_entry_says_when_to_whom_and_what() -> None:
         for entry in file.read_text().split("\n\nWhat:"):
             for tag in ("Date:", "Contact:", "Description:"):
                 assert entry.count(f"\n{tag}") == 1, (file.name, entry)
+
+
+def test_the_admin_guide_names_each_file_of_the_driver() -> None:
+    guide = (KERNEL / "Documentation/admin-guide/pm/cpuidle-lightsleep.rst").read_text()
+    for path in documented():
+        if "/lightsleep/" in path or "/cpuidle_lightsleep/" in path:
+            assert re.search(rf"\b{Path(path).name}``", guide), path
