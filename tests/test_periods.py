@@ -7,11 +7,14 @@ import gzip
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +23,13 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods import systrace
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
 from lightsleep.periods.model import COLUMNS, Known
-from lightsleep.periods.source import is_recording, open_recording, write_parquet
+from lightsleep.periods.source import (
+    METADATA,
+    ROWS,
+    is_recording,
+    open_recording,
+    write_parquet,
+)
 from lightsleep.record import sidecar
 
 FIXTURES = Path(__file__).parent / "fixtures" / "record"
@@ -371,6 +380,38 @@ def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
     once = time_lost(Known("host", "x"), [batch])
     assert many.all.count == 50 * once.all.count
     assert many.all.histogram.keys() == once.all.histogram.keys()
+
+
+PEAK = """\
+import re, sys
+from pathlib import Path
+from lightsleep.periods.source import open_recording
+for _ in open_recording(Path(sys.argv[1])).batches:
+    pass
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    batch = next(iter(open_recording(PIPE).batches))
+    rows = pa.concat_batches([batch] * (ROWS // len(batch)))
+    peaks, sizes = [], []
+    for count in (4, 40):
+        path = tmp_path / f"{count}.parquet"
+        known = Known("host", "x", first_ns=0, last_ns=1)
+        with pq.ParquetWriter(path, COLUMNS, compression="none", use_dictionary=False) as writer:
+            for _ in range(count):  # of noise, which no encoding makes smaller
+                noise = pa.array(rng.integers(0, 1 << 60, len(rows)))
+                writer.write_batch(rows.set_column(2, COLUMNS.field(2), noise))
+            writer.add_key_value_metadata({METADATA: json.dumps(known.to_json()).encode()})
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
+        )
+        peaks.append(1024 * int(done.stdout))
+        sizes.append(path.stat().st_size)
+    assert sizes[1] - sizes[0] > 100e6
+    assert peaks[1] - peaks[0] < 50e6
 
 
 @pytest.mark.parametrize("name", ["ftrace.txt.gz", "perf-script.txt.gz"])

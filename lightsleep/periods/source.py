@@ -53,6 +53,9 @@ KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SIN
 
 CHUNK = 1 << 16
 
+BUFFER_BYTES = 1 << 20
+"""Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
+
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine."""
 
@@ -328,7 +331,7 @@ FORMAT: Format[dict[str, Any]] = Format(
 
 def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
         if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
