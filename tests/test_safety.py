@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 from scan_trees import plant, unfold
 
 from lightsleep.cli import main
+from lightsleep.scan.collect import collect
+from lightsleep.scan.record import record
+from lightsleep.scan.requests import with_request
 from lightsleep.settings import guardian
 from lightsleep.trial import run, switchback
 from lightsleep.watch import cli as watch_cli
@@ -132,16 +135,16 @@ LINES = st.sampled_from(
 
 @examples(12)
 @given(
-    record=st.sampled_from(["journal", "kept", "lock"]),
+    name=st.sampled_from(["journal", "kept", "lock"]),
     first=st.sampled_from([b"", json.dumps({"boot_id": guardian.boot_id()}).encode() + b"\n"]),
     lines=st.lists(LINES),
     rest=st.binary(max_size=20),
 )
 def test_no_record_trips_a_command(
-    root: Path, record: str, first: bytes, lines: list[str], rest: bytes
+    root: Path, name: str, first: bytes, lines: list[str], rest: bytes
 ) -> None:
     before = fake_modules.snapshot(root)
-    file = root / "run/lightsleep" / record
+    file = root / "run/lightsleep" / name
     file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     file.write_bytes(first + "".join(f"{line}\n" for line in lines).encode() + rest)
     for verb in (["status"], ["try", "-n", "1", "--", "true"], ["enable"], ["disable"]):
@@ -217,7 +220,11 @@ def test_a_recording_names_no_process(tmp_path: Path) -> None:
     (root / "proc/812/fd").mkdir()
     (root / "proc/812/fd/3").symlink_to(root / "dev/cpu_dma_latency")
     archive = tmp_path / "x.tar.gz"
-    told("scan", "--root", str(root), "--record", str(archive))
+    first, tree = collect(root)
+    found = with_request(first, lambda: collect(root)[0], root)
+    assert found.latency_request
+    assert found.latency_request.holders == ["secretive (812)"]
+    record(tree, archive)
     assert b"secretive" not in gzip.decompress(archive.read_bytes())
 
 

@@ -467,8 +467,11 @@ def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
     header = json.loads(lines[0]) | {"boot_id": "00000000-0000-0000-0000-000000000000"}
     (run_dir / "journal").write_text("".join([f"{json.dumps(header)}\n", *lines[1:]]))
     assert fake_modules.snapshot(root) == before  # as the kernel boots
-    assert attempt("-n", "1", "--", "true").exit_code == 0
-    assert fake_modules.snapshot(root) == before
+    # What the new boot loads is its own, though the journal says that try loaded it.
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    booted = fake_modules.snapshot(root)
+    assert attempt("-n", "1", "-s", "lightsleep:off", "--", "true").exit_code == 0
+    assert fake_modules.snapshot(root) == booted
     assert not (run_dir / "journal").exists()
 
 
@@ -477,11 +480,15 @@ def kill_at_random_moments(
 ) -> None:
     before = fake_modules.snapshot(root)
     rng = random.Random(number)
-    for _ in range(times):
+    for count in range(times):
         process = subprocess.Popen(
             [sys.executable, "-c", KILLED, str(root), *words], stderr=subprocess.DEVNULL
         )
-        time.sleep(rng.uniform(0.3, 3.0))
+        if count % 2:  # at any moment at all, or at any after the first change
+            wait_until_loaded(root)
+            time.sleep(rng.uniform(0, 0.5))
+        else:
+            time.sleep(rng.uniform(0.3, 3.0))
         process.send_signal(number)
         assert process.wait(60) != 0
         fake_modules.wait_for_the_guardian(root)
