@@ -64,6 +64,8 @@ def test_columns_are_those_of_the_module() -> None:
         HEADER + LINE.replace("123456705801", "soon"),
         HEADER + LINE.replace("ipi", "pigeon"),
         HEADER + LINE + LINE[:30],
+        HEADER + LINE.replace("123456799999", "123456789011"),
+        HEADER,
     ],
 )
 def test_answers_that_are_none(answer: str) -> None:
@@ -79,7 +81,7 @@ def test_any_text_is_samples_or_an_error(text: str) -> None:
 
 
 def test_more_samples_than_asked_for() -> None:
-    with pytest.raises(LightsleepError, match="asked for 200 samples, got 201"):
+    with pytest.raises(LightsleepError, match="asked the module for 200 samples, got 201"):
         backend(HEADER + LINE * 201).run(BATCH)
 
 

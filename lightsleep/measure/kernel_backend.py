@@ -67,8 +67,11 @@ class KernelBackend:
         except OSError as error:
             raise _explained(batch, error.errno or errno.EIO) from error
         observed = parse(answer)
-        if len(observed) > batch.samples:
-            raise LightsleepError(f"asked for {batch.samples} samples, got {len(observed)}")
+        if not 0 < len(observed) <= batch.samples:
+            raise LightsleepError(
+                f"asked the module for {batch.samples} samples, got {len(observed)}: does another "
+                "program use it, too? end that, and measure again"
+            )
         return [judge(batch, seen) for seen in observed]
 
     def notes(self, samples: Iterable[Sample]) -> list[str]:

@@ -59,6 +59,8 @@ def parse(text: str) -> list[Observation]:
         try:
             launch, wake, cpu, path, state, entered, left = line.split()
             times = int(launch), int(wake), int(cpu)
+            if 0 < times[1] < times[0]:
+                raise ValueError("woken before the launch")
             observed.append(Observation(*times, _PATHS[path], int(state), int(entered), int(left)))
         except (KeyError, ValueError) as error:
             raise LightsleepError(

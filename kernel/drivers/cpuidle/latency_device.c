@@ -5,9 +5,8 @@
  * Such a device does nothing but complete requests, at once and without side effects.
  * The driver binds to the first one that no other driver has: the module has no alias for
  * it, so udev does not load it instead of virtio-rng. The waking CPU asks for some bytes;
- * the interrupt of the completion is steered to the CPU that is woken. A latency includes
- * the device itself, as does that of a busy CPU. A request that was not answered in time
- * keeps the device from being used until it is.
+ * the interrupt of the completion is steered to the woken CPU. A latency includes the
+ * device itself, as that of a busy CPU does. A late request blocks the device.
  */
 #include <linux/cpumask.h>
 #include <linux/ktime.h>
@@ -31,12 +30,14 @@ static bool going;		/* the device goes away: the batch that uses it ends */
 static void device_answered(struct virtqueue *vq)
 {
 	u64 now_ns = ktime_get_ns();
+	bool waited = READ_ONCE(waiting);
 	unsigned int length;
 
 	if (!virtqueue_get_buf(vq, &length))
 		return;
-	WRITE_ONCE(unanswered, false);
-	if (READ_ONCE(waiting))
+	/* Pairs with device_begin(): another batch may wait from here on, and not for this. */
+	smp_store_release(&unanswered, false);
+	if (waited)
 		latency_arrived(now_ns, "irq");
 }
 
@@ -44,7 +45,8 @@ static void device_answered(struct virtqueue *vq)
 int device_begin(unsigned int dest)
 {
 	mutex_lock(&lock);
-	if (!queue || READ_ONCE(unanswered)) {
+	/* Pairs with device_answered(). */
+	if (!queue || smp_load_acquire(&unanswered)) {
 		mutex_unlock(&lock);
 		return -ENODEV;
 	}
@@ -58,7 +60,6 @@ int device_begin(unsigned int dest)
 int device_launch(u64 due_ns, u64 now_ns)
 {
 	struct scatterlist sg;
-	int ret;
 
 	if (READ_ONCE(going))
 		return -ENODEV;
@@ -66,12 +67,12 @@ int device_launch(u64 due_ns, u64 now_ns)
 	/* Before the device sees the request: one that looks without a kick may answer at once. */
 	WRITE_ONCE(unanswered, true);
 	latency_launch(ktime_get_ns());
-	ret = virtqueue_add_inbuf(queue, &sg, 1, &queue, GFP_ATOMIC);
-	if (ret)
+	if (virtqueue_add_inbuf(queue, &sg, 1, &queue, GFP_ATOMIC)) {
 		WRITE_ONCE(unanswered, false);
-	else
-		virtqueue_kick(queue);
-	return ret;
+		return -ENODEV; /* broken: somebody pulled it out */
+	}
+	virtqueue_kick(queue);
+	return 0;
 }
 
 /* The device may still answer, but no longer to the batch. */
