@@ -280,6 +280,72 @@ def test_a_driver_that_goes_and_a_cpu_that_goes_offline(root: Path, reader: Open
     assert found.cpus[0].idle_s is not None
 
 
+def lose_files(cpu: int) -> None:
+    """Make the open files of a CPU fail, as those in sysfs do once the CPU has been offline."""
+    folder = os.open("/", os.O_RDONLY)
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own
+            if f"/{CPU}/cpu{cpu}/" in str(file.readlink()):
+                os.dup2(folder, int(file.name), inheritable=False)
+    os.close(folder)
+
+
+@pytest.mark.parametrize("with_stat", [False, True])
+def test_a_cpu_that_was_offline_between_two_readings_comes_back(
+    with_stat: bool, root: Path, reader: Opener
+) -> None:
+    """The lists of CPUs and drivers are the same before and after."""
+    if with_stat:
+        plant(root, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    opened = reader()
+    for cpu in (1, 3):
+        assert list(opened.read().cpus) == [0, 1, 2, 3]
+        lose_files(cpu)
+        assert cpu not in opened.read().cpus
+    plant(root, f"{CPU}/cpu3/lightsleep/polls: 9\n{CPU}/cpu3/lightsleep/stat: 9{STAT[4:]}")
+    cpu3 = opened.read().cpus[3]
+    assert cpu3.own
+    assert cpu3.own.polls == 9
+
+
+def openings(opened: Reader, rounds: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the readings that open all files."""
+    found = []
+    real = Reader._open
+    with monkeypatch.context() as patch:
+        for number in range(rounds):
+            patch.setattr(Reader, "_open", lambda x, n=number: (found.append(n), real(x))[1])
+            opened.read()
+    return found
+
+
+def test_a_cpu_that_stays_unreadable_costs_ever_less(
+    root: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
+    opened = reader()
+    assert openings(opened, 3, monkeypatch) == []
+    plant(root, f"{CPU}/cpu2/lightsleep/polls: many\n{CPU}/cpu2/cpuidle/state0/usage: 7")
+    assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
+    lose_files(1)  # another one's loss does not wait for long
+    assert openings(opened, 2, monkeypatch) == [1]
+    assert list(opened.read().cpus) == [0, 1, 3]
+    plant(root, f"{CPU}/cpu2/lightsleep/polls: 5")
+    openings(opened, 8, monkeypatch)
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+    assert openings(opened, 20, monkeypatch) == []
+
+
+def test_files_that_fail_right_after_a_change_are_tried_again(root: Path, reader: Opener) -> None:
+    """A CPU is in the list before its files are ready."""
+    plant(root, f"{CPU}/online: 0-2")
+    opened = reader()
+    plant(root, f"{CPU}/online: 0-3\n{CPU}/cpu3/lightsleep/polls: not yet")
+    assert list(opened.read().cpus) == [0, 1, 2]
+    plant(root, f"{CPU}/cpu3/lightsleep/polls: 5")
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+
+
 def test_garbage_loses_the_cpu_and_no_more(root: Path, reader: Opener) -> None:
     plant(root, f"{CPU}/cpu2/lightsleep/polls: many\nproc/stat: cpu x\nproc/interrupts: ?")
     found = reader().read()

@@ -8,7 +8,8 @@ all counters of a CPU in one more file, which takes the place of eleven. Where t
 files is too low, files are opened each time.
 
 CPUs come and go, and so do drivers. When the list of CPUs online or the driver changes, all files
-are opened anew.
+are opened anew. A CPU that goes offline and comes back between two readings, as in a suspend,
+changes neither, but its open files fail. So a failure makes the next reading open all files, too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ SPARE_FILES = 64
 SHORT = 512
 """No file of counters is longer."""
 CHUNK = 1 << 18
+LONGEST_WAIT = 1024
+"""Readings between two attempts to get back a CPU that stays unreadable. An attempt opens the files
+of all CPUs, which costs far more than a reading."""
 IDLE, IOWAIT, STEAL = 4, 5, 8
 """Words of a line of /proc/stat."""
 
@@ -156,6 +160,8 @@ class Reader:
         self._opened: list[int] = []
         self._cpus: dict[int, _CpuFiles] = {}
         self._interrupts = _Interrupts()
+        self._wait = 1
+        self._until_retry = 0
         self._open()
         if not self._cpus:
             raise LightsleepError(
@@ -164,9 +170,11 @@ class Reader:
             )
 
     def read(self) -> Snapshot:
-        """Return all counters as they are now."""
-        if self._layout() != self._shown:
+        """Return all counters as they are now; a CPU whose files fail is left out."""
+        changed, retries = self._layout() != self._shown, self._until_retry == 1
+        if changed or retries:
             self._open()
+        self._until_retry = max(self._until_retry - 1, 0)
         gone = []
         for number, files in self._cpus.items():
             try:
@@ -175,6 +183,10 @@ class Reader:
                 gone.append(number)
         for number in gone:
             del self._cpus[number]
+        if gone:
+            # A retry that was in vain is followed by a longer wait, any other loss by none.
+            self._wait = min(2 * self._wait, LONGEST_WAIT) if retries else 1
+            self._until_retry = self._wait
         idle = self._idle()
         with contextlib.suppress(OSError):
             if self._rows is not None:
