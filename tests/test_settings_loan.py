@@ -330,6 +330,75 @@ def test_what_was_set_back_between_may_be_set_again(machine: Machine) -> None:
     assert machine.values() == ["0", "7", "0"]
 
 
+def test_what_was_set_back_is_forgotten(machine: Machine) -> None:
+    """A value that was written before restore() is somebody else's when it is found after it."""
+    with machine.borrow() as borrowed:
+        first_line = machine.journal.read_text()
+        for value in ("1", "2"):
+            borrowed.set(machine.knob(1), value)
+            assert borrowed.restore() == []
+            assert machine.journal.read_text() == first_line
+        machine.knob(1).write_text("1\n")
+        assert borrowed.restore() == []
+        with pytest.raises(loan.ChangedMeanwhile, match="set to 1 by somebody else"):
+            borrowed.set(machine.knob(1), "2")
+        borrowed.set(machine.knob(0), "1")
+        assert guardian.read(machine.journal, machine.root)[1] == {
+            ("knob", str(machine.knob(0))): guardian.Loan("0", {"1"})
+        }
+    assert machine.values() == ["0", "1", "0"]
+
+
+def test_what_could_not_be_set_back_is_not_forgotten(machine: Machine) -> None:
+    with machine.borrow() as borrowed:
+        borrowed.set(machine.knob(0), "1")
+        machine.knob(0).rename(machine.root / "offline")
+        assert "is gone" in borrowed.restore()[0]
+        (machine.root / "offline").rename(machine.knob(0))
+        assert machine.values() == ["1", "0", "0"]
+    assert machine.values() == ["0", "0", "0"]
+
+
+# Sets knobs, sets them back, and so again; ends by SIGKILL before the given line of loan.py.
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from lightsleep.settings import loan
+root, left = Path(sys.argv[1]), int(sys.argv[2])
+
+def trace(frame, event, _):
+    global left
+    if frame.f_code.co_name not in ("restore", "_change", "_append"):
+        return None
+    if event == "line" or event == "return":
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+
+with loan.borrow(root) as borrowed:
+    borrowed.set(root / "sys/cpu0/disable", "1")
+    borrowed.set(root / "sys/cpu1/disable", "1")
+    sys.settrace(trace)
+    borrowed.restore()
+    borrowed.set(root / "sys/cpu1/disable", "2")
+    sys.settrace(None)
+"""
+
+
+def test_killed_before_each_line_of_restore_and_the_next_change(machine: Machine) -> None:
+    for moment in range(200):
+        script = [sys.executable, "-c", KILLED_AT, str(machine.root), str(moment)]
+        status = subprocess.run(script, check=False).returncode
+        with machine.borrow() as borrowed:  # as soon as the guardian has ended
+            assert borrowed.notes == []
+            assert machine.values() == ["0", "0", "0"], moment
+        if status != -signal.SIGKILL:
+            break
+    assert status == 0
+    assert moment > 20
+
+
 def test_a_knob_that_shows_a_boolean_its_own_way(machine: Machine) -> None:
     machine.knob(0).write_text("N\n")
     with machine.borrow() as borrowed:

@@ -163,6 +163,26 @@ def test_a_change_by_somebody_else_ends_it_and_stays(
     assert governor.read_text() == "ladder\n"
 
 
+def test_a_change_to_a_value_of_an_earlier_setting_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor, seen = root / CPU / "cpuidle/current_governor", tmp_path / "seen"
+    found = governor.read_text().strip()
+    settings = sorted({"teo", "ladder", "menu"} - {found})
+    script = f"""
+        now=$(cat {governor}); echo $now >>{seen}
+        [ $now = {found} ] && [ $(sort -u {seen} | wc -l) = 3 ] && echo {settings[0]} >{governor}
+        true
+    """
+    words = ["-s", ",".join(f"governor:{name}" for name in settings), "--", "sh", "-c", script]
+    result = attempt(*words)
+    assert result.exit_code == 1
+    assert f"set to {settings[0]} by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == f"{settings[0]}\n"
+
+
 def test_the_command_gets_its_words_as_they_are(root: Path, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     script = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))"
@@ -455,13 +475,14 @@ def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
     """It empties /run and resets sysfs; a journal that outlived it, as in a container, is void."""
     before = fake_modules.snapshot(root)
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(root), *COMMAND],
+        [sys.executable, "-c", KILLED, str(root), "--", "sleep", "5"],
         stderr=subprocess.DEVNULL,
         process_group=0,
     ) as process:
         wait_until_loaded(root)
         run_dir = root / "run/lightsleep"
         lines = (run_dir / "journal").read_text().splitlines(keepends=True)
+        assert "cpuidle_lightsleep" in lines[-1]
         os.killpg(process.pid, signal.SIGKILL)
     fake_modules.wait_for_the_guardian(root)
     header = json.loads(lines[0]) | {"boot_id": "00000000-0000-0000-0000-000000000000"}

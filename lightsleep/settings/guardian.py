@@ -17,7 +17,8 @@ document a line. The first names the boot and the borrower, every other one a ch
 
 A knob is a file of sysfs. A module that is not loaded is null, one that is loaded stands as the
 command that loads it. A file that is not there is null. The borrower had not yet acted upon a line
-without its newline.
+without its newline. A borrower that has set everything back and goes on truncates the journal to
+its first line.
 
 The journal survives the guardian. Whoever finds it, sets back by the same rules:
 

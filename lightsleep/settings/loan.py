@@ -71,10 +71,11 @@ class Borrowed:
     def __init__(
         self, run_dir: Path, journal: IO[bytes], keeper: subprocess.Popen[bytes], root: Path
     ) -> None:
-        """Note changes in ``journal``, which ``keeper`` sets back."""
+        """Note changes in ``journal``, which has its first line, and which ``keeper`` sets back."""
         self.notes: list[str] = []
         self._run_dir = run_dir
         self._journal = journal
+        self._header_size = os.fstat(journal.fileno()).st_size
         self._keeper = keeper
         self._root = root
         self._last: dict[Setting, Value] = {}
@@ -110,6 +111,10 @@ class Borrowed:
     def restore(self) -> list[str]:
         """Set everything back now, and go on; return what is worth telling.
 
+        The journal forgets what is set back, so that a value which this process wrote earlier, and
+        somebody else writes later, is not taken for this process's own. Killed before that, the
+        guardian finds every setting as it was, and writes nothing.
+
         Raises LightsleepError where something refuses.
         """
         _, loans = guardian.read(self._run_dir / "journal", self._root)
@@ -118,6 +123,9 @@ class Borrowed:
             raise LightsleepError("; ".join(refused))
         for setting, loan in loans.items():
             self._last[setting] = loan.old
+        if loans and not notes:
+            self._journal.truncate(self._header_size)
+            os.fsync(self._journal.fileno())
         return notes
 
     def keep(self) -> None:
@@ -194,7 +202,9 @@ def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Itera
         try:
             lock = stack.enter_context(_locked(run_dir, verb))
             notes = _recover(journal, root)
-            file = stack.enter_context(_opened(journal, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            # O_APPEND: after the journal was truncated, the next line goes to its new end.
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
+            file = stack.enter_context(_opened(journal, flags))
             header = {"boot_id": guardian.boot_id(), "verb": verb, "pid": str(os.getpid())}
             _append(file, {**header, **_origin(), **about})
             guardian.sync_folder(run_dir)
@@ -296,9 +306,8 @@ def _append(journal: IO[bytes], entry: dict[str, Value]) -> None:
 
 
 def _opened(file: Path, flags: int) -> IO[bytes]:
-    """Open a file, unbuffered; who cannot read the settings of others need not read it."""
-    mode = "ab+" if flags & os.O_APPEND else "wb"
-    return open(os.open(file, flags | os.O_CLOEXEC, 0o600), mode, buffering=0)  # noqa: PTH123
+    """Open a file to append to, unbuffered; who cannot read others' settings need not read it."""
+    return open(os.open(file, flags | os.O_CLOEXEC, 0o600), "ab+", buffering=0)  # noqa: PTH123
 
 
 @contextlib.contextmanager
