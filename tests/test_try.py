@@ -603,12 +603,22 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
         (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
         (r"s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
         (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
+        (r"n=n (\S+)", "n -12,345,678.5", -12345678.5, "lower"),
     ],
 )
 def test_printed_metrics(text: str, output: str, value: float, better: str) -> None:
     printed = metrics.parse_printed(text)
     assert metrics.find(printed, output) == value
     assert printed.better == better
+
+
+@pytest.mark.parametrize(
+    "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", ",5"]
+)
+def test_a_decimal_comma_is_refused(number: str) -> None:
+    printed = metrics.parse_printed(r"n=n (\S+)")
+    with pytest.raises(LightsleepError, match="LC_ALL=C"):
+        metrics.find(printed, f"n {number}")
 
 
 @pytest.mark.parametrize("text", ["", "x", "x=", "=x", "wall_s=x", "in_C1_pct=x", "a b=x", "x=("])

@@ -26,6 +26,9 @@ from lightsleep.compare.result import Better, MetricResult
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.trial.reading import Energy, Reading
 
+THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
+"""A number whose commas are taken to separate thousands."""
+
 UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
 
 
@@ -105,6 +108,11 @@ def find(printed: Printed, output: str) -> float:
             f"the output ends with {output[-300:]!r}"
         )
     text = matches[-1][1 if printed.pattern.groups else 0]
+    if "," in (text or "") and not THOUSANDS.fullmatch(text):
+        raise LightsleepError(
+            f"metric {printed.name}: {text!r} is no number: a comma separates thousands; if it is "
+            "a decimal comma, run the command with LC_ALL=C in its environment"
+        )
     try:
         number = float((text or "").replace(",", ""))
     except ValueError:
