@@ -83,7 +83,7 @@ def _asked(scan: Scan) -> str:
         return ""
     who = ", ".join(request.holders) or "no process that can be seen here"
     cost = "" if request.polled is None else f"; CPUs poll {request.polled:.0%} of the time now"
-    return f", asked for by {who}{cost}"
+    return f", held open by {who}{cost}"
 
 
 def _cpus(scan: Scan) -> str:

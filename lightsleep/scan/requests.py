@@ -66,7 +66,13 @@ def holders(root: Path) -> Iterator[str]:
 
 
 def _is(device: os.stat_result, file: Path) -> bool:
+    """Return whether an open file of a process is the device.
+
+    Only a file of the device's name is looked at: stat() of a file on a dead NFS or FUSE hangs.
+    """
     try:
+        if file.readlink().name != Path(DEVICE).name:
+            return False
         found = file.stat()
     except OSError:
         return False

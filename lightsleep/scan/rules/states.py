@@ -39,7 +39,7 @@ def _limits(scan: Scan, cpus: list[Cpu]) -> list[str]:
     limits = []
     if scan.latency_limit_us is not None:
         who = ", ".join(scan.latency_request.holders) if scan.latency_request else ""
-        asked = f" (asked for by {who})" if who else ""
+        asked = f" (held open by {who})" if who else ""
         limits.append(f"/dev/cpu_dma_latency {scan.latency_limit_us} us{asked}")
     own = sorted({cpu.resume_latency_us for cpu in cpus if cpu.resume_latency_us is not None})
     if own:
