@@ -122,6 +122,29 @@ def test_the_winner_is_enabled(root: Path) -> None:
     assert (parameters / "poll_limit_us").read_text() == "50\n"
 
 
+def test_a_winner_that_could_not_be_enabled_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = plant(unfold("intel-laptop", tmp_path / "machine"), "dev/cpu_dma_latency: 0")
+    prepare(root, monkeypatch)
+    seen = tmp_path / "seen"
+    result = attempt("--enable", "-s", "governor:teo,qos:10us", "--", "touch", str(seen))
+    assert result.exit_code == 2
+    assert "qos:10us cannot be enabled" in " ".join(result.output.split())
+    assert not seen.exists()
+
+
+def test_the_file_that_was_tried_is_enabled(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / MODULE).unlink()
+    built = plant(tmp_path / "kernel", "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP")
+    monkeypatch.setattr("lightsleep.enable.cli.KERNEL", built)
+    result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
+    assert result.exit_code == 0, result.output
+    assert f"insmod {built / 'cpuidle_lightsleep.ko'}" in result.output.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -68,6 +68,15 @@ def is_ours(text: str | None) -> bool:
     return text is not None and text.startswith(HEADER)
 
 
+def check_lasts(text: str, changes: Sequence[Change]) -> None:
+    """Raise WrongUsage where the setting ``text`` ends with the process that makes its changes."""
+    if any(isinstance(change, Hold) for change in changes):
+        raise WrongUsage(
+            f"{text} cannot be enabled: the kernel drops a latency limit when the process that "
+            "asked for it ends; a service can hold one (tuned: force_latency)"
+        )
+
+
 def enable(
     text: str, root: Path, *, now: bool, persist: bool, module_file: Path | None = None
 ) -> Done:
@@ -77,11 +86,7 @@ def enable(
     """
     scan, _ = collect(root)
     changes = plan(text, scan, root, module_file)
-    if any(isinstance(change, Hold) for change in changes):
-        raise WrongUsage(
-            f"{text} cannot be enabled: the kernel drops a latency limit when the process that "
-            "asked for it ends; a service can hold one (tuned: force_latency)"
-        )
+    check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
     files = persistent_files(changes) if persist else {}

@@ -139,7 +139,11 @@ def try_settings(
     need_root("trying changes settings of the machine")
     if output:
         check_writable(output)
+    module_file = module_file or module_beside_sources(ROOT)
     arms = _arms(_names(settings), module_file)
+    if keep:
+        for arm in arms:
+            change.check_lasts(arm.name, arm.changes)
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
     what = Subject(
@@ -201,11 +205,10 @@ def _names(settings: tuple[str, ...]) -> list[str]:
 def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
     """Plan every setting. Raises LightsleepError that names all that cannot be set, and why."""
     scan, _ = collect(ROOT)
-    file = module_file or module_beside_sources(ROOT)
     arms, refused = [], []
     for name in names:
         try:
-            arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, file)))
+            arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, module_file)))
         except catalogue.CannotSet as error:
             refused.append(error.message)
     if refused:
