@@ -90,7 +90,7 @@ RULES = (
         "warning",
         _idle_poll_wins,
         "With idle=poll, the idle loop spins and never asks cpuidle. The kernel uses no driver, "
-        "governor or poll limit, and an idle CPU runs at full power.",
+        "governor, or poll limit, and an idle CPU runs at full power.",
         "Remove idle=poll, or remove the settings named above.",
     ),
     Rule(
