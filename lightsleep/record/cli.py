@@ -82,8 +82,8 @@ def record(
     the command. lightsleep report FILE then shows how much time tasks lost while they waited for
     CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs root.
 
-    Each idle period costs some 3,000 instructions, with --histogram some 12,000. At 10,000 idle
-    periods per second that is 1 or 2 % of a CPU, or about 6 %.
+    Each idle period that is recorded costs CPU time, with --histogram more than without. The
+    experiment record-cost of lightsleep lab compare measures how much.
 
     The exit status is that of COMMAND.
     """

@@ -7,11 +7,11 @@
  * limit that poll_limit.c has learned for this CPU, and halts when nothing came.
  * The decision between the two is made here, from what a wakeup costs on this
  * machine, so it is the same under every governor. A governor that chooses POLL
- * only guesses that the CPU is woken soon (menu before v6.12 where it predicts
+ * only guesses that the CPU is woken soon (menu of v6.1 where it predicts
  * less than the exit latency, haltpoll by a constant). What is left to governors
  * is the tick.
  *
- * A latency QoS request may forbid to halt at all. It is honoured while the host
+ * A latency QoS request may forbid halting at all. It is honoured while the host
  * grants it: the CPU polls again and again, and never halts. Where the host runs
  * something else in a quarter of that time (host_contention.c), the guest cannot
  * keep the promise by polling: it would only take the core from others, its own
@@ -360,7 +360,7 @@ static void set_exit_latency(u64 latency_ns)
 	cpuidle_resume_and_unlock();
 }
 
-/* Does a latency limit forbid to halt on some CPU? Process context; takes the hotplug lock. */
+/* Does a latency limit forbid halting on some CPU? Process context; takes the hotplug lock. */
 static bool halt_forbidden(void)
 {
 	bool forbidden = false;

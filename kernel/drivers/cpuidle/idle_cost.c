@@ -314,7 +314,7 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
  * @quiet: a result is nothing new
  *
  * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EPERM if a latency
- * limit forbids to halt; -EAGAIN if other work on the machine or its host drowns the difference;
+ * limit forbids halting; -EAGAIN if other work on the machine or its host drowns the difference;
  * -EBUSY if polls make wakeups slower; otherwise what halt_cost_measure() returns.
  */
 int idle_cost_calibrate(bool quiet)
@@ -349,7 +349,7 @@ static const char *reason(int error)
 	case -EBUSY:
 		return "polls make wakeups slower";
 	case -EPERM:
-		return "a latency limit forbids to halt";
+		return "a latency limit forbids halting";
 	default:
 		return "the machine is busy";
 	}

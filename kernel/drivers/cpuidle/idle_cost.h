@@ -60,7 +60,7 @@ struct idle_cost {
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @rests: no CPU is to poll, not even to be measured again; optional
- * @halt_forbidden: does a latency limit forbid to halt on some CPU; optional
+ * @halt_forbidden: does a latency limit forbid halting on some CPU; optional
  * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; optional
  */
 struct idle_cost_ops {

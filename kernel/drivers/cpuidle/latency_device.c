@@ -6,7 +6,7 @@
  * The driver binds to the first one that no other driver has: the module has no alias for
  * it, so udev does not load it instead of virtio-rng. The waking CPU asks for some bytes;
  * the interrupt of the completion is steered to the woken CPU. A latency includes the
- * device itself, as that of a busy CPU does. A late request blocks the device.
+ * device itself, as that of a busy CPU does. No batch begins while an answer is overdue.
  */
 #include <linux/cpumask.h>
 #include <linux/ktime.h>
