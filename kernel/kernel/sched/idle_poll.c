@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Poll for as long as it pays, before an idle CPU sets out to halt.
+ *
+ * A CPU that halts is slow to wake, and the way into and out of a halt costs
+ * time as well: the idle loop asks a governor, stops and restarts the tick, and
+ * reads clocks. An idle period that ends soon is therefore best spent in front
+ * of all that. The idle loop calls idle_poll() once on each pass, after
+ * tick_nohz_idle_enter() and before it looks for an idle state:
+ *
+ * 1. The CPU polls TIF_NEED_RESCHED for as long as poll_limit.c says. That file
+ *    learns from the recent idle periods of this CPU and from what a wakeup from
+ *    halt costs, which idle_cost.c measures on the machine and on its programs.
+ * 2. If a wakeup comes in time, the idle loop ends before it has begun, and the
+ *    CPU goes straight to the scheduler.
+ * 3. Otherwise the idle loop goes on as if nothing had been: it asks the
+ *    governor, stops or keeps the tick, and enters an idle state.
+ *
+ * An *idle period* lasts until a task runs. A function call from another CPU ends a
+ * pass through the idle loop, too, but the period goes on, with what is left of its
+ * limit. So such calls neither teach the policy nor keep a CPU from halting.
+ *
+ * So polling is independent of cpuidle drivers, governors and their states. A
+ * request for a resume latency, 0 included, is treated as without this file: a
+ * poll is never slower to wake than any state, and the governor honours the
+ * request afterwards.
+ *
+ * Context. __idle_poll() and __idle_poll_end() run in do_idle(), in the idle
+ * task or in a thread that injects idle time: interrupts on, preemption off, RCU
+ * watching. They may be instrumented. Everything else runs in process context.
+ *
+ * Interrupts. They are on during the poll. One of them may arm a timer, or raise
+ * a softirq, which runs when the interrupt returns. Nothing is missed: the tick
+ * is not stopped yet, and the idle loop evaluates the next timer afterwards, with
+ * interrupts off until the CPU halts.
+ *
+ * Wakeups. TIF_POLLING_NRFLAG is set during the poll where the architecture has
+ * it, so a waker stores TIF_NEED_RESCHED and sends no interrupt. The poll reads
+ * the very word that the waker changes, so there is nothing to order. After a
+ * hit, do_idle() clears the flag and runs the queue of function calls after a
+ * full barrier, as it does after any idle period. Where the architecture lacks
+ * the flag, the waker's interrupt ends the poll.
+ *
+ * RCU watches during the poll, and a poll is bounded. Each pass ends with
+ * schedule_idle(), whether or not it finds a task, or goes on to an idle state.
+ * Either is a quiescent state. Wakeups of callback threads that RCU deferred to
+ * the idle loop are done before the poll. Livepatch and sched_ext find the idle
+ * task where they do without a poll: both resched an idle CPU, which ends a poll.
+ * With PREEMPT_RT, an interrupt that raises a softirq wakes a thread, as ever.
+ *
+ * Time polled is idle time, because the poll is between tick_nohz_idle_enter() and
+ * tick_nohz_idle_exit(), as a polling state of cpuidle is. Where these take
+ * timestamps while the tick runs, interrupts and their softirqs are left out, time
+ * with a task of this CPU in I/O wait is iowait, and the sums never go backward.
+ * Elsewhere the tick, or virtual CPU accounting, sees the idle task run, which says
+ * the same. What a host steals from a poll is idle time, too, as with idle=poll.
+ *
+ * cpufreq sees that idle time. tick_nohz_get_idle_calls_cpu(), by which schedutil
+ * tells a CPU that is busy, does not count a poll that was hit. It counts attempts to
+ * stop the tick, so it does not count short idle periods without this file, either.
+ *
+ * No idle state is entered and power:cpu_idle is silent. To the scheduler the CPU
+ * is idle, with no exit latency. A tick during the poll is not one that
+ * woke the CPU from an idle state, so the governor does not hear of it.
+ *
+ * There is no poll where somebody wants the CPU to rest or to be left alone:
+ * during suspend to idle, when idle is injected (the idle loop then runs in a
+ * thread), when core scheduling forces idle on a sibling, on a CPU that goes
+ * offline, on CPUs that are isolated or in nohz_full=, and where a host needs
+ * the core (host_contention.c). Where the idle loop polls anyway (idle=poll,
+ * nohlt, cpu_idle_poll_ctrl()), nothing changes. Where the tick's broadcast has
+ * expired, the poll waits for the very interrupt that the idle loop would wait for.
+ *
+ * The switch is a plain flag, read once per pass. A static branch would save a
+ * load from a line that no CPU writes, and would patch the text of the idle loop
+ * while all idle CPUs are in it, which sends an interrupt to each.
+ *
+ * Nothing on the way from a poll to the task that was woken takes a decision.
+ * A period is accounted for when the next one begins, when nobody waits for the CPU.
+ *
+ * Locking. Everything in struct idle_poll is written by its own CPU's idle task,
+ * except where it or struct idle_cost says otherwise. Others only read single
+ * words, so there is nothing to lock. The switch is serialised by switch_mutex.
+ */
+#define pr_fmt(fmt) "idle_poll: " fmt
+
+#include <linux/cleanup.h>
+#include <linux/context_tracking_state.h>
+#include <linux/cpu.h>
+#include <linux/cpuhotplug.h>
+#include <linux/device.h>
+#include <linux/idle_poll.h>
+#include <linux/init.h>
+#include <linux/irqflags.h>
+#include <linux/kernel_stat.h>
+#include <linux/kstrtox.h>
+#include <linux/lockdep.h>
+#include <linux/mmu_context.h>
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/processor.h>
+#include <linux/rcupdate.h>
+#include <linux/suspend.h>
+#include <linux/sysfs.h>
+#include <linux/timekeeping.h>
+#include <linux/workqueue.h>
+
+#include "../../drivers/cpuidle/host_contention.h"
+#include "../../drivers/cpuidle/idle_cost.h"
+#include "../../drivers/cpuidle/poll_gaps.h"
+#include "../../drivers/cpuidle/poll_limit.h"
+#include "sched.h"
+
+/* No poll is longer than this, whatever a wakeup costs. */
+#define POLL_MAX_NS		(10 * NSEC_PER_MSEC)
+
+/* How many ns of idle CPU time 1 ns of waiting is worth. */
+#define WAIT_WEIGHT		4
+
+/* Looks at the flag between two looks at the clock: keeps the clock cheap. */
+#define LOOKS_PER_CLOCK		16
+
+/**
+ * enum outcome - how far the last pass through the idle loop has come
+ * @IDLE_ACCOUNTED: there was none, or it is accounted for
+ * @IDLE_CAUGHT: its wakeup came during the poll
+ * @IDLE_OPEN: the poll is over, and the idle loop went on
+ * @IDLE_ENDED: the idle loop was left
+ */
+enum outcome {
+	IDLE_ACCOUNTED,
+	IDLE_CAUGHT,
+	IDLE_OPEN,
+	IDLE_ENDED,
+};
+
+/**
+ * struct idle_poll - one CPU
+ * @policy: what this CPU learned about its idle periods
+ * @cost: what its wakeups cost, and how many there were
+ * @contention: what it has seen of its host
+ * @gaps: the last poll
+ * @last_ns: how long that was, 0 if the last pass did not poll
+ * @outcome: how far the last pass has come
+ * @learns: the idle period is spent as @policy chose
+ * @deliberate: it is spent without a poll, for the experiment of @cost
+ * @watching: rcu_watching() when the last pass went on
+ * @halted: the CPU entered an idle state
+ * @epoch: what is known here is from this turn of the switch; 0 when the CPU comes online
+ * @switches: context switches of the idle task when the period began
+ * @start_ns: when it began
+ * @spent_ns: how long it was polled so far
+ * @end_ns: when its last pass ended
+ * @cycle_start_ns: when the open cycle of @cost began
+ * @steal_clock_ns: what the hypervisor's account of stolen time said last
+ * @deliberate_halts: idle periods that were @deliberate
+ * @polled_ns: time polled
+ * @wasted_ns: of that, time in polls without a wakeup
+ */
+struct idle_poll {
+	struct poll_limit policy;
+	struct idle_cost cost;
+	struct host_contention contention;
+	struct poll_gaps gaps;
+	u64 last_ns;
+	enum outcome outcome;
+	bool learns;
+	bool deliberate;
+	int watching;
+	bool halted;
+	unsigned int epoch;
+	unsigned long switches;
+	u64 start_ns;
+	u64 spent_ns;
+	u64 end_ns;
+	u64 cycle_start_ns;
+	u64 steal_clock_ns;
+	u64 deliberate_halts;
+	u64 polled_ns;
+	u64 wasted_ns;
+};
+
+static DEFINE_PER_CPU(struct idle_poll, idle_polls);
+
+/* The switch, see below. */
+bool idle_poll_enabled __read_mostly;
+static unsigned int switch_epoch __read_mostly;
+
+/* One that never stands still, whatever the tick does. */
+static u64 clock_ns(void)
+{
+	return ktime_get_mono_fast_ns();
+}
+
+static void add(u64 *statistic, u64 value)
+{
+	WRITE_ONCE(*statistic, *statistic + value);
+}
+
+/* Idle task only. It is switched out where a task runs. */
+static unsigned long idle_switches(void)
+{
+	return current->nvcsw + current->nivcsw;
+}
+
+/*
+ * Has the CPU entered an idle state since @watching? RCU looks away in each, and tiny RCU,
+ * which does not count that, cannot tell. Idle task, within a pass through the idle loop.
+ */
+#ifdef CONFIG_CONTEXT_TRACKING_IDLE
+static int rcu_watching(void)
+{
+	return ct_rcu_watching();
+}
+
+static bool entered_state(int watching)
+{
+	return ct_rcu_watching() != watching;
+}
+#else
+static int rcu_watching(void)
+{
+	return 0;
+}
+
+static bool entered_state(int watching)
+{
+	return true;
+}
+#endif
+
+static bool is_free(const struct idle_poll *ip)
+{
+	return READ_ONCE(ip->cost.forced) == WAIT_FREE;
+}
+
+/* How long may this CPU poll in an idle period that begins now? Any context. */
+static u64 poll_limit_ns(const struct idle_poll *ip, u64 now_ns)
+{
+	switch (READ_ONCE(ip->cost.forced)) {
+	case WAIT_HALT:
+		return 0;
+	case WAIT_POLL:
+		return POLL_MAX_NS;
+	case WAIT_FREE:
+		break;
+	}
+	if (READ_ONCE(ip->cost.left_alone) || host_contended(&ip->contention, now_ns))
+		return 0;
+	return min(READ_ONCE(ip->policy.limit_ns), POLL_MAX_NS);
+}
+
+/* After a time without this file: what was open then is no evidence. Idle task. */
+static void begin_anew(struct idle_poll *ip)
+{
+	ip->epoch = READ_ONCE(switch_epoch);
+	ip->outcome = IDLE_ACCOUNTED;
+	ip->last_ns = 0;
+	ip->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+	wake_cost_begin(&ip->cost.wake_cost, false);
+}
+
+static void account_steal(struct idle_poll *ip, u64 now_ns)
+{
+	u64 steal_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+	u64 account_ns = steal_ns - ip->steal_clock_ns;
+	u64 gap_ns = ip->last_ns ? poll_gaps_stolen_ns(&ip->gaps, ip->last_ns) : 0;
+
+	ip->steal_clock_ns = steal_ns;
+	if (ip->last_ns || account_ns)
+		host_contention_add(&ip->contention, now_ns, ip->last_ns - gap_ns, gap_ns,
+				    account_ns);
+	ip->last_ns = 0;
+}
+
+static void learn(struct idle_poll *ip)
+{
+	struct poll_limit_params p = {
+		.halt_cost_ns = READ_ONCE(ip->cost.price_ns),
+		.ceiling_ns = POLL_MAX_NS,
+	};
+	u64 idle_ns = ip->end_ns - ip->start_ns;
+
+	/* What was not polled includes the wakeup itself; what ended it does not. */
+	if (ip->outcome == IDLE_ENDED)
+		idle_ns -= min(idle_ns - ip->spent_ns, idle_cost_ns(&ip->cost));
+	poll_limit_update(&ip->policy, &p, idle_ns);
+}
+
+/*
+ * Accounts for the last pass; true if its idle period goes on, as no task ran since.
+ * Idle task.
+ */
+static bool account_residency(struct idle_poll *ip, u64 now_ns)
+{
+	account_steal(ip, now_ns);
+	if (ip->outcome == IDLE_ACCOUNTED)
+		return false;
+	if (ip->switches == idle_switches())
+		return true;
+
+	add(ip->outcome == IDLE_CAUGHT ? &ip->cost.hits : &ip->cost.halts, 1);
+	if (ip->learns)
+		learn(ip);
+	ip->outcome = IDLE_ACCOUNTED;
+	return false;
+}
+
+/* An idle period begins, and with it a cycle of the experiment on the programs. */
+static void begin_period(struct idle_poll *ip, u64 now_ns)
+{
+	bool polls = is_free(ip) && poll_limit_ns(ip, now_ns);
+
+	if (!ip->halted)
+		wake_cost_forestalled(&ip->cost.wake_cost);
+	wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
+	ip->cycle_start_ns = now_ns;
+	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, polls);
+	if (ip->deliberate)
+		add(&ip->deliberate_halts, 1);
+	ip->learns = is_free(ip) && !ip->deliberate;
+	ip->halted = false;
+	ip->switches = idle_switches();
+	ip->start_ns = now_ns;
+	ip->spent_ns = 0;
+}
+
+/* Does nobody want this CPU to rest? Idle task. */
+static bool may_poll(int cpu)
+{
+#ifdef CONFIG_SCHED_CORE
+	struct rq *rq = cpu_rq(cpu);
+
+	/* A hint: @core is some runqueue, whatever hotplug does meanwhile. */
+	if (sched_core_enabled(rq) && READ_ONCE(READ_ONCE(rq->core)->core_forceidle_count))
+		return false;
+#endif
+	return !cpu_is_offline(cpu) && !idle_should_enter_s2idle();
+}
+
+/* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
+static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
+{
+	u64 polled_ns, end_ns = start_ns + for_ns;
+	unsigned int looks = 0;
+	bool hit;
+
+	rcu_nocb_flush_deferred_wakeup();
+	poll_gaps_begin(&ip->gaps, start_ns);
+	/* A tracer of latencies is to take this for idle. */
+	stop_critical_timings();
+	while (!(hit = need_resched())) {
+		cpu_relax();
+		if (++looks < LOOKS_PER_CLOCK)
+			continue;
+		looks = 0;
+		poll_gaps_look(&ip->gaps, clock_ns());
+		if (ip->gaps.look_ns >= end_ns)
+			break;
+	}
+	start_critical_timings();
+	ip->end_ns = hit ? clock_ns() : ip->gaps.look_ns;
+	ip->last_ns = ip->end_ns - start_ns;
+	ip->spent_ns += ip->last_ns;
+	poll_gaps_end(&ip->gaps);
+
+	/* Neither what the host took nor long softirqs were polled. */
+	polled_ns = ip->last_ns - poll_gaps_ns(&ip->gaps, ip->last_ns);
+	add(&ip->cost.polls, 1);
+	add(&ip->polled_ns, polled_ns);
+	if (!hit)
+		add(&ip->wasted_ns, polled_ns);
+	return hit;
+}
+
+void __idle_poll(int cpu, bool polls_anyway)
+{
+	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
+	u64 now_ns, limit_ns;
+
+	/* Idle is injected. */
+	if (current != cpu_rq(cpu)->idle)
+		return;
+
+	now_ns = clock_ns();
+	if (ip->epoch != READ_ONCE(switch_epoch))
+		begin_anew(ip);
+	if (polls_anyway || !may_poll(cpu)) {
+		account_residency(ip, now_ns);
+		begin_anew(ip);
+		return;
+	}
+	if (!account_residency(ip, now_ns))
+		begin_period(ip, now_ns);
+
+	limit_ns = ip->deliberate ? 0 : poll_limit_ns(ip, now_ns);
+	if (limit_ns > ip->spent_ns && poll(ip, now_ns, limit_ns - ip->spent_ns))
+		ip->outcome = IDLE_CAUGHT;
+	else
+		ip->outcome = IDLE_OPEN;
+	ip->watching = rcu_watching();
+}
+
+void __idle_poll_end(void)
+{
+	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
+
+	if (ip->outcome == IDLE_OPEN) {
+		ip->end_ns = clock_ns();
+		ip->outcome = IDLE_ENDED;
+		ip->halted |= entered_state(ip->watching);
+	}
+}
+
+static struct idle_cost *cost_of(unsigned int cpu)
+{
+	return &per_cpu(idle_polls, cpu).cost;
+}
+
+static unsigned int wait_weight(void)
+{
+	return WAIT_WEIGHT;
+}
+
+static const struct idle_cost_ops cost_ops = {
+	.name = "idle_poll",
+	.of = cost_of,
+	.wait_weight = wait_weight,
+};
+
+/*
+ * The switch. Whoever turns it does not wait for the measurement, which takes a second and
+ * more: a worker follows.
+ */
+static DEFINE_MUTEX(switch_mutex);
+static bool wanted;
+static bool can_run;	/* threads can be made, and CPUs are known */
+
+/* Starts and stops the measurements. A work item never runs twice at a time. */
+static void follow_switch(struct work_struct *work)
+{
+	static bool measures;
+	bool on = READ_ONCE(idle_poll_enabled);
+
+	if (on == measures)
+		return;
+	measures = on;
+	if (on)
+		idle_cost_start(&cost_ops);
+	else
+		idle_cost_stop();
+}
+
+static DECLARE_WORK(follow_work, follow_switch);
+
+static void turn_switch(void)
+{
+	lockdep_assert_held(&switch_mutex);
+	if (!can_run || wanted == idle_poll_enabled)
+		return;
+	if (wanted)
+		WRITE_ONCE(switch_epoch, switch_epoch + 1);
+	WRITE_ONCE(idle_poll_enabled, wanted);
+	queue_work(system_long_wq, &follow_work);
+}
+
+static int enabled_set(const char *text, const struct kernel_param *kp)
+{
+	bool yes;
+	int ret = kstrtobool(text, &yes);
+
+	if (ret) {
+		pr_err("enabled: must be 0 or 1\n");
+		return ret;
+	}
+	guard(mutex)(&switch_mutex);
+	WRITE_ONCE(wanted, yes);
+	turn_switch();
+	return 0;
+}
+
+static int enabled_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%d\n", READ_ONCE(wanted));
+}
+
+static const struct kernel_param_ops enabled_ops = {
+	.set = enabled_set,
+	.get = enabled_get,
+};
+module_param_cb(enabled, &enabled_ops, NULL, 0644);
+MODULE_PARM_DESC(enabled, "whether idle CPUs poll before they halt (default 0)");
+
+/* The kernel command line calls this whatever the file mode says. */
+static int refuse_set(const char *text, const struct kernel_param *kp)
+{
+	pr_err("%s: cannot be set\n", kp->name);
+	return -EPERM;
+}
+
+static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%llu\n", idle_cost_machine_ns());
+}
+
+static const struct kernel_param_ops halt_cost_ns_ops = {
+	.set = refuse_set,
+	.get = halt_cost_ns_get,
+};
+module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
+MODULE_PARM_DESC(halt_cost_ns, "measured: what a wakeup from halt costs more than one from polling (ns; 0: not known)");
+
+static int polling_flag_get(char *text, const struct kernel_param *kp)
+{
+#ifdef TIF_POLLING_NRFLAG
+	return sysfs_emit(text, "Y\n");
+#else
+	return sysfs_emit(text, "N\n");
+#endif
+}
+
+static const struct kernel_param_ops polling_flag_ops = {
+	.set = refuse_set,
+	.get = polling_flag_get,
+};
+module_param_cb(polling_flag, &polling_flag_ops, NULL, 0444);
+MODULE_PARM_DESC(polling_flag, "whether the architecture has TIF_POLLING_NRFLAG, so that a CPU that polls is woken without an interrupt");
+
+/* Statistics: /sys/devices/system/cpu/cpuN/idle_poll/, one decimal number each. */
+
+#define STATISTIC(_name, _value)						\
+static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\
+			    char *text)						\
+{										\
+	const struct idle_poll *ip = per_cpu_ptr(&idle_polls, dev->id);		\
+										\
+	return sysfs_emit(text, "%llu\n", _value);				\
+}										\
+static DEVICE_ATTR_RO(_name)
+
+STATISTIC(polls, READ_ONCE(ip->cost.polls));
+STATISTIC(hits, READ_ONCE(ip->cost.hits));
+STATISTIC(halts, READ_ONCE(ip->cost.halts));
+STATISTIC(deliberate_halts, READ_ONCE(ip->deliberate_halts));
+STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
+STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
+STATISTIC(limit_ns, poll_limit_ns(ip, clock_ns()));
+STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
+STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
+
+static struct attribute *statistics_attrs[] = {
+	&dev_attr_polls.attr,
+	&dev_attr_hits.attr,
+	&dev_attr_halts.attr,
+	&dev_attr_deliberate_halts.attr,
+	&dev_attr_polled_ns.attr,
+	&dev_attr_wasted_ns.attr,
+	&dev_attr_limit_ns.attr,
+	&dev_attr_halt_cost_ns.attr,
+	&dev_attr_contention_pauses.attr,
+	NULL,
+};
+
+static const struct attribute_group statistics = {
+	.name = "idle_poll",
+	.attrs = statistics_attrs,
+};
+
+static int add_statistics(struct device *dev, struct subsys_interface *sif)
+{
+	return sysfs_create_group(&dev->kobj, &statistics);
+}
+
+static void remove_statistics(struct device *dev, struct subsys_interface *sif)
+{
+	sysfs_remove_group(&dev->kobj, &statistics);
+}
+
+static struct subsys_interface statistics_interface = {
+	.name = "idle_poll",
+	.subsys = &cpu_subsys,
+	.add_dev = add_statistics,
+	.remove_dev = remove_statistics,
+};
+
+/* Runs while the CPU is still offline, which it was for long, maybe. */
+static int prepare_cpu(unsigned int cpu)
+{
+	per_cpu(idle_polls, cpu).epoch = 0;
+	return 0;
+}
+
+static int __init idle_poll_init(void)
+{
+	struct poll_limit_params p = { .ceiling_ns = POLL_MAX_NS };
+	unsigned int cpu;
+	int ret;
+
+	for_each_possible_cpu(cpu) {
+		struct idle_poll *ip = &per_cpu(idle_polls, cpu);
+
+		idle_cost_init(&ip->cost, cpu);
+		poll_limit_init(&ip->policy, &p);
+	}
+
+	ret = subsys_interface_register(&statistics_interface);
+	if (ret)
+		pr_warn("no statistics in sysfs: error %d\n", ret);
+
+	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "sched/idle_poll:prepare",
+					prepare_cpu, NULL);
+	if (ret < 0) {
+		pr_err("no polling: error %d\n", ret);
+		return ret;
+	}
+
+	guard(mutex)(&switch_mutex);
+	can_run = true;
+	turn_switch();
+	return 0;
+}
+late_initcall(idle_poll_init);

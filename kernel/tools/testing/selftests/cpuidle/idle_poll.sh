@@ -1,0 +1,314 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# The poll of the idle loop (CONFIG_IDLE_POLL): the switch, the statistics, the
+# accounting of time, latency requests, function calls, CPU hotplug, and CPUs at rest.
+#
+# Usage: idle_poll.sh MODULE-FOLDER [TEST...]
+# Needs root, two CPUs, and perf for the load. cpuidle_synthetic gives the CPUs states
+# of known latency where they have no driver.
+
+# shellcheck source=ktap.sh disable=SC1091
+. "$(dirname "$0")/ktap.sh"
+# shellcheck source=idle.sh disable=SC1091
+. "$(dirname "$0")/idle.sh"
+
+MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
+shift
+
+PARAMETERS=/sys/module/idle_poll/parameters
+
+statistic() { # NAME, all CPUs
+	sum "$CPUS"/cpu*/idle_poll/"$1"
+}
+
+need_idle_poll() {
+	[ -e $PARAMETERS/enabled ] || skip "this kernel does not poll in its idle loop"
+}
+
+off() { # and no poll that began before goes on
+	need_idle_poll
+	echo 0 > $PARAMETERS/enabled
+	sleep 0.2
+}
+
+wait_for_cost() { # where the machine is too busy, one is assumed
+	for _ in $(seq 10); do
+		[ "$(cat $PARAMETERS/halt_cost_ns)" = 0 ] || return 0
+		sleep 1
+	done
+}
+
+on() {
+	need_idle_poll
+	echo 1 > $PARAMETERS/enabled
+	wait_for_cost
+}
+
+undo() {
+	[ ! -e $PARAMETERS/enabled ] || echo 0 > $PARAMETERS/enabled
+	[ ! -e "$CPUS"/cpu1/online ] || echo 1 > "$CPUS"/cpu1/online
+	[ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
+	[ ! -e /sys/module/test_smp_mask ] || rmmod test_smp_mask
+}
+
+end_load() { # of start_load
+	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
+	: > "$LOAD"
+}
+
+after_each() {
+	end_load
+	undo
+}
+
+# A CPU whose host needs the core does not poll for some seconds. Such a host can show
+# nothing here.
+check_hits() {
+	pauses=$(statistic contention_pauses)
+	for _ in $(seq 10); do
+		hits_before=$(statistic hits)
+		pipe_load 2000
+		[ $(($(statistic hits) - hits_before)) -le 500 ] || return 0
+		sleep 2
+	done
+	[ "$(statistic contention_pauses)" = "$pauses" ] || skip "the host needs its cores"
+	fail "$(($(statistic hits) - hits_before)) hits in 2000 rounds," \
+		"cost $(cat $PARAMETERS/halt_cost_ns) ns"
+}
+
+check_no_polls() {
+	polls_before=$(statistic polls)
+	pipe_load 1000
+	[ "$(statistic polls)" = "$polls_before" ] || fail "polls"
+}
+
+does_nothing_when_off() {
+	off
+	check_no_polls
+	for _ in $(seq 10); do # a measurement that goes on ends first
+		[ -e /sys/kernel/debug/idle_poll ] || return 0
+		sleep 1
+	done
+	fail "still measures"
+}
+
+# Whoever turns the switch does not wait for the measurement, and holds up nobody: its
+# threads come after the write.
+measures_in_the_background() {
+	for _ in $(seq 10); do
+		off
+		sleep 1
+		echo 1 > $PARAMETERS/enabled
+		for _ in $(seq 10); do
+			! grep -qs '^halt_cost' /proc/[0-9]*/comm || return 0
+			sleep 0.05
+		done
+	done
+	fail "the measurement is always over when the switch is turned"
+}
+
+polls_when_on() {
+	on
+	check_hits
+	[ "$(statistic hits)" -le "$(statistic polls)" ] || fail "more hits than polls"
+	[ "$(statistic wasted_ns)" -le "$(statistic polled_ns)" ] || fail "more wasted than polled"
+	[ "$(statistic halts)" -gt 0 ] || fail "never halted"
+}
+
+restores_when_switched_off() {
+	on
+	check_hits
+	off
+	check_no_polls
+	on
+	check_hits
+}
+
+# How often idle CPU 1 began to run a task while a command ran.
+idle_periods() { # COMMAND...
+	perf stat -C 1 -x, -o "$LOAD.count" -e sched:sched_switch --filter 'prev_pid == 0' "$@" \
+		> /dev/null || fail "perf cannot count"
+	sed -n 's/^\([0-9]*\),.*sched_switch.*/\1/p' "$LOAD.count"
+}
+
+# Each idle period that ends with a task ends with a hit or a halt, and with one only. Here
+# one task sleeps and wakes, so that a CPU rarely goes from one task to the next. (The
+# scheduler may do so without a pass through the idle loop, and that is no period.)
+counts_each_period_once() {
+	on
+	own="$CPUS/cpu1/idle_poll"
+	before=$(sum "$own/hits" "$own/halts")
+	periods=$(idle_periods taskset -c 1 python3 -c \
+		'import time; [time.sleep(0.001) for _ in range(1000)]')
+	counted=$(($(sum "$own/hits" "$own/halts") - before))
+	echo "$periods idle periods, $counted hits and halts"
+	[ "$periods" -ge 1000 ] || fail "too few to tell"
+	# A period is counted when the next one begins; and this script runs before and after perf.
+	[ $((counted + periods / 20)) -ge "$periods" ] || fail "some are not counted"
+	[ $counted -le $((periods + periods / 20 + 100)) ] || fail "some are counted twice"
+}
+
+counts_halts() {
+	on
+	before=$(statistic halts)
+	hits=$(statistic hits)
+	for _ in $(seq 20); do
+		sleep 0.05 # far beyond any limit
+	done
+	halts=$(($(statistic halts) - before))
+	[ $halts -ge 20 ] || fail "$halts halts for 20 sleeps"
+	[ $(($(statistic hits) - hits)) -lt $((halts * 20)) ] || fail "hits instead"
+}
+
+# A function call is no task: it ends no idle period, teaches nothing, and the CPU
+# gets no second limit for it.
+ignores_function_calls() {
+	on
+	check_hits # so that CPU 1 has learned to poll
+	insmod "$MODULES/test_smp_mask.ko" pause_us=20 2> /dev/null || skip "no test_smp_mask"
+	before=$(cat "$CPUS"/cpu1/idle_poll/polls)
+	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
+		fail "cannot call functions"
+	polls=$(($(cat "$CPUS"/cpu1/idle_poll/polls) - before))
+	[ $polls -lt 1000 ] || fail "$polls polls for 5000 calls"
+}
+
+asks_the_programs() {
+	on
+	check_hits
+	before=$(statistic deliberate_halts)
+	pipe_load 4000
+	[ "$(statistic deliberate_halts)" -gt "$before" ] || fail "no deliberate halts"
+	[ $(($(statistic deliberate_halts) - before)) -lt 1000 ] || fail "too many of them"
+}
+
+# By how much /proc/stat and the clock disagree under a load, idle time, and time polled,
+# in 1/1000 of all time.
+account() {
+	python3 - <<-END || fail "cannot account"
+		import glob, os, subprocess, time
+		def times():
+		    words = open("/proc/stat").readline().split()[1:9]
+		    return [int(x) / os.sysconf("SC_CLK_TCK") for x in words]
+		def polled():
+		    return sum(int(open(f).read()) for f in glob.glob("$CPUS/cpu*/idle_poll/polled_ns")) / 1e9
+		load = subprocess.Popen(
+		    ["sh", "-c", "while :; do perf bench sched pipe -l 2000; done"],
+		    stdout=subprocess.DEVNULL, start_new_session=True)
+		time.sleep(0.5)
+		a, p, t = times(), polled(), time.monotonic()
+		time.sleep(20)
+		b, q, u = times(), polled(), time.monotonic()
+		os.killpg(load.pid, 9)
+		total = (u - t) * os.cpu_count()
+		spent = [y - x for x, y in zip(a, b)]
+		idle = spent[3] + spent[4]
+		print(*(round(1000 * x / total) for x in (sum(spent) - total, idle, q - p)))
+	END
+}
+
+time_polled_is_idle_time() {
+	off
+	without=$(account)
+	on
+	with=$(account)
+	echo "1/1000 of all time too much, idle, polled: off $without, on $with"
+	# shellcheck disable=SC2086
+	set -- $without $with
+	[ $(($1 * $1)) -le 400 ] || skip "the host is too busy: the kernel loses time by itself"
+	[ "$6" -gt 0 ] || fail "nothing is polled"
+	[ "$5" -ge $(($6 - 10)) ] || fail "not all time polled is idle time"
+	[ $((($4 - $1) * ($4 - $1))) -le 100 ] || fail "polling changes the sum"
+}
+
+# Readers of /proc/stat take it for granted.
+idle_time_never_goes_backward() {
+	on
+	start_load
+	python3 - <<-END || fail "it does"
+		import sys, time
+		def idle():
+		    with open("/proc/stat") as file:
+		        return [int(x.split()[4]) for x in file if x[:3] == "cpu"]
+		before, end, readings = idle(), time.monotonic() + 5, 0
+		while time.monotonic() < end:
+		    now = idle()
+		    if any(y < x for x, y in zip(before, now)):
+		        sys.exit(f"{before} becomes {now}")
+		    before, readings = now, readings + 1
+		print(readings, "readings")
+	END
+}
+
+rests_when_left_alone() {
+	on
+	sleep 1
+	before=$(statistic polled_ns)
+	sleep 3
+	polled=$(($(statistic polled_ns) - before))
+	[ $polled -lt $((3 * 10000000 * $(nproc))) ] || fail "polled $polled ns in 3 s"
+}
+
+honours_a_latency_request() {
+	on
+	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
+	insmod "$MODULES/cpuidle_synthetic.ko" states=lite:1:1,deep:500:1000 2> /dev/null ||
+		skip "the CPUs have a driver of their own"
+	exec 3> /dev/cpu_dma_latency # holds as long as it is open
+	printf '\001\000\000\000' >&3
+	sleep 0.2
+	deep=$(usage 1)
+	check_hits
+	sleep 0.5
+	[ "$(usage 1)" = "$deep" ] || fail "enters a state beyond the request"
+	exec 3>&-
+	sleep 1
+	[ "$(usage 1)" -gt "$deep" ] || fail "no deep state after the request"
+}
+
+survives_hotplug() {
+	[ -e "$CPUS"/cpu1/online ] || skip "CPU 1 cannot go offline"
+	on
+	start_load
+	for _ in $(seq 10); do
+		echo 0 > "$CPUS"/cpu1/online
+		sleep 0.1
+		echo 1 > "$CPUS"/cpu1/online
+		sleep 0.1
+	done
+	[ -d "$CPUS"/cpu1/idle_poll ] || fail "no statistics"
+	end_load
+	check_hits
+}
+
+survives_switching_under_load() {
+	need_idle_poll
+	start_load
+	for _ in $(seq 5); do
+		echo 1 > $PARAMETERS/enabled
+		sleep 0.2
+		echo 0 > $PARAMETERS/enabled
+	done
+	end_load
+	on
+	check_hits
+}
+
+refuses_nonsense() {
+	off
+	for word in '' x 2x maybe; do
+		! echo "$word" 2> /dev/null > $PARAMETERS/enabled || fail "'$word' is taken"
+	done
+	[ "$(cat $PARAMETERS/enabled)" = 0 ] || fail "changed all the same"
+	for file in $PARAMETERS/halt_cost_ns $PARAMETERS/polling_flag "$CPUS"/cpu0/idle_poll/*; do
+		[ "$(stat -c %a "$file")" = 444 ] || fail "$file can be written"
+	done
+}
+
+[ $# -gt 0 ] || set -- does_nothing_when_off measures_in_the_background polls_when_on \
+	restores_when_switched_off asks_the_programs counts_each_period_once counts_halts \
+	ignores_function_calls time_polled_is_idle_time idle_time_never_goes_backward \
+	rests_when_left_alone honours_a_latency_request survives_hotplug \
+	survives_switching_under_load refuses_nonsense
+run_tests "$@"

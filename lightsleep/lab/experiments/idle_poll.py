@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A poll in the idle loop of our kernel series, against the driver that polls and the limits.
+
+For x86_64 and arm64. All arms boot the same kernel, so that they differ in what polls and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lightsleep.compare.result import Claim
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
+from lightsleep.lab.experiments import idle
+from lightsleep.lab.guest import Guest
+from lightsleep.lab.pipe import IPIS
+
+SERIES = "6.12-series"
+SWITCH = "/sys/module/idle_poll/parameters/enabled"
+HALT_COST = "/sys/module/idle_poll/parameters/halt_cost_ns"
+TRIES = 10
+MEASURED_S = 3
+"""By then a measurement is over; each pair of CPUs has 2 s."""
+
+
+def start(guest: Guest) -> None:
+    """Have the halt cost measured anew where idle CPUs poll: during boot the guest was busy.
+
+    Turning the switch starts a measurement, which goes on behind it.
+    """
+    if guest.read_text(SWITCH).strip() == "0":
+        return
+    for _ in range(TRIES):
+        # Each turn is to be followed: one that is undone at once starts nothing.
+        for on in "01":
+            guest.write_text(SWITCH, on)
+            guest.run(["sleep", str(MEASURED_S)])
+        if int(guest.read_text(HALT_COST)):
+            return
+    raise LightsleepError(f"{HALT_COST} is 0 after {TRIES} measurements: the host is too busy")
+
+
+EXPERIMENT: Experiment = replace(
+    idle.EXPERIMENT,
+    title="Polling in the idle loop",
+    hypothesis=(
+        "A poll in the idle loop, before the tick is prepared and the governor is asked, is about "
+        "as fast as never halting where tasks wait for one another. It sends next to no "
+        "interrupts. A busy guest runs as fast as before, and a guest left alone sleeps as much."
+    ),
+    arms=(
+        Arm("stock", "baseline", "the kernel of the series, polling off", kernel=SERIES),
+        Arm(
+            "module",
+            "treatment",
+            "the same kernel with cpuidle-lightsleep: a driver polls, then halts",
+            modules=("cpuidle_lightsleep",),
+            kernel=SERIES,
+        ),
+        Arm(
+            "idle-poll",
+            "treatment",
+            "the same kernel with idle_poll.enabled=1: the idle loop polls, then halts",
+            append="idle_poll.enabled=1",
+            kernel=SERIES,
+        ),
+        Arm(
+            "limit",
+            "limit",
+            "the same kernel booted so that idle CPUs never halt (idle=poll, on arm64 nohlt)",
+            append="idle=poll nohlt",
+            spins=True,
+            kernel=SERIES,
+        ),
+        Arm("stock-again", "control", "a second guest booted exactly as stock", kernel=SERIES),
+    ),
+    claims=(
+        Claim("idle-poll", "stock", idle.WAKE_BOUND),
+        Claim("idle-poll", "limit", idle.WAKE_BOUND, at_most=1.1),
+        Claim("idle-poll", "stock", (IPIS.name,), at_most=0.01),
+        Claim("idle-poll", "stock", ("sched_messaging_s",), at_most=1.1),
+        Claim("idle-poll", "stock", (IDLE_RESIDENCY.name,), at_least=-0.01),
+    ),
+    start=start,
+)

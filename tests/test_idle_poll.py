@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Polling in the idle loop, in kernels of the series: the selftest, interrupts, and governors."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ktap import run_selftest
+from suspend import SUSPEND_APPEND, suspend_to_idle
+
+from lightsleep.lab.guest import Guest, boot
+from lightsleep.lab.machine import Machine
+from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
+
+pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
+
+KERNEL = "6.12-series"
+ENOUGH_S = 1200.0
+PARAMETERS = "/sys/module/idle_poll/parameters"
+CPUS = "/sys/devices/system/cpu"
+SELFTEST = "idle_poll.sh"
+MAY_SKIP = {
+    *("time_polled_is_idle_time", "restores_when_switched_off", "asks_the_programs"),
+    *("ignores_function_calls", "honours_a_latency_request", "survives_hotplug"),
+    "survives_switching_under_load",
+}
+"""On a busy host, where the guest loses ticks, and its CPUs leave the cores to others."""
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000")
+
+
+def pipe_interrupts(guest: Guest) -> int:
+    """Return how many interrupts between CPUs a pipe costs."""
+    before = interrupts(guest.read_text("/proc/interrupts"), *BETWEEN_CPUS)
+    guest.run(PIPE, timeout_s=120)
+    return interrupts(guest.read_text("/proc/interrupts"), *BETWEEN_CPUS) - before
+
+
+def pauses(guest: Guest) -> int:
+    """Return how often CPUs left their cores to others."""
+    counts = guest.run(["sh", "-c", f"cat {CPUS}/cpu*/idle_poll/contention_pauses"]).stdout
+    return sum(int(x) for x in counts.split())
+
+
+def check_interrupts(guest: Guest, at_most: float) -> None:
+    """Check that a pipe costs few interrupts, once the host lets the guest poll."""
+    before = pauses(guest)
+    for _ in range(15):
+        if pipe_interrupts(guest) < at_most:
+            return
+        time.sleep(2)  # a pause is that long, or longer
+    if pauses(guest) > before:
+        pytest.skip("the host needs its cores")
+    pytest.fail("interrupts as without polling")
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_selftest(arch: str) -> None:
+    """One boot for all: the boot is what takes long."""
+    with boot(
+        Machine(arch=arch, kernel=KERNEL, accel="tcg"), f"idle-poll-{arch}", ENOUGH_S
+    ) as guest:
+        off = pipe_interrupts(guest)
+        result = run_selftest(guest, SELFTEST, timeout_s=ENOUGH_S)
+        assert not result.failed
+        assert set(result.skipped) <= MAY_SKIP
+        guest.write_text(f"{PARAMETERS}/enabled", "1")
+        check_interrupts(guest, off / 10)
+
+
+@pytest.mark.parametrize("driver", ["cpuidle_lightsleep mode=off", "cpuidle_synthetic"])
+@pytest.mark.parametrize("governor", ["menu", "teo", "ladder"])
+def test_it_polls_before_any_driver_and_governor(driver: str, governor: str) -> None:
+    append = f"idle_poll.enabled=1 cpuidle.governor={governor}"
+    machine = Machine(kernel=KERNEL, append=append, modules=(driver,), accel="tcg")
+    with boot(machine, f"idle-poll-{governor}", ENOUGH_S) as guest:
+        assert guest.read_text(f"{CPUS}/cpuidle/current_governor").strip() == governor
+        result = run_selftest(guest, SELFTEST, "polls_when_on", "rests_when_left_alone")
+        assert (result.failed, result.skipped) == ({}, [])
+
+
+def test_suspend_to_idle_returns() -> None:
+    append = f"{SUSPEND_APPEND} idle_poll.enabled=1"
+    with boot(Machine(kernel=KERNEL, append=append, accel="tcg"), "suspend", ENOUGH_S) as guest:
+        suspend_to_idle(guest, 1)
+        result = run_selftest(guest, SELFTEST, "polls_when_on")
+        assert (result.failed, result.skipped) == ({}, [])
+
+
+def test_an_isolated_cpu_does_not_poll() -> None:
+    append = "isolcpus=1 idle_poll.enabled=1"
+    machine = Machine(kernel=KERNEL, append=append, vcpus=3, accel="tcg")
+    with boot(machine, "isolated", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "polls_when_on")
+        assert (result.failed, result.skipped) == ({}, [])
+        guest.write_text(f"{PARAMETERS}/enabled", "1")
+        guest.run(["taskset", "-c", "1", *PIPE], timeout_s=120)
+        assert guest.read_text(f"{CPUS}/cpu1/idle_poll/polls").strip() == "0"
