@@ -30,17 +30,10 @@
  * pending when a poll ends without a hit, as a governor would take it for an event
  * that limits the sleep.
  *
- * The budget. The CPU measures each call of driver code in idle. A pass over all
- * sources begins no further call once peek_budget_ns are over. The next pass goes on
- * with the source that is next. So interrupts are off for the budget and one call,
- * however many sources there are. A call that takes longer than the budget by itself
- * counts against its source: with its time, but at most EXCESS_CALL budgets, as a
- * hypervisor may stop the CPU anywhere. Each call within the budget takes back a
- * part. A source with EXCESS_MAX budgets is switched off. A worker then compares with
- * the time that the host took from this CPU: if that explains the overruns, the
- * source is switched on again. Otherwise the log names the source, and it gets its
- * next chance after RETRY_MIN, and later each further time, up to RETRY_MAX. A write
- * to peek_budget_ns switches all sources on at once.
+ * The budget. A pass over all sources begins no further call of driver code once
+ * peek_budget_ns are over. The next pass goes on with the source that is next. So
+ * interrupts are off for the budget and one call, however many sources there are.
+ * What becomes of a source that takes longer by itself: see poll_source_budget.c.
  *
  * Why an interrupt to itself (irq_work)? Inside the idle state, the handler's time
  * would be idle time. After it, the idle loop calls nobody. A thread has a priority
@@ -57,22 +50,18 @@
  * CPU alone, with interrupts off: so an interrupt that adds or removes a source
  * comes before or after a pass, never within. Others send the CPU a request
  * (smp_call_function_single()). Where the CPU is offline, nobody looks, and
- * cpus_read_lock() keeps it offline. @registry_mutex serialises registrations, and
- * guards @registry, @has_poller and the verdict about sources that are off.
+ * cpus_read_lock() keeps it offline. @poll_source_mutex serialises registrations, and
+ * guards the registry, @has_poller and the verdict about sources that are off.
  *
  * On PREEMPT_RT interrupt handlers are threads, with priorities that the
  * administrator gives them. Calling them from elsewhere would bypass that: there
  * are no sources on it.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
 #include <linux/irqflags.h>
-#include <linux/jiffies.h>
-#include <linux/kernel_stat.h>
 #include <linux/lockdep.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -83,27 +72,9 @@
 #include <linux/seq_file.h>
 #include <linux/smp.h>
 #include <linux/time64.h>
-#include <linux/workqueue.h>
 
 #include "poll_source.h"
 #include "ranged_param.h"
-
-/* In budgets: what one overrun counts at most, and what switches a source off. */
-#define EXCESS_CALL		16
-#define EXCESS_MAX		64
-/* A call within the budget takes back one part in this many of a budget. */
-#define EXCESS_DECAY		4
-/* The kernel learns of stolen time from the tick: wait for some of them. */
-#define VERDICT_DELAY		msecs_to_jiffies(50)
-#define RETRY_MIN		(10UL * HZ)
-#define RETRY_MAX		(1280UL * HZ)
-/* That many times as long on as it was off before: the next time counts as the first. */
-#define RETRY_FORGET		8
-
-#define PEEK_BUDGET_NS_DEFAULT	5000
-/* Less than any clock can tell would switch off all sources. */
-#define PEEK_BUDGET_NS_MIN	100
-#define PEEK_BUDGET_NS_MAX	NSEC_PER_MSEC
 
 #define HOLD_US_DEFAULT		2000
 #define HOLD_US_MAX		(10 * USEC_PER_SEC)
@@ -132,62 +103,20 @@ struct source_cpu {
 
 static DEFINE_PER_CPU(struct source_cpu, source_cpus);
 
-static DEFINE_MUTEX(registry_mutex);
-static LIST_HEAD(registry);
+/* All sources, and the verdict about those that are off. */
+DEFINE_MUTEX(poll_source_mutex);
+LIST_HEAD(poll_source_registry);
 static bool has_poller;
 
 static struct dentry *statistics;
 
-static void call_on_its_cpu(struct poll_source *source, smp_call_func_t func)
+void poll_source_call(struct poll_source *source, smp_call_func_t func)
 {
 	cpus_read_lock();
 	if (smp_call_function_single(source->cpu, func, source, true))
 		func(source); /* It is offline. */
 	cpus_read_unlock();
 }
-
-/* What the host has taken from a CPU so far, as far as the kernel knows. */
-static u64 stolen_ns(unsigned int cpu)
-{
-	return READ_ONCE(kcpustat_cpu(cpu).cpustat[CPUTIME_STEAL]);
-}
-
-static void poll_source_forgive(void *info)
-{
-	struct poll_source *source = info;
-
-	source->excess_ns = 0;
-	source->stolen_ns = stolen_ns(source->cpu);
-	source->reported = false;
-	WRITE_ONCE(source->off, false);
-}
-
-static unsigned int peek_budget_ns = PEEK_BUDGET_NS_DEFAULT;
-
-/* A write is also how an administrator switches all sources on again. */
-static int peek_budget_ns_set(const char *text, const struct kernel_param *kp)
-{
-	int ret = ranged_param_set(text, kp, PEEK_BUDGET_NS_MIN, PEEK_BUDGET_NS_MAX);
-	struct poll_source *source;
-
-	if (ret)
-		return ret;
-	mutex_lock(&registry_mutex);
-	list_for_each_entry(source, &registry, all) {
-		source->retry_delay = 0;
-		call_on_its_cpu(source, poll_source_forgive);
-	}
-	mutex_unlock(&registry_mutex);
-	return 0;
-}
-
-static const struct kernel_param_ops peek_budget_ns_ops = {
-	.set = peek_budget_ns_set,
-	.get = param_get_uint,
-};
-
-module_param_cb(peek_budget_ns, &peek_budget_ns_ops, &peek_budget_ns, 0644);
-MODULE_PARM_DESC(peek_budget_ns, "how long poll sources may keep interrupts off in idle (ns, default 5000)");
 
 static int hold_us_set(const char *text, const struct kernel_param *kp)
 {
@@ -201,100 +130,7 @@ static const struct kernel_param_ops hold_us_ops = {
 
 static unsigned int hold_us = HOLD_US_DEFAULT;
 module_param_cb(hold_us, &hold_us_ops, &hold_us, 0644);
-MODULE_PARM_DESC(hold_us, "how long notifications may be held back after work, until the next poll (us, default 2000, 0: never)");
-
-static void retry_sources(struct work_struct *work);
-static DECLARE_DELAYED_WORK(retry_work, retry_sources);
-
-/* Those that are off, and whose time has come. */
-static void retry_sources(struct work_struct *work)
-{
-	struct poll_source *source;
-	bool left = false;
-
-	mutex_lock(&registry_mutex);
-	list_for_each_entry(source, &registry, all) {
-		if (!source->reported)
-			continue;
-		if (time_after_eq(jiffies, source->retry_at))
-			call_on_its_cpu(source, poll_source_forgive);
-		else
-			left = true;
-	}
-	if (left)
-		schedule_delayed_work(&retry_work, RETRY_MIN);
-	mutex_unlock(&registry_mutex);
-}
-
-static void set_retry(struct poll_source *source)
-{
-	unsigned long was = source->retry_delay;
-
-	if (!was || time_after(jiffies, source->retry_at + RETRY_FORGET * was))
-		source->retry_delay = RETRY_MIN;
-	else
-		source->retry_delay = min(2 * was, RETRY_MAX);
-	source->retry_at = jiffies + source->retry_delay;
-	schedule_delayed_work(&retry_work, RETRY_MIN);
-}
-
-/* About sources that have just been switched off. A thread, as a console may be slow. */
-static void judge_sources(struct work_struct *work)
-{
-	struct poll_source *source;
-
-	mutex_lock(&registry_mutex);
-	list_for_each_entry(source, &registry, all) {
-		if (!READ_ONCE(source->off) || source->reported)
-			continue;
-		if (stolen_ns(source->cpu) - source->stolen_ns >= source->overrun_ns / 2) {
-			call_on_its_cpu(source, poll_source_forgive);
-			continue;
-		}
-		source->reported = true;
-		set_retry(source);
-		pr_warn("poll source %s of CPU %u is switched off for %lu s: it takes more than %u ns in idle\n",
-			source->name, source->cpu, source->retry_delay / HZ,
-			READ_ONCE(peek_budget_ns));
-	}
-	mutex_unlock(&registry_mutex);
-}
-
-static DECLARE_DELAYED_WORK(judge_work, judge_sources);
-
-static void poll_source_overrun(struct poll_source *source, u64 took_ns, u64 budget_ns)
-{
-	source->stats.overruns++;
-	if (!source->excess_ns)
-		source->overrun_ns = 0;
-	source->overrun_ns += took_ns;
-	source->excess_ns += min(took_ns, EXCESS_CALL * budget_ns);
-	if (source->excess_ns < EXCESS_MAX * budget_ns || source->off)
-		return;
-	WRITE_ONCE(source->off, true);
-	schedule_delayed_work(&judge_work, VERDICT_DELAY);
-}
-
-static void poll_source_in_time(struct poll_source *source, u64 budget_ns)
-{
-	source->excess_ns -= min(source->excess_ns, budget_ns / EXCESS_DECAY);
-	if (!source->excess_ns)
-		source->stolen_ns = stolen_ns(source->cpu);
-}
-
-/* A call in idle has ended, which began at @start_ns. Return: the time. */
-static u64 poll_source_charge(struct poll_source *source, u64 start_ns)
-{
-	u64 budget_ns = READ_ONCE(peek_budget_ns);
-	u64 now_ns = local_clock();
-
-	source->stats.peek_ns += now_ns - start_ns;
-	if (now_ns - start_ns > budget_ns)
-		poll_source_overrun(source, now_ns - start_ns, budget_ns);
-	else
-		poll_source_in_time(source, budget_ns);
-	return now_ns;
-}
+MODULE_PARM_DESC(hold_us, "how long a source may hold back its notifications after work (us, 0 to 10000000, default 2000; 0: never)");
 
 /* The last time it took @ns, or at least that where the hold expired. */
 static void poll_source_learn_gap(struct poll_source *source, u64 ns)
@@ -325,7 +161,7 @@ void __poll_sources_start(void)
 			continue;
 		if (source->state == POLL_SOURCE_HELD) {
 			poll_source_end_hold(source, now_ns);
-		} else if (now_ns - begin_ns > READ_ONCE(peek_budget_ns)) {
+		} else if (now_ns - begin_ns > READ_ONCE(poll_source_budget_ns)) {
 			left = left ?: source;
 			continue;
 		} else {
@@ -359,7 +195,7 @@ bool __poll_sources_peek(void)
 	list_for_each_entry(source, &this->sources, node) {
 		if (source->state != POLL_SOURCE_POLLED || source->off)
 			continue;
-		if (now_ns - begin_ns > READ_ONCE(peek_budget_ns)) {
+		if (now_ns - begin_ns > READ_ONCE(poll_source_budget_ns)) {
 			list_rotate_to_front(&source->node, &this->sources);
 			break;
 		}
@@ -565,15 +401,15 @@ int poll_source_register(struct poll_source *source)
 
 	init_irq_work(&source->work, poll_source_handle);
 	source->skips_next = SKIP_MIN;
-	source->stolen_ns = stolen_ns(source->cpu);
-	mutex_lock(&registry_mutex);
+	poll_source_begin_budget(source);
+	mutex_lock(&poll_source_mutex);
 	if (!has_poller) {
-		mutex_unlock(&registry_mutex);
+		mutex_unlock(&poll_source_mutex);
 		return -ENODEV;
 	}
-	list_add_tail(&source->all, &registry);
-	call_on_its_cpu(source, poll_source_attach);
-	mutex_unlock(&registry_mutex);
+	list_add_tail(&source->all, &poll_source_registry);
+	poll_source_call(source, poll_source_attach);
+	mutex_unlock(&poll_source_mutex);
 	static_branch_inc(&poll_sources_registered);
 	return 0;
 }
@@ -590,10 +426,10 @@ EXPORT_SYMBOL_GPL(poll_source_register);
  */
 void poll_source_unregister(struct poll_source *source)
 {
-	mutex_lock(&registry_mutex);
-	call_on_its_cpu(source, poll_source_detach);
+	mutex_lock(&poll_source_mutex);
+	poll_source_call(source, poll_source_detach);
 	list_del(&source->all);
-	mutex_unlock(&registry_mutex);
+	mutex_unlock(&poll_source_mutex);
 	static_branch_dec(&poll_sources_registered);
 	irq_work_sync(&source->work);
 }
@@ -614,16 +450,15 @@ int poll_source_move(struct poll_source *source, unsigned int cpu)
 {
 	if (!cpu_possible(cpu))
 		return -EINVAL;
-	mutex_lock(&registry_mutex);
-	call_on_its_cpu(source, poll_source_detach);
+	mutex_lock(&poll_source_mutex);
+	poll_source_call(source, poll_source_detach);
 	irq_work_sync(&source->work);
 	WRITE_ONCE(source->cpu, cpu);
 	/* What was seen of the other CPU says little about this one. */
 	source->gap_ns = 0;
-	source->excess_ns = 0;
-	source->stolen_ns = stolen_ns(cpu);
-	call_on_its_cpu(source, poll_source_attach);
-	mutex_unlock(&registry_mutex);
+	poll_source_begin_budget(source);
+	poll_source_call(source, poll_source_attach);
+	mutex_unlock(&poll_source_mutex);
 	return 0;
 }
 EXPORT_SYMBOL_GPL(poll_source_move);
@@ -634,8 +469,8 @@ static int poll_source_show(struct seq_file *seq, void *unused)
 	const struct poll_source *source;
 
 	seq_puts(seq, "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns holds expired\n");
-	mutex_lock(&registry_mutex);
-	list_for_each_entry(source, &registry, all) {
+	mutex_lock(&poll_source_mutex);
+	list_for_each_entry(source, &poll_source_registry, all) {
 		const struct poll_source_stats *stats = &source->stats;
 		u64 polls = READ_ONCE(stats->polls);
 		u64 hits = min(READ_ONCE(stats->hits), polls);
@@ -648,16 +483,16 @@ static int poll_source_show(struct seq_file *seq, void *unused)
 			   READ_ONCE(stats->handled), READ_ONCE(stats->handle_ns),
 			   READ_ONCE(stats->holds), READ_ONCE(stats->expired));
 	}
-	mutex_unlock(&registry_mutex);
+	mutex_unlock(&poll_source_mutex);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(poll_source);
 
 static void allow_registration(bool yes)
 {
-	mutex_lock(&registry_mutex);
+	mutex_lock(&poll_source_mutex);
 	has_poller = yes;
-	mutex_unlock(&registry_mutex);
+	mutex_unlock(&poll_source_mutex);
 }
 
 /* Before the first CPU polls. Without statistics, sources work all the same. */
@@ -688,6 +523,5 @@ void poll_source_exit(void)
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu_ptr(&source_cpus, cpu)->hold_timer);
 	debugfs_remove(statistics);
-	cancel_delayed_work_sync(&judge_work);
-	cancel_delayed_work_sync(&retry_work);
+	poll_source_budget_exit();
 }

@@ -48,7 +48,7 @@ static bool blk_start(struct poll_source *source)
 {
 	struct polled_queue *queue = to_queue(source);
 
-	if (leave_this_one(queue))
+	if (leave_to_interrupt(queue))
 		return false;
 	suppress(queue);
 	return true;

@@ -56,7 +56,7 @@
 
 static bool enable = true;
 module_param(enable, bool, 0444);
-MODULE_PARM_DESC(enable, "poll every device that can be polled (default); else those that are told to");
+MODULE_PARM_DESC(enable, "poll every device that can be polled (default: on); off: only devices whose file poll_source has 1");
 
 static const struct polled_kind * const kinds[] = { &polled_blk, &polled_net };
 
@@ -372,7 +372,7 @@ static void device_wrap(struct polled_device *device)
 	if (device->transport->get_status(vdev) & VIRTIO_CONFIG_S_DRIVER_OK)
 		set_ready(device, true);
 	if (device_create_file(&vdev->dev, &dev_attr_poll_source))
-		dev_warn(&vdev->dev, "no switch for polling\n");
+		dev_warn(&vdev->dev, "cannot create poll_source: polling of this device cannot be switched\n");
 }
 
 /* Somebody who reads the device's configuration may be about to use our copy. */

@@ -63,7 +63,7 @@ static bool net_start(struct poll_source *source)
 		queue_follow(queue);
 		return false;
 	}
-	if (leave_this_one(queue))
+	if (leave_to_interrupt(queue))
 		return false;
 	if (test_bit(NAPI_STATE_THREADED, &napi->state) || hrtimer_active(&napi->timer))
 		return false;

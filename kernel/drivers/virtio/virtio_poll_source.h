@@ -58,7 +58,7 @@ static inline struct polled_queue *to_queue(struct poll_source *source)
  */
 #define LEAVE_ONE_OF	100
 
-static inline bool leave_this_one(struct polled_queue *queue)
+static inline bool leave_to_interrupt(struct polled_queue *queue)
 {
 	return queue->starts++ % LEAVE_ONE_OF < 2;
 }

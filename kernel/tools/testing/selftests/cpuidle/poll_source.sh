@@ -215,6 +215,8 @@ holds_no_longer_than_that() {
 
 # A CPU without a poll would hear of events late, and gain nothing. (With mode=off, the governor may
 # still choose POLL.)
+# The driver polls whatever it is told while it measures what a halt costs, as it does once it is
+# loaded, for seconds on a slow machine.
 holds_nothing_where_the_cpu_does_not_poll() {
 	load_driver mode=off
 	load_source period_us=200
@@ -226,11 +228,13 @@ holds_nothing_where_the_cpu_does_not_poll() {
 	ends_well
 	load_driver mode=fixed poll_limit_us=1000
 	disable 0 1 # then the limit of HALT is 0, too
+	before=$(cat $CPUS/cpu1/lightsleep/polls)
 	load_source period_us=200
 	sleep 1
 	holds=$(column holds)
+	polls=$(($(cat $CPUS/cpu1/lightsleep/polls) - before))
 	disable 0 0
-	[ "$holds" -eq 0 ] || fail "POLL disabled: $(cat $TABLE)"
+	[ "$holds" -le "$polls" ] || fail "POLL disabled, $polls polls: $(cat $TABLE)"
 	ends_well
 }
 
