@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lightsleep.policy import binding
 from lightsleep.policy.binding import PollLimit
 from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns, polled_share
 from lightsleep.policy.model import Model
-from lightsleep.policy.patterns import PATTERNS, exponential, mixture, periodic, trace
+from lightsleep.policy.patterns import PATTERNS, Pattern, exponential, mixture, periodic, trace
 
 WARMUP = 16  # halt costs
 US, MS, SECOND = 10**3, 10**6, 10**9
@@ -47,7 +48,7 @@ def total(idle_ns: Ns, limit_ns: Ns | int, halt_cost_ns: int) -> int:
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_no_window_costs_more_than_twice_the_optimum(name, halt_cost_ns):
+def test_no_window_costs_more_than_twice_the_optimum(name: str, halt_cost_ns: int) -> None:
     idle = trace(name, 20_000)
     for ceiling_ns in (halt_cost_ns, halt_cost_ns * 5 // 4, SECOND):
         limits = PollLimit(halt_cost_ns, ceiling_ns).replay(idle)
@@ -88,13 +89,13 @@ def play(policy: PollLimit, periods: int, adversary: Any) -> tuple[Ns, Ns]:
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("name", ADVERSARIES)
-def test_no_adversary_breaks_the_promise(name, halt_cost_ns):
+def test_no_adversary_breaks_the_promise(name: str, halt_cost_ns: int) -> None:
     policy = PollLimit(halt_cost_ns, SECOND)
     idle, limits = play(policy, 3_000, ADVERSARIES[name])
     assert worst_window_ns(idle, limits, halt_cost_ns) <= WARMUP * halt_cost_ns
 
 
-def test_the_account_is_what_keeps_the_promise():
+def test_the_account_is_what_keeps_the_promise() -> None:
     """Who is robbed at every step does lose the warm-up, so the bound is not met by chance."""
     idle, limits = play(PollLimit(50 * US, SECOND), 3_000, ADVERSARIES["costliest"])
     assert worst_window_ns(idle, limits, 50 * US) > (WARMUP - 2) * 50 * US
@@ -102,7 +103,7 @@ def test_the_account_is_what_keeps_the_promise():
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("name", ADVERSARIES)
-def test_who_was_robbed_stops_polling_when_it_does_not_pay(name, halt_cost_ns):
+def test_who_was_robbed_stops_polling_when_it_does_not_pay(name: str, halt_cost_ns: int) -> None:
     """With an empty account, C would be the limit for as long as all waits are longer."""
     policy = PollLimit(halt_cost_ns, SECOND)
     play(policy, 3_000, ADVERSARIES[name])
@@ -111,14 +112,16 @@ def test_who_was_robbed_stops_polling_when_it_does_not_pay(name, halt_cost_ns):
 
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
-def test_a_few_pauses_empty_the_memory(halt_cost_ns):
+def test_a_few_pauses_empty_the_memory(halt_cost_ns: int) -> None:
     policy = PollLimit(halt_cost_ns, SECOND)
     policy.replay(np.full(5_000, halt_cost_ns // 8))
     assert policy.limit_ns > 0
     assert not policy.replay(np.full(100, 65 * halt_cost_ns))[12:].any()
 
 
-MOVES = [
+Move = Callable[[int, int], int]
+
+MOVES: list[Move] = [
     lambda limit, cost: limit + 1,
     lambda limit, cost: limit,
     lambda limit, cost: 0,
@@ -137,7 +140,7 @@ MOVES = [
     plan=st.lists(st.tuples(st.sampled_from(MOVES), st.integers(1, 70)), min_size=1, max_size=8),
 )
 @settings(max_examples=150, deadline=None)
-def test_no_plan_breaks_the_promise(cost, extra, plan):
+def test_no_plan_breaks_the_promise(cost: int, extra: int, plan: list[tuple[Move, int]]) -> None:
     moves = [move for move, times in plan for _ in range(times)]
     policy = PollLimit(cost, cost + extra)
     idle, limits = play(policy, len(moves), lambda limit, cost, i: moves[i](limit, cost))
@@ -150,7 +153,9 @@ def test_no_plan_breaks_the_promise(cost, extra, plan):
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("factor", [20, 100])
 @pytest.mark.parametrize("pattern", [periodic, exponential])
-def test_long_waits_are_not_polled(pattern, factor, halt_cost_ns):
+def test_long_waits_are_not_polled(
+    pattern: Callable[[int], Pattern], factor: int, halt_cost_ns: int
+) -> None:
     idle = pattern(factor * halt_cost_ns)(np.random.default_rng(2), 20_000)
     limits = PollLimit(halt_cost_ns, SECOND).replay(idle)
     assert polled_share(idle[64:], limits[64:]) < 0.002
@@ -158,7 +163,7 @@ def test_long_waits_are_not_polled(pattern, factor, halt_cost_ns):
 
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
-def test_a_mostly_idle_cpu_never_tries(halt_cost_ns):
+def test_a_mostly_idle_cpu_never_tries(halt_cost_ns: int) -> None:
     idle = periodic(10 * MS)(np.random.default_rng(3), 20_000)
     limits = PollLimit(halt_cost_ns, SECOND).replay(idle)
     assert limits[0] == halt_cost_ns
@@ -166,7 +171,7 @@ def test_a_mostly_idle_cpu_never_tries(halt_cost_ns):
 
 
 @pytest.mark.parametrize(("factor", "length"), [(1.5, 128), (3, 9)])
-def test_trials_that_fail_become_rare(factor, length):
+def test_trials_that_fail_become_rare(factor: float, length: int) -> None:
     """All periods are long enough not to pay and short enough to try.
 
     1.5C is caught by a trial, 3C is not: L = 2C costs 3C then, and eight such periods spend half
@@ -188,7 +193,7 @@ def test_trials_that_fail_become_rare(factor, length):
 
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.43, 0.75])
-def test_a_rhythm_is_caught_within_100_periods(share, halt_cost_ns):
+def test_a_rhythm_is_caught_within_100_periods(share: float, halt_cost_ns: int) -> None:
     """After nothing, and after long waits that left the memory anywhere between two halvings."""
     idle = np.full(1_000, int(share * halt_cost_ns))
     for waits in (0, *range(3_000, 3_064, 2)):
@@ -198,7 +203,7 @@ def test_a_rhythm_is_caught_within_100_periods(share, halt_cost_ns):
         assert (policy.replay(idle)[100:] >= idle[100:]).all()
 
 
-def with_rare_longer_waits(rng, n):
+def with_rare_longer_waits(rng: np.random.Generator, n: int) -> Ns:
     """What a pipe ping-pong between two CPUs of an emulated guest looks like."""
     usual, longer = rng.uniform(4 * US, 8 * US, n), rng.uniform(16 * US, 32 * US, n)
     draw = rng.random(n)
@@ -215,7 +220,7 @@ def with_rare_longer_waits(rng, n):
         (mixture(40 * US, 400 * US, 0.3), 1.15),
     ],
 )
-def test_a_mixture_costs_little_more_than_its_best_boundary(pattern, slack):
+def test_a_mixture_costs_little_more_than_its_best_boundary(pattern: Pattern, slack: float) -> None:
     cost = 50 * US
     idle = pattern(np.random.default_rng(4), 30_000)
     limits = PollLimit(cost, SECOND).replay(idle)
@@ -224,7 +229,7 @@ def test_a_mixture_costs_little_more_than_its_best_boundary(pattern, slack):
     assert total(idle[64:], limits[64:], cost) <= slack * best
 
 
-def test_a_rare_long_wait_does_not_cost_the_longer_ones():
+def test_a_rare_long_wait_does_not_cost_the_longer_ones() -> None:
     """One wait in a hundred is far too long; the seven in a hundred up to 32 us are caught."""
     idle = with_rare_longer_waits(np.random.default_rng(5), 30_000)
     limits = PollLimit(50 * US, SECOND).replay(idle)
@@ -255,14 +260,16 @@ def ping_pong(work_ns: int, cost_ns: int, rounds: int, late: int) -> tuple[Ns, N
 @pytest.mark.parametrize("halt_cost_ns", COSTS)
 @pytest.mark.parametrize("work", [0.02, 0.2, 0.5, 0.7])
 @pytest.mark.parametrize("late", [0, 1, 17, 60, 500])
-def test_two_cpus_find_out_of_halting_for_each_other(late, work, halt_cost_ns):
+def test_two_cpus_find_out_of_halting_for_each_other(
+    late: int, work: float, halt_cost_ns: int
+) -> None:
     work_ns = int(work * halt_cost_ns)
     for limits in ping_pong(work_ns, halt_cost_ns, 2_000, late):
         assert (limits[-1_000:] >= work_ns).all()
 
 
 @pytest.mark.parametrize("work", [1.5, 2.5, 5.0])
-def test_two_cpus_with_much_work_do_not_poll(work):
+def test_two_cpus_with_much_work_do_not_poll(work: float) -> None:
     cost = 50 * US
     for limits in ping_pong(int(work * cost), cost, 20_000, 60):
         assert np.count_nonzero(limits[10_000:]) <= 3 * 128  # trials, one in 4096 periods
@@ -311,7 +318,7 @@ def wild(rng: np.random.Generator, n: int) -> npt.NDArray[np.uint64]:
 
 
 @pytest.mark.parametrize("held", [1, 50, 2_000])
-def test_bounds_hold_whatever_comes(sanitised, held):
+def test_bounds_hold_whatever_comes(sanitised: Path, held: int) -> None:
     """Parameters change every ``held`` periods."""
     rng = np.random.default_rng(held)
     periods = np.zeros(20_000, binding.PERIOD)
@@ -363,7 +370,9 @@ parameters = st.tuples(st.one_of(costs, any_u64), any_u64)
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_the_code_does_what_the_essay_says(plan):
+def test_the_code_does_what_the_essay_says(
+    plan: list[tuple[tuple[int, int], list[int], int]],
+) -> None:
     (cost, ceiling), _, _ = plan[0]
     policy, model = PollLimit(cost, ceiling), Model(cost, ceiling)
     assert policy.limit_ns == model.limit_ns
@@ -375,7 +384,7 @@ def test_the_code_does_what_the_essay_says(plan):
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_the_code_does_what_the_essay_says_of_real_patterns(name):
+def test_the_code_does_what_the_essay_says_of_real_patterns(name: str) -> None:
     model = Model(50 * US, 200 * US)
     idle = trace(name, 1_000)
     expected = [model.limit_ns]
@@ -390,13 +399,13 @@ def test_the_code_does_what_the_essay_says_of_real_patterns(name):
     idle=st.lists(st.integers(0, 300), min_size=1, max_size=30),
     cost=st.integers(1, 100),
 )
-def test_no_fixed_limit_beats_the_best_one(idle, cost):
+def test_no_fixed_limit_beats_the_best_one(idle: list[int], cost: int) -> None:
     durations = np.array(idle, np.int64)
     best = total(durations, best_fixed_ns(durations, cost), cost)
     assert best == min(total(durations, limit, cost) for limit in range(302))
 
 
-def test_the_model_of_cost_by_hand():
+def test_the_model_of_cost_by_hand() -> None:
     idle = np.array([10, 20, 21, 1_000])
     assert paid_ns(idle, 20, 50).tolist() == [10, 20, 70, 70]
     assert paid_ns(idle, np.array([0, 19, 30, 2_000]), 50).tolist() == [50, 69, 21, 1_000]
@@ -404,7 +413,7 @@ def test_the_model_of_cost_by_hand():
     assert polled_share(idle, 20) == pytest.approx(70 / 1_051)
 
 
-def test_without_a_compiler_it_says_so(monkeypatch, tmp_path):
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(LightsleepError, match="no-such-compiler: install one or set CC"):
         binding.compile_policy(tmp_path / "none.c", tmp_path / "none", [])

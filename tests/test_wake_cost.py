@@ -79,10 +79,39 @@ def test_a_limit_that_is_too_low_does_not_justify_itself() -> None:
     LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
     assert estimate.cost_ns < cost_ns / 2
     estimate.lower_ns = 1  # however sure of that it may be
-    assert not LIB.wake_cost_tells(estimate, len(periods), hits)
-    assert LIB.wake_cost_tells(estimate, len(periods), len(periods) * 3 // 4)
+    assert not LIB.wake_cost_tells(estimate, len(periods), hits, 0)
+    assert LIB.wake_cost_tells(estimate, len(periods), len(periods) * 3 // 4, 0)
     estimate.upper_ns = -1
-    assert LIB.wake_cost_tells(estimate, len(periods), hits), "harm is harm"
+    assert LIB.wake_cost_tells(estimate, len(periods), hits, 0), "harm is harm"
+
+
+def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> None:
+    """The way into a halt takes a while: a wakeup in that time costs little, a later one all."""
+    way_in_ns, cost_ns = 20 * US, 100 * US
+    rng = np.random.default_rng(5)
+
+    def costs(short: float) -> tuple[int, int]:
+        wc = FFI.new("struct wake_cost *")
+        LIB.wake_cost_init(wc, 5)
+        waits = rng.choice([10 * US, 30 * US], 10_000, p=[short, 1 - short])
+        for wait in waits.tolist():
+            lost = 0
+            if LIB.wake_cost_begin(wc, True):
+                lost = cost_ns if wait > way_in_ns else 4 * US
+                if wait <= way_in_ns:
+                    LIB.wake_cost_forestalled(wc)
+            LIB.wake_cost_end(wc, wait + int(abs(rng.normal(0, 1e3))) + lost)
+        estimate = FFI.new("struct wake_cost_estimate *")
+        LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
+        assert wc.forestalls == sum(wc.was_forestalled)
+        return estimate.cost_ns, LIB.wake_cost_tells(estimate, 1, 1, wc.forestalls)
+
+    cost, tells = costs(short=0.9)
+    assert cost < cost_ns / 4
+    assert not tells
+    cost, tells = costs(short=0.02)
+    assert abs(cost - cost_ns) < cost_ns / 4
+    assert tells
 
 
 def test_random_arrivals_say_nothing_where_halting_costs_nothing() -> None:

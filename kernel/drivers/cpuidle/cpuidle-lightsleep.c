@@ -127,7 +127,7 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
 
-static void look_at_host(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
+static void account_steal(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
 {
 	u64 clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
 	u64 gap_ns = polled_ns ? poll_gaps_stolen_ns(&ls->gaps, polled_ns) : 0;
@@ -143,7 +143,7 @@ static void look_at_host(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
  * Accounts for the previous call; true if the idle period that it was part of
  * still goes on.
  */
-static bool settle_period(struct lightsleep *ls, u64 now_ns)
+static bool account_residency(struct lightsleep *ls, u64 now_ns)
 {
 	const struct cpuidle_state_usage *usage = ls->dev.states_usage;
 	u64 total_ns = usage[POLL_INDEX].time_ns + usage[HALT_INDEX].time_ns;
@@ -152,7 +152,7 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 
 	ls->seen_ns = total_ns;
-	look_at_host(ls, now_ns, polled ? residency_ns : 0);
+	account_steal(ls, now_ns, polled ? residency_ns : 0);
 
 	switch (ls->outcome) {
 	case IDLE_NONE:
@@ -187,7 +187,7 @@ static bool settle_period(struct lightsleep *ls, u64 now_ns)
  * A cycle ends where a task ran; an interrupt that only ended a halt does not count.
  * A new one begins with an idle period, and may be a deliberate halt.
  */
-static void turn_cycle(struct lightsleep *ls, u64 now_ns)
+static void update_cycle(struct lightsleep *ls, u64 now_ns)
 {
 	unsigned long switches = idle_switches();
 	bool polls = !ls->required && !READ_ONCE(ls->cost.left_alone) && is_adaptive(ls) &&
@@ -267,8 +267,11 @@ static int leave_halted(struct lightsleep *ls)
 {
 	ls->outcome = IDLE_WOKEN;
 	ls->gaps = (struct poll_gaps) { };
-	if (poll_sources_rest() || current_clr_polling_and_test())
+	if (poll_sources_rest() || current_clr_polling_and_test()) {
+		if (ls->deliberate)
+			wake_cost_forestalled(&ls->cost.wake_cost);
 		return leave_awake(ls);
+	}
 
 	ls->cost.halts++;
 	if (ls->deliberate)
@@ -299,20 +302,20 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
 	struct lightsleep *ls = container_of(dev, struct lightsleep, dev);
-	bool goes_on;
+	bool same_period;
 	u64 now_ns, for_ns;
 
 	__current_set_polling();
 	now_ns = lightsleep_clock_ns();
-	goes_on = settle_period(ls, now_ns);
+	same_period = account_residency(ls, now_ns);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
-	if (!goes_on)
-		turn_cycle(ls, now_ns);
+	if (!same_period)
+		update_cycle(ls, now_ns);
 	if (ls->required)
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 
 	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls, now_ns);
-	if (for_ns > 0 && (!goes_on || READ_ONCE(ls->cost.forced) == WAIT_POLL))
+	if (for_ns > 0 && (!same_period || READ_ONCE(ls->cost.forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls);
 }
@@ -379,7 +382,7 @@ static struct idle_cost *cost_of(unsigned int cpu)
 	return &per_cpu_ptr(lightsleep, cpu)->cost;
 }
 
-static bool rests(void)
+static bool polling_stopped(void)
 {
 	return lightsleep_mode() == MODE_OFF;
 }
@@ -388,7 +391,7 @@ static const struct idle_cost_ops cost_ops = {
 	.name = "lightsleep",
 	.of = cost_of,
 	.wait_weight = lightsleep_wait_weight,
-	.rests = rests,
+	.polling_stopped = polling_stopped,
 	.halt_forbidden = halt_forbidden,
 	.set_exit_latency = set_exit_latency,
 };
@@ -407,13 +410,17 @@ static int lightsleep_cpu_online(unsigned int cpu)
 	poll_limit_init(&ls->policy, &p);
 	ls->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
 	ls->dev.cpu = cpu;
-	ret = cpuidle_register_device(&ls->dev);
-	if (!ret)
-		ret = sysfs_create_group(&get_cpu_device(cpu)->kobj, &lightsleep_statistics);
-	ls->shown = !ret;
 	/* A CPU without us idles as before; that is no reason to keep it offline. */
+	ret = cpuidle_register_device(&ls->dev);
+	if (ret) {
+		pr_warn("CPU %u does not poll: its idle device cannot be registered: error %d\n",
+			cpu, ret);
+		return 0;
+	}
+	ret = sysfs_create_group(&get_cpu_device(cpu)->kobj, &lightsleep_statistics);
+	ls->shown = !ret;
 	if (ret)
-		pr_warn("CPU %u: no polling or no statistics: error %d\n", cpu, ret);
+		pr_warn("CPU %u polls, but has no statistics in sysfs: error %d\n", cpu, ret);
 	return 0;
 }
 

@@ -364,7 +364,8 @@ static int synthetic_cpu_online(unsigned int cpu)
 	ret = cpuidle_register_device(dev);
 	/* A CPU without us idles as before; that is no reason to keep it offline. */
 	if (ret)
-		pr_warn("CPU %u has no idle states: error %d\n", cpu, ret);
+		pr_warn("CPU %u does not enter the states: its idle device cannot be registered: error %d\n",
+			cpu, ret);
 	return 0;
 }
 
@@ -379,7 +380,7 @@ static int __init synthetic_init(void)
 	int ret;
 
 	if (!driver.state_count) {
-		pr_err("states: missing; give name:latency_us:residency_us[:real_latency_us|:never],...\n");
+		pr_err("states: is missing; give name:latency_us:residency_us[:real_latency_us|:never],...\n");
 		return -EINVAL;
 	}
 	ret = idle_driver_register(&driver);
@@ -418,5 +419,5 @@ static void __exit synthetic_exit(void)
 
 module_init(synthetic_init);
 module_exit(synthetic_exit);
-MODULE_DESCRIPTION("cpuidle driver with the idle states that the user gives");
+MODULE_DESCRIPTION("cpuidle driver whose idle states the user defines");
 MODULE_LICENSE("GPL");

@@ -51,14 +51,14 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 	hc->account_ns = 0;
 }
 
-static bool polls_were_stolen(const struct host_contention *hc)
+static bool poll_gaps_exceed(const struct host_contention *hc)
 {
 	u64 polled_ns = hc->ran_ns + hc->gap_ns;
 
 	return polled_ns >= EVIDENCE_NS && hc->gap_ns >= polled_ns / STOLEN_SHARE;
 }
 
-static bool account_says_so(const struct host_contention *hc, u64 now_ns)
+static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
 {
 	u64 passed_ns = now_ns - hc->window_start_ns;
 
@@ -86,7 +86,7 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 	hc->gap_ns += min(gap_ns, GAP_MAX_NS);
 	hc->account_ns += account_ns;
 
-	if (polls_were_stolen(hc) || account_says_so(hc, now_ns)) {
+	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
 		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		hc->until_ns = now_ns + hc->pause_ns;
 		hc->pauses++;

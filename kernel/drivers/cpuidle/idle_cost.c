@@ -194,7 +194,8 @@ static void update_estimate(struct idle_cost *ic)
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
 	ic->estimate_jiffies = jiffies;
-	decide(ic, &new, wake_cost_tells(&new, polls, hits));
+	decide(ic, &new, wake_cost_tells(&new, polls, hits,
+					 READ_ONCE(ic->wake_cost.forestalls)));
 }
 
 static void update_prices(void)
@@ -337,7 +338,7 @@ int idle_cost_calibrate(bool quiet)
 	if (ret && running && !results)
 		set_machine_cost(ret == -EBUSY ? 0 : ASSUMED_COST_NS);
 	if (!ret && !quiet)
-		pr_info("a wakeup from halt costs %llu ns more than one from polling (this time: %lld)\n",
+		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %lld ns)\n",
 			machine_cost_ns, found->estimate.cost_ns);
 	mutex_unlock(&cost_mutex);
 	return ret;
@@ -373,8 +374,8 @@ static void calibrate_and_schedule(void)
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
 	if (!results && ret != reported) {
 		reported = ret;
-		pr_warn("cannot measure the halt cost (error %d: %s), will try again in %lu s; %llu ns is assumed until then\n",
-			ret, reason(ret), calibrate_wait / HZ, machine_cost_ns);
+		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
+			reason(ret), ret, calibrate_wait / HZ, machine_cost_ns);
 	}
 	schedule_delayed_work(&calibrate_work, calibrate_wait);
 }
@@ -382,7 +383,7 @@ static void calibrate_and_schedule(void)
 /* A measurement polls. Where no CPU is to, the first one is the only one. */
 static void calibrate_again(struct work_struct *work)
 {
-	if (ops->rests && ops->rests())
+	if (ops->polling_stopped && ops->polling_stopped())
 		schedule_delayed_work(&calibrate_work, round_jiffies_relative(calibrate_wait));
 	else
 		calibrate_and_schedule();

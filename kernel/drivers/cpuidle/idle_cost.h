@@ -59,7 +59,7 @@ struct idle_cost {
  * @name: its folder in debugfs
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
- * @rests: no CPU is to poll, not even to be measured again; optional
+ * @polling_stopped: no CPU is to poll, not even to be measured again; optional
  * @halt_forbidden: does a latency limit forbid halting on some CPU; optional
  * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; optional
  */
@@ -67,7 +67,7 @@ struct idle_cost_ops {
 	const char *name;
 	struct idle_cost *(*of)(unsigned int cpu);
 	unsigned int (*wait_weight)(void);
-	bool (*rests)(void);
+	bool (*polling_stopped)(void);
 	bool (*halt_forbidden)(void);
 	void (*set_exit_latency)(u64 latency_ns);
 };

@@ -43,12 +43,12 @@ static inline int idle_driver_refuse(void)
 	const char *option = idle_override();
 
 	if (option) {
-		pr_err("the command line says %s, which rules out every idle driver: boot without it\n",
+		pr_err("%s on the command line rules out every idle driver: boot without it\n",
 		       option);
 		return -EBUSY;
 	}
 	if (bound) {
-		pr_err("the CPUs are idled by %s already: unload or disable that driver first\n",
+		pr_err("the cpuidle driver %s is in use: unload or disable it first\n",
 		       bound->name);
 		return -EBUSY;
 	}

@@ -38,7 +38,7 @@ static void device_answered(struct virtqueue *vq)
 	/* Pairs with device_begin(): another batch may wait from here on, and not for this. */
 	smp_store_release(&unanswered, false);
 	if (waited)
-		latency_arrived(now_ns, "irq");
+		latency_arrived(now_ns, in_hardirq() ? "irq" : "thread");
 }
 
 /* If it succeeds, the lock is held until device_end(). */
@@ -103,11 +103,13 @@ static int device_stop(struct virtio_device *vdev)
 {
 	WRITE_ONCE(going, true);
 	mutex_lock(&lock);
+	virtio_reset_device(vdev);
+	if (queue)
+		virtqueue_detach_unused_buf(queue);
+	vdev->config->del_vqs(vdev);
 	queue = NULL;
 	WRITE_ONCE(going, false);
 	mutex_unlock(&lock);
-	virtio_reset_device(vdev);
-	vdev->config->del_vqs(vdev);
 	return 0;
 }
 
@@ -136,12 +138,11 @@ static struct virtio_driver device_driver = {
 
 int latency_device_init(void)
 {
-	int ret;
+	int ret = -ENOMEM;
 
 	answer = kmalloc(sizeof(*answer), GFP_KERNEL);
-	if (!answer)
-		return -ENOMEM;
-	ret = register_virtio_driver(&device_driver);
+	if (answer)
+		ret = register_virtio_driver(&device_driver);
 	if (ret)
 		kfree(answer);
 	return ret;

@@ -92,7 +92,7 @@ static const struct kernel_param_ops poll_limit_us_ops = {
 	.get = param_get_uint,
 };
 module_param_cb(poll_limit_us, &poll_limit_us_ops, &poll_limit_us, 0644);
-MODULE_PARM_DESC(poll_limit_us, "the longest poll in us; 0 (default): it follows from what a wakeup costs");
+MODULE_PARM_DESC(poll_limit_us, "longest poll (us, 0 to 10000); 0: the limit follows from what a wakeup costs (default)");
 
 static int wait_weight_set(const char *text, const struct kernel_param *kp)
 {
@@ -104,7 +104,7 @@ static const struct kernel_param_ops wait_weight_ops = {
 	.get = param_get_uint,
 };
 module_param_cb(wait_weight, &wait_weight_ops, &wait_weight, 0644);
-MODULE_PARM_DESC(wait_weight, "how many us of idle CPU time 1 us of waiting is worth (1 to 100, default 4)");
+MODULE_PARM_DESC(wait_weight, "us of idle CPU time that 1 us of waiting is worth (1 to 100, default 4)");
 
 static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 {
@@ -114,7 +114,7 @@ static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 /* insmod calls this whatever the file mode says, and does not look for NULL. */
 static int halt_cost_ns_set(const char *text, const struct kernel_param *kp)
 {
-	pr_err("halt_cost_ns is measured, it cannot be set\n");
+	pr_err("halt_cost_ns: is measured and cannot be set\n");
 	return -EPERM;
 }
 
@@ -123,7 +123,7 @@ static const struct kernel_param_ops halt_cost_ns_ops = {
 	.get = halt_cost_ns_get,
 };
 module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
-MODULE_PARM_DESC(halt_cost_ns, "measured: what a wakeup from halt costs more than one from polling (ns; 0: not known)");
+MODULE_PARM_DESC(halt_cost_ns, "read-only: how much longer a wakeup from halt takes than one from polling (ns; 0: not known, or nothing)");
 
 static int calibrate_set(const char *text, const struct kernel_param *kp)
 {

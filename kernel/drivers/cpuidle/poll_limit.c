@@ -225,8 +225,8 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 	return true;
 }
 
-/* Books one period of @idle_ns that was given @limit_ns. */
-static void book(struct poll_limit *pl, u64 idle_ns, u64 limit_ns, u64 cost_ns)
+/* Accounts for one period of @idle_ns that was given @limit_ns. */
+static void account_period(struct poll_limit *pl, u64 idle_ns, u64 limit_ns, u64 cost_ns)
 {
 	u64 paid_ns = idle_ns <= limit_ns ? idle_ns : limit_ns + cost_ns;
 	u64 credit_ns = pl->credit_ns + 2 * min(idle_ns, cost_ns) + 1;
@@ -270,7 +270,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 		pl->halt_cost_ns = cost_ns;
 		pl->credit_ns = POLL_LIMIT_WARMUP * cost_ns;
 	} else {
-		book(pl, idle_ns, pl->limit_ns, cost_ns);
+		account_period(pl, idle_ns, pl->limit_ns, cost_ns);
 	}
 
 	remember(pl, idle_ns, cost_ns);

@@ -247,12 +247,12 @@ void cpuidle_promote_disarm(void)
 static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
 {
 	const struct promote_state *states = pc->states;
-	bool goes_on = pc->expired && index >= 0 && !need_resched();
+	bool promoted = pc->expired && index >= 0 && !need_resched();
 	int chosen = READ_ONCE(pc->chosen);
 	u64 more_ns;
 
 	pc->expired = false;
-	if (goes_on) {
+	if (promoted) {
 		if (chosen == PROMOTE_NONE) {
 			WRITE_ONCE(pc->chosen, index);
 			pc->slept_ns = 0;
@@ -373,9 +373,9 @@ static const struct kernel_param_ops update_ops = {
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "cpuidle."
 module_param_cb(promote, &update_ops, &promote, 0644);
-MODULE_PARM_DESC(promote, "leave shallow idle states that last too long");
+MODULE_PARM_DESC(promote, "CPUs leave idle states that are too shallow for how long they last (default: on)");
 module_param_cb(promote_isolated, &update_ops, &isolated, 0644);
-MODULE_PARM_DESC(promote_isolated, "also on isolated CPUs and those that run without the tick");
+MODULE_PARM_DESC(promote_isolated, "isolated and nohz_full CPUs do so, too (default: off)");
 
 static int __init promote_init(void)
 {

@@ -4,7 +4,7 @@
  *
  *   run      write a request, SOURCE SRC DEST BUSY SAMPLES MIN_NS MAX_NS TIMEOUT_NS, such as
  *            "ipi 0 1 0 200 50000 150000 1000000000"; returns when the batch is done
- *   samples  what was observed in the last batch; user space decides which of them count
+ *   samples  the last request, and what was observed; user space decides which samples count
  *
  * A chain of hard interrupts takes the samples, so that nothing but the measured wakeups
  * disturbs the measured CPU. A pinned timer on the waking CPU, the pacer, sends a wakeup.
@@ -18,9 +18,10 @@
  *
  * CPU hotplug. A batch holds no lock, so a CPU may go offline at any time, and handles
  * what was sent to it before it does. The pacer of a waking CPU moves to another CPU and
- * ends the batch there. It ends the batch, too, if the CPU to wake is offline: it runs with
- * interrupts off, during which no CPU goes.
+ * ends the batch there. A woken CPU that goes offline is no longer watched, even if it
+ * comes back before the next launch: the pacer ends the batch then.
  */
+#include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/hrtimer.h>
 #include <linux/kstrtox.h>
@@ -58,8 +59,8 @@ struct latency_sample {
 	u64 launch_ns;
 	u64 wake_ns;		/* 0 if the wakeup did not arrive */
 	unsigned int cpu;	/* where it arrived */
-	const char *path;	/* what woke that CPU: "timer", "ipi", "irq", "none" if it polled */
-	struct idle_period idle; /* of that CPU, as it was when the wakeup arrived */
+	const char *path;	/* "timer", "ipi", "irq", "thread" of an irq, "none" if it polled */
+	struct idle_period idle; /* of @dest, as it was when the wakeup arrived there */
 };
 
 /*
@@ -76,6 +77,7 @@ struct wake_source {
 
 /* The request, and the one batch that runs. */
 static struct {
+	char request[128];
 	const struct wake_source *source;
 	u32 src;		/* the CPU that wakes */
 	u32 dest;		/* the CPU that is woken; by its own timer, it is @src */
@@ -113,15 +115,14 @@ static DEFINE_PER_CPU(struct idle_period, last_period);
 static int waker = -1;
 static bool without_ipi;
 static struct tracepoint *without_ipi_tracepoint;
+static enum cpuhp_state hotplug;
 
 static void saw_cpu_idle(void *data, unsigned int state, unsigned int cpu)
 {
-	struct idle_period *period;
+	struct idle_period *period = this_cpu_ptr(&last_period);
 
 	if (likely((int)cpu != READ_ONCE(watched)))
 		return;
-
-	period = this_cpu_ptr(&last_period);
 	if (state == PWR_EVENT_EXIT)
 		period->left_ns = ktime_get_ns();
 	else
@@ -141,6 +142,13 @@ static void find_without_ipi(struct tracepoint *tp, void *found)
 		*(struct tracepoint **)found = tp;
 }
 
+/* In the hotplug thread of the CPU that goes offline. */
+static int saw_cpu_offline(unsigned int cpu)
+{
+	cmpxchg(&watched, (int)cpu, -1);
+	return 0;
+}
+
 /* On the CPU to be watched: whatever it was in, it leaves it for this. */
 static void watch_this_cpu(void *unused)
 {
@@ -148,43 +156,11 @@ static void watch_this_cpu(void *unused)
 	WRITE_ONCE(watched, smp_processor_id());
 }
 
-/* Wakes a task on the watched CPU, with interrupts off. Return: true if no IPI was sent. */
-static bool wakes_without_ipi(struct task_struct *task)
-{
-	without_ipi = false;
-	WRITE_ONCE(waker, smp_processor_id());
-	wake_up_process(task);
-	WRITE_ONCE(waker, -1);
-	return without_ipi;
-}
-
-static int watch_init(void)
-{
-	int ret;
-
-	for_each_kernel_tracepoint(find_without_ipi, &without_ipi_tracepoint);
-	if (!without_ipi_tracepoint)
-		return -ENOENT;
-	ret = tracepoint_probe_register(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
-	if (ret)
-		return ret;
-	ret = register_trace_cpu_idle(saw_cpu_idle, NULL);
-	if (ret)
-		tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
-	return ret;
-}
-
-static void watch_exit(void)
-{
-	unregister_trace_cpu_idle(saw_cpu_idle, NULL);
-	tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
-	tracepoint_synchronize_unregister();
-}
-
 /* A wakeup is about to be sent. The CPU should be waking since @launch_ns. */
 void latency_launch(u64 launch_ns)
 {
 	batch.samples[batch.launched].launch_ns = launch_ns;
+	batch.samples[batch.launched].idle.state = -1;
 	/* Pairs with batch_thread(): who sees the wakeup, sees all about it. */
 	smp_store_release(&batch.launched, batch.launched + 1);
 }
@@ -197,7 +173,8 @@ void latency_arrived(u64 wake_ns, const char *path)
 	if (path)
 		sample->path = path;
 	sample->cpu = raw_smp_processor_id();
-	sample->idle = *raw_cpu_ptr(&last_period);
+	if (sample->cpu == batch.dest)
+		sample->idle = *raw_cpu_ptr(&last_period);
 	sample->wake_ns = wake_ns;
 	/* Pairs with pace(): who sees it arrived, sees when and where. */
 	smp_store_release(&batch.arrived, batch.launched);
@@ -251,8 +228,13 @@ static int store_launch(u64 due_ns, u64 now_ns)
 {
 	struct latency_sample *sample = &batch.samples[batch.launched];
 
+	without_ipi = batch.busy;
+	WRITE_ONCE(waker, batch.src);
 	latency_launch(ktime_get_ns());
-	sample->path = batch.busy || wakes_without_ipi(batch.thread) ? "none" : "ipi";
+	if (!batch.busy)
+		wake_up_process(batch.thread);
+	WRITE_ONCE(waker, -1);
+	sample->path = without_ipi ? "none" : "ipi";
 	return 0;
 }
 
@@ -269,17 +251,17 @@ static const struct wake_source sources[] = {
 
 static u32 random_distance_ns(void)
 {
-	u32 span = batch.max_ns - batch.min_ns + 1;
-
-	return batch.min_ns + reciprocal_scale(prandom_u32_state(&batch.random), span);
+	return batch.min_ns + reciprocal_scale(prandom_u32_state(&batch.random),
+					       batch.max_ns - batch.min_ns + 1);
 }
 
 static enum hrtimer_restart pace(struct hrtimer *timer)
 {
 	/* First of all: if the wakeup is this very timer, this is when it arrives. */
-	u64 now_ns = ktime_get_ns(), waited_ns;
-	int ret = raw_smp_processor_id() == batch.src && cpu_online(batch.dest) ? 0 : -ENODEV;
-	bool arrived, late;
+	s64 now_ns = ktime_get_ns(), waited_ns;
+	bool arrived, late, here = raw_smp_processor_id() == batch.src;
+	int ret = here && READ_ONCE(watched) == batch.dest ? 0 : -ENODEV;
+	struct latency_sample *sample = &batch.samples[batch.taken];
 
 	if (!ret && batch.launched == batch.taken)
 		ret = batch.source->launch(ktime_to_ns(hrtimer_get_expires(timer)), now_ns);
@@ -287,14 +269,15 @@ static enum hrtimer_restart pace(struct hrtimer *timer)
 		goto out_end;
 
 	now_ns = ktime_get_ns();
-	waited_ns = now_ns - batch.samples[batch.taken].launch_ns;
 	/* Pairs with latency_arrived(). */
 	arrived = smp_load_acquire(&batch.arrived) == batch.launched;
-	late = !arrived && waited_ns >= batch.timeout_ns;
+	waited_ns = (arrived ? sample->wake_ns : now_ns) - sample->launch_ns;
+	late = waited_ns >= batch.timeout_ns;
 	batch.taken += arrived || late;
 	if (late || batch.taken == batch.count)
 		goto out_end;
-	now_ns += arrived ? random_distance_ns() : max_t(u64, waited_ns, FIRST_CHECK_NS);
+	now_ns += arrived ? random_distance_ns() :
+		  clamp_t(s64, waited_ns, FIRST_CHECK_NS, batch.timeout_ns - waited_ns);
 	hrtimer_set_expires(timer, ns_to_ktime(now_ns));
 	return HRTIMER_RESTART;
 
@@ -342,23 +325,18 @@ static int batch_thread(void *unused)
 
 static int begin_thread(void)
 {
-	struct task_struct *thread;
-
 	if (!batch.busy && batch.source != &sources[STORE])
 		return 0;
-	thread = kthread_create(batch_thread, NULL, "latency_test/%u", batch.dest);
-	if (IS_ERR(thread))
-		return PTR_ERR(thread);
-	kthread_bind(thread, batch.dest);
-	batch.thread = thread;
-	wake_up_process(thread);
+	batch.thread = kthread_run_on_cpu(batch_thread, NULL, batch.dest, "latency_test/%u");
+	if (IS_ERR(batch.thread))
+		return PTR_ERR(batch.thread);
 	return wait_for_completion_timeout(&batch.ready, HZ) ? 0 : -ETIMEDOUT;
 }
 
 /* Wherever it can run: the CPU that it is bound to may have no time for it. */
 static void end_thread(void)
 {
-	if (!batch.thread)
+	if (IS_ERR_OR_NULL(batch.thread))
 		return;
 	set_cpus_allowed_ptr(batch.thread, cpu_possible_mask);
 	kthread_stop(batch.thread);
@@ -373,9 +351,7 @@ static int take_samples(void)
 	/* A suspend interrupts this; the write starts over afterwards. */
 	left = wait_for_completion_interruptible_timeout(&batch.ended, 120 * HZ);
 	hrtimer_cancel(&batch.pacer);
-	if (left <= 0)
-		return left ?: -ETIMEDOUT;
-	return batch.error;
+	return left > 0 ? batch.error : left ?: -ETIMEDOUT;
 }
 
 static int run_batch(void)
@@ -388,14 +364,16 @@ static int run_batch(void)
 	prandom_seed_state(&batch.random, get_random_u64());
 	hrtimer_setup(&batch.pacer, pace, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 
-	if (batch.src >= nr_cpu_ids || batch.dest >= nr_cpu_ids ||
-	    smp_call_function_single(batch.dest, watch_this_cpu, NULL, 1))
+	if (batch.src >= nr_cpu_ids || batch.dest >= nr_cpu_ids)
+		return -ENODEV;
+	cpus_read_lock(); /* a CPU on its way out may be past saw_cpu_offline() */
+	ret = smp_call_function_single(batch.dest, watch_this_cpu, NULL, 1);
+	cpus_read_unlock();
+	if (ret)
 		return -ENODEV;
 	ret = source->begin ? source->begin(batch.dest) : 0;
 	if (!ret) {
-		ret = begin_thread();
-		if (!ret)
-			ret = take_samples();
+		ret = begin_thread() ?: take_samples();
 		end_thread();
 		if (source->end)
 			source->end();
@@ -448,6 +426,7 @@ static int run_request(char *text)
 
 	kvfree(batch.samples);
 	memset(&batch, 0, sizeof(batch));
+	strscpy(batch.request, text, sizeof(batch.request));
 	ret = read_request(text);
 	if (ret)
 		return ret;
@@ -457,14 +436,13 @@ static int run_request(char *text)
 
 static ssize_t run_write(struct file *file, const char __user *from, size_t count, loff_t *pos)
 {
-	char text[128];
+	char text[sizeof(batch.request)] = "";
 	int ret;
 
 	if (count >= sizeof(text))
 		return -EINVAL;
 	if (copy_from_user(text, from, count))
 		return -EFAULT;
-	text[count] = '\0';
 	if (!mutex_trylock(&batch_lock))
 		return -EBUSY;
 	ret = run_request(strim(text));
@@ -474,7 +452,6 @@ static ssize_t run_write(struct file *file, const char __user *from, size_t coun
 
 static const struct file_operations run_fops = {
 	.owner = THIS_MODULE,
-	.open = simple_open,
 	.write = run_write,
 };
 
@@ -484,7 +461,7 @@ static int samples_show(struct seq_file *seq, void *unused)
 
 	if (mutex_lock_interruptible(&batch_lock))
 		return -EINTR;
-	seq_puts(seq, "launch_ns wake_ns cpu path state entered_ns left_ns\n");
+	seq_printf(seq, "%s\nlaunch_ns wake_ns cpu path state entered_ns left_ns\n", batch.request);
 	for (s = batch.samples; s < batch.samples + batch.taken; s++)
 		seq_printf(seq, "%llu %llu %u %s %d %llu %llu\n", s->launch_ns, s->wake_ns, s->cpu,
 			   s->path ?: "-", s->idle.state, s->idle.entered_ns, s->idle.left_ns);
@@ -495,21 +472,40 @@ DEFINE_SHOW_ATTRIBUTE(samples);
 
 static struct dentry *dir;
 
+/* Between batches, the probes return at once. Patched in for each, they disturb all CPUs. */
 static int __init latency_test_init(void)
 {
-	int ret = watch_init();
+	int ret;
 
-	if (!ret && IS_ENABLED(CONFIG_VIRTIO)) {
-		ret = latency_device_init();
-		if (ret)
-			watch_exit();
-	}
+	for_each_kernel_tracepoint(find_without_ipi, &without_ipi_tracepoint);
+	if (!without_ipi_tracepoint)
+		return -ENOENT;
+	ret = tracepoint_probe_register(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
 	if (ret)
 		return ret;
+	ret = register_trace_cpu_idle(saw_cpu_idle, NULL);
+	if (ret)
+		goto out_without_ipi;
+	ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, KBUILD_MODNAME, NULL, saw_cpu_offline);
+	if (ret < 0)
+		goto out_cpu_idle;
+	hotplug = ret;
+	ret = IS_ENABLED(CONFIG_VIRTIO) ? latency_device_init() : 0;
+	if (ret)
+		goto out_hotplug;
 	dir = debugfs_create_dir("latency_test", NULL);
 	debugfs_create_file("run", 0200, dir, NULL, &run_fops);
 	debugfs_create_file("samples", 0400, dir, NULL, &samples_fops);
 	return 0;
+
+out_hotplug:
+	cpuhp_remove_state_nocalls(hotplug);
+out_cpu_idle:
+	unregister_trace_cpu_idle(saw_cpu_idle, NULL);
+out_without_ipi:
+	tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
+	tracepoint_synchronize_unregister();
+	return ret;
 }
 
 static void __exit latency_test_exit(void)
@@ -517,7 +513,10 @@ static void __exit latency_test_exit(void)
 	debugfs_remove(dir);
 	if (IS_ENABLED(CONFIG_VIRTIO))
 		latency_device_exit();
-	watch_exit();
+	cpuhp_remove_state_nocalls(hotplug);
+	unregister_trace_cpu_idle(saw_cpu_idle, NULL);
+	tracepoint_probe_unregister(without_ipi_tracepoint, saw_wake_without_ipi, NULL);
+	tracepoint_synchronize_unregister();
 	kvfree(batch.samples);
 }
 

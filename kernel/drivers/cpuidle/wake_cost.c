@@ -36,11 +36,17 @@
  * far below what a halt costs. A limit that is too low would justify itself
  * that way. So a cost is believed only where three of four polls are hits.
  *
- * There are three answers. The interval is above zero, and most polls are hits:
- * halting costs the programs this much. It is below zero: polling does harm, for example because
- * a hypervisor takes the core from the very task that the poll waits for. It
- * contains zero, or few polls are hits: the programs cannot tell, and halt_cost.c
- * has to be asked.
+ * By assignment again, a cycle that was to halt counts as halted even if its wakeup came
+ * before the CPU entered an idle state. It lost next to nothing. But the halts that a
+ * limit decides about are those of longer waits, and these lose all of it. A cost that is
+ * too low would have the CPU halt in all of them. So a cost is believed only where
+ * three of four deliberate halts were halts.
+ *
+ * There are three answers. The interval is above zero, most polls are hits, and most
+ * deliberate halts were halts: halting costs the programs this much. It is below zero:
+ * polling does harm, for example because a hypervisor takes the core from the very task
+ * that the poll waits for. Otherwise the programs cannot tell, and halt_cost.c has to be
+ * asked.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -113,6 +119,7 @@ void wake_cost_init(struct wake_cost *wc, u32 seed)
 bool wake_cost_begin(struct wake_cost *wc, bool polls)
 {
 	wc->open = WAKE_COST_NONE;
+	wc->forestalled = false;
 	if (!polls)
 		return false;
 
@@ -127,6 +134,25 @@ bool wake_cost_begin(struct wake_cost *wc, bool polls)
 }
 
 /**
+ * wake_cost_forestalled - the cycle that is going on begins without its deliberate halt
+ * @wc: the experiment of one CPU
+ *
+ * A wakeup came before the CPU entered an idle state. Says nothing of a cycle that was not
+ * to begin with such a halt.
+ */
+void wake_cost_forestalled(struct wake_cost *wc)
+{
+	wc->forestalled = true;
+}
+
+static void note_forestalled(struct wake_cost *wc, u32 slot)
+{
+	wc->forestalls -= wc->was_forestalled[slot];
+	wc->was_forestalled[slot] = wc->forestalled;
+	WRITE_ONCE(wc->forestalls, wc->forestalls + wc->forestalled);
+}
+
+/**
  * wake_cost_end - the cycle ends: the CPU has worked, and is idle again
  * @wc: the experiment of one CPU
  * @cycle_ns: how long it was
@@ -134,11 +160,14 @@ bool wake_cost_begin(struct wake_cost *wc, bool polls)
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns)
 {
 	enum wake_cost_kind kind = wc->open;
+	u32 slot = wc->count[kind] % WAKE_COST_SAMPLES;
 
 	if (kind == WAKE_COST_NONE)
 		return;
 	wc->open = WAKE_COST_NONE;
-	WRITE_ONCE(wc->cycle_ns[kind][wc->count[kind] % WAKE_COST_SAMPLES],
+	if (kind == WAKE_COST_HALTED)
+		note_forestalled(wc, slot);
+	WRITE_ONCE(wc->cycle_ns[kind][slot],
 		   (u32)min(cycle_ns, (u64)U32_MAX));
 	/* Wraps after years, at a multiple of the ring's length. */
 	WRITE_ONCE(wc->count[kind], wc->count[kind] + 1);
@@ -213,10 +242,15 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
  * @estimate: of the latest cycles
  * @polls: polls in that time
  * @hits: those that ended with a wakeup
+ * @forestalls: how many of the latest deliberate halts were none
  *
  * Return: true if polling does harm, or if halting costs what the estimate says.
  */
-bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits)
+bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
+		     u32 forestalls)
 {
-	return estimate->upper_ns < 0 || (estimate->lower_ns > 0 && 4 * hits >= 3 * polls);
+	if (estimate->upper_ns < 0)
+		return true;
+	return estimate->lower_ns > 0 && 4 * hits >= 3 * polls &&
+	       4 * forestalls <= WAKE_COST_SAMPLES;
 }

@@ -30,6 +30,9 @@ enum wake_cost_kind {
  * @fresh_from: count of halted cycles before which evidence is too old; may be written by
  *	somebody else
  * @open: the kind of the cycle that is going on
+ * @forestalled: its deliberate halt was none, as the wakeup came first
+ * @was_forestalled: the same of the latest cycles with a deliberate halt, as a ring
+ * @forestalls: how many of these were
  * @until_halt: polled cycles that begin before the next deliberate halt
  * @reference: the one of these, counted from the last, that is kept
  * @random: state of the generator that spaces the deliberate halts
@@ -39,6 +42,9 @@ struct wake_cost {
 	u32 count[WAKE_COST_KINDS];
 	u32 fresh_from;
 	enum wake_cost_kind open;
+	bool forestalled;
+	bool was_forestalled[WAKE_COST_SAMPLES];
+	u32 forestalls;
 	u32 until_halt;
 	u32 reference;
 	u32 random;
@@ -58,10 +64,12 @@ struct wake_cost_estimate {
 
 void wake_cost_init(struct wake_cost *wc, u32 seed);
 bool wake_cost_begin(struct wake_cost *wc, bool polls);
+void wake_cost_forestalled(struct wake_cost *wc);
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
 void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
-bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits);
+bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
+		     u32 forestalls);
 
 /**
  * wake_cost_known - is there enough evidence for an estimate?

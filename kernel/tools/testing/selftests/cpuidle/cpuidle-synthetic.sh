@@ -87,7 +87,7 @@ refuses_nonsense() {
 	refuses "$(head -c 900 /dev/zero | tr '\0' x)" 'item 1, "x*": a name can have 15 characters'
 	mark_log
 	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads without states"
-	last_message "$MODULE: states: missing; give name:latency_us" || fail "does not say what is missing"
+	last_message "$MODULE: states: is missing; give name:latency_us" || fail "does not say what is missing"
 }
 
 survives_random_parameters() {
@@ -259,13 +259,13 @@ excludes_cpuidle_lightsleep() {
 	mark_log
 	insmod "$MODULES/cpuidle_lightsleep.ko"
 	! insmod "$MODULES/$MODULE.ko" states=C1:1:1 2> /dev/null || fail "loads beside lightsleep"
-	last_message "$MODULE: the CPUs are idled by lightsleep already: unload" ||
+	last_message "$MODULE: the cpuidle driver lightsleep is in use: unload" ||
 		fail "does not say who has the CPUs"
 	rmmod cpuidle_lightsleep
 	loaded only:0:0
 	[ "$(cat $CPUS/cpu0/cpuidle/state?/name)" = only ] || fail "more than the one state"
 	! insmod "$MODULES/cpuidle_lightsleep.ko" 2> /dev/null || fail "lightsleep loads beside us"
-	last_message 'cpuidle_lightsleep: the CPUs are idled by synthetic already: unload' ||
+	last_message 'cpuidle_lightsleep: the cpuidle driver synthetic is in use: unload' ||
 		fail "lightsleep does not say who has the CPUs"
 }
 
@@ -276,7 +276,7 @@ refuses_idle_override() {
 		skip "no such option on the command line"
 	mark_log
 	! insmod "$MODULES/$MODULE.ko" states=C1:1:1 2> /dev/null || fail "loads with $option"
-	last_message "says $option" || fail "does not name $option"
+	last_message "$option on the command line" || fail "does not name $option"
 }
 
 if [ "$(id -u)" != 0 ]; then

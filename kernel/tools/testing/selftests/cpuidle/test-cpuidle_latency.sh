@@ -33,7 +33,6 @@ TIMES="$DISTANCES 1000000000"
 LONG='1 600 100000000 100000000 1000000000'
 
 WORK=$(mktemp -d)
-RUNTIME_BEFORE=$(cat $RUNTIME)
 WHY=$WORK/why # what the shell says of a write that failed
 
 # Each load makes the kernel patch its code, which some emulators do not like.
@@ -53,11 +52,25 @@ idle_driver() { # NAME PARAMETER...
 	load_module "$1" "$2" || fail "$1 does not load"
 }
 
+# A setting, until the test ends: of a choice, the word in brackets; of no filter, a 0.
+borrow() { # FILE VALUE
+	echo "$1 $(sed -e 's/^none$/0/;t' -e 's/.*\[\(.*\)\].*/\1/' "$1")" >> "$WORK/borrowed"
+	echo "$2" > "$1" || fail "$1 does not become $2"
+}
+
+give_back() { # the last one first: a setting that was borrowed twice is as before, too
+	touch "$WORK/borrowed"
+	tac "$WORK/borrowed" | while read -r file value; do
+		echo "$value" > "$file"
+	done
+	rm "$WORK/borrowed"
+}
+
 after_each() {
 	[ ! -s "$LOAD" ] || kill -KILL "$(cat "$LOAD")" 2> /dev/null
 	: > "$LOAD"
 	[ ! -e $CPU1/online ] || [ "$(cat $CPU1/online)" = 1 ] || echo 1 > $CPU1/online
-	echo "$RUNTIME_BEFORE" > $RUNTIME
+	give_back
 	unload cpuidle_lightsleep
 	unload cpuidle_synthetic
 }
@@ -70,8 +83,9 @@ request() { # LINE, fails as the write does
 
 samples() { # LINE: samples, without their header
 	request "$1" || fail "'$1': $(cat "$WHY")"
-	[ "$(head -n 1 $FILES/samples)" = "$COLUMNS" ] || fail "$(head -n 1 $FILES/samples)"
-	tail -n +2 $FILES/samples
+	[ "$(head -n 1 $FILES/samples)" = "$1" ] || fail "samples of $(head -n 1 $FILES/samples)"
+	[ "$(sed -n 2p $FILES/samples)" = "$COLUMNS" ] || fail "$(sed -n 2p $FILES/samples)"
+	tail -n +3 $FILES/samples
 }
 
 refused() { # ERROR LINE
@@ -81,6 +95,11 @@ refused() { # ERROR LINE
 
 begun() {
 	grep -qs '^latency_test/' /proc/[0-9]*/comm
+}
+
+# A thread that was stopped may need a moment to go.
+ended() {
+	! begun
 }
 
 within_10_s() { # COMMAND...
@@ -98,6 +117,12 @@ background() { # LINE
 	exec cat "$WORK/line" >&3 2> "$WORK/background") &
 	echo $! > "$LOAD"
 	within_10_s begun || fail "'$1' does not begin: $(cat "$WORK/background")"
+}
+
+end_background() {
+	kill "-${1:-TERM}" "$(cat "$LOAD")"
+	wait "$(cat "$LOAD")" 2> /dev/null
+	: > "$LOAD"
 }
 
 fails_in_background() { # ERROR
@@ -165,9 +190,36 @@ wakes_by_ipi() {
 	wakes_from_idle_and_busy ipi 0 "ipi none"
 }
 
+# Where interrupts are threads, that of the device is one, too, and must not pass for less.
+device_path() {
+	if grep -q PREEMPT_RT /proc/version || grep -qw threadirqs /proc/cmdline; then
+		echo thread
+	else
+		echo irq
+	fi
+}
+
 wakes_by_device() {
 	has_device || skip "no virtio entropy device"
-	wakes_from_idle_and_busy device 0 irq
+	wakes_from_idle_and_busy device 0 "$(device_path)"
+}
+
+# Its interrupt is moved while CPU 1 is to be woken; a batch before had watched CPU 0.
+shows_no_state_of_another_cpu() {
+	has_device || skip "no virtio entropy device"
+	device=$(basename "$(ls -d $DRIVER/virtio*)")
+	irq=$(sed -n "s/^ *\([0-9]*\):.* $device-input\$/\1/p" /proc/interrupts)
+	[ -n "$irq" ] || skip "its interrupt has no line of its own"
+	samples "device 1 0 0 10 $TIMES" > /dev/null
+	background "device 0 1 $LONG"
+	borrow "/proc/irq/$irq/smp_affinity_list" 0
+	sleep 2
+	end_background
+	tail -n +3 $FILES/samples | cut -d' ' -f3,5- | grep '^0 ' | sort | uniq -c > "$WORK/others"
+	cat "$WORK/others"
+	[ "$(wc -l < "$WORK/others")" != 0 ] || skip "its interrupt cannot be moved"
+	[ "$(sed 's/^ *[0-9]* //' "$WORK/others")" = "0 -1 0 0" ] ||
+		fail "the state of a CPU that nobody watched"
 }
 
 wakes_a_busy_cpu_by_store() {
@@ -208,15 +260,14 @@ agrees_with_the_scheduler() {
 	[ -e $event ] || skip "no sched_wake_idle_without_ipi"
 	idle_driver cpuidle_lightsleep mode=off
 	echo 1 > $CPU1/cpuidle/state1/disable
-	echo mono > $TRACING/trace_clock
-	echo cpu==1 > $event/filter
+	borrow $TRACING/trace_clock mono
+	borrow $event/filter cpu==1
 	: > $TRACING/trace
-	echo 1 > $event/enable
+	borrow $event/enable 1
 	for source in store ipi; do
 		samples "$source 0 1 0 200 $TIMES" >> "$WORK/ledger"
 	done
 	echo 0 > $event/enable
-	echo 0 > $event/filter
 
 	# Microseconds and an s for each sample, with its path, and an e for each event that an
 	# interrupt on CPU 0 made. Behind each sample there has to be its event, or none.
@@ -261,17 +312,34 @@ ends_with_a_wake_that_does_not_come() {
 	still_works
 }
 
-# Samples or not, it ends; and so does the thread, which may never have had its turn.
-# With PREEMPT_RT, the timer of timeout is a thread, too: on the CPU that has no time for it.
+# The wakeup takes 100 ms, a bit longer than it may: it is late however often one looks.
+ends_with_a_wake_that_comes_late() {
+	idle_driver cpuidle_synthetic states=slow:1:1:100000
+	samples "ipi 0 1 0 20 1000000 1000000 90000000" > "$WORK/samples"
+	tail -n 1 "$WORK/samples"
+	[ "$(wc -l < "$WORK/samples")" -lt 20 ] || fail "a wakeup that is late did not end it"
+	head -n -1 "$WORK/samples" | while read -r launch wake _; do
+		[ $((wake - launch)) -lt 90000000 ] || exit 1
+	done || fail "goes on behind a wakeup that was late"
+	unload cpuidle_synthetic
+	still_works
+}
+
+# Samples or not, it ends before that CPU has time again; and so does the thread, which may
+# never have had its turn. With PREEMPT_RT, timers are threads, too: so all else is on CPU 0.
 gives_up_on_a_cpu_without_time() {
-	echo -1 > $RUNTIME
+	borrow $RUNTIME -1
+	read -r self _ < /proc/self/stat
+	taskset -pc 0 "$self" > /dev/null
 	for source in ipi store; do
-		taskset -c 0 timeout 4 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
+		timeout 20 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
+		hog=$!
 		sleep 1
-		request "$source 0 1 1 20 $TIMES" || grep -q 'timed out' "$WHY" ||
-			fail "$(cat "$WHY")"
-		! begun || fail "threads left behind"
+		! request "$source 0 1 1 20 $TIMES" || echo "all samples" > "$WHY"
+		kill $hog 2> /dev/null || echo "waited for that CPU" > "$WHY"
 		wait
+		within_10_s ended || echo "threads left behind" > "$WHY"
+		grep -q 'all samples\|timed out' "$WHY" || fail "$source: $(cat "$WHY")"
 	done
 	still_works
 }
@@ -321,12 +389,12 @@ keeps_the_last_batch() {
 	samples "ipi 0 1 0 300 $TIMES" > "$WORK/samples"
 	[ "$(wc -l < "$WORK/samples")" = 300 ] || fail "samples are missing"
 	# Again, and a small buffer changes nothing.
-	[ "$(dd bs=7 < $FILES/samples 2> /dev/null | tail -n +2 | cmp - "$WORK/samples")" = "" ] ||
+	[ "$(dd bs=7 < $FILES/samples 2> /dev/null | tail -n +3)" = "$(cat "$WORK/samples")" ] ||
 		fail "read twice, they differ"
 	samples "timer 1 1 0 3 $TIMES" > "$WORK/samples"
 	[ "$(wc -l < "$WORK/samples")" = 3 ] || fail "the batch before is still there"
 	refused 'Invalid argument' "timer 1 1 0 0 $TIMES"
-	[ "$(wc -l < $FILES/samples)" = 1 ] || fail "a request that was refused has samples"
+	[ "$(wc -l < $FILES/samples)" = 2 ] || fail "a request that was refused has samples"
 }
 
 refuses_two_at_once() {
@@ -341,9 +409,7 @@ ends_with_its_writer() {
 	for signal in TERM KILL; do
 		for line in "ipi 0 1 $LONG" "timer 1 1 $LONG" "store 0 1 $LONG"; do
 			background "$line"
-			kill -$signal "$(cat "$LOAD")"
-			wait "$(cat "$LOAD")" 2> /dev/null
-			: > "$LOAD"
+			end_background $signal
 			! begun || fail "$signal: threads left behind"
 			still_works
 		done
@@ -371,6 +437,16 @@ ends_with_the_cpu_that_wakes() {
 	takes_cpus_offline "store 1 0 $LONG"
 }
 
+# It is away only between two launches.
+ends_with_a_cpu_that_comes_back() {
+	[ -e $CPU1/online ] || skip "CPU 1 cannot go offline"
+	background "ipi 0 1 1 60 1000000000 1000000000 1000000000"
+	echo 0 > $CPU1/online || fail "CPU 1 stays online"
+	echo 1 > $CPU1/online || fail "CPU 1 stays offline"
+	fails_in_background 'No such device'
+	still_works
+}
+
 leaves_other_cpus_alone() {
 	[ -e $CPU1/online ] || skip "CPU 1 cannot go offline"
 	background "timer 0 0 $LONG"
@@ -395,27 +471,31 @@ ends_with_the_device() {
 survives_suspend() {
 	[ -e /sys/power/pm_test ] || skip "no /sys/power/pm_test"
 	background "ipi 0 1 $LONG"
-	echo devices > /sys/power/pm_test
+	borrow /sys/power/pm_test devices
 	echo freeze > /sys/power/state || fail "cannot suspend"
-	echo none > /sys/power/pm_test
 	within_10_s begun || fail "does not start over: $(cat "$WORK/background")"
-	kill -TERM "$(cat "$LOAD")"
-	wait "$(cat "$LOAD")" 2> /dev/null
-	: > "$LOAD"
+	end_background
 	still_works
 	! has_device || wakes_by_device
 }
 
-survives_garbage() {
-	background "ipi 0 1 $LONG"
+# Each is refused: by whoever reads it, and without being read while a batch runs.
+write_garbage() {
 	for n in $(seq "${GARBAGE:-200}"); do
 		case $((n % 4)) in
 		0) echo "-$n" ;;
-		1) head -c $((n * 37 % 4097)) /dev/urandom ;;
-		2) echo "ipi $n 1 0 $n 1000 $n$n 1000000" ;;
-		3) echo $((n * n * n * n * n)) ;;
-		esac > $FILES/run 2> /dev/null
+		1) head -c $((n * 37 % 150 + 1)) /dev/urandom ;;
+		2) echo "ipi 4000$n 1 0 $n 1000 $n$n 1000000" ;;
+		3) echo "ipi 0 1 0 $((n * n * n * n * n))" ;;
+		esac > $FILES/run 2> /dev/null && fail "takes garbage of kind $((n % 4)), n = $n"
 	done
+}
+
+survives_garbage() {
+	write_garbage
+	still_works
+	background "ipi 0 1 $LONG"
+	write_garbage
 	# A slow machine may have come to its end; nothing else may end it.
 	! begun || kill -TERM "$(cat "$LOAD")"
 	wait "$(cat "$LOAD")" 2> /dev/null
@@ -457,11 +537,13 @@ fi
 
 if [ $# = 0 ]; then
 	set -- files_are_for_root_only wakes_by_timer wakes_by_ipi wakes_by_device \
-		wakes_a_busy_cpu_by_store wakes_by_store_who_polls agrees_with_the_scheduler \
-		ends_with_a_wake_that_does_not_come gives_up_on_a_cpu_without_time \
+		shows_no_state_of_another_cpu wakes_a_busy_cpu_by_store wakes_by_store_who_polls \
+		agrees_with_the_scheduler ends_with_a_wake_that_does_not_come \
+		ends_with_a_wake_that_comes_late gives_up_on_a_cpu_without_time \
 		refuses_nonsense refuses_without_a_device keeps_the_last_batch refuses_two_at_once \
 		ends_with_its_writer ends_with_the_cpu_that_is_woken ends_with_the_cpu_that_wakes \
-		leaves_other_cpus_alone ends_with_the_device survives_suspend survives_garbage \
+		ends_with_a_cpu_that_comes_back leaves_other_cpus_alone ends_with_the_device \
+		survives_suspend survives_garbage \
 		cannot_be_unloaded_in_use unloads_without_a_trace
 fi
 load
