@@ -25,8 +25,9 @@ import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
+from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import bucket
-from lightsleep.periods.model import CAUSES, COLUMNS, Known
+from lightsleep.periods.model import CAUSES, Known
 from lightsleep.periods.source import ROWS
 from lightsleep.replay.account import replay
 from lightsleep.replay.demand import BLOCKS, Costs

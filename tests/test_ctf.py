@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import ctf
-from lightsleep.periods.source import is_recording, open_recording
+from lightsleep.periods.formats import is_recording
+from lightsleep.periods.source import open_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -110,7 +111,8 @@ def made(folder: Path, lines: list[str], offset_ns: int = 0) -> Path:
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     recording = open_recording(path)
-    return pa.Table.from_batches(list(recording.batches)).to_pylist()
+    rows: list[dict[str, Any]] = pa.Table.from_batches(list(recording.batches)).to_pylist()
+    return rows
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from test_periods import page_of
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import histogram, source
+from lightsleep.periods import formats, histogram, source
 from lightsleep.periods.source import open_recording, write_parquet
 from lightsleep.record import sidecar
 
@@ -67,7 +67,7 @@ def converted(folder: Path) -> bytes:
     """Return the trace.dat in the other version, as trace-cmd converts it."""
     six, seven = folder / "six.dat", folder / "seven.dat"
     six.write_bytes(gzip.decompress((FIXTURES / "trace-v6.dat.gz").read_bytes()))
-    command = ["trace-cmd", "convert", "--file-version", "7", "-i", six, "-o", seven]
+    command = ["trace-cmd", "convert", "--file-version", "7", "-i", str(six), "-o", str(seven)]
     subprocess.run(command, check=True, capture_output=True)
     return seven.read_bytes()
 
@@ -129,7 +129,13 @@ def spliced(data: bytes, chance: random.Random) -> bytes:
 
 def foreign(data: bytes, chance: random.Random) -> bytes:
     """Return the head of this format before something else, or nothing."""
-    heads = (b"", data[: chance.randrange(64)], source.TRACE_DAT, source.PERF_DATA, source.PARQUET)
+    heads = (
+        b"",
+        data[: chance.randrange(64)],
+        formats.TRACE_DAT,
+        formats.PERF_DATA,
+        formats.PARQUET,
+    )
     rest = (b"", chance.randbytes(chance.randrange(3000)), b"\x7fELF" + bytes(500), b"{}" * 99)
     return chance.choice(heads) + chance.choice(rest)
 

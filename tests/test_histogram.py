@@ -208,8 +208,8 @@ def test_the_keeper_forgets_pids_before_there_is_no_room(
     def ready(*_: object) -> tuple[list[int], ...]:
         return ([], [], []) if next(looks) else ([ends], [], [])
 
-    monkeypatch.setattr(keeper.select, "select", ready)
-    monkeypatch.setattr(keeper.sys, "stdin", os.fdopen(ends))
+    monkeypatch.setattr("lightsleep.record.keeper.select.select", ready)
+    monkeypatch.setattr("lightsleep.record.keeper.sys.stdin", os.fdopen(ends))
     (instance / "tracing_on").write_text("1\n")
     _, dropped, note = keeper._wait(instance, order["forget"], group)
     assert (dropped, note) == (8, None)

@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import systrace
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
-from lightsleep.periods.model import COLUMNS, Known
+from lightsleep.periods.model import Known
 from lightsleep.periods.source import (
     METADATA,
     ROWS,
-    is_recording,
     open_recording,
     write_parquet,
 )
@@ -392,6 +393,7 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batch = next(iter(open_recording(PIPE).batches))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from lightsleep import options
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, keeper, run, tracing
 
@@ -201,9 +202,11 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     assert output.exists()
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("2h", 7200)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("5min", 300), ("1.5h", 5400)]
+)
 def test_times(text: str, seconds: float) -> None:
-    assert cli._seconds(None, None, text) == seconds  # type: ignore[arg-type]
+    assert options.seconds(None, None, text) == seconds  # type: ignore[arg-type]
 
 
 def command(*words: str) -> Result:

@@ -8,7 +8,8 @@ stream, and what KUnit's test says; not how long a real CPU sleeps.
 import pytest
 from ktap import parse
 
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
+from lightsleep.lab.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

@@ -10,7 +10,7 @@
 
 #define GOVERNORS	4
 #define NEVER		UINT64_MAX
-#define UNTOLD		INT64_MIN
+#define UNKNOWN_NS		INT64_MIN
 #define LOOP_NS		1000		/* once around the idle loop */
 #define SELECT_NS	300		/* of that, until the CPU sleeps */
 
@@ -42,8 +42,8 @@ struct choice {
  * struct recorded - an idle period of a real CPU, as its governor saw it
  * @begin_ns: when the CPU entered the state
  * @length_ns: until it left it
- * @sleep_ns: what the governor was told of the next timer; UNTOLD where it did not ask
- * @next_ns: what it was told of the next event of the clock; UNTOLD where nobody knows
+ * @sleep_ns: what the governor was told of the next timer; UNKNOWN_NS where it did not ask
+ * @next_ns: what it was told of the next event of the clock; UNKNOWN_NS where nobody knows
  * @state: the state that the CPU entered
  * @tick: the tick ended it
  * @leaves: the CPU left its idle loop then
@@ -85,7 +85,7 @@ static struct task_struct idle_task;
 struct task_struct *current = &idle_task;
 
 static u64 now_ns, wake_ns, timer_ns, tick_ns, limit_ns = KTIME_MAX;
-static s64 next_ns = UNTOLD;
+static s64 next_ns = UNKNOWN_NS;
 static bool tick_stopped, got_tick, asked;
 static struct hrtimer *armed;
 
@@ -140,7 +140,7 @@ ktime_t tick_nohz_get_next_hrtimer(void)
 ktime_t tick_nohz_get_sleep_length(ktime_t *delta_next)
 {
 	asked = true;
-	*delta_next = next_ns != UNTOLD ? next_ns : tick_nohz_get_next_hrtimer() - now_ns;
+	*delta_next = next_ns != UNKNOWN_NS ? next_ns : tick_nohz_get_next_hrtimer() - now_ns;
 	return timer_ns - now_ns;
 }
 
@@ -324,7 +324,7 @@ static void know_tick(const struct recorded *r)
 {
 	tick_ns = now_ns + TICK_NSEC - now_ns % TICK_NSEC;
 	next_ns = r->next_ns;
-	if (next_ns == UNTOLD)
+	if (next_ns == UNKNOWN_NS)
 		return;
 	if (next_ns > TICK_NSEC) {
 		tick_stopped = true;
@@ -347,7 +347,7 @@ void machine_follow(const struct recorded *rows, size_t count, s32 *chosen, bool
 {
 	for (size_t i = 0; i < count; i++) {
 		const struct recorded *r = &rows[i];
-		bool stop_tick = true, asks = r->sleep_ns != UNTOLD;
+		bool stop_tick = true, asks = r->sleep_ns != UNKNOWN_NS;
 
 		now_ns = r->begin_ns;
 		timer_ns = now_ns + (asks ? r->sleep_ns : TICK_NSEC);
@@ -366,5 +366,5 @@ void machine_follow(const struct recorded *rows, size_t count, s32 *chosen, bool
 			got_tick = false;
 		}
 	}
-	next_ns = UNTOLD;
+	next_ns = UNKNOWN_NS;
 }

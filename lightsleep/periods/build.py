@@ -50,7 +50,7 @@ Row = tuple[
     str | None,
     int | None,
 ]
-"""The columns of model.COLUMNS behind the host."""
+"""The columns of columns.COLUMNS behind the host."""
 
 
 @dataclass(slots=True)
@@ -62,15 +62,15 @@ class Waking:
     pid: int
 
 
-NOBODY = (None, None)
+NO_PREDICTION = (None, None)
 
 
 @dataclass(slots=True)
 class Cpu:
     """What is known of one CPU; ``phase`` is idle, left, awake or busy.
 
-    ``told`` is what the governor was told for the state that the CPU enters next: the sleep length,
-    and the time until the next event of its clock.
+    ``prediction`` is what the governor knew as it chose the state that the CPU enters next: the
+    sleep length, and the time until the next event of its clock.
     """
 
     phase: str = "busy"
@@ -82,7 +82,7 @@ class Cpu:
     miss: str | None = None
     sleep_length_ns: int | None = None
     next_event_ns: int | None = None
-    told: tuple[int | None, int | None] = NOBODY
+    prediction: tuple[int | None, int | None] = NO_PREDICTION
 
 
 class Builder:
@@ -129,12 +129,12 @@ class Builder:
             self._known.incomplete += 1
         cpu.phase, cpu.entered_ns, cpu.state, cpu.cause = "idle", now_ns, state, ""
         cpu.miss = None
-        cpu.sleep_length_ns, cpu.next_event_ns = cpu.told
-        cpu.told = NOBODY
+        cpu.sleep_length_ns, cpu.next_event_ns = cpu.prediction
+        cpu.prediction = NO_PREDICTION
 
     def sleep_length(self, number: int, length_ns: int, event_ns: int | None) -> None:
         """The governor of a CPU was told how far away its next timer is, and its next event."""
-        self._cpus[number].told = (length_ns, event_ns)
+        self._cpus[number].prediction = (length_ns, event_ns)
 
     def miss(self, number: int, kind: str) -> None:
         """The governor's last choice was too deep (``above``) or too shallow (``below``)."""
@@ -169,7 +169,7 @@ class Builder:
             self._known.incomplete += 1
         elif cpu.phase == "awake" and waking and waking.at_ns >= cpu.entered_ns:
             cpu.state, cpu.cause, cpu.miss = AWAKE, "", None
-            cpu.sleep_length_ns, cpu.next_event_ns = NOBODY
+            cpu.sleep_length_ns, cpu.next_event_ns = NO_PREDICTION
             cpu.entered_ns = cpu.left_ns = waking.at_ns
             self._emit(number, cpu, (comm, pid), waking, now_ns)
         cpu.phase = "busy"
@@ -180,7 +180,7 @@ class Builder:
         if cpu.phase in ("idle", "left"):  # the switch between is lost
             self._known.incomplete += 1
         cpu.phase, cpu.entered_ns = "awake", now_ns
-        cpu.told = NOBODY  # a state was chosen before, but not entered: a task came
+        cpu.prediction = NO_PREDICTION  # a state was chosen before, but not entered: a task came
 
     def lost(self, number: int, count: int) -> None:
         """The kernel lost events of a CPU: what it does is not known."""
@@ -188,7 +188,7 @@ class Builder:
         cpu = self._cpus.get(number)
         if cpu:
             self._known.incomplete += cpu.phase in ("idle", "left")
-            cpu.phase, cpu.told = "busy", NOBODY
+            cpu.phase, cpu.prediction = "busy", NO_PREDICTION
 
     def finish(self) -> None:
         """No event follows: what has not ended is no period."""

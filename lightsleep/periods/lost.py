@@ -19,14 +19,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lightsleep.periods.model import AWAKE, Known
 from lightsleep.periods.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BUCKETS_PER_OCTAVE = 32
 ENOUGH = 30
@@ -196,9 +198,9 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
     if not counted.any():
         return
     lost.all.add(taken[counted])
-    rows = batch.filter(pa.array(counted))
+    rows = batch.filter(counted)
     state = names.taken(counted).texts()
-    cause = rows.column("ended_by").cast(pa.string()).to_pylist()
+    cause = rows.column("ended_by").cast("string").to_pylist()
     keys: dict[str, Sequence[str]] = {
         "state": state,
         "cause": [f"{x}, {y}" for x, y in zip(state, cause, strict=True)],

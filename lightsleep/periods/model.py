@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The table of idle periods: its columns, and what is known of the recording as a whole.
-
-One row is one idle period of one CPU. Rows of a CPU are in the order of time. docs/record.md
-describes each column for a reader of the Parquet file.
-"""
+"""What is known of a recording as a whole, beside its rows (see columns.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
+from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
 SCHEMA = "lightsleep.periods"
 VERSION = 2
@@ -21,29 +17,6 @@ AWAKE = -1
 
 CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
-COLUMNS = pa.schema(
-    [
-        pa.field("host", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("cpu", pa.int32(), nullable=False),
-        pa.field("entered_ns", pa.int64(), nullable=False),
-        pa.field("length_ns", pa.int64(), nullable=False),
-        pa.field("state", pa.int16(), nullable=False),
-        pa.field("sleep_length_ns", pa.int64()),
-        pa.field("ended_by", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-        pa.field("waker_comm", pa.string()),
-        pa.field("waker_pid", pa.int32()),
-        pa.field("wakee_comm", pa.string()),
-        pa.field("wakee_pid", pa.int32()),
-        pa.field("waking_to_running_ns", pa.int64()),
-        pa.field("miss", pa.dictionary(pa.int8(), pa.string())),
-        pa.field("next_event_ns", pa.int64()),
-    ]
-)
-
-
-SINCE_2 = ("next_event_ns",)
-"""Columns that files of version 1 lack."""
-
 
 @dataclass
 class Known:
@@ -51,9 +24,9 @@ class Known:
 
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
     ``ends_ns`` is when the recording ended, by its own clock.
-    ``states`` maps CPU and index to a state's name, ``polling`` holds the states in which a CPU
-    polls, ``advertised_us`` and ``residency_us`` are what their driver advertises. ``incomplete``
-    counts idle periods without an end, of which there is no row.
+    ``states`` maps CPU and index to a state's name, ``polling`` holds the states that the governor
+    takes for polling, ``advertised_us`` and ``residency_us`` are what their driver advertises.
+    ``incomplete`` counts idle periods without an end, of which there is no row.
     """
 
     host: str
@@ -86,9 +59,19 @@ class Known:
             return "awake"
         return self.states.get(cpu, {}).get(state, f"state {state}")
 
+    @property
+    def hides_polls(self) -> bool:
+        """Whether the driver polls and halts in each state, so that no event tells which it was."""
+        return bool(self.environment.get("cpuidle_driver") == LIGHTSLEEP_DRIVER)
+
+    @property
+    def polled(self) -> set[tuple[int, int]]:
+        """The CPUs and states in which a CPU polls and never halts, as far as somebody said so."""
+        return set() if self.hides_polls else self.polling
+
     def polls(self, cpu: int, state: int) -> bool:
-        """Whether a CPU in this state polls, as far as somebody said so."""
-        return (cpu, state) in self.polling
+        """Whether a CPU in this state polls and never halts, as far as somebody said so."""
+        return (cpu, state) in self.polled
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the metadata of a Parquet file."""

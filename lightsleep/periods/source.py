@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Opening a recording of any kind: as what is known of it, and a stream of its rows.
 
-A file is recognised by its first bytes. A trace.dat is read by trace-cmd report, a perf.data by
-perf script, and a folder in the Common Trace Format by babeltrace2, which know every version of
-their format. What they print is text, and so is the kernel's own trace file, also inside a page of
-systrace; lines.py reads them all. A Parquet file holds rows already. All are read in constant
-memory.
+formats.py recognises a file by its first bytes. A trace.dat is read by trace-cmd report, a
+perf.data by perf script, and a folder in the Common Trace Format by babeltrace2, which know every
+version of their format. What they print is text, and so is the kernel's own trace file, also inside
+a page of systrace; lines.py reads them all. A Parquet file holds rows already. All are read in
+constant memory.
 """
 
 from __future__ import annotations
@@ -36,22 +36,18 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods import ctf, systrace
 from lightsleep.periods.build import Builder, Row
-from lightsleep.periods.lines import LINE, feed
-from lightsleep.periods.model import CAUSES, COLUMNS, SCHEMA, SINCE_2, Known
+from lightsleep.periods.columns import COLUMNS, SINCE_2
+from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
+from lightsleep.periods.lines import feed
+from lightsleep.periods.model import CAUSES, SCHEMA, Known
 from lightsleep.record import sidecar
 
 ROWS = 1 << 16
 """Rows of a batch."""
 
-TRACE_DAT = b"\x17\x08\x44tracing"
-PERF_DATA = b"PERFILE2"
-PARQUET = b"PAR1"
-GZIP = b"\x1f\x8b"
 METADATA = SCHEMA.encode()
 KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
 """The columns of each version of our tables."""
-
-CHUNK = 1 << 16
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
@@ -78,26 +74,12 @@ class Recording:
     is_table: bool = False
 
 
-def is_recording(path: Path) -> bool:
-    """Whether a file looks like a recording, and not like a result, which is a JSON document.
-
-    Raises LightsleepError where it cannot be read.
-    """
-    if path.is_dir():
-        return ctf.is_trace(path)
-    head = _head(path, CHUNK)
-    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
-        return True
-    lines = head.decode(errors="replace").splitlines()
-    return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
-
-
 def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recording:
     """Open a recording of any kind. Of a table, only ``columns`` are read.
 
     Raises LightsleepError where it is none, at once or while its batches are read.
     """
-    head = b"" if ctf.is_trace(path) else _head(path)
+    head = b"" if ctf.is_trace(path) else head_of(path)
     if head.startswith(PARQUET):
         return _parquet(path, columns)
     known = _described(path)
@@ -136,14 +118,6 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
             yield batch
         document = json.dumps(recording.known.to_json())
         writer.add_key_value_metadata({METADATA: document.encode()})
-
-
-def _head(path: Path, size: int = 64) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(size)
-    except OSError as error:
-        raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -21,27 +20,18 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
+from lightsleep.options import seconds as in_seconds
 from lightsleep.record import histogram as counted
 from lightsleep.record import run, sidecar, tracing
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
-UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|min|m|h)", text, re.ASCII)
-    if not match or float(match[1]) == 0:
-        raise click.BadParameter("is no time; write 500ms, 30s, 5min or 2h")
-    return float(match[1]) * UNITS_S[match[2]]
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @cpus_option
 @click.option(
-    "--for", "seconds", callback=_seconds, metavar="TIME", help="Record for 30s, 5min or 2h."
+    "--for", "seconds", callback=in_seconds, metavar="TIME", help="Record for 30s, 5min or 2h."
 )
 @click.option(
     "-o",

@@ -94,7 +94,7 @@ def recording(
     running = Recording(instance, scratch, process)
     began = time.monotonic()
     try:
-        running.probe_refused = _ordered(process, order)
+        running.probe_refused = _send_order(process, order)
         if not _await_start(instance, process):
             raise _NotStartedError
         running.started = True
@@ -126,7 +126,7 @@ def counting(
     running = Recording(folder / "instances" / keeper.group_of(process.pid), scratch, process)
     began = time.monotonic()
     try:
-        if not _ordered(process, order | more | {"document": document}):
+        if not _send_order(process, order | more | {"document": document}):
             yield running
     finally:
         running.elapsed_s = time.monotonic() - began
@@ -146,7 +146,7 @@ def _keeper() -> "subprocess.Popen[bytes]":
     )
 
 
-def _ordered(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | None:
+def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | None:
     """Have the keeper begin; return its first answer. Raises LightsleepError without one."""
     assert process.stdin
     assert process.stdout

@@ -15,7 +15,8 @@ from lightsleep import terminal
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
-from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
+from lightsleep.periods.formats import is_recording
+from lightsleep.periods.source import open_recording, watched, write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.demand import NEEDED, Costs, costs_of

@@ -7,7 +7,8 @@ arrived. A policy decides how much of it the CPU polls. Four things are derived 
 1. *One stay, several periods.* A CPU that polls to its limit and then halts has two rows. A polling
    row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
-   arrival is the length less what the state costs.
+   arrival is the length less what leaving the state took: where a task was woken, what its own
+   wakeup took above the reference, and else what the state typically costs.
 3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
    nothing is subtracted and the cost is an upper bound.
@@ -60,7 +61,8 @@ NEEDED = (
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake.
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``hides_polls`` is
+    that of Known.
     """
 
     reference_ns: float | None
@@ -68,6 +70,7 @@ class Costs:
     halt_ns: int
     loops: Ns
     loop_share: float
+    hides_polls: bool = False
 
     def of(self, states: Ns, polls: Flags) -> Ns:
         """Return what leaving the state of each row costs; a halt's cost where it polls."""
@@ -108,7 +111,7 @@ def costs_of(
     most = max(by_state, key=lambda state: by_state[state].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
-    return Costs(usual, states, round(states[most]), loops, share)
+    return Costs(usual, states, round(states[most]), loops, share, known.hides_polls)
 
 
 def _loops(pairs: Counter[int]) -> Ns:
@@ -184,7 +187,7 @@ class _Rows:
         self.by_timer = codes_of(batch) == code(batch, "timer")
         self.sleep_ns = sleep_lengths(batch)
         nobody = np.asarray(batch.column("wakee_pid").is_null())
-        polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polling), np.int64)
+        polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polled), np.int64)
         self.polls = np.isin(self.cpu << 16 | self.state, polling)
         self.continued = self.polls & unknown & nobody & ~self.woken
 
@@ -275,7 +278,7 @@ class Reader:
 
     def _stays(self, part: _Part) -> Demands:
         halted = ~part.polls
-        exit_ns = np.where(halted, part.cost_ns, 0)
+        exit_ns = np.where(halted, np.where(part.woken, part.paid_ns, part.cost_ns), 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
         earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)
@@ -300,9 +303,9 @@ class Reader:
 
 def _joined(part: _Part) -> _Part:
     """Join rows that poll without result with those that follow at once."""
-    goes_on = part.continued[:-1] & (part.entered_ns[1:] - part.end_ns[:-1] <= JOINED_NS)
-    first = np.concatenate([[True], ~goes_on])
-    last = np.concatenate([~goes_on, [True]])
+    continues = part.continued[:-1] & (part.entered_ns[1:] - part.end_ns[:-1] <= JOINED_NS)
+    first = np.concatenate([[True], ~continues])
+    last = np.concatenate([~continues, [True]])
     begin, end = np.flatnonzero(first), np.flatnonzero(last)
     joined = part.taken(end)
     sums = np.concatenate([[0], np.cumsum(part.polled_ns)])

@@ -24,7 +24,7 @@ from lightsleep.periods.model import AWAKE, Known
 from lightsleep.replay.demand import Flags, code, codes_of
 from lightsleep.replay.governed import Advertised, Cpu, Governor
 
-UNTOLD = np.iinfo(np.int64).min
+UNKNOWN_NS = np.iinfo(np.int64).min
 """The sleep length of a governor that did not ask for it."""
 
 RECORDED = np.dtype(
@@ -83,8 +83,8 @@ def _rows(batch: pa.RecordBatch, wanted: Flags) -> np.ndarray[tuple[int], np.dty
     rows["length_ns"] = integers(batch, "length_ns")[wanted]
     rows["state"] = integers(batch, "state")[wanted]
     for name, column in (("sleep_ns", "sleep_length_ns"), ("next_ns", "next_event_ns")):
-        told = np.asarray(batch.column(column).is_valid())
-        rows[name] = np.where(told, integers(batch, column), UNTOLD)[wanted]
+        timer_known = np.asarray(batch.column(column).is_valid())
+        rows[name] = np.where(timer_known, integers(batch, column), UNKNOWN_NS)[wanted]
     rows["tick"] = (codes_of(batch) == code(batch, "tick"))[wanted]
     rows["leaves"] = np.asarray(batch.column("wakee_pid").is_valid())[wanted]
     return rows
@@ -111,13 +111,13 @@ def _count(
     asked: Flags,
 ) -> None:
     same = rows["state"] == chosen
-    told = rows["sleep_ns"] != UNTOLD
-    found.known += int(told.sum())
-    found.known_same += int((told & same).sum())
-    found.unknown += int((~told).sum())
-    found.unknown_same += int((~told & same).sum())
+    timer_known = rows["sleep_ns"] != UNKNOWN_NS
+    found.known += int(timer_known.sum())
+    found.known_same += int((timer_known & same).sum())
+    found.unknown += int((~timer_known).sum())
+    found.unknown_same += int((~timer_known & same).sum())
     pairs, counts = np.unique(
-        np.stack([rows["state"][told], chosen[told]]), axis=1, return_counts=True
+        np.stack([rows["state"][timer_known], chosen[timer_known]]), axis=1, return_counts=True
     )
     for (state, other), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
         key = (state, other)

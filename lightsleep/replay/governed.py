@@ -128,13 +128,15 @@ class GovernorRunner:
         tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight)
 
     def _choices(self, stays: Stays) -> Any:
-        ends_ns = stays.entered_ns + stays.arrival_ns
+        # A governor learns from how long the CPU slept: what a late wakeup took is part of that.
+        late_ns = np.where(stays.woken, stays.cost_ns - stays.typical_ns, 0)
+        ends_ns = stays.entered_ns + np.maximum(stays.arrival_ns + late_ns, 0)
         first_ns = self._busy_since_ns
         first_ns = int(stays.entered_ns[0]) if first_ns is None else first_ns
         since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
         self._busy_since_ns = int(ends_ns[-1])
         periods = np.empty((len(stays), 3), np.uint64)
-        periods[:, 0] = stays.idle_ns
+        periods[:, 0] = np.maximum(stays.idle_ns + late_ns, 0)
         periods[:, 1] = np.maximum(stays.entered_ns - since_ns, 0)
         periods[:, 2] = stays.timer_ns
         choices = np.zeros(len(stays), CHOICE)

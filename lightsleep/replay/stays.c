@@ -45,7 +45,7 @@ struct ended {
 static inline void emit(const struct costs *c, const struct open_stay *s, const struct ended *e,
 			struct demands *d, size_t cpu)
 {
-	int64_t exit_ns = e->polls ? 0 : s->cost_ns;
+	int64_t exit_ns = e->polls ? 0 : e->woken ? e->paid_ns : s->cost_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
 	size_t i = d->next[cpu]++;
 

@@ -100,7 +100,7 @@ class CompiledReader:
         if more > 0:
             self._open = np.concatenate([self._open, np.zeros((more, OPEN), np.int64)])
             self._polls = np.zeros((cpus, STATES), np.uint8)
-            for cpu, state in self._known.polling:
+            for cpu, state in self._known.polled:
                 if cpu < cpus and 0 <= state < STATES:
                     self._polls[cpu, state] = 1
 

@@ -68,6 +68,11 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+        if cost.hides_polls:
+            said.append(
+                f"{path}: recorded under cpuidle-lightsleep, whose polls are in no event. Each is "
+                "taken for a halt: replay a recording made without the driver, or with mode=off"
+            )
     machines = replay.machines()
     if len({x.host for x in machines}) > 1:
         said.append(f"the interval covers how much these {len(machines)} machines differ")
@@ -199,7 +204,12 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
         "wait_weight": replay.weight,
         "closed_loop_share": replay.loop_share,
         "recordings": [
-            {"file": path, "halt_cost_ns": cost.halt_ns, "reference_ns": cost.reference_ns}
+            {
+                "file": path,
+                "halt_cost_ns": cost.halt_ns,
+                "reference_ns": cost.reference_ns,
+                "driver_polls": cost.hides_polls,
+            }
             for path, cost in costs
         ],
         "policies": [

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whether a policy does what a replay says that it would do.
+
+A client sends datagrams at times that a timer sets, whether the server answers or not (an *open
+loop*), so that a faster wakeup changes nothing that follows. Client and server have a CPU each.
+
+The arm *predicted* is a stock guest. It is recorded, and `lightsleep replay` says how long tasks
+would have waited, and CPUs would have polled, under each policy. The arm *measured* has the driver
+and runs the same load under each policy, recorded likewise. Waiting is the time from waking to
+running, of all wakeups: what was recorded, less what the replay says that the policy saves. Time
+polled is what the driver counts.
+
+haltpoll is not among the policies: no driver of the lab has its rule.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightsleep.compare.result import Claim
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.guest import Guest
+
+CLIENT, SERVER, READY = "/run/client.py", "/run/server.py", "/run/ready"
+PORT = 9
+SERVE = f"""\
+import socket
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.bind(("127.0.0.1", {PORT}))
+open("{READY}", "w").close()
+while True:
+    line.recv(64)
+"""
+MEAN_GAP_S = 0.0005
+"""Of the gaps between datagrams, which are distributed exponentially: some are shorter than any
+poll, some longer."""
+
+SEND = f"""\
+import random, socket, sys, time
+line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+line.connect(("127.0.0.1", {PORT}))
+gaps = random.Random(int(sys.argv[2]))
+now = time.monotonic()
+end = now + float(sys.argv[1])
+while now < end:
+    now += gaps.expovariate(1 / {MEAN_GAP_S})
+    left = now - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+    line.send(b"x")
+"""
+VCPUS = 2
+COUNTS = "/run/polled"
+RECORD_S = 4
+LEARN_S = 6
+"""How long the driver learns from the load before it is recorded (see halt_cost.py)."""
+
+MODULE = "cpuidle_lightsleep"
+PARAMETERS = f"/sys/module/{MODULE}/parameters"
+FIXED_US = 100
+POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed"}
+"""The replay's names, and the driver's modes that do the same."""
+
+
+def metrics_of(policy: str) -> tuple[Metric, Metric]:
+    """Return the metrics of a policy: how long tasks waited, and how long CPUs polled."""
+    name = policy.partition(":")[0]
+    return (
+        Metric(
+            f"{name}_waited_ms_per_s",
+            "ms/s",
+            "none",
+            f"{policy}: waited",
+            "Time from waking to running, of all wakeups in a second",
+            clock="host",  # a ratio of two times of one clock needs no correction
+        ),
+        Metric(
+            f"{name}_polled_ms_per_s",
+            "ms/s",
+            "none",
+            f"{policy}: polled",
+            "Time that CPUs polled in a second, all CPUs together",
+            clock="host",
+        ),
+    )
+
+
+def start(guest: Guest) -> None:
+    """Start the server, and put the client where the guest finds it."""
+    guest.run(["busybox", "ip", "link", "set", "lo", "up"])
+    guest.write_text(SERVER, SERVE)
+    guest.write_text(CLIENT, SEND)
+    serve = f"taskset -c 1 python3 {SERVER} > /dev/null 2>&1 &"
+    guest.run(["sh", "-c", f"{serve} until [ -e {READY} ]; do sleep 0.1; done"])
+
+
+def load(seconds: float, seed: int) -> str:
+    """Return the command that puts load on the server for so long."""
+    return f"taskset -c 0 python3 {CLIENT} {seconds} {seed}"
+
+
+def set_mode(guest: Guest, mode: str) -> None:
+    """Set the driver's mode; in the default one the limit, 0, follows from the cost alone."""
+    guest.write_text(f"{PARAMETERS}/poll_limit_us", str(FIXED_US if mode == "fixed" else 0))
+    guest.write_text(f"{PARAMETERS}/mode", mode)
+
+
+def recorded(guest: Guest, folder: Path) -> Path:
+    """Record the load, and return the recording; COUNTS has what was polled before and after."""
+    counts = f"cat /sys/devices/system/cpu/cpu*/lightsleep/polled_ns >> {COUNTS} 2> /dev/null"
+    script = f"rm -f {COUNTS}; {counts}; {load(RECORD_S, 1)}; {counts}; true"
+    name = "/run/load.dat"
+    command = ["python3", "-m", "lightsleep", "record", "-o", name, "--", "sh", "-c", script]
+    guest.run(command, timeout_s=120)
+    for path in (name, f"{name}.json"):
+        text = guest.run(["base64", "-w0", path]).stdout
+        (folder / Path(path).name).write_bytes(base64.b64decode(text))
+    return folder / Path(name).name
+
+
+def said(verb: str, recording: Path, *words: str) -> dict[str, Any]:
+    """Have a verb of the tool read a recording; return the JSON that it prints."""
+    command = [sys.executable, "-m", "lightsleep", verb, str(recording), "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LightsleepError(f"lightsleep {verb}: {done.stderr.strip()}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The time from waking to running of all wakeups in a recording, and its length."""
+
+    total_ns: int
+    span_ns: int
+
+
+def waiting(recording: Path) -> Waiting:
+    """Return how long tasks waited in a recording, whatever state their CPU was in."""
+    (lost,) = said("report", recording)["results"]
+    return Waiting(lost["all"]["total_ns"] + lost["reference"]["total_ns"], lost["span_ns"])
+
+
+def figures(policy: str, waited_ns: float, polled_ns: float, span_ns: int) -> dict[str, float]:
+    """Return the figures of a policy by their names."""
+    waited, polled = metrics_of(policy)
+    return {waited.name: 1000 * waited_ns / span_ns, polled.name: 1000 * polled_ns / span_ns}
+
+
+def predicted(guest: Guest, folder: Path) -> dict[str, float]:
+    """Record a guest whose CPUs halt at once; return what the replay says of each policy."""
+    recording = recorded(guest, folder)
+    there = waiting(recording)
+    replay = said("replay", recording, "--policies", ",".join(POLICIES))
+    outcomes = {x["policy"]: x["as_recorded"] for x in replay["policies"]}
+    found: dict[str, float] = {}
+    for policy in POLICIES:
+        would = outcomes[policy]
+        saved_ns = outcomes["stock"]["waited_ns"] - would["waited_ns"]
+        found |= figures(policy, there.total_ns - saved_ns, would["polled_ns"], there.span_ns)
+    return found
+
+
+def measured(guest: Guest, folder: Path) -> dict[str, float]:
+    """Record a guest under each policy; return what it did."""
+    found: dict[str, float] = {}
+    for policy, mode in POLICIES.items():
+        set_mode(guest, mode)
+        if mode == "adaptive":
+            guest.run(["sh", "-c", load(LEARN_S, 2)])
+        there = waiting(recorded(guest, folder))
+        counts = [int(count) for count in guest.read_text(COUNTS).split()]
+        polled_ns = sum(counts[VCPUS:]) - sum(counts[:VCPUS])
+        found |= figures(policy, there.total_ns, polled_ns, there.span_ns)
+    return found
+
+
+def measure(guest: Guest) -> dict[str, float]:
+    """Predict, or measure, what the guest's arm is named for."""
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
+        does = measured if guest.machine.modules else predicted
+        return does(guest, Path(folder))
+
+
+NEAR = 0.85, 1 / 0.85
+"""Within 15 %."""
+
+EXPERIMENT = Experiment(
+    title="What a replay predicts, and what then happens",
+    hypothesis=(
+        "For a load that nothing holds up, lightsleep replay predicts within 15 % how long tasks "
+        "wait for CPUs under a policy, and how long CPUs poll."
+    ),
+    arms=(
+        Arm("predicted", "baseline", "a recording of the distribution's kernel as it is, replayed"),
+        Arm(
+            "measured",
+            "treatment",
+            "the same kernel and load with cpuidle-lightsleep in the modes that were predicted",
+            modules=(MODULE,),
+        ),
+        Arm("predicted-again", "control", "a second guest booted exactly as predicted"),
+    ),
+    metrics=tuple(metric for policy in POLICIES for metric in metrics_of(policy)),
+    measure=measure,
+    start=start,
+    warmup=0,
+    claims=tuple(
+        Claim("measured", "predicted", (metric.name,), at_least=NEAR[0], at_most=NEAR[1])
+        for policy in POLICIES
+        for metric in metrics_of(policy)
+    ),
+    vcpus=VCPUS,
+)

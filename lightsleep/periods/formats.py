@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""By what a recording is recognised: the first bytes of a file, or what a folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods import ctf, systrace
+from lightsleep.periods.lines import LINE
+
+TRACE_DAT = b"\x17\x08\x44tracing"
+PERF_DATA = b"PERFILE2"
+PARQUET = b"PAR1"
+GZIP = b"\x1f\x8b"
+
+CHUNK = 1 << 16
+"""So much is read at a time, and looked at."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file looks like a recording, and not like a result, which is a JSON document.
+
+    Raises LightsleepError where it cannot be read.
+    """
+    if path.is_dir():
+        return ctf.is_trace(path)
+    head = head_of(path, CHUNK)
+    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
+        return True
+    lines = head.decode(errors="replace").splitlines()
+    return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
+
+
+def head_of(path: Path, size: int = 64) -> bytes:
+    """Return the first ``size`` bytes of a file; raises LightsleepError where they are not read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
