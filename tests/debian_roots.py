@@ -29,6 +29,12 @@ TUTORIAL = ("redis-server", "redis-tools", "systemd")
 PACKAGES = {"bookworm": (*RUN, *BUILD), "trixie": (*RUN, *TUTORIAL)}
 """Suite -> what is installed there. Our packages are built in the older one, and tried in both."""
 
+MACHINES = {
+    "bookworm": (*RUN, "linux-image-cloud-amd64", *TUTORIAL),
+    "trixie": PACKAGES["trixie"],
+}
+"""Suite -> what is installed on a machine that boots; in the newer one, headers bring a kernel."""
+
 ENVIRONMENT = (
     *("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"),
     "DEBIAN_FRONTEND=noninteractive",
@@ -71,9 +77,8 @@ def content(file: Path) -> str:
     return f"{file.stat().st_mode:o} {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
-def cached(suite: str) -> Path:
+def cached(suite: str, packages: tuple[str, ...]) -> Path:
     """Return the root of a suite. The first time, this takes two minutes and up to 1.2 GB."""
-    packages = PACKAGES[suite]
 
     def build(scratch: Path) -> None:
         include = f"--include={','.join(packages)}"
@@ -93,7 +98,9 @@ def root(suite: str, folder: Path) -> Iterator[Root]:
     """Hand out a copy of a suite's root, below ``folder``, and remove it at the end."""
     copy = folder / suite
     try:
-        host.run(["cp", "-a", "--reflink=auto", cached(suite), copy], f"copying {suite}")
+        host.run(
+            ["cp", "-a", "--reflink=auto", cached(suite, PACKAGES[suite]), copy], f"copying {suite}"
+        )
         yield Root(copy)
     finally:
         shutil.rmtree(copy, ignore_errors=True)

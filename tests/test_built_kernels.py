@@ -35,8 +35,8 @@ SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
 SHARED = {"idle.sh", "ktap.sh"}
 """No tests, but what tests share."""
 
-NEEDS_SERIES = {"promote.sh"}
-"""Of the kernel series, see test_promotion.py."""
+NEEDS_SERIES = {"idle_poll.sh", "promote.sh"}
+"""Of the kernel series, see test_idle_poll.py and test_promotion.py."""
 
 BUILT = [
     pytest.param(arch.name, kernel, id=f"{arch.name}-{name}")

@@ -10,8 +10,9 @@ from intree import copy
 
 from lightsleep import cache
 from lightsleep.lab import host, series
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.source import kernel_source
 from lightsleep.sources import KERNEL
 

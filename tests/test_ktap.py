@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What is read from a selftest's output: a test that went missing must not look like success."""
 
+from typing import cast
+
 import pytest
-from ktap import parse
+from ktap import Result, parse, run_selftest
+
+from lightsleep.lab.agent import Completed
+from lightsleep.lab.guest import Guest
 
 WHOLE = "KTAP version 1\n1..3\nok 1 one\n# why\n# not\nnot ok 2 two\nok 3 three # SKIP\n"
 
@@ -18,3 +23,42 @@ def test_results_and_the_output_of_a_failure() -> None:
 def test_a_plan_not_carried_out_is_an_error(cut: int) -> None:
     with pytest.raises(ValueError, match="planned"):
         parse(WHOLE[:cut])
+
+
+class FakeGuest:
+    """Prints one answer after the other; remembers which tests were asked for."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[list[str]] = []
+
+    def write_text(self, *_: object) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def run(self, argv: list[str], **_: object) -> Completed:
+        self.asked.append(argv[argv.index("sh") + 3 :])
+        answer = self.answers.pop(0)
+        return Completed(int("not ok" in answer), answer, "", 0.0)
+
+
+AGAIN = "1..1\nok 1 two\n"
+STILL = "1..1\n# broken\nnot ok 1 two\n"
+
+
+def test_a_test_that_the_host_disturbed_is_run_again_alone() -> None:
+    guest = FakeGuest(WHOLE, AGAIN)
+    with pytest.warns(UserWarning, match=r"x\.sh, tried again: two: # why"):
+        result = run_selftest(cast(Guest, guest), "x.sh", tries=3)
+    assert result == Result(["one", "two"], ["three"], {})
+    assert guest.asked == [[], ["two"]]
+
+
+def test_a_test_that_fails_each_time_has_failed() -> None:
+    guest = FakeGuest(WHOLE, STILL, STILL)
+    with pytest.warns(UserWarning, match="tried again"):
+        result = run_selftest(cast(Guest, guest), "x.sh", tries=3)
+    assert result == Result(["one"], ["three"], {"two": "# broken"})
+    assert guest.answers == []

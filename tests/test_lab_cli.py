@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep lab`` and what a user can get wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from results import made_up
+from comparisons import made_up
 
 from lightsleep import sources
 from lightsleep.cli import main
@@ -148,8 +149,27 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, ["lab", "compare", "idle", "--json", "x.json"])
     assert result.exit_code == 1
     assert "sched pipe" in result.stdout
-    assert "The host was 90 % busy with other work" in result.stderr
+    assert "other work took 90 % of its time" in " ".join(result.stderr.split())
     assert "cannot write x.json: No space left on device" in result.stderr
+
+
+def test_a_turn_that_the_host_disturbed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_up()
+    loads = {arm: [0.4] * made.protocol["runs"] for arm in made.arms}
+    made.protocol["other_load_pct"] = loads
+    monkeypatch.setattr(protocol, "compare", lambda *_: made)
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"])
+    assert "not quiet" not in result.stderr
+    loads[made.arms[1]][2] = 31.2
+    loads[made.arms[2]][0] = 7.0
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"])
+    turns = made.protocol["runs"] * len(made.arms)
+    assert (
+        f"The host was not quiet: in 2 of {turns} turns other work took over 5 % of its time, "
+        f"31 % in the worst ({made.arms[1]}, round 3)."
+    ) in " ".join(result.stderr.split())
+    made.environment["accelerator"]["name"] = "tcg-icount"
+    assert "not quiet" not in CliRunner().invoke(main, ["lab", "compare", "idle"]).stderr
 
 
 def test_a_control_that_differs_fails_the_run_and_loses_nothing(
@@ -207,3 +227,13 @@ def test_list_cuts_no_name(columns: str | None) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     if columns is None:
         assert "our series of patches, PREEMPT_RT, and CPUs without the tick\n" in out
+
+
+def test_a_series_without_a_kernel_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = {name: row for name, row in ARCHES["x86_64"].built.items() if name != "6.12-series"}
+    monkeypatch.setitem(ARCHES, "x86_64", replace(ARCHES["x86_64"], built=built))
+    result = CliRunner().invoke(main, ["lab", "series", "6.12", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no kernel '6.12-series'; there are: " in result.output

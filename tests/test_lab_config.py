@@ -2,7 +2,9 @@
 """The lab's tables, its packages and its mirrors."""
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,7 @@ def test_every_needed_program_has_a_package() -> None:
 
 def apt_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     done = subprocess.CompletedProcess([], 0, stdout=text)
-    monkeypatch.setattr(roots.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr("lightsleep.lab.roots.subprocess.run", lambda *_, **__: done)
 
 
 def test_mirrors_are_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +106,14 @@ def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("complaint", "attempts"), [("Mirror sync in progress? [IP: x]", 2), ("No space left", 1)]
+    ("complaint", "attempts", "raised"),
+    [
+        ("Mirror sync in progress? [IP: x]", 2, roots.MirrorOutOfStep),
+        ("No space left", 1, LightsleepError),
+    ],
 )
 def test_updates_that_are_out_of_step_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, complaint: str, attempts: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, complaint: str, attempts: int, raised: type
 ) -> None:
     given: list[str] = []
 
@@ -119,12 +125,44 @@ def test_updates_that_are_out_of_step_are_left_out(
     monkeypatch.setattr(roots, "mirrors", lambda: ("https://deb.example/", "https://sec.example/"))
     monkeypatch.setattr(host, "run", run)
     monkeypatch.setattr(host, "need", lambda *_: None)
-    with pytest.raises(LightsleepError, match=complaint.split("?")[0]):
+    with pytest.raises(LightsleepError, match=complaint.split("?")[0]) as caught:
         roots.unpack(X86, "trixie", "trixie", ["make"], tmp_path / "into")
+    assert caught.type is raised
     assert len(given) == attempts
     assert "trixie-updates main" in given[0]
     assert "trixie-security main" in given[0]
     assert "trixie-updates" not in "".join(given[1:])
+
+
+NEEDS_PACKAGES = """\
+import pytest
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.roots import MirrorOutOfStep
+
+@pytest.fixture
+def guest():
+    raise MirrorOutOfStep("no list", foreign=True)
+
+def test_boots(guest): pass
+
+def test_builds():
+    raise MirrorOutOfStep("no list", foreign=True)
+
+def test_needs_this_machines():
+    raise MirrorOutOfStep("no list", foreign=False)
+
+def test_fails():
+    raise LightsleepError("the disk is full")
+"""
+
+
+def test_a_test_is_skipped_that_needs_foreign_packages_that_no_mirror_has(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_packages.py").write_text(NEEDS_PACKAGES)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "2 failed, 2 skipped" in done.stdout
+    assert "no list" in done.stdout
 
 
 def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
@@ -184,7 +222,7 @@ def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(accel, "KVM", tmp_path / "kvm")
     assert accel.choose("auto", X86, tree).reason == "no /dev/kvm"
     (tmp_path / "kvm").write_text("")
-    monkeypatch.setattr(accel.os, "access", lambda *_: False)
+    monkeypatch.setattr("lightsleep.lab.accel.os.access", lambda *_: False)
     assert "group kvm" in accel.choose("auto", X86, tree).reason
 
 

@@ -27,6 +27,11 @@ RACED = """\
 [    1.671848] Kernel panic - not syncing: Fatal exception in interrupt
 """
 SAID = "qemu-system-x86_64: WARNING: Image format was not specified"
+ASSERTION = (
+    "qemu-system-x86_64: ../system/physmem.c:2671: iotlb_to_section: Assertion "
+    "`section_index < d->map.sections_nb' failed."
+)
+BOOTING = "[    0.500000] a kernel that is not done booting\n"
 LOADED = "[    1.500000] a module, in a guest that has booted\n"
 BROKEN = RACED.replace("53 66 <90>", "53 cc <90>")
 HARDWARE = Hardware(
@@ -34,7 +39,9 @@ HARDWARE = Hardware(
 )
 
 
-def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[str]:
+def boots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str, said: str = SAID
+) -> list[str]:
     """Let the next boots leave these consoles; an empty one is a boot that went well."""
     left, closed = list(logs), []
 
@@ -47,7 +54,7 @@ def boots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *logs: str) -> list[s
             return self.log
 
         def said(self) -> str:
-            return SAID
+            return said
 
         def close(self) -> None:
             closed.append(self.log)
@@ -78,6 +85,14 @@ def test_what_the_emulator_spoiled_is_tried_again(
     Guest(Machine(), HARDWARE).wait()
     assert closed == [RACED]
     assert [x.read_text() for x in tmp_path.iterdir()] == [RACED]
+
+
+def test_so_is_what_it_ended_with_an_assertion_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = boots(monkeypatch, tmp_path, BOOTING, "", said=ASSERTION)
+    Guest(Machine(), HARDWARE).wait()
+    assert closed == [BOOTING]
 
 
 def test_so_is_a_guest_that_it_spoiled_as_modules_were_loaded(

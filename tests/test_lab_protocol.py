@@ -18,7 +18,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from results import made_up
+from comparisons import made_up
 
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
@@ -26,8 +26,9 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import clock, hosttime, protocol
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.experiments.idle import EXPERIMENT
-from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed, Machine
+from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.hosttime import ThreadTime
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
 from lightsleep.lab.progress import Progress
 
@@ -102,7 +103,7 @@ def experiment(measure: Callable[[Guest], dict[str, float]], **changes: Any) -> 
     return dataclasses.replace(base, **changes)
 
 
-def quiet() -> protocol.Progress:
+def quiet() -> Progress:
     return Progress(lambda *_: None)
 
 
@@ -136,6 +137,27 @@ def test_the_warm_up_is_dropped_and_nothing_else() -> None:
     order = protocol.draw_order("abc", 7, 3)
     samples = protocol.run_rounds(experiment(measure, warmup=2), (WAIT,), guests, order, quiet())
     assert samples == {"wait_s": {arm: [3, 4, 5, 6, 7] for arm in "abc"}}
+
+
+def test_other_work_on_the_host_is_noted_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    guests, _ = fakes("a", "b", "c")
+    now_s = busy_s = 0.0
+
+    def measure(guest: Guest) -> dict[str, float]:
+        nonlocal now_s, busy_s
+        now_s += 10
+        busy_s += 4 if guest.name == "b" else 0.2
+        return {"wait_s": 1.0}
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(hosttime, "busy_s", lambda: busy_s)
+    monkeypatch.setattr(hosttime, "process_s", lambda _: 0.0)
+    loads = hosttime.Loads([])
+    order = protocol.draw_order("abc", 3, 3)
+    protocol.run_rounds(experiment(measure), (WAIT,), guests, order, quiet(), label="", loads=loads)
+    turns = {arm: [pytest.approx(pct)] * 2 for arm, pct in {"a": 1, "b": 20, "c": 1}.items()}
+    assert loads.of_turns == turns
 
 
 def test_less_may_be_enough_to_warm_up() -> None:
@@ -429,4 +451,5 @@ def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> 
     by_role = {arm.role: arm for arm in EXPERIMENT.arms}
     assert by_role["control"].modules == by_role["baseline"].modules
     assert by_role["control"].append == by_role["baseline"].append
+    assert isinstance(EXPERIMENT.metrics, tuple)
     assert all(metric.description for metric in EXPERIMENT.metrics)

@@ -99,6 +99,33 @@ def test_a_breakpoint_that_is_not_in_the_code_is_the_emulators(log: str) -> None
     assert splat.emulator_raced(f"[    0.0] Linux version\n{log}\n[    1.8] Call Trace:\n")
 
 
+ASSERTIONS = [
+    "qemu-system-x86_64: ../system/physmem.c:2671: iotlb_to_section: Assertion "
+    "`section_index < d->map.sections_nb' failed.",
+    "**\nERROR:../accel/tcg/cpu-exec.c:1053:cpu_exec_loop: assertion failed: (!have_mmap_lock())",
+]
+
+
+@pytest.mark.parametrize("said", ASSERTIONS)
+def test_a_failed_assertion_is_the_emulators(said: str) -> None:
+    said = f"qemu-system-x86_64: a warning before\n{said}\n"
+    assert splat.emulator_gave_up(said, "[    0.0] Linux version\n")
+    assert not splat.emulator_gave_up(said, SPLATS[0])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "qemu-system-x86_64: -drive file=a.c:12: Assertion: no such file",
+        "qemu-system-x86_64: terminating on signal 15 from pid 1",
+        "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory",
+    ],
+)
+def test_what_else_qemu_says_is_no_assertion(said: str) -> None:
+    assert not splat.emulator_gave_up(said, "")
+
+
 @pytest.mark.parametrize("log", REAL)
 def test_any_other_is_the_kernels(log: str) -> None:
     assert not splat.emulator_raced(f"[    0.0] Linux version\n{log}\n[    1.8] Call Trace:\n")

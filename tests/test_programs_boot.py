@@ -9,7 +9,8 @@ import pytest
 
 from lightsleep.lab.experiment import IDLE_RESIDENCY, Metric
 from lightsleep.lab.experiments import halt_cost, overcommit, programs
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
+from lightsleep.lab.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.more]
 

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from intree import insmod
 
-from lightsleep.errors import LightsleepError
 from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.pipe import CALLS, interrupts
 from lightsleep.lab.waking import APPEND, bring_up
 
@@ -17,7 +16,6 @@ pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
 BOOT_S = 600.0
 KERNEL = "6.12-series"
-CPUIDLE = "/sys/devices/system/cpu/cpuidle"
 
 
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
@@ -81,40 +79,3 @@ def test_a_caller_is_not_stuck_behind_a_softirq(arch: str, polls: str, many: int
     with boot(machine, "series-softirq", BOOT_S) as guest:
         guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", f"many={many}"])
         assert guest.read_text(stuck) == "N\n"
-
-
-@pytest.mark.parametrize("arch", ARCHES)
-def test_the_drivers_are_in_the_tree(arch: str) -> None:
-    machine = Machine(arch=arch, kernel=KERNEL, accel="tcg")
-    with boot(machine, f"series-drivers-{arch}", BOOT_S) as guest:
-        driver = f"{CPUIDLE}/current_driver"
-        if arch == "ppc64le":
-            # The CPUs of a POWER9 have a driver, and nobody is to take it away.
-            with pytest.raises(LightsleepError, match="Device or resource busy"):
-                insmod(guest, "cpuidle_lightsleep")
-            assert guest.read_text(driver).strip() == "powernv_idle"
-            return
-        insmod(guest, "virtio_poll_source")
-        assert guest.read_text(driver).strip() == "lightsleep"
-        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
-        assert guest.read_text("/sys/kernel/debug/poll_source").startswith("cpu name state")
-
-
-BUILT_IN = "6.12-series-builtin"
-SOURCES = "/sys/kernel/debug/poll_source"
-
-
-def test_drivers_that_are_built_in_start_one_after_the_other() -> None:
-    with boot(Machine(kernel=BUILT_IN, vcpus=1, accel="tcg"), "series-builtin", BOOT_S) as guest:
-        assert guest.read_text(f"{CPUIDLE}/current_driver").strip() == "lightsleep"
-        assert " virtio" in guest.read_text(SOURCES)
-        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)
-
-
-@pytest.mark.parametrize("append", ["cpuidle.off=1", "idle=halt"])
-def test_without_an_idle_driver_there_are_no_sources(append: str) -> None:
-    machine = Machine(kernel=BUILT_IN, append=append, vcpus=1, accel="tcg")
-    with boot(machine, "series-builtin-off", BOOT_S) as guest:
-        assert "is not polled: error -19" in guest.run(["dmesg"]).stdout
-        guest.run(["test", "!", "-e", SOURCES])
-        guest.run(["perf", "bench", "sched", "pipe", "-l", "500"], timeout_s=120)

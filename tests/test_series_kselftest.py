@@ -12,7 +12,8 @@ from lightsleep import cache
 from lightsleep.lab import host
 from lightsleep.lab.build import any_tree
 from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.source import kernel_source
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
@@ -66,9 +67,7 @@ def test_selftests(arch: str) -> None:
     programs = [
         x.with_suffix("") for folder in PROGRAMS for x in sorted((tests / folder).glob("*.c"))
     ]
-    machine = Machine(
-        arch=arch, kernel=KERNEL, modules=("cpuidle_lightsleep",), vcpus=4, accel="tcg"
-    )
+    machine = Machine(arch=arch, kernel=KERNEL, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
     became: dict[str, int] = {}
     with boot(machine, "kselftest", 300) as guest:
         # What the hotplug test takes for granted.

@@ -9,7 +9,8 @@ import time
 import pytest
 from intree import insmod
 
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
+from lightsleep.lab.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
@@ -29,9 +30,7 @@ TORTURES = {
 @pytest.mark.parametrize("torture", TORTURES)
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_torture(arch: str, torture: str) -> None:
-    machine = Machine(
-        arch=arch, kernel=KERNEL, modules=("cpuidle_lightsleep",), vcpus=4, accel="tcg"
-    )
+    machine = Machine(arch=arch, kernel=KERNEL, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
     with boot(machine, f"{torture}-{arch}", 600) as guest:
         insmod(guest, torture, *TORTURES[torture], *HOTPLUG)
         time.sleep(TORTURE_S)

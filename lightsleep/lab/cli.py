@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from lightsleep import terminal
+from lightsleep.compare import words
 from lightsleep.compare.result import CompareResult
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiment, protocol
 from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, ROOTS
+from lightsleep.lab.config import ARCHES, ROOTS, lookup
 from lightsleep.lab.guest import Guest, prepare
 from lightsleep.lab.machine import Described, Machine
 from lightsleep.lab.options import arch_option, available, kernel_named, machine_options
@@ -115,7 +116,8 @@ def compare(
     boots = boots or protocol.boots_for(runs)
     if runs % boots:
         raise click.UsageError(
-            f"{runs} rounds cannot be divided among {boots} boots: --runs must be a multiple"
+            f"{runs} rounds cannot be divided among {boots} boots: --runs must be a multiple of "
+            f"{boots}"
         )
     if json_path:
         check_writable(json_path)
@@ -147,11 +149,10 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     """Say what a reader of the table has to know of how it came about."""
     if why := result.protocol.get("started_over"):
         console.print(f"The first attempt failed and everything was measured again: {why}")
-    load_pct = result.environment["host"]["other_load_pct"]
-    if load_pct > protocol.QUIET_PCT:
+    if disturbed := words.disturbed(result):
         console.print(
-            f"The host was {load_pct:.0f} % busy with other work, which widens the intervals: "
-            "repeat on a quiet host."
+            f"The host was not quiet: {disturbed}. This widens the intervals; repeat the "
+            "comparison on a quiet host."
         )
 
 
@@ -164,7 +165,7 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     metavar="'NAME [PARAMETER=VALUE...]'",
     help="One of our modules to load; repeatable.",
 )
-@click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="CPUs.")
+@click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="Its CPUs.")
 @click.option(
     "--threads", type=click.IntRange(1, 8), default=1, show_default=True, help="Threads per core."
 )
@@ -267,7 +268,7 @@ def series(base: str, out: Path, names: tuple[str, ...]) -> None:
     topics = [known[name] for name in dict.fromkeys(names or known)]
     for topic in topics:  # before the kernel's source is fetched
         check_writable(out / topic.name / "0000-cover-letter.patch")
-    row = ARCHES["x86_64"].built[f"{base}-series"]
+    row = lookup("kernel", ARCHES["x86_64"].built, f"{base}-series")
     archive = kernel_source(row.version, row.suite, row.target)
     for topic in topics:
         for mail in write_mails(topic, archive, out / topic.name):
@@ -286,6 +287,6 @@ def list_() -> None:
             package = kernel.image.format(debian=arch.debian)
             table.add_row("  kernel", kernel.name, f"{package} of {kernel.target}")
         for built in arch.built.values():
-            origin = f"linux-source-{built.version} of {built.suite}"
+            origin = f"linux-source-{built.version} of {built.target or built.suite}"
             table.add_row("  kernel", built.name, f"built from {origin}: {built.purpose}")
     terminal.output().print(terminal.whole(table, "about"), crop=False)

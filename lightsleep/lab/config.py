@@ -83,7 +83,7 @@ KERNELS = _by_name(
     ),
 )
 """Those for clouds, which have few drivers, and one with PREEMPT_RT; not every architecture has
-them. That of the backports is whichever is newest there: 7.2, then 7.3 from November 2026."""
+them. That of the backports is whichever is newest there."""
 
 POWERPC_KERNELS = _by_name(
     Kernel(
@@ -167,14 +167,6 @@ X86_KERNELS = (
         patched=True,
     ),
     BuiltKernel(
-        name="6.12-series-builtin",
-        purpose="our series of patches, its drivers built in",
-        suite="bookworm",
-        version="6.12",
-        fragments=("common", "series", "builtin"),
-        patched=True,
-    ),
-    BuiltKernel(
         name="6.12-series-debug",
         purpose="our series of patches, lockdep, KASAN and other checks",
         suite="bookworm",
@@ -219,9 +211,6 @@ class Arch:
     bridges: tuple[str, ...] = ()
     """Devices that make this bus, where the machine has none."""
     memory_mib: int = 512
-    able_qemu: int = 0
-    """The first major version of QEMU that can count instructions of this machine, and that
-    boots it with several threads per core."""
     psci_machine: str = ""
     """The machine to describe an idle state to, where that can be."""
     efi_package: str = ""
@@ -301,7 +290,6 @@ ARCHES = {
             console="hvc0",
             built=_built(*SERIES_KERNELS),
             memory_mib=1024,  # the machine refuses less
-            able_qemu=10,  # 7 ends, or hangs in the firmware; those between were not tried
             bus="pci",
             bridges=(
                 "pnv-phb,id=phb",
@@ -332,8 +320,8 @@ GUEST_PACKAGES = (
 
 PROGRAM_PACKAGES = (
     *("redis-server", "redis-tools", "nginx", "wrk", "memcached", "libmemcached-tools"),
-    *("postgresql-17", "postgresql-client-17", "unbound", "dnsperf"),
-    *("mosquitto", "mosquitto-clients", "haproxy"),
+    *("postgresql-17", "postgresql-client-17", "unbound", "dnsperf", "knot-dnsutils"),
+    *("mosquitto", "mosquitto-clients"),
 )
 """Servers, and what puts load on them (see ``programs/``)."""
 

@@ -118,7 +118,7 @@ def modules(
         if needed:
             raise LightsleepError(
                 f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}), "
-                f"which {kernel_sources()} has for Linux 6.1, 6.12, 7.2 and 7.3"
+                f"which {kernel_sources()} has for Linux 6.1 to 7.3"
             ) from None
         note(f"our modules do not build for {kernel.release}: guests are without them")
         return []

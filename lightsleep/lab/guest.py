@@ -62,7 +62,9 @@ def prepare(
     root = guest_root(arch, machine.root)
     note("accelerator")
     accelerator = accel.choose(machine.accel, arch, tree)
-    arch = emulator.able(arch, accelerator.name == "tcg-icount", machine.threads)
+    if accelerator.name != "kvm":
+        note("emulator")
+        arch = emulator.recent(arch)
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu)
     files = initramfs(tree, root, modules)
@@ -257,7 +259,7 @@ class Guest:
         said = "".join(f"  QEMU said: {line}\n" for line in self.vm.said().splitlines()[-SAID:])
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
-        raced = splat.emulator_raced(log)
+        raced = splat.emulator_raced(log) or splat.emulator_gave_up(self.vm.said(), log)
         kind = EmulatorRaced if raced else GuestFailed
         why += "; that was QEMU's emulation, not the kernel" if raced else ""
         return kind(

@@ -8,9 +8,11 @@ same way for every arm, and nothing in the guest has to count it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,12 +71,12 @@ class Load:
     """How busy the host is with other work than the guests: it costs samples their meaning."""
 
     pids: Sequence[int]
-    start_s: float = field(default_factory=time.monotonic)
+    start_s: float = field(init=False)
     other_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Start counting."""
-        self.other_s = self._other_s()
+        self.start_s, self.other_s = time.monotonic(), self._other_s()
 
     def _other_s(self) -> float:
         return busy_s() - process_s([*self.pids, os.getpid()])
@@ -83,3 +85,20 @@ class Load:
         """Return the share of all the host's CPU time since the start, in %."""
         wall_s = (time.monotonic() - self.start_s) * (os.cpu_count() or 1)
         return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
+
+
+class Loads:
+    """The load of a boot, all of it and turn by turn."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        """Start counting; ``pids`` are the guests."""
+        self._pids = pids
+        self.all = Load(pids)
+        self.of_turns: dict[str, list[float]] = defaultdict(list)
+
+    @contextlib.contextmanager
+    def turn(self, arm: str) -> Iterator[None]:
+        """Note what the load is meanwhile, in %, as one more of ``arm``."""
+        load = Load(self._pids)
+        yield
+        self.of_turns[arm].append(load.percent())

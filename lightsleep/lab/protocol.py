@@ -57,9 +57,6 @@ LEAST_BOOTS, BOOTS = 3, 6
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
 
-QUIET_PCT = 5.0
-"""Above this share of other work on the host, samples scatter visibly."""
-
 Samples = dict[str, dict[str, list[float]]]
 """Metric -> arm -> values."""
 
@@ -86,11 +83,13 @@ def run_rounds(
     progress: Progress,
     clocks: Mapping[str, Clock] | None = None,
     label: str = "",
+    loads: hosttime.Loads | None = None,
 ) -> Samples:
     """Run all rounds of ``order`` in one boot; return the samples of those after the warm-up.
 
-    Every turn is a span of the arm's clock, where there are ``clocks``. Raises LightsleepError
-    where ``measure`` does not return what the experiment promises, or a clock is too far off.
+    Every turn is a span of the arm's clock, where there are ``clocks``, and ``loads`` get the other
+    work on the host in each turn that is recorded. Raises LightsleepError where ``measure`` does
+    not return what the experiment promises, or a clock is too far off.
     """
     samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
     for number, arms in enumerate(order, 1 - experiment.warmup):
@@ -100,7 +99,9 @@ def run_rounds(
             with progress.step(f"{label}{what}: {name}"), running(guest):
                 with clocks[name].span(guest) if clocks else contextlib.nullcontext():
                     if number > 0:
-                        _record(samples, name, experiment.measure(guest))
+                        with loads.turn(name) if loads else contextlib.nullcontext():
+                            values = experiment.measure(guest)
+                        _record(samples, name, values)
                     else:
                         (experiment.warm or experiment.measure)(guest)
                 if clocks:
@@ -284,6 +285,10 @@ def attempt(
             "took_s": round(time.monotonic() - start_s),
             "vcpus": experiment.vcpus,
             "pinned": machine.pin,
+            "other_load_pct": {
+                arm: [round(x, 1) for boot in done for x in boot.other_pct_of_turns[arm]]
+                for arm in machines
+            },
             **(
                 {"clock_rates": {arm: [x.rates[arm] for x in done] for arm in machines}}
                 if accelerator.real_time
@@ -310,6 +315,9 @@ class Booted:
     rates: dict[str, float]
     facts: dict[str, dict[str, Any]]
     other_pct: float
+    """The share of the host's CPU time that other work used, from the first round to the last."""
+    other_pct_of_turns: dict[str, list[float]]
+    """The same of each turn, by arm."""
 
 
 def run_boot(
@@ -346,15 +354,15 @@ def run_boot(
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
                 baseline = machines[experiment.baseline.name]
                 ours.append(busy_neighbour(experiment, baseline, stack))
-        load = hosttime.Load([guest.vm.process.pid for guest in ours])
+        loads = hosttime.Loads([guest.vm.process.pid for guest in ours])
         clocks = {name: Clock() for name in machines} if real_time else None
-        samples = run_rounds(experiment, metrics, guests, order, progress, clocks, label)
-        other_pct = load.percent()
+        samples = run_rounds(experiment, metrics, guests, order, progress, clocks, label, loads)
+        other_pct = loads.all.percent()
         for guest in ours:
             guest.check()
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
-    return Booted(metrics, true, rates, facts, other_pct)
+    return Booted(metrics, true, rates, facts, other_pct, loads.of_turns)
 
 
 def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metric, ...]:

@@ -32,7 +32,20 @@ from lightsleep.lab.config import (
 
 OUT_OF_STEP = "Mirror sync in progress?"
 """What apt says where a mirror's lists of packages are not those that its release file promises.
-Seen with updates for a rarer architecture; a release itself changes every few months only."""
+Seen with updates for a rarer architecture, and with a release itself for days after it changed,
+which it does every few months."""
+
+
+class MirrorOutOfStep(LightsleepError):
+    """A mirror has no list of packages that can be trusted, and nobody here can mend that.
+
+    ``foreign`` is whether they are those of another architecture than this machine's.
+    """
+
+    def __init__(self, message: str, foreign: bool) -> None:
+        """Say what is wrong, and with whose packages."""
+        super().__init__(message)
+        self.foreign = foreign
 
 
 class BootFiles(Protocol):
@@ -158,15 +171,24 @@ def sources(suite: str, target: str, updates: bool = True) -> list[str]:
 def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
     """Unpack ``packages`` and all they depend on into the new folder ``into``.
 
-    Without updates where the mirror has none that can be trusted at the moment.
+    Without updates where the mirror has none that can be trusted at the moment. Raises
+    MirrorOutOfStep where it has nothing else either.
     """
-    try:
-        _unpack(arch, packages, into, suite, sources(suite, target))
-    except LightsleepError as error:
-        if OUT_OF_STEP not in error.message:
-            raise
-        shutil.rmtree(into, ignore_errors=True)
-        _unpack(arch, packages, into, suite, sources(suite, target, updates=False))
+    for updates in (True, False):
+        try:
+            _unpack(arch, packages, into, suite, sources(suite, target, updates=updates))
+            return
+        except LightsleepError as error:
+            if OUT_OF_STEP not in error.message:
+                raise
+            shutil.rmtree(into, ignore_errors=True)
+            why = error.message
+    raise MirrorOutOfStep(
+        f"the mirror's lists of packages of {suite} for {arch.debian} are not those that its "
+        "release file names, so nothing can be fetched: the mirror is being updated, or it is "
+        f"stuck. Try again in some hours, or name another one in this machine's apt sources\n{why}",
+        foreign=arch.name != platform.machine(),
+    )
 
 
 def _unpack(arch: Arch, packages: list[str], into: Path, suite: str, lines: list[str]) -> None:

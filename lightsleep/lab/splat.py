@@ -39,6 +39,9 @@ _BREAKPOINT = re.compile(STAMP + r"(?:Oops: )?int3: ")
 _CODE = re.compile(r"Code: (?:[0-9a-f]{2} )*(?P<before>[0-9a-f]{2}) <|Code: ")
 """Code that an oops shows, up to the next instruction in angle brackets, or cannot show."""
 
+_ASSERTION = re.compile(r"(?m)^(?:ERROR:|\S+: )\S+\.c(?:\.inc)?:\d+:.*[Aa]ssertion (?:failed: |`)")
+"""A failed assertion in C code, as GLib and as the C library print it."""
+
 
 @dataclass(frozen=True)
 class Splat:
@@ -74,3 +77,13 @@ def emulator_raced(log: str) -> bool:
         return False
     code = _CODE.search("\n".join(log.splitlines()[alarms[0].line :]))
     return code is not None and code["before"] not in (None, "cc")
+
+
+def emulator_gave_up(said: str, log: str) -> bool:
+    """Whether QEMU ended because it found itself in a state that must not be.
+
+    ``said`` is what QEMU itself printed, ``log`` the console, which has no alarm. QEMU 10 does so
+    now and then as it emulates several CPUs at a time: "iotlb_to_section: Assertion
+    `section_index < d->map.sections_nb' failed".
+    """
+    return _ASSERTION.search(said) is not None and not find(log)

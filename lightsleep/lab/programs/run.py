@@ -63,7 +63,7 @@ def run_load(guest: Guest, program: Program, connections: int) -> dict[str, floa
     done = guest.run(load.argv, stdin=load.stdin, timeout_s=120)
     cpu_ns = guest.vcpu_time().ran_ns - cpu_ns
     irqs = _between_cpus(guest) - irqs
-    outcome = outcome_of(program, load, done)
+    outcome = outcome_of(load, done)
     assert outcome.requests
     values = {
         "per_s": outcome.per_s,
@@ -79,12 +79,12 @@ def run_load(guest: Guest, program: Program, connections: int) -> dict[str, floa
     }
 
 
-def outcome_of(program: Program, load: Load, done: Completed) -> Outcome:
+def outcome_of(load: Load, done: Completed) -> Outcome:
     """Return what became of the requests of a load, by its output or by the time it took."""
-    if program.read is None:
+    if load.read is None:
         assert load.requests
         return Outcome(per_s=load.requests / done.duration_s, requests=load.requests)
-    outcome = program.read(done.stdout)
+    outcome = load.read(done.stdout)
     return outcome if outcome.requests else replace(outcome, requests=load.requests)
 
 
@@ -93,7 +93,7 @@ def _between_cpus(guest: Guest) -> int:
 
 
 def _figures(program: Program, connections: int) -> tuple[str, ...]:
-    percentiles = ("p50_us", "p99_us") if program.percentiles else ()
+    percentiles = ("p50_us", "p99_us") if program.loads[connections].percentiles else ()
     return ("per_s", *percentiles, "cpu_us", *(("ipis",) if connections == ONE else ()))
 
 

@@ -37,6 +37,10 @@ class Load:
     requests: int | None = None
     """How many it makes, where it does not say so itself."""
     stdin: str = ""
+    read: Callable[[str], Outcome] | None = None
+    """Reads what the generator prints; None: it prints nothing, and its whole run is timed."""
+    percentiles: bool = False
+    """Whether the generator tells p50 and p99 of a request."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,6 @@ class Program:
     """Succeeds as soon as the server answers."""
     loads: Mapping[int, Load]
     """By connections."""
-    read: Callable[[str], Outcome] | None
-    """Reads what the generator prints; None: it prints nothing, and its whole run is timed."""
-    percentiles: bool
-    """Whether the generator tells p50 and p99 of a request."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that the server wants, by path."""
     prepare: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ REDIS_PORT, NGINX_PORT, MEMCACHED_PORT, DNS_PORT, MQTT_PORT = 6379, 8080, 11211,
 
 def _redis(connections: int, requests: int) -> Load:
     argv = ("redis-benchmark", "--csv", "-t", "get", "-c", str(connections), "-n", str(requests))
-    return Load(argv, requests)
+    return Load(argv, requests, read=outputs.redis_benchmark, percentiles=True)
 
 
 REDIS = Program(
@@ -82,14 +82,13 @@ REDIS = Program(
     start=("redis-server", "--save", "", "--daemonize", "yes", "--port", str(REDIS_PORT)),
     probe=("redis-cli", "ping"),
     loads={ONE: _redis(ONE, 3000), MANY: _redis(MANY, 15000)},
-    read=outputs.redis_benchmark,
-    percentiles=True,
 )
 
 
 def _wrk(connections: int) -> Load:
     url = f"http://127.0.0.1:{NGINX_PORT}/"
-    return Load(("wrk", "-t1", f"-c{connections}", "-d1s", "--latency", url))
+    argv = ("wrk", "-t1", f"-c{connections}", "-d1s", "--latency", url)
+    return Load(argv, read=outputs.wrk, percentiles=True)
 
 
 NGINX = Program(
@@ -115,8 +114,6 @@ http {{
     start=("nginx", "-c", "/etc/nginx/lab.conf", "-e", "/run/nginx.log"),
     probe=listens(NGINX_PORT),
     loads={ONE: _wrk(ONE), MANY: _wrk(MANY)},
-    read=outputs.wrk,
-    percentiles=True,
 )
 
 
@@ -124,7 +121,7 @@ def _memaslap(connections: int, requests: int) -> Load:
     # -w: values to choose from, for each connection; they are stored before the clock starts.
     server = f"127.0.0.1:{MEMCACHED_PORT}"
     argv = ("memcaslap", "-s", server, "-T", "1", "-w", "1k", "-X", "100")
-    return Load((*argv, "-c", str(connections), "-x", str(requests)))
+    return Load((*argv, "-c", str(connections), "-x", str(requests)), read=outputs.memaslap)
 
 
 MEMCACHED = Program(
@@ -133,8 +130,6 @@ MEMCACHED = Program(
     start=("memcached", "-d", "-u", "root", "-l", "127.0.0.1", "-p", str(MEMCACHED_PORT)),
     probe=listens(MEMCACHED_PORT),
     loads={ONE: _memaslap(ONE, 3000), MANY: _memaslap(MANY, 12000)},
-    read=outputs.memaslap,
-    percentiles=False,
 )
 
 POSTGRES_BIN = "/usr/lib/postgresql/17/bin"
@@ -148,7 +143,8 @@ _PGBENCH = (f"{POSTGRES_BIN}/pgbench", "-h", POSTGRES, "-U", "postgres")
 
 
 def _pgbench(connections: int, *length: str) -> Load:
-    return Load((*_PGBENCH, "-n", "-S", "-c", str(connections), *length, "postgres"))
+    argv = (*_PGBENCH, "-n", "-S", "-c", str(connections), *length, "postgres")
+    return Load(argv, read=outputs.pgbench)
 
 
 POSTGRESQL = Program(
@@ -168,29 +164,25 @@ POSTGRESQL = Program(
     fill=(*_PGBENCH, "-i", "-q", "postgres"),
     # Many connections take so long to make that a run of a given time would end before.
     loads={ONE: _pgbench(ONE, "-T", "1"), MANY: _pgbench(MANY, "-t", "40")},
-    read=outputs.pgbench,
-    percentiles=False,
 )
+
+
+DNS_NAME, DNS_ADDRESS = "www.example", "192.0.2.1"
 
 
 def _dnsperf(clients: int, *length: str) -> Load:
     # -t: a datagram that is lost holds its client up for so long, and counts in the rate.
-    return Load(
-        (
-            *("dnsperf", "-s", "127.0.0.1", "-p", str(DNS_PORT), "-d", "/etc/unbound/queries"),
-            *(
-                "-O",
-                "latency-histogram",
-                "-c",
-                str(clients),
-                "-q",
-                str(clients),
-                "-t",
-                "0.5",
-                *length,
-            ),
-        )
-    )
+    argv = ("dnsperf", "-s", "127.0.0.1", "-p", str(DNS_PORT), "-d", "/etc/unbound/queries")
+    options = ("-O", "latency-histogram", "-c", str(clients), "-q", str(clients), "-t", "0.5")
+    return Load((*argv, *options, *length), read=outputs.dnsperf, percentiles=True)
+
+
+def _kdig(queries: int) -> Load:
+    # dnsperf is no load of one request at a time: the thread that receives wakes the one that
+    # sends before it counts the answer, so that a query is held back until its timeout.
+    asks = f"kdig @127.0.0.1 -p {DNS_PORT} +short $(yes {DNS_NAME} | head -n {queries})"
+    answered = f'test "$(grep -cx {DNS_ADDRESS} /run/answers)" = {queries}'
+    return Load(("bash", "-c", f"{asks} > /run/answers && {answered}"), queries)
 
 
 UNBOUND = Program(
@@ -204,7 +196,7 @@ server:
     access-control: 127.0.0.0/8 allow
     module-config: "iterator"
     local-zone: "example." static
-    local-data: "www.example. A 192.0.2.1"
+    local-data: "{DNS_NAME}. A {DNS_ADDRESS}"
     username: ""
     chroot: ""
     directory: "/run"
@@ -214,13 +206,11 @@ server:
 remote-control:
     control-enable: no
 """,
-        "/etc/unbound/queries": "www.example A\n",
+        "/etc/unbound/queries": f"{DNS_NAME} A\n",
     },
     start=("unbound", "-c", "/etc/unbound/lab.conf"),
-    probe=_dnsperf(ONE, "-n", "1").argv,
-    loads={ONE: _dnsperf(ONE, "-l", "1"), MANY: _dnsperf(MANY, "-l", "1")},
-    read=outputs.dnsperf,
-    percentiles=True,
+    probe=_kdig(1).argv,
+    loads={ONE: _kdig(2000), MANY: _dnsperf(MANY, "-l", "1")},
 )
 
 
@@ -252,8 +242,6 @@ user root
     start=("mosquitto", "-d", "-c", "/etc/mosquitto/lab.conf"),
     probe=listens(MQTT_PORT),
     loads={ONE: _one_by_one(1000), MANY: _in_flight(5000)},
-    read=None,
-    percentiles=False,
 )
 
 PROGRAMS = (REDIS, NGINX, MEMCACHED, POSTGRESQL, UNBOUND, MOSQUITTO)
