@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from lightsleep import terminal
 from lightsleep.files import write_text
 from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
@@ -70,9 +71,7 @@ def picture(name: str, line: str, output: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text.assemble(("$ ", "bold"), line), soft_wrap=False)
     console.print(Text.from_ansi("\n".join(screen(output)).strip("\n")))
-    svg = console.export_svg(title="lightsleep", unique_id=name)
-    # A page must not fetch anything from anywhere.
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    return terminal.picture(console, name)
 
 
 def screen(output: str) -> list[str]:

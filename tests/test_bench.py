@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from results import made_up
+from comparisons import made_up
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiment, repeat
@@ -119,7 +119,7 @@ def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:
 
 def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(
-        "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64-12-rounds.md)"
+        "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64.md)"
         "[c](results/idle-aarch64.md)"
     )
     planned = bench.plan([tmp_path / "page.md"])

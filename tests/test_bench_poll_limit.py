@@ -23,7 +23,7 @@ US = 1_000
         ([300, 200, 201], [0, 50, 0]),  # the ends of the range
     ],
 )
-def test_haltpoll_follows_its_documentation(idle_us, limits_us):
+def test_haltpoll_follows_its_documentation(idle_us: list[int], limits_us: list[int]) -> None:
     haltpoll = BENCHMARK["Haltpoll"]()
     seen = []
     for idle in idle_us:
@@ -32,7 +32,8 @@ def test_haltpoll_follows_its_documentation(idle_us, limits_us):
     assert seen == limits_us
 
 
-def test_the_numbers_are_the_same_each_time(tmp_path):
+@pytest.mark.slow
+def test_the_numbers_are_the_same_each_time(tmp_path: Path) -> None:
     for name in ("one.json", "two.json"):
         page = tmp_path / f"{name}.md"
         result = CliRunner().invoke(BENCHMARK["main"], [str(tmp_path / name), "--page", str(page)])

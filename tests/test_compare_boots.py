@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from comparisons import made_up
 from numpy.typing import NDArray
-from results import made_up
 from scipy.stats import t, ttest_1samp
 
 from lightsleep.cli import main

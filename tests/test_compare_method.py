@@ -31,7 +31,6 @@ from lightsleep.compare.method import (
 from lightsleep.compare.result import Better
 
 Floats = NDArray[np.float64]
-RESULTS = Path(__file__).parent.parent / "docs/results"
 ROUNDS = 12  # of lab compare, where nobody chose another number
 
 values = st.floats(-1e18, 1e18)
@@ -296,23 +295,16 @@ def test_false_alarms_and_power_with_heavy_tails() -> None:
     assert shown(effects + math.log(1.2)) >= 0.45  # non-overlapping intervals of medians: 0.19
 
 
-RECORDED = ("idle-x86_64", "idle-x86_64-2026-11", "modes-x86_64", "idle-aarch64")
+RECORDED = Path(__file__).parent / "fixtures/compare/noise.json"
+"""Times of baselines and of controls booted alike, on quiet hosts and on busy ones."""
 
 
 def recorded_noise() -> Floats:
-    """Return log-ratios of two arms booted alike, without their median, of all times recorded.
-
-    They are those of the idle experiments, on quiet hosts and on busy ones.
-    """
+    """Return log-ratios of two arms booted alike, without their median, of all times recorded."""
     pooled: list[float] = []
-    for path in RECORDED:
-        document = json.loads((RESULTS / f"{path}.json").read_text())
-        arms = {document["roles"][arm]: arm for arm in document["arms"]}
-        for metric in document["metrics"].values():
-            if metric["unit"] == "s":
-                ours, theirs = (metric["samples"][arms[x]] for x in ("control", "baseline"))
-                ratios = np.log(ours) - np.log(theirs)
-                pooled += (ratios - np.median(ratios)).tolist()
+    for metric in json.loads(RECORDED.read_text()).values():
+        ratios = np.log(metric["control"]) - np.log(metric["baseline"])
+        pooled += (ratios - np.median(ratios)).tolist()
     return np.array(pooled)
 
 
@@ -412,3 +404,11 @@ def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
     assert words.finding(comparison, "s") == f"none shown ({percent})"
     in_points = compare(baseline, arm, "lower", "%")
     assert words.finding(in_points, "%").endswith(" points)")
+
+
+def test_a_run_that_could_have_shown_nothing_names_no_absurd_factor() -> None:
+    baseline, arm = [1.0, 900.0, 3.0, 50.0, 2.0, 400.0], [700.0, 1.0, 30.0, 2.0, 80.0, 9.0]
+    noisy = compare(baseline, arm, "lower")
+    assert noisy.detectable
+    assert noisy.detectable > 10
+    assert words.finding(noisy, "s") == "none shown (over 10 ×)"

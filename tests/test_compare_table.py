@@ -7,7 +7,7 @@ import io
 import itertools
 
 import pytest
-from results import made_up
+from comparisons import made_up
 from rich.console import Console
 
 from lightsleep.compare import words

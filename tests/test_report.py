@@ -7,12 +7,14 @@ import errno
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from comparisons import ROLES, made_up
 from pages import Page, assert_self_contained
-from results import ROLES, made_up
 
 from lightsleep import units
 from lightsleep.compare import words
@@ -21,6 +23,7 @@ from lightsleep.compare.method import compare, summarise
 from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
+from lightsleep.periods.formats import PERF_DATA
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
@@ -45,6 +48,21 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_page_needs_nothing_but_itself(html: str) -> None:
     assert_self_contained(html)
+
+
+@pytest.mark.slow
+def test_only_recordings_need_pyarrow(file: Path, tmp_path: Path) -> None:
+    # Debian does not have it. An entry that is None makes Python say that there is no such module.
+    without = "import sys; sys.modules['pyarrow'] = None; from lightsleep.cli import main; main()"
+    trace = tmp_path / "perf.data"
+    trace.write_bytes(PERF_DATA)
+    page = tmp_path / "page.html"
+    for shown, complaint in ((file, ""), (trace, "needs the Python package pyarrow")):
+        argv = [sys.executable, "-c", without, "report", str(shown), "-o", str(page)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == (1 if complaint else 0), done.stderr
+        assert complaint in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
 
 
 def test_references_inside_the_page_lead_somewhere(html: str) -> None:

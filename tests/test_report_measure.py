@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import comparisons
 import pytest
-import results
 from click.testing import CliRunner, Result
 from measurements import STATES, State, made_up, without_samples
 from pages import Page, assert_self_contained
@@ -153,6 +153,7 @@ def test_the_axis_holds_every_curve_and_tick() -> None:
     assert limits_of([]) is None
 
 
+@pytest.mark.slow
 def test_many_cpus_share_a_plot_and_fold_their_figures() -> None:
     many = range(FEW_CPUS + 1)
     few, folded = made_up(many[:-1], ("ipi",), samples=8), made_up(many, ("ipi",), samples=8)
@@ -281,7 +282,7 @@ def test_the_same_result_gives_the_same_page(html: str, result: MeasureResult) -
 
 def test_measurements_and_comparisons_on_one_page(tmp_path: Path, file: Path) -> None:
     compared, page = tmp_path / "compared.json", tmp_path / "page.html"
-    write_json(compared, results.made_up(metrics=2).to_json())
+    write_json(compared, comparisons.made_up(metrics=2).to_json())
     done = run(file, compared, file, "-o", page)
     assert done.exit_code == 0, done.output
     seen = assert_self_contained(page.read_text())
@@ -296,7 +297,7 @@ def test_measurements_and_comparisons_on_one_page(tmp_path: Path, file: Path) ->
 
 def test_json_holds_the_figures_of_both_kinds_and_no_samples(tmp_path: Path, file: Path) -> None:
     compared = tmp_path / "compared.json"
-    write_json(compared, results.made_up(metrics=1).to_json())
+    write_json(compared, comparisons.made_up(metrics=1).to_json())
     done = run(file, compared, "--json")
     assert done.exit_code == 0
     measured, other = json.loads(done.stdout)["results"]

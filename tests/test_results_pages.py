@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
-from results import made_up
+from comparisons import made_up
 
 from lightsleep.compare.markdown import page
 from lightsleep.files import write_json
@@ -28,9 +29,22 @@ def test_the_page_of_a_result_is_up_to_date(path: Path) -> None:
     assert written.read_text() == script.page_of(path), "run make results"
 
 
+def test_the_picture_of_the_demo_is_up_to_date() -> None:
+    folder = ROOT / "docs/results"
+    assert (folder / script.PICTURE).read_text() == script.picture_of(folder / script.DEMO)
+    assert f"](docs/results/{script.PICTURE})" in (ROOT / "README.md").read_text()
+
+
 def test_every_page_of_a_result_has_its_file() -> None:
     pages = sorted((ROOT / "docs/results").glob("*.md"))
     assert [path.with_suffix(".json") for path in pages] == RESULTS
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_a_page_links_to_each_result(path: Path) -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
+    link = re.compile(rf"results/{path.stem}\.(md|json)\)")
+    assert any(link.search(page.read_text()) for page in pages), "cite it, or remove it"
 
 
 def test_a_page_says_what_the_terminal_says() -> None:

@@ -50,7 +50,7 @@ def test_a_later_state_of_the_tree_is_a_higher_version() -> None:
 
 
 def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> None:
-    argv = [sys.executable, SCRIPTS / "debian_source.py", tmp_path]
+    argv = [sys.executable, f"{SCRIPTS}/debian_source.py", str(tmp_path)]
     said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
     assert (tmp_path / "debian/changelog").read_text().startswith(f"lightsleep ({said}) ")
     assert (tmp_path / "lightsleep/kernel/Kbuild").exists()

@@ -31,6 +31,8 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
         _text(words.headline(result, metrics)),
         *_claims(result, declared_later),
         *_control(metrics, result.baseline),
+        "## Medians",
+        _medians(metrics, result),
         "## Figures",
         "Medians of each arm alone with their 95 % confidence intervals. Arms are compared within "
         f"rounds; the interval of an effect is in brackets. How to read {words.DETECTABLE}.",
@@ -39,7 +41,7 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
         else "",
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
-        f"    {_command(result)}",
+        f"    {command(result)}",
         _origin(result, file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -60,6 +62,20 @@ def _claims(result: CompareResult, declared_later: bool) -> list[str]:
 def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
     said = words.control_sentences(metrics, baseline)
     return [f"{'' if well else '**Warning:** '}Control: {_text(text)}." for well, text in said]
+
+
+def _medians(metrics: list[MetricAnalysis], result: CompareResult) -> str:
+    """Return the medians of all metrics side by side, without the controls: they only repeat."""
+    arms = [arm for arm in result.arms if result.roles[arm] != "control"]
+    rows = []
+    for metric in metrics:
+        shown = {
+            arm.name: units.value(arm.summary.median, metric.metric.unit)
+            for arm in metric.arms
+            if arm.summary
+        }
+        rows.append((metric.metric.title, *(shown.get(arm, "") for arm in arms)))
+    return _table(("", *arms), rows)
 
 
 def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) -> str:
@@ -98,7 +114,8 @@ def _against(comparison: Comparison | None, unit: str) -> str:
     return f"{said} ({words.effect_interval(comparison, unit)})"
 
 
-def _command(result: CompareResult) -> str:
+def command(result: CompareResult) -> str:
+    """Return the command that repeats a comparison."""
     arch = result.environment.get("arch", "x86_64")
     other = "" if arch == "x86_64" else f" --arch {arch}"
     runs, seed = result.protocol["runs"], result.protocol["seed"]
@@ -118,6 +135,7 @@ def _origin(result: CompareResult, file: str) -> str:
         "host": host.get("cpu_model"),
         "CPUs of the host": host.get("cpus"),
         "other load on the host": _percent(host.get("other_load_pct")),
+        "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),
         "accelerator": result.environment.get("accelerator", {}).get("name"),
         "kernels": ", ".join(_kernels(result)),

@@ -143,28 +143,28 @@ def summarise(samples: Sequence[float]) -> Summary | None:
     """Summarise samples, in any order; None where there are none."""
     if not samples:
         return None
-    ordered = sorted(map(float, samples))
-    n = len(ordered)
+    ascending = sorted(map(float, samples))
+    n = len(ascending)
     low, high, confidence = median_ranks(n)
     return Summary(
         n=n,
-        median=_quantile(ordered, 0.5),
-        ci_low=ordered[low - 1],
-        ci_high=ordered[high - 1],
+        median=_quantile(ascending, 0.5),
+        ci_low=ascending[low - 1],
+        ci_high=ascending[high - 1],
         confidence=confidence,
-        minimum=ordered[0],
-        q1=_quantile(ordered, 0.25),
-        q3=_quantile(ordered, 0.75),
-        maximum=ordered[-1],
+        minimum=ascending[0],
+        q1=_quantile(ascending, 0.25),
+        q3=_quantile(ascending, 0.75),
+        maximum=ascending[-1],
     )
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def _quantile(ascending: Sequence[float], share: float) -> float:
     """Return a quantile of sorted samples, between two of them by linear interpolation."""
-    place = share * (len(ordered) - 1)
+    place = share * (len(ascending) - 1)
     below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (ascending[above] - ascending[below]) * (place - below)
 
 
 def compare(

@@ -33,6 +33,18 @@ DETECTABLE = (
     "10 runs"
 )
 
+QUIET_PCT = 5.0
+"""Above this share of other work on the host, samples scatter visibly."""
+
+FEW_METRICS = 8
+"""So many can be named in one sentence."""
+
+MOST_TOLD = 10.0
+"""Above this factor, what a run could have shown is no news: it could have shown nothing."""
+
+COUNTS = "tcg-icount"
+"""The accelerator whose clock counts instructions."""
+
 NO_SPREAD = "none seen"
 BOOT_SPREAD = "boot to boot: how far the effect differs between boots, beyond what rounds explain"
 ARM_ALONE = "the interval of one arm is about these boots, that of a comparison about any boot"
@@ -83,11 +95,13 @@ def effect_interval(comparison: Comparison, unit: str) -> str:
 
 
 def detectable(comparison: Comparison, unit: str) -> str:
-    """Return the smallest difference that would have been shown: 12 %; empty where none is known.
+    """Return the smallest difference that would have been shown: 12 %, or over 10 ×.
 
-    Where all rounds are equal there is no noise to know it from.
+    It is empty where none is known: where all rounds are equal there is no noise to know it from.
     """
     least = comparison.detectable
+    if comparison.ratio and least and least > MOST_TOLD:
+        return f"over {MOST_TOLD:g} ×"
     if comparison.ratio and least and least > 1:
         return _percent_or_factor(least)
     return _amount(least, unit) if comparison.difference and least else ""
@@ -112,6 +126,29 @@ def clocks(result: CompareResult) -> str:
     return (
         f"times are by the host's clock; the guests' own ran {min(rates):.3f} to {max(rates):.3f} "
         "times as fast"
+    )
+
+
+def disturbed(result: CompareResult) -> str:
+    """Say which turns the host disturbed by other work; empty where none, or nothing was recorded.
+
+    An older result has only the mean of all turns. A clock that counts instructions stands still
+    while the host does something else.
+    """
+    if result.environment.get("accelerator", {}).get("name") == COUNTS:
+        return ""
+    loads = result.protocol.get("other_load_pct", {})
+    turns = [(pct, arm, n) for arm, each in loads.items() for n, pct in enumerate(each, 1)]
+    if not turns:
+        mean_pct = result.environment.get("host", {}).get("other_load_pct") or 0.0
+        return f"other work took {mean_pct:.0f} % of its time" if mean_pct > QUIET_PCT else ""
+    above = [turn for turn in turns if turn[0] > QUIET_PCT]
+    if not above:
+        return ""
+    pct, arm, number = max(above)
+    return (
+        f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % of its time, "
+        f"{pct:.0f} % in the worst ({arm}, round {number})"
     )
 
 
@@ -189,21 +226,32 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
     return said
 
 
-def _missed(controls: Iterable[tuple[MetricResult, Comparison]]) -> str:
+def _missed(controls: Sequence[tuple[MetricResult, Comparison]]) -> str:
     """Say below which difference a control could have missed one."""
+    if len(controls) > FEW_METRICS:
+        return "; the differences that it could have missed are in the tables"
     least = {metric.title: detectable(found, metric.unit) for metric, found in controls}
     noisy = [f"{amount} in {title}" for title, amount in least.items() if amount]
     return f"; it could have missed less than {', '.join(noisy)}" if noisy else ""
 
 
 def together(metrics: Sequence[MetricResult]) -> str:
-    """Name several metrics: randread, randwrite and randrw, a disk that answers at once."""
-    parts = [metric.title.partition(", ") for metric in metrics]
+    """Name several metrics: randread, randwrite and randrw, a disk that answers at once.
+
+    What they have in common stands behind the last comma of each title.
+    """
+    parts = [metric.title.rpartition(", ") for metric in metrics]
     if len({tail for _, _, tail in parts}) > 1:
-        parts = [(metric.title, "", "") for metric in metrics]
-    heads = list(dict.fromkeys(head for head, _, _ in parts))
+        parts = [("", "", metric.title) for metric in metrics]
+    heads = list(dict.fromkeys(_in_a_list(head or tail) for head, _, tail in parts))
     last = " and ".join([", ".join(heads[:-1]), heads[-1]] if len(heads) > 1 else heads)
-    return last + "".join(parts[0][1:])
+    return f"{last}, {parts[0][2]}" if parts[0][0] else last
+
+
+def _in_a_list(title: str) -> str:
+    """Return a title without commas of its own: Unbound (a DNS server)."""
+    name, comma, what = title.partition(", ")
+    return f"{name} ({what})" if comma else name
 
 
 def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:

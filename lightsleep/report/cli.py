@@ -21,9 +21,8 @@ from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.periods import histogram
+from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
-from lightsleep.periods.perfetto import write_perfetto
-from lightsleep.periods.source import is_recording, open_recording, watched, write_parquet
 from lightsleep.periods.words import show
 from lightsleep.report import measure_section
 from lightsleep.report.page import Result, render
@@ -69,10 +68,10 @@ def report(
 ) -> None:
     """Write one self-contained HTML page that shows one or several files.
 
-    RESULT is a comparison, a measurement, or a recording: of lightsleep record, trace-cmd
-    (trace.dat), perf (perf.data, perf script), the kernel's trace file, or saved with --parquet; or
-    a histogram (lightsleep record --histogram).
-    What a recording says of time lost waking is printed, too.
+    RESULT is a comparison, a measurement, a histogram (lightsleep record --histogram), or a
+    recording: of lightsleep record, trace-cmd (trace.dat), perf (perf.data, perf script), the
+    kernel's trace file, or saved with --parquet. Of a recording, the command also prints how much
+    time tasks lost while CPUs woke.
     """
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
         option = "--parquet" if table else "--perfetto"
@@ -106,9 +105,14 @@ def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
     """Load a result of any kind; a recording's rows are also written to ``table`` and ``trace``."""
     if not is_recording(path):
         return load(path, *FORMATS)
+    # Here, because they need pyarrow: the other results have a page without it.
+    from lightsleep.periods.source import open_recording, watched, write_parquet
+
     recording = open_recording(path)
     batches = write_parquet(recording, table) if table else recording.batches
     if trace:
+        from lightsleep.periods.perfetto import write_perfetto
+
         batches = write_perfetto(recording.known, batches, trace)
     with contextlib.closing(watched(recording.known, batches)) as rows:
         return time_lost(recording.known, rows)

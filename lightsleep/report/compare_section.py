@@ -72,6 +72,7 @@ class CompareSection:
     environment: Rows
     protocol: Rows
     clocks: str
+    disturbed: str
     guests: list[tuple[str, list[str]]]
 
     @property
@@ -100,11 +101,12 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         environment=flat(result.environment, said_elsewhere={"guests"}),
         protocol=flat(result.protocol, said_elsewhere=SAID),
         clocks=words.clocks(result),
+        disturbed=words.disturbed(result),
         guests=_guests(result),
     )
 
 
-SAID = {"runs", "boots", "warmup", "seed", "order", "clock_rates"}
+SAID = {"runs", "boots", "warmup", "seed", "order", "clock_rates", "other_load_pct"}
 """Of the protocol, what the text says."""
 TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
 

@@ -63,6 +63,7 @@ PATHS: dict[RowPath, str] = {
     "timer": "by the timer's interrupt",
     "ipi": "by an interrupt of another CPU",
     "irq": "by a device's interrupt",
+    "thread": "by the thread of a device's interrupt",
     "none": "without an interrupt",
     "mixed": "on more than one path",
 }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jinja2
 
@@ -18,10 +18,12 @@ from lightsleep.report import compare_section, measure_section, measure_words, r
 from lightsleep.report.compare_section import CompareSection
 from lightsleep.report.measure_section import MeasureSection
 from lightsleep.report.recording_section import RecordingSection
-from lightsleep.report.replay_section import ReplaySection
+
+if TYPE_CHECKING:
+    from lightsleep.report.replay_section import ReplaySection
 
 Result = CompareResult | MeasureResult | TimeLost
-Section = CompareSection | MeasureSection | RecordingSection | ReplaySection
+Section: TypeAlias = "CompareSection | MeasureSection | RecordingSection | ReplaySection"
 
 PLURAL = {
     "compare": "comparisons",

@@ -92,6 +92,6 @@ def waits_plot(lost: TimeLost, salt: str) -> str | None:
 
 
 def _curve(wakes: Wakes) -> tuple[Sequence[float], Sequence[float]]:
-    ordered = sorted(wakes.histogram.items())
-    shares = np.cumsum([number for _, number in ordered]) / wakes.count
-    return [middle_ns(index) / 1000 for index, _ in ordered], shares.tolist()
+    ascending = sorted(wakes.histogram.items())
+    shares = np.cumsum([number for _, number in ascending]) / wakes.count
+    return [middle_ns(index) / 1000 for index, _ in ascending], shares.tolist()
