@@ -24,7 +24,7 @@ VERBS = {
     "scan": (
         "lightsleep.scan.cli",
         "scan",
-        "Show how CPUs idle here; warn about settings that contradict.",
+        "Show how CPUs idle here; warn about contradictory settings.",
     ),
     "measure": (
         "lightsleep.measure.cli",
@@ -168,4 +168,8 @@ def _print_sources(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     help="Print the folder of the kernel modules' sources, for make -C.",
 )
 def main() -> None:
-    """Idle Linux CPUs that wake in the time the hardware needs."""
+    """Make idle Linux CPUs wake fast: they poll for a moment before they halt.
+
+    Start with lightsleep scan: it says whether lightsleep can run here. lightsleep COMMAND --help
+    explains each command.
+    """

@@ -9,17 +9,17 @@ import click
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 
-UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Return an option such as 10s or 5m in seconds; the callback of such options."""
+    """Return an option such as 10s or 1.5h in seconds; the callback of such options."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text)
-    if not found or not int(found[1]):
-        raise click.BadParameter(f"{text!r} is no time such as 500ms, 10s, 5m or 1h")
-    return int(found[1]) * UNITS_S[found[2]]
+    found = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(UNITS_S)})", text)
+    if not found or not float(found[1]):
+        raise click.BadParameter(f"{text!r} is no time such as 500ms, 10s, 5min or 1h")
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:

@@ -44,9 +44,9 @@ T = TypeVar("T", int, float)
 Interval = tuple[float, float]
 
 
-def percentile(ordered: Sequence[T], percent: int) -> T:
+def percentile(ascending: Sequence[T], percent: int) -> T:
     """Return the smallest sample that at least ``percent`` % of the samples do not exceed."""
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+    return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]
 
 
 def interval(samples: Sequence[T], percent: int) -> tuple[T | None, T | None]:
@@ -54,12 +54,12 @@ def interval(samples: Sequence[T], percent: int) -> tuple[T | None, T | None]:
 
     ``samples`` are in the order in which they were taken.
     """
-    ordered, n = sorted(samples), len(samples)
-    worth = independent(samples, percentile(ordered, percent))
+    ascending, n = sorted(samples), len(samples)
+    worth = independent(samples, percentile(ascending, percent))
     low, high = ranks(worth, percent)
     return (
-        None if low is None else ordered[low * n // worth - 1],
-        None if high is None else ordered[n - (worth + 1 - high) * n // worth],
+        None if low is None else ascending[low * n // worth - 1],
+        None if high is None else ascending[n - (worth + 1 - high) * n // worth],
     )
 
 

@@ -3,8 +3,10 @@
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,13 +18,28 @@ LONG = 20
 """Longer words may be folded."""
 
 
+class _Trimmed:
+    """A text file that gets no blanks at the end of a line: Rich fills up the cells of tables."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        return self._file.write(re.sub(r" +(?=\n)", "", text))
+
+
 def output() -> Console:
     """Return stdout; where it is no terminal, lines are as long as what they say.
 
     As everywhere, the variable COLUMNS has the last word.
     """
-    limited = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if limited else UNLIMITED)
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    width = None if "COLUMNS" in os.environ else UNLIMITED
+    return Console(highlight=False, width=width, file=cast(TextIO, _Trimmed(sys.stdout)))
 
 
 def whole(table: Table, *wrap: str) -> Table:
@@ -40,6 +57,13 @@ def whole(table: Table, *wrap: str) -> Table:
         else:
             column.min_width = max(map(cell_len, words + cells), default=0)
     return table
+
+
+def picture(console: Console, name: str) -> str:
+    """Return what a console recorded, as an SVG; ``name`` keeps its classes apart from others'."""
+    svg = console.export_svg(title="lightsleep", unique_id=name)
+    # A page must not fetch anything from anywhere.
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 @contextlib.contextmanager

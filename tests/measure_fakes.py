@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from lightsleep.measure.machine import Cpu, IdleState, Machine
-from lightsleep.measure.model import Batch, Sample, Source
+from lightsleep.measure.model import Batch, Sample, Source, WakePath
 
 ALL: dict[Source, str | None] = {"timer": None, "ipi": None, "store": None, "device": "no device"}
 
-PATHS: dict[str, Literal["timer", "ipi", "none", "irq"]] = {
+PATHS: dict[str, WakePath] = {
     "timer": "timer",
     "ipi": "ipi",
     "store": "none",
@@ -32,7 +32,7 @@ def sample(
         batch.requested,
         entered,
         PATHS[batch.source],
-        batch.settle_ns,
+        batch.min_residency_ns,
         10**9,
         10**9 + latency_ns,
         latency_ns,

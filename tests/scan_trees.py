@@ -5,6 +5,7 @@
 file; ``#`` starts a comment. /dev/cpu_dma_latency, which is binary, is written as a number.
 """
 
+import functools
 import re
 import struct
 from pathlib import Path
@@ -22,20 +23,27 @@ def unfold(name: str, root: Path) -> Path:
 
 def plant(root: Path, text: str) -> Path:
     """Create, or replace, the files that ``text`` describes below ``root``; return ``root``."""
-    files: dict[Path, str] = {}
-    for line in text.splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        pattern, _, content = line.strip().partition(": ")
-        for path in _expand(pattern.rstrip(":")):
-            files[root / path] = files.get(root / path, "") + content + "\n"
+    files = {root / path: content for path, content in _files(text).items()}
+    for folder in {file.parent for file in files}:
+        folder.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
         if file.name == "cpu_dma_latency":
             file.write_bytes(struct.pack("=i", int(content)))
         else:
             file.write_text(content)
     return root
+
+
+@functools.cache
+def _files(text: str) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        pattern, _, content = line.strip().partition(": ")
+        for path in _expand(pattern.rstrip(":")):
+            files[path] = files.get(path, "") + content + "\n"
+    return files
 
 
 def _expand(pattern: str) -> list[str]:

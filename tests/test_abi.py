@@ -9,6 +9,7 @@ from pathlib import Path
 from lightsleep.sources import KERNEL
 
 ABI = KERNEL / "Documentation/ABI/testing"
+IDLE_POLL = KERNEL / "kernel/sched/idle_poll.c"
 PROMOTION = max(KERNEL.glob("patches/*/promotion/cpuidle-promote.patch"))
 
 CPU = "/sys/devices/system/cpu/cpuX"
@@ -36,16 +37,16 @@ def module_of() -> dict[str, str]:
 
 
 def parameters() -> set[str]:
-    modules = module_of() | {"promote.c": "cpuidle"}
+    modules = module_of() | {"promote.c": "cpuidle", IDLE_POLL.name: IDLE_POLL.stem}
     return {
         f"/sys/module/{modules[file.name]}/parameters/{name}"
-        for file in KERNEL.glob("drivers/*/*.c")
+        for file in (*KERNEL.glob("drivers/*/*.c"), IDLE_POLL)
         for name in PARAMETER.findall(file.read_text())
     }
 
 
 def debugfs_files() -> set[str]:
-    texts = [file.read_text() for file in KERNEL.glob("drivers/*/*.c")]
+    texts = [file.read_text() for file in (*KERNEL.glob("drivers/*/*.c"), IDLE_POLL)]
     # The mechanism that measures costs names its folder after whoever uses it.
     named = {"ops->name": [name for text in texts for name in OPS.findall(text)]}
     assert named["ops->name"]
@@ -64,13 +65,16 @@ def device_files() -> set[str]:
     """Return what belongs to devices: statistics of CPUs, states of promotion, virtio."""
     sysfs = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
     statistics = STATISTIC.findall(sysfs) + DEVICE_FILE.findall(sysfs)
+    polls = STATISTIC.findall(IDLE_POLL.read_text())
     states = STATE_FILE.findall(PROMOTION.read_text())
     virtio = DEVICE_FILE.findall((KERNEL / "drivers/virtio/virtio_poll_core.c").read_text())
     assert statistics
+    assert polls
     assert states
     assert virtio
     return (
         {f"{CPU}/lightsleep/{name}" for name in statistics}
+        | {f"{CPU}/idle_poll/{name}" for name in polls}
         | {f"{CPU}/cpuidle/stateN/promote/{name}" for name in states}
         | {f"/sys/bus/virtio/devices/virtioN/{name}" for name in virtio}
     )

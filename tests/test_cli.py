@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import comparisons
 import pytest
-import results
 from click.testing import CliRunner
 from measurements import made_up
 
@@ -74,7 +74,7 @@ def test_another_error_is_not_blamed_on_standard_output(result: Path) -> None:
 COMPARE = """
 from lightsleep.cli import main
 from lightsleep.lab import protocol
-from results import made_up
+from comparisons import made_up
 protocol.compare = lambda *_: made_up()
 main(["lab", "compare", "idle", "--json", "/dev/full"])
 """
@@ -97,13 +97,19 @@ def test_a_disk_too_full_for_file_and_table_says_so_of_the_file() -> None:
 def test_what_standard_output_cannot_spell_is_replaced(
     charset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = results.made_up()
+    made = comparisons.made_up()
     made.environment["host"]["other_load_pct"] = 0.0
     monkeypatch.setattr(protocol, "compare", lambda *_: made)
     done = CliRunner(charset=charset).invoke(main, ["lab", "compare", "idle"])
     assert done.exit_code == 0, done.exception
     assert "? 5.98 " in done.stdout
     assert "faster" in done.stdout
+
+
+def test_a_line_that_a_program_reads_ends_in_no_blanks() -> None:
+    lines = CliRunner().invoke(main, ["lab", "list"]).stdout.splitlines()
+    assert len({len(line) for line in lines}) > 5
+    assert lines == [line.rstrip() for line in lines]
 
 
 def test_cut_cells_are_spelled_in_ascii(result: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ pytestmark = [
 def build(root: Root, number: int, changed: str = "") -> str:
     """Build the packages inside, in /root/NUMBER, and return their version."""
     source = root.path / f"root/{number}/source"
-    argv = [sys.executable, ROOT / "scripts/debian_source.py", source]
+    argv = [sys.executable, f"{ROOT}/scripts/debian_source.py", str(source)]
     subprocess.run(argv, check=True, capture_output=True)
     changelog = source / "debian/changelog"
     text = re.sub(r"\((.*)\)", rf"(\1.{number})", changelog.read_text(), count=1)

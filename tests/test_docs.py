@@ -64,6 +64,14 @@ def test_make_has_the_verbs_that_pages_name(page: Path) -> None:
     assert set(VERB.findall(page.read_text())) <= known
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/packages.md"])
+def test_pages_name_the_kernels_that_dkms_builds_for(page: str) -> None:
+    rule = (ROOT / "kernel/dkms-kernels.sh").read_text()
+    ends = [re.search(rf'_{end}="(\d+\.\d+)', rule) for end in ("MIN", "MAX")]
+    first, last = (found[1] for found in ends if found)
+    assert f"for Linux {first} to {last}" in " ".join((ROOT / page).read_text().split())
+
+
 def test_the_experiment_of_the_how_to_is_one() -> None:
     text = (ROOT / "docs/how-to/add-an-experiment.md").read_text()
     (code,) = re.findall(r"(?s)```python\n(.+?)```", text)

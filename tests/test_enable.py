@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import fake_modules
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from scan_trees import plant, unfold
+from schemas import validator
 
 from lightsleep.cli import main
 from lightsleep.enable import change
@@ -50,12 +50,14 @@ def done(*words: str) -> str:
     return result.output
 
 
-SCHEMA = json.loads(resources.files("lightsleep.enable").joinpath("status.schema.json").read_text())
+VALID = validator(
+    json.loads(resources.files("lightsleep.enable").joinpath("status.schema.json").read_text())
+)
 
 
 def status() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(run("status", "--json").stdout)
-    jsonschema.validate(document, SCHEMA)
+    VALID.validate(document)
     return document
 
 
@@ -249,6 +251,7 @@ change.enable("lightsleep:fixed:100us", Path(sys.argv[1]), now=True, persist=Tru
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
     before = fake_modules.snapshot(root)
     rng = random.Random(1)
@@ -278,7 +281,10 @@ Path.{step} = killed
 """
 
 
-@pytest.mark.parametrize(("step", "name"), [("unlink", "journal"), ("replace", "kept.new")])
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [("unlink", "journal"), ("replace", "kept.new"), ("replace", ".lightsleep.conf.new")],
+)
 @pytest.mark.parametrize("earlier", [False, True])
 def test_killed_while_it_keeps_all_is_kept_or_nothing(
     step: str, name: str, earlier: bool, root: Path
@@ -353,6 +359,31 @@ def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert status()["pays"]["verdict"] == "pays"
     assert text.count("70.0%") == 4
     assert "It pays" in text
+
+
+def test_status_counts_wakeups_without_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of cpu1's 90 polls that saw a wakeup, an interrupt may have ended 30."""
+    root = unfold("lightsleep-guest", tmp_path)
+    header = "           CPU0 CPU1 CPU2 CPU3"
+
+    def look(_: float) -> None:
+        now_s[0] += 0.5
+        count = int(now_s[0] * 2)
+        plant(root, f"{cpu1}/lightsleep/hits: {90 * count}\n{cpu1}/cpuidle/state0/usage: {count}")
+        plant(root, f"proc/interrupts: {header}\nproc/interrupts: LOC: 1 {30 * count} 1 1 timer")
+
+    now_s, cpu1 = [100.0], "sys/devices/system/cpu/cpu1"
+    look(0)
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.watch.reading.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("lightsleep.enable.status.time.sleep", look)
+    assert [x["stores_per_s"] for x in status()["cpus"]] == [0, 120, 0, 0]
+    lines = done("status").splitlines()
+    (row,) = [line for line in lines if line.split()[:1] == ["1"]]
+    (titles,) = [line for line in lines if "store/s" in line]
+    assert "120" in row[titles.index("store/s") - 1 : titles.index("store/s") + 7]
 
 
 @pytest.mark.parametrize("content", ["", "garbage\n", "[]\n", "{}\n"])

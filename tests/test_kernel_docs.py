@@ -31,7 +31,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.mkdir()
     archive = kernel_source()
     wanted = [f"*/{x}" for x in NEEDED]
-    unpack = ["tar", "-xJf", archive, "-C", tree, "--strip-components=1", "--wildcards"]
+    unpack = ["tar", "-xJf", str(archive), "-C", str(tree), "--strip-components=1", "--wildcards"]
     host.run([*unpack, "--no-wildcards-match-slash", "*/Makefile", *wanted], "unpacking")
     abi = tree / "Documentation/ABI/testing"
     shutil.rmtree(abi)
@@ -66,7 +66,7 @@ def test_pages_render_without_a_warning(tree: Path) -> None:
 
 
 def test_the_abi_is_valid(tree: Path) -> None:
-    validate = ["perl", tree / "scripts/get_abi.pl", "validate", "--dir", OURS / "ABI"]
+    validate = ["perl", f"{tree}/scripts/get_abi.pl", "validate", "--dir", f"{OURS}/ABI"]
     done = subprocess.run(validate, capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
 

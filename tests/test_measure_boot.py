@@ -12,8 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Machine
 from lightsleep.sources import DKMS_INSTALL
 
 pytestmark = pytest.mark.boot

@@ -15,11 +15,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from measure_fakes import FakeBackend, sample
 from scan_trees import plant, unfold
+from schemas import validator
 
 from lightsleep import sources
 from lightsleep.cli import main
@@ -31,8 +31,8 @@ from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
 
 CPU = "sys/devices/system/cpu"
-SCHEMA = json.loads(
-    resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
+VALID = validator(
+    json.loads(resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text())
 )
 # The states of powernv-power9: 0, 1, 2 and 5 us advertised.
 TRUTH_NS = {0: 100, 1: 1000, 2: 20_000, 3: 5000}
@@ -65,7 +65,7 @@ def measured(*arguments: str) -> dict[str, Any]:
     result = run("--json", *arguments)
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
-    jsonschema.validate(document, SCHEMA)
+    VALID.validate(document)
     return document
 
 
@@ -138,7 +138,7 @@ def test_progress_on_a_terminal_only(power9: FakeBackend, monkeypatch: pytest.Mo
 
 
 def test_many_cpus_are_folded(power9: FakeBackend) -> None:
-    result = run("-n", "20", "--source", "ipi")
+    result = run("-n", "20", "--seed", "1", "--source", "ipi")
     lines = [x for x in result.stdout.splitlines() if x.startswith("stop0 ")]
     assert len(lines) == 1
     assert lines[0].rstrip().endswith("0-7")
@@ -532,6 +532,26 @@ def test_a_module_that_was_loaded_is_unloaded(bare: Path, monkeypatch: pytest.Mo
     result = run("--load", "--source", "device")
     assert result.exit_code == 4
     assert [x[0] for x in commands] == ["modprobe", "rmmod"]
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["loaded", "not yet"])
+def test_a_signal_while_the_module_is_loaded_unloads_it(
+    ready: bool, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    def fake(argv: list[str]) -> str | None:
+        commands.append(argv[0])
+        if argv[0] == "modprobe":
+            if ready:
+                plant(bare, LOADED)
+            raise SystemExit(143)  # what SIGTERM becomes
+        return None
+
+    monkeypatch.setattr(module, "_run", fake)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert run("--load").exit_code == 143
+    assert commands == (["modprobe", "rmmod"] if ready else ["modprobe"])
 
 
 def test_auto_falls_back_to_user_space_and_says_so(

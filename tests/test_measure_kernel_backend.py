@@ -25,7 +25,8 @@ from lightsleep.sources import KERNEL
 
 BATCH = Batch("ipi", 0, 1, "2", 200, 50_000, 150_000, 10_000)
 REQUEST = "ipi 0 1 0 200 50000 150000 1000000000\n"
-HEADER = "launch_ns wake_ns cpu path state entered_ns left_ns\n"
+COLUMN_NAMES = "launch_ns wake_ns cpu path state entered_ns left_ns\n"
+HEADER = REQUEST + COLUMN_NAMES
 LINE = "123456789012 123456799999 1 ipi 2 123456705801 0\n"
 
 
@@ -48,9 +49,9 @@ def test_a_batch() -> None:
 
 
 def test_columns_are_those_of_the_module() -> None:
-    assert " ".join(COLUMNS) + "\n" == HEADER
+    assert " ".join(COLUMNS) + "\n" == COLUMN_NAMES
     source = (KERNEL / "drivers/cpuidle/test-cpuidle_latency.c").read_text()
-    assert f'"{HEADER[:-1]}\\n"' in source
+    assert f'"%s\\n{COLUMN_NAMES[:-1]}\\n", batch.request' in source
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_columns_are_those_of_the_module() -> None:
         "",
         "\n",
         "garbage",
+        REQUEST,
         HEADER.replace("path ", ""),
         HEADER + "12 34 1 ipi\n",
         HEADER + LINE.replace("123456705801", "soon"),
@@ -77,7 +79,22 @@ def test_answers_that_are_none(answer: str) -> None:
 def test_any_text_is_samples_or_an_error(text: str) -> None:
     for answer in (text, HEADER + text):
         with contextlib.suppress(LightsleepError):
-            parse(answer)
+            parse(answer, REQUEST)
+
+
+@pytest.mark.parametrize("other", [REQUEST.replace("0 1", "0 2"), "ipi 0 1\n", "\n"])
+def test_an_answer_to_another_request(other: str) -> None:
+    with pytest.raises(LightsleepError, match="the module answers another request"):
+        backend(other + COLUMN_NAMES + LINE).run(BATCH)
+
+
+def test_a_module_that_does_not_repeat_the_request_is_of_another_version() -> None:
+    with pytest.raises(LightsleepError, match="in the same version"):
+        backend(COLUMN_NAMES + LINE).run(BATCH)
+
+
+def test_a_device_may_wake_through_a_thread() -> None:
+    assert backend(HEADER + LINE.replace("ipi", "thread")).run(BATCH)[0].path == "thread"
 
 
 def test_more_samples_than_asked_for() -> None:

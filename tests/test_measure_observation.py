@@ -9,8 +9,8 @@ from lightsleep.measure.observation import TIMEOUT_NS, Observation, judge
 LAUNCH = 1_000_000
 
 
-def batch(requested: str = "2", source: Source = "ipi", settle_ns: int = 0) -> Batch:
-    return Batch(source, 0, 1, requested, 10, 50_000, 150_000, settle_ns)
+def batch(requested: str = "2", source: Source = "ipi", min_residency_ns: int = 0) -> Batch:
+    return Batch(source, 0, 1, requested, 10, 50_000, 150_000, min_residency_ns)
 
 
 def seen(
@@ -25,7 +25,7 @@ def seen(
 
 
 @pytest.mark.parametrize(
-    ("asked", "observed", "verdict", "entered", "settled_ns"),
+    ("asked", "observed", "verdict", "entered", "residency_ns"),
     [
         # An interrupt that found the CPU in its state, one that ran after it had left, and any.
         (batch(), seen(), "ok", 2, 50_000),
@@ -36,8 +36,8 @@ def seen(
         (batch(), seen(state=-1, entered_ns=0), "not-idle", -1, 0),
         (batch("any"), seen(entered_ns=LAUNCH + 1), "not-idle", -1, 0),
         (batch("1"), seen(), "wrong-state", 2, 50_000),
-        (batch(settle_ns=50_001), seen(), "unsettled", 2, 50_000),
-        (batch(settle_ns=50_000), seen(), "ok", 2, 50_000),
+        (batch(min_residency_ns=50_001), seen(), "unsettled", 2, 50_000),
+        (batch(min_residency_ns=50_000), seen(), "ok", 2, 50_000),
         # The wakeup ran on another CPU, whose idle period says nothing.
         (batch(), seen(cpu=0), "wrong-cpu", -1, 0),
         # A busy CPU.
@@ -53,10 +53,10 @@ def seen(
     ],
 )
 def test_verdicts(
-    asked: Batch, observed: Observation, verdict: str, entered: int, settled_ns: int
+    asked: Batch, observed: Observation, verdict: str, entered: int, residency_ns: int
 ) -> None:
     sample = judge(asked, observed)
-    assert (sample.verdict, sample.entered, sample.settled_ns) == (verdict, entered, settled_ns)
+    assert (sample.verdict, sample.entered, sample.residency_ns) == (verdict, entered, residency_ns)
 
 
 def test_latency() -> None:

@@ -42,7 +42,7 @@ def test_a_batch_keeps_to_the_limits_of_the_module(
     size = plan.next_batch(cell, samples, tried=1, valid=0, batches=1)
     batch = cell.batch(size)
     assert 1000 <= batch.min_ns < batch.max_ns <= 10**9
-    assert 0 <= batch.settle_ns <= batch.min_ns
+    assert 0 <= batch.min_residency_ns <= batch.min_ns
     assert batch.samples * batch.max_ns <= 60 * 10**9
     assert 1 <= batch.samples <= samples
     # The shortest sleep is one the state is meant for, where the module's limits allow that.

@@ -15,10 +15,10 @@ LATENCIES = st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=300)
 def test_figures(latencies: list[int]) -> None:
     figures = summarise(latencies)
     assert figures
-    ordered = [figures.p50_ns, figures.p90_ns, figures.p99_ns, figures.max_ns]
-    assert ordered == sorted(ordered)
+    ascending = [figures.p50_ns, figures.p90_ns, figures.p99_ns, figures.max_ns]
+    assert ascending == sorted(ascending)
     assert figures.count == len(latencies)
-    assert {*ordered} <= {*latencies}
+    assert {*ascending} <= {*latencies}
     assert figures.independent
     assert figures.independent <= figures.count
     assert (figures.ci_ns is None) == (figures.independent < 6)

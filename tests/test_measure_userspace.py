@@ -42,7 +42,7 @@ def batch(
 ) -> Batch:
     if src is None:
         src = dest if source == "timer" else ONLINE[0]
-    return Batch(source, src, dest, requested, samples, *distance_ns, settle_ns=0)
+    return Batch(source, src, dest, requested, samples, *distance_ns, min_residency_ns=0)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -84,7 +84,7 @@ def test_samples(backend: UserspaceBackend, source: Source, requested: str) -> N
         assert (sample.source, sample.src, sample.dest) == (source, asked.src, asked.dest)
         assert sample.requested == requested
         assert sample.latency_ns == sample.wake_ns - sample.launch_ns
-        assert sample.settled_ns is None
+        assert sample.residency_ns is None
         assert sample.path == ("timer" if source == "timer" else None)
         assert sample.verdict != "wrong-cpu"
 

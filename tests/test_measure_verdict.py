@@ -248,6 +248,13 @@ def test_nothing_advertised() -> None:
     assert (verdict.kind, verdict.ratio) == ("nothing-advertised", None)
 
 
+@pytest.mark.parametrize("count", range(1, 6))
+def test_nothing_advertised_is_said_with_few_samples_and_no_baseline(count: int) -> None:
+    few = evidence(None, 20_000, count=count)
+    assert judge(few).kind == "nothing-advertised"
+    assert judge(replace(few, baseline=None, subtracted=None)).kind == "nothing-advertised"
+
+
 @given(st.integers(0, 10**5), st.sampled_from([1, 2, 5]), st.integers(0, 2**32))
 def test_honest_drivers_are_not_accused_by_chance(
     advertised_us: int, shape: int, seed: int

@@ -9,8 +9,9 @@ from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.accel import Wanted
 from lightsleep.lab.experiments.promotion import figures
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.inside.silence import EXIT, Silence, complete, silences
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.promotions import KERNEL, Counts, counts
 
 DEEPEST = 3

@@ -106,6 +106,7 @@ WORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", WORDS)
 @examples(25)
 @given(data=st.data())
@@ -133,6 +134,7 @@ LINES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @examples(12)
 @given(
     name=st.sampled_from(["journal", "kept", "lock"]),
@@ -188,6 +190,7 @@ WATCHED = (
 )
 
 
+@pytest.mark.slow
 @examples(200)
 @given(name=st.sampled_from(WATCHED), first=NUMBERS, second=NUMBERS)
 def test_no_counter_trips_watch(watched: Path, name: str, first: bytes, second: bytes) -> None:

@@ -1,135 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What scan shows, that its recordings are faithful and anonymous, and that nothing trips it."""
+"""What scan shows."""
 
-import io
 import json
 import os
 import re
-import resource
 import shutil
-import stat
 import subprocess
 import sys
-import tarfile
-from collections.abc import Callable
-from dataclasses import replace
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
-from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from rich.console import Console
+from click.testing import CliRunner
 from scan_trees import NAMES, plant, unfold
+from scans import CPU, check_everything, run, show
 
 from lightsleep.measure.machine import read as read_machine
-from lightsleep.scan import explain, requests
+from lightsleep.scan import explain
 from lightsleep.scan.cli import scan
 from lightsleep.scan.collect import collect, cpu_model, idle_options
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-from lightsleep.scan.model import LatencyRequest, Scan
-from lightsleep.scan.render import render
-from lightsleep.scan.tree import Tree
-
-CPU = "sys/devices/system/cpu"
-SCHEMA = json.loads(resources.files("lightsleep.scan").joinpath("scan.schema.json").read_text())
-
-
-def run(*arguments: str | Path, width: int = 100) -> Result:
-    return CliRunner().invoke(scan, [str(a) for a in arguments], env={"COLUMNS": str(width)})
-
-
-def show(root: Path, *arguments: str) -> str:
-    result = run("--root", root, *arguments)
-    assert result.exception is None, result.output
-    return result.stdout
-
-
-def check_everything(root: Path) -> dict[str, Any]:
-    """Run both outputs on a tree; return the JSON document, which the schema accepts."""
-    show(root, "-v")
-    printed: dict[str, Any] = json.loads(show(root, "--json"))
-    jsonschema.validate(printed, SCHEMA)
-    return printed
-
-
-# Who asked for a latency limit.
-
-
-def asked(root: Path) -> Path:
-    """Have two of three processes hold the device open, one of them twice."""
-    plant(root, "dev/cpu_dma_latency: 0\nproc/9/comm: bash\nproc/9/fdinfo/0: x")
-    plant(root, "proc/812/comm: cyclictest\nproc/77/comm: tuned\x1b[2J")
-    for process, fds in ((9, ()), (812, (3, 5)), (77, (4,))):
-        (root / f"proc/{process}/fd").mkdir(parents=True)
-        (root / f"proc/{process}/fd/0").symlink_to("/dev/null")
-        (root / f"proc/{process}/fd/1").symlink_to("socket:[4711]")
-        for fd in fds:
-            (root / f"proc/{process}/fd/{fd}").symlink_to(root / "dev/cpu_dma_latency")
-    return root
-
-
-def test_who_holds_the_latency_device(tmp_path: Path) -> None:
-    assert [*requests.holders(tmp_path)] == []
-    assert [*requests.holders(asked(tmp_path))] == ["tuned�[2J (77)", "cyclictest (812)"]
-
-
-def test_other_open_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """stat() of a file on a dead NFS hangs."""
-    looked_at = set()
-    real = Path.stat
-    asked(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", lambda x: (looked_at.add(os.path.realpath(x)), real(x))[1])
-        found = [*requests.holders(tmp_path)]
-    assert len(found) == 2
-    assert looked_at == {str(tmp_path.resolve() / requests.DEVICE)}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="/proc shows all processes to root")
-def test_the_node_of_another_folder_is_the_same_device(tmp_path: Path) -> None:
-    """A container has a /dev of its own."""
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "proc").symlink_to("/proc")
-    (tmp_path / "other").mkdir()
-    null = Path("/dev/null").stat()
-    for folder in ("dev", "other"):
-        os.mknod(tmp_path / folder / "cpu_dma_latency", null.st_mode, null.st_rdev)
-    with (tmp_path / "other/cpu_dma_latency").open():
-        assert f"({os.getpid()})" in " ".join(requests.holders(tmp_path))
-
-
-def test_a_request_is_shown_with_who_asked_and_what_it_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = asked(unfold("lightsleep-guest", tmp_path))
-    clock = iter((10.0, 12.0))
-    monkeypatch.setattr(requests.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(requests.time, "sleep", lambda _: None)
-    first, _ = collect(root)
-    plant(root, f"{CPU}/cpu{{0-3}}/cpuidle/state0/time: {300_000_000 + 1_500_000}")
-    result = requests.with_request(first, lambda: collect(root)[0], root)
-    assert result.latency_request == LatencyRequest(["tuned�[2J (77)", "cyclictest (812)"], 0.75)
-    console = Console(record=True, width=200, file=io.StringIO())
-    render(console, result, lint(result), False)
-    text = console.export_text()
-    assert "0 us (/dev/cpu_dma_latency), held open by tuned�[2J (77), cyclictest (812)" in text
-    assert "CPUs poll 75% of the time now" in text
-    assert "CPU 0-3: /dev/cpu_dma_latency 0 us (held open by tuned" in text
-    jsonschema.validate(document(result, lint(result)), SCHEMA)
-
-
-def test_without_a_limit_nobody_is_looked_for(tmp_path: Path) -> None:
-    root = unfold("lightsleep-guest", tmp_path)
-    first, _ = collect(root)
-    assert requests.with_request(first, lambda: pytest.fail("looked twice"), root) is first
-
-
-# What it shows.
 
 
 @pytest.mark.parametrize("machine", NAMES)
@@ -279,6 +169,17 @@ def test_arm64_kernels_with_haltpoll_save_the_ipi(tmp_path: Path) -> None:
     assert "a CPU that polls needs no IPI" in show(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("flag", "wakeup"), [("Y", "a CPU that polls needs no IPI"), ("N", "even one that polls")]
+)
+def test_arm64_kernels_that_poll_in_the_idle_loop_tell(
+    tmp_path: Path, flag: str, wakeup: str
+) -> None:
+    unfold("arm64-psci", tmp_path)
+    plant(tmp_path, f"sys/module/idle_poll/parameters/polling_flag: {flag}")
+    assert wakeup in show(tmp_path)
+
+
 def test_lightsleep_statistics(tmp_path: Path) -> None:
     text = show(unfold("lightsleep-guest", tmp_path))
     assert "mode adaptive, poll_limit_us 200, a halt costs 52,000 ns" in text
@@ -302,7 +203,11 @@ proc/interrupts: LOC:      10000      10000   Local timer interrupts
 proc/irq/27/effective_affinity_list: 0
 proc/irq/28/effective_affinity_list: 1
 """
+
+
 HEAD = "cpu name state polls hits misses peeks peek_ns overruns handled handle_ns holds expired"
+
+
 SOURCES = f"""
 sys/kernel/debug/poll_source: {HEAD}
 sys/kernel/debug/poll_source: 0 virtio0-req.0 on 5000 4000 1000 200000 40000000 3 4000 88000000 \
@@ -455,249 +360,6 @@ def test_idle_options() -> None:
     }
     assert idle_options("quiet -- idle=poll") == {}
     assert idle_options('note="see idle=poll"') == {}
-
-
-# Recordings.
-
-
-def comparable(result: Scan) -> Scan:
-    return replace(result, problems={}, kernel=replace(result.kernel, release=None))
-
-
-@pytest.mark.parametrize("machine", NAMES)
-def test_recording_scans_as_the_machine_did(machine: str, tmp_path: Path) -> None:
-    root = unfold(machine, tmp_path / "machine")
-    archive = tmp_path / "machine.tar.gz"
-    assert run("--root", root, "--record", archive).exit_code == 0
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path / "copy", filter="data")
-    assert comparable(collect(tmp_path / "copy")[0]) == comparable(collect(root)[0])
-
-
-def test_recording_gives_nobody_away(tmp_path: Path) -> None:
-    root = unfold("intel-laptop", tmp_path / "machine")
-    plant(
-        root,
-        """
-        proc/cmdline: root=UUID=secret1 ip=secret2 idle=halt -- secret3
-        proc/sys/kernel/osrelease: 6.12.0-secret4
-        proc/sys/kernel/hostname: secret5
-        proc/cpuinfo: model name : Common CPU
-        proc/cpuinfo: flags : fpu secret6 monitor
-        proc/cpuinfo: Serial : secret7
-        proc/interrupts: 27: 4 PCI-MSIX-0000:00:01.0 1-edge virtio0-req.0
-        proc/interrupts: 30: 9 PCI-MSIX-0000:00:03.0 1-edge secret15-rx-0
-        sys/class/dmi/id/sys_vendor: QEMU secret8
-        sys/class/dmi/id/product_name: secret9
-        sys/class/dmi/id/product_serial: secret10
-        sys/class/block/md_secret11/queue/io_poll: 0
-        sys/class/net/eth0/address: secret12
-        etc/machine-id: secret13
-        """,
-    )
-    archive = tmp_path / "secret14.tar.gz"
-    assert run("--root", root, "--record", archive).exit_code == 0
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            assert (member.uid, member.mtime, member.uname) == (0, 0, "")
-            file = tar.extractfile(member)
-            assert file
-            assert b"secret" not in member.name.encode() + file.read()
-        cmdline = tar.extractfile("proc/cmdline")
-        assert cmdline
-        assert cmdline.read() == b'idle="halt"\n'
-    # gzip must not keep the name either.
-    assert b"secret" not in archive.read_bytes()
-
-
-def test_a_recording_that_cannot_be_written_destroys_none(tmp_path: Path) -> None:
-    archive = tmp_path / "new" / "keep.tar.gz"
-    command = [sys.executable, "-m", "lightsleep", "scan", "--record", str(archive)]
-    subprocess.run(command, check=True, capture_output=True)
-    kept = archive.read_bytes()
-
-    def no_space() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=no_space)
-    assert result.returncode == 1
-    assert f"cannot write {archive}: File too large" in " ".join(result.stderr.split())
-    assert archive.read_bytes() == kept
-    assert list(archive.parent.iterdir()) == [archive]
-
-
-def test_recording_of_this_machine_names_no_host(tmp_path: Path) -> None:
-    archive = tmp_path / "this.tar.gz"
-    assert run("--record", archive).exit_code == 0
-    host = os.uname().nodename
-    with tarfile.open(archive) as tar:
-        contents = [file.read() for member in tar if (file := tar.extractfile(member))]
-    assert contents
-    assert len(host) < 4 or not any(host.encode() in content for content in contents)
-
-
-# Damage.
-
-
-def make_unreadable(path: Path) -> None:
-    path.unlink()
-    # A link to itself cannot be opened, not even by root.
-    path.symlink_to(path.name)
-
-
-def make_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def make_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 64),
-    "empty": lambda path: path.write_bytes(b""),
-    "huge number": lambda path: path.write_text("9" * 5000),
-    "number over 64 bits": lambda path: path.write_text(str(2**64)),
-    "negative": lambda path: path.write_text("-1\n"),
-    "escape": lambda path: path.write_text("\x1b]0;owned\x07[bold]x[/nope]\n"),
-    "unreadable": make_unreadable,
-    "missing": lambda path: path.unlink(),
-    "folder": make_folder,
-    "fifo": make_fifo,
-}
-
-
-@pytest.mark.parametrize("machine", ["intel-laptop", "lightsleep-guest", "kvm-haltpoll-zero"])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
-    unfold(machine, tmp_path)
-    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
-        DAMAGE[damage](path)
-    check_everything(tmp_path)
-    assert "\x1b" not in show(tmp_path, "-v")
-
-
-@pytest.mark.parametrize("content", ["-5", "5 us", "", str(2**64)])
-def test_damage_is_named(content: str, tmp_path: Path) -> None:
-    unfold("intel-laptop", tmp_path)
-    path = f"{CPU}/cpu3/cpuidle/state1/latency"
-    plant(tmp_path, f"{path}: {content}")
-    printed = check_everything(tmp_path)
-    assert printed["problems"] == {path: f"not a number: {content!r}"}
-    assert printed["cpus"][3]["states"][1]["latency_us"] is None
-    assert "(-v names them)" in show(tmp_path)
-    assert path in show(tmp_path, "-v")
-
-
-@pytest.mark.parametrize("moment", range(0, 120, 7))
-def test_cpu_that_goes_offline_while_it_is_read(
-    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unfold("intel-laptop", tmp_path)
-    plant(tmp_path, f"{CPU}/online: 3")
-    read, reads = Tree._read, 0
-
-    def read_and_unplug(tree: Tree, path: str) -> bytes | None:
-        nonlocal reads
-        if reads == moment:
-            shutil.rmtree(tmp_path / CPU / "cpu3")
-        reads += 1
-        return read(tree, path)
-
-    monkeypatch.setattr(Tree, "_read", read_and_unplug)
-    result, _ = collect(tmp_path)
-    jsonschema.validate(document(result, lint(result)), SCHEMA)
-
-
-def test_masked_proc_falls_back_on_uname(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tree, "_read", lambda tree, path: None)
-    result, _ = collect()
-    assert (result.kernel.release, result.kernel.arch) == (os.uname().release, os.uname().machine)
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data(), machine=st.sampled_from(NAMES))
-def test_random_bytes_in_random_files(data: st.DataObject, machine: str, tmp_path: Path) -> None:
-    root = tmp_path / "fuzz"
-    shutil.rmtree(root, ignore_errors=True)
-    unfold(machine, root)
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    content = st.one_of(
-        st.binary(max_size=64),
-        st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),
-        st.integers(-(2**70), 2**70).map(lambda number: str(number).encode()),
-        st.sampled_from([b"0-3,", b"n/a", b"(null)", b"Y", b'idle="', b"POLL", b"haltpoll"]),
-    )
-    for file in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=12)):
-        file.write_bytes(data.draw(content))
-    check_everything(root)
-    assert run("--root", root, "--record", tmp_path / "fuzz.tar.gz").exception is None
-
-
-# The command.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "complaint"),
-    [
-        (["--root", "nowhere"], 1, "nowhere is not a folder"),
-        (["-c", "3-x"], 2, "'3-x' is not a CPU"),
-        (["-c", ""], 2, "names no CPU"),
-        (["-c", "60000"], 2, "CPU 60000 is not online"),
-        (["--record", "/proc/no/x.tar.gz"], 1, "cannot write /proc/no/x.tar.gz"),
-    ],
-)
-def test_user_errors(
-    arguments: list[str],
-    status: int,
-    complaint: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run(*arguments, width=200)
-    assert result.exit_code == status
-    assert complaint in result.output
-    assert "Traceback" not in result.output
-
-
-def test_masked_sys_is_not_taken_for_no_driver(tmp_path: Path) -> None:
-    unfold("intel-laptop", tmp_path)
-    shutil.rmtree(tmp_path / "sys")
-    text = show(tmp_path)
-    assert "unknown: /sys/devices/system/cpu" in text
-    assert "HLT" not in text.replace("one that halts", "")
-
-
-def test_empty_root(tmp_path: Path) -> None:
-    printed = check_everything(tmp_path)
-    assert printed["cpus"] == []
-    assert printed["findings"] == []
-
-
-def setpriv(*command: str) -> subprocess.CompletedProcess[str]:
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    package = Path(__file__).parents[1]
-    return subprocess.run([*nobody, *command], capture_output=True, text=True, cwd=package)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
-def test_without_privileges() -> None:
-    if not shutil.which("setpriv") or setpriv(sys.executable, "-c", "import click").returncode:
-        pytest.skip("nobody cannot run this Python")
-    result = setpriv(sys.executable, "-m", "lightsleep", "scan", "--json")
-    assert result.returncode == 0, result.stderr
-    printed = json.loads(result.stdout)
-    jsonschema.validate(printed, SCHEMA)
-    latency_device = Path("/dev/cpu_dma_latency")
-    if latency_device.exists() and not latency_device.stat().st_mode & stat.S_IROTH:
-        # Beside debugfs, where it is mounted: that is root's, too.
-        assert printed["problems"]["dev/cpu_dma_latency"] == "Permission denied"
-        assert set(printed["problems"].values()) == {"Permission denied"}
 
 
 def test_needs_only_click_and_rich() -> None:

@@ -206,6 +206,10 @@ QUIET = {
             f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll",
         ),
         (
+            "lightsleep-guest",
+            "proc/sys/kernel/arch: aarch64\nsys/module/idle_poll/parameters/polling_flag: Y",
+        ),
+        (
             "arm64-psci",
             f"{LIGHTSLEEP}/mode: off",
         ),

@@ -121,6 +121,20 @@ def test_hardware_drivers_are_no_obstacle_to_unload(tmp_path: Path) -> None:
     assert "no-deeper-than" in one.fix
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_haltpoll_gives_way_where_it_can_be_unloaded(loaded: bool, tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_driver: haltpoll")
+    if loaded:
+        plant(root, "sys/module/cpuidle_haltpoll/initstate: live")
+    scan = collect(root)[0]
+    (one,) = obstacles(scan)
+    assert ("lightsleep enable unloads haltpoll" in one.fix) == loaded
+    assert ("built into this kernel" in one.fix) != loaded
+    line = dict(in_short(scan))["lightsleep"]
+    assert line.startswith("can load (lightsleep enable) in place of haltpoll") == loaded
+
+
 def test_the_page_names_every_obstacle() -> None:
     page = (Path(__file__).parents[1] / "docs/scan.md").read_text()
     assert [name for name in RULES if f"| `{name}` |" not in page] == []

@@ -3,15 +3,18 @@
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -386,6 +389,7 @@ with loan.borrow(root) as borrowed:
 """
 
 
+@pytest.mark.slow
 def test_killed_before_each_line_of_restore_and_the_next_change(machine: Machine) -> None:
     for moment in range(200):
         script = [sys.executable, "-c", KILLED_AT, str(machine.root), str(moment)]
@@ -420,6 +424,39 @@ def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
     machine.knob(1).rmdir()
     with machine.borrow():
         pass
+
+
+def test_a_journal_that_cannot_grow_holds_whole_lines(machine: Machine) -> None:
+    """A write that is cut short by a limit, as by a full disk, fails at the next attempt."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with machine.borrow() as borrowed:
+        borrowed.set(machine.knob(0), "1")
+        whole = machine.journal.read_text()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 10, hard))
+            with pytest.raises(LightsleepError, match="cannot set"):
+                borrowed.set(machine.knob(1), "1")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert machine.journal.read_text() == whole
+        borrowed.set(machine.knob(2), "1")
+        assert machine.values() == ["1", "0", "1"]
+    assert machine.values() == ["0", "0", "0"]
+    assert borrowed.notes == []
+
+
+def test_a_write_that_is_cut_short_goes_on(machine: Machine) -> None:
+    class Narrow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(memoryview(data)[:7])
+
+    with machine.borrow() as borrowed:
+        borrowed._journal = Narrow(machine.journal, "a+")
+        borrowed.set(machine.knob(0), "1")
+        assert len(machine.journal.read_text().splitlines()) == 2
+        borrowed._journal.close()
+    assert machine.values() == ["0", "0", "0"]
+    assert borrowed.notes == []
 
 
 # Journals not to be trusted.
@@ -498,7 +535,8 @@ def test_a_knob_that_is_missing(machine: Machine) -> None:
 def test_a_value_that_does_not_stick(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     write_knob = guardian.write_knob
 
-    def rounds_up(root: Path, knob: str, value: str, _held: object = ()) -> None:
+    def rounds_up(root: Path, knob: str, value: str | None, _held: Sequence[int] = ()) -> None:
+        assert value
         write_knob(root, knob, "9" if value == "5" else value)
 
     kind = dataclasses.replace(guardian.KINDS["knob"], write=rounds_up)

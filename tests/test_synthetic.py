@@ -6,7 +6,8 @@ from kernels import FIRST, ON_X86_64
 from ktap import run_selftest
 
 from lightsleep.lab.accel import Wanted
-from lightsleep.lab.guest import Machine, boot
+from lightsleep.lab.guest import boot
+from lightsleep.lab.machine import Machine
 
 pytestmark = pytest.mark.boot
 

@@ -15,8 +15,9 @@ import pytest
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
-from lightsleep.lab.guest import Guest, Machine, boot
+from lightsleep.lab.guest import Guest, boot
 from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.machine import Machine
 from lightsleep.lab.programs.run import starter
 from lightsleep.lab.programs.servers import REDIS
 from lightsleep.trial.verdict import judge
@@ -118,11 +119,11 @@ def test_a_user_tries_enables_and_disables() -> None:
 
         command = ["perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000"]
         options = ["-n", "6", "-s", "lightsleep", "--json", "-m", r"pipe_s=^([\d.]+)$"]
-        done = guest.run(
+        tried = guest.run(
             [*LIGHTSLEEP, "try", *options, "--", *command], timeout_s=ENOUGH_S, check=False
         )
-        assert done.rc in (0, 1), done.stderr  # 1: on a busy host, the control may differ
-        result = json.loads(done.stdout)
+        assert tried.rc in (0, 1), tried.stderr  # 1: on a busy host, the control may differ
+        result = json.loads(tried.stdout)
         jsonschema.validate(result, json.loads(FORMAT.described.read_text()))
         shares = result["metrics"]["in_HALT_pct"]["samples"]
         assert all(share == 0 for share in shares["as-is"])

@@ -29,7 +29,6 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
-SUITE = "trixie"
 MEMORY_MIB = 1536
 """What apt and a compiler need beside the files that they write, which are in memory."""
 ENOUGH_S = 1200.0
@@ -82,9 +81,8 @@ def test_the_page_goes_all_the_way() -> None:
     assert found == sorted(found)
 
 
-def disk() -> Path:
+def disk(tree: Path) -> Path:
     """Return the disk of a machine with Debian and its kernel's headers."""
-    tree = debian_roots.cached(SUITE)
 
     def build(scratch: Path) -> None:
         options = ("-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet")
@@ -96,12 +94,12 @@ def disk() -> Path:
 class Computer:
     """A machine that keeps its files when it reboots."""
 
-    def __init__(self, folder: Path) -> None:
-        tree = debian_roots.cached(SUITE)
+    def __init__(self, folder: Path, suite: str) -> None:
+        tree = debian_roots.cached(suite, debian_roots.MACHINES[suite])
         (image,) = (tree / "boot").glob("vmlinuz-*")
         self.state = folder / "state"
         drives = (
-            f"id=disk,file={disk()},format=raw,readonly=on",
+            f"id=disk,file={disk(tree)},format=raw,readonly=on",
             f"id=state,file={self.state},format=raw",
         )
         devices = tuple(f"virtio-blk-pci,drive={x},bus=pcie.0" for x in ("disk", "state"))
@@ -139,7 +137,8 @@ def typed(guest: Guest, line: str, environment: str = "") -> str:
     return done.stdout
 
 
-def test_the_tutorial_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suite", debian_roots.MACHINES)
+def test_the_tutorial_leaves_nothing(suite: str, tmp_path: Path) -> None:
     lines = commands()
     assert lines[0] == "make deb"
     host.run(["make", "-C", ROOT, f"OUT={tmp_path}/files/root/out", "deb"], "make deb", 1800)
@@ -147,11 +146,12 @@ def test_the_tutorial_leaves_nothing(tmp_path: Path) -> None:
     assume.parent.mkdir(parents=True)
     assume.write_text('APT::Get::Assume-Yes "true";\n')
     reboot = lines.index("sudo reboot")
-    computer = Computer(tmp_path)
-    tar = ["tar", "-C", tmp_path / "files", "--owner=0", "--group=0", "-cf", computer.state, "."]
+    computer = Computer(tmp_path, suite)
+    owner = ["--owner=0", "--group=0"]
+    tar = ["tar", "-C", f"{tmp_path}/files", *owner, "-cf", str(computer.state), "."]
     host.run(tar, "writing the disk")
     os.truncate(computer.state, 256 << 20)
-    with computer.on("tutorial") as guest:
+    with computer.on(f"tutorial-{suite}") as guest:
         state = textwrap.dedent(STATE)
         before = typed(guest, state)
         said = {line: typed(guest, line) for line in lines[1:reboot]}
@@ -159,7 +159,7 @@ def test_the_tutorial_leaves_nothing(tmp_path: Path) -> None:
         assert (
             "wrote /etc/modules-load.d/lightsleep.conf" in said["sudo lightsleep enable --persist"]
         )
-    with computer.on("tutorial-rebooted") as guest:
+    with computer.on(f"tutorial-{suite}-rebooted") as guest:
         typed(guest, BOOTED)
         for line in lines[reboot + 1 :]:
             typed(guest, line)

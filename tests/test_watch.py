@@ -2,6 +2,7 @@
 """``lightsleep watch``: rates of two snapshots, reading a machine that changes, what is shown."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -16,12 +17,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from scan_trees import plant, unfold
+from schemas import validator
 
 from lightsleep import interrupts
 from lightsleep.cli import main
@@ -34,7 +35,9 @@ from lightsleep.watch.rates import CpuRates, rates, total
 from lightsleep.watch.reading import OWN, Reader
 
 CPU = "sys/devices/system/cpu"
-SCHEMA = json.loads((resources.files("lightsleep.watch") / "watch.schema.json").read_text())
+VALID = validator(
+    json.loads((resources.files("lightsleep.watch") / "watch.schema.json").read_text())
+)
 NAMES = ("POLL", "HALT")
 
 
@@ -312,9 +315,14 @@ def openings(opened: Reader, rounds: int, monkeypatch: pytest.MonkeyPatch) -> li
     """Return the readings that open all files."""
     found = []
     real = Reader._open
+
+    def noted(reader: Reader, number: int) -> None:
+        found.append(number)
+        real(reader)
+
     with monkeypatch.context() as patch:
         for number in range(rounds):
-            patch.setattr(Reader, "_open", lambda x, n=number: (found.append(n), real(x))[1])
+            patch.setattr(Reader, "_open", lambda x, n=number: noted(x, n))
             opened.read()
     return found
 
@@ -343,6 +351,27 @@ def test_files_that_fail_right_after_a_change_are_tried_again(root: Path, reader
     plant(root, f"{CPU}/online: 0-3\n{CPU}/cpu3/lightsleep/polls: not yet")
     assert list(opened.read().cpus) == [0, 1, 2]
     plant(root, f"{CPU}/cpu3/lightsleep/polls: 5")
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+
+
+def test_a_cpu_that_is_listed_before_its_states_are_there(root: Path, reader: Opener) -> None:
+    plant(root, f"{CPU}/online: 0-2")
+    opened = reader()
+    (root / f"{CPU}/cpu3/cpuidle").rename(root / "later")
+    plant(root, f"{CPU}/online: 0-3")
+    found = opened.read().cpus[3]
+    assert (found.states, found.idle_s is None) == (None, False)
+    (root / "later").rename(root / f"{CPU}/cpu3/cpuidle")
+    assert opened.read().cpus[3].states
+
+
+def test_a_cpu_that_never_gets_states_costs_ever_less(
+    root: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
+    (root / f"{CPU}/cpu3/cpuidle").rename(root / "never")
+    opened = reader()
+    assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
     assert list(opened.read().cpus) == [0, 1, 2, 3]
 
 
@@ -439,6 +468,29 @@ def test_watch_stays_below_its_share_of_a_cpu(
     assert clocks.worked_s <= cli.SHARE * (clocks.now_s - start_s)
 
 
+@pytest.mark.parametrize("steady", [False, True])
+def test_a_round_that_costs_far_more_changes_no_interval(
+    steady: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks, starts = Clocks(), []
+    monkeypatch.setattr(cli, "time", clocks)
+    for number, _ in zip(range(60), cli._paced(None, (1, 30), None, steady), strict=False):
+        starts.append(clocks.now_s)
+        clocks.work(0.05 if number % 7 == 5 else 0.0005)
+    assert {round(b - a) for a, b in itertools.pairwise(starts)} == {1}
+
+
+def test_an_interval_that_prometheus_sees_gets_no_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, starts = Clocks(), []
+    monkeypatch.setattr(cli, "time", clocks)
+    for number, _ in zip(range(90), cli._paced(None, (1, 30), None, steady=True), strict=False):
+        starts.append(clocks.now_s)
+        clocks.work(0.0045 if 30 < number < 60 else 0.0015)
+    intervals = [round(b - a) for a, b in itertools.pairwise(starts)]
+    assert intervals == sorted(intervals)
+    assert set(intervals) == {1, 2, 5}
+
+
 def test_who_counts_does_not_wait_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks()
     monkeypatch.setattr(cli, "time", clocks)
@@ -481,7 +533,7 @@ def test_json_lines_follow_their_schema(root: Path) -> None:
     documents = [json.loads(line) for line in lines]
     assert len(documents) == 2
     for document in documents:
-        jsonschema.validate(document, SCHEMA)
+        VALID.validate(document)
         assert [x["cpu"] for x in document["cpus"]] == [0, 1]
         assert document["span_s"] > 0
 

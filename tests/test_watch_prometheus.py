@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import prometheus
 import pytest
@@ -72,9 +73,40 @@ def test_the_dashboard_is_one() -> None:
 
 @pytest.mark.build
 def test_promtool_accepts_the_metrics_and_the_alerts_fire(metrics: bytes) -> None:
-    tool = prometheus.promtool()
+    tool = prometheus.programs() / "promtool"
     checked = subprocess.run([tool, "check", "metrics"], input=metrics, capture_output=True)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
     for words in (["check", "rules", RULES.name], ["test", "rules", "lightsleep.rules.test.yml"]):
         done = subprocess.run([tool, *words], cwd=RULES.parent, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expressions(instance: str) -> list[str]:
+    """Return the queries of the dashboard, as Grafana asks them."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    texts = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [text.replace("$instance", instance).replace("$__rate_interval", "1m") for text in texts]
+
+
+@pytest.mark.build
+def test_prometheus_runs_the_alerts_and_answers_the_dashboard(
+    metrics: bytes, tmp_path: Path
+) -> None:
+    alerts = re.findall(r"(?m)^ +- alert: (\w+)$", RULES.read_text())
+    with (
+        prometheus.page(metrics) as target,
+        prometheus.server(tmp_path, RULES, target) as ask,
+    ):
+
+        def rules() -> list[dict[str, Any]]:
+            return [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+
+        def looked_twice() -> bool:
+            found = ask("query", query="count_over_time(lightsleep_info[1m])")["result"]
+            return bool(found) and float(found[0]["value"][1]) >= 2
+
+        prometheus.eventually(looked_twice)
+        prometheus.eventually(lambda: all(rule["health"] != "unknown" for rule in rules()))
+        assert [(rule["name"], rule["health"]) for rule in rules()] == [(x, "ok") for x in alerts]
+        for expression in expressions(target):
+            assert ask("query", query=expression)["result"], expression

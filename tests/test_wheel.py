@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -39,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, folder / "copy" / name, follow_symlinks=False)
     for name in ("cpuidle_lightsleep.ko", "Module.symvers", "drivers/cpuidle/poll_limit.o"):
         (folder / "copy/kernel" / name).write_text("built here")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
     run(*pip, folder / "copy", cwd=folder)
     (built,) = folder.glob("*.whl")
     return built

@@ -73,7 +73,7 @@ def check_lasts(text: str, changes: Sequence[Change]) -> None:
     if any(isinstance(change, Hold) for change in changes):
         raise WrongUsage(
             f"{text} cannot be enabled: the kernel drops a latency limit when the process that "
-            "asked for it ends; a service can hold one (tuned: force_latency)"
+            "holds it ends; a service can hold one (tuned: force_latency)"
         )
 
 
@@ -127,7 +127,7 @@ def _said(change: Change) -> str:
     match change:
         case Load(_, argv):
             return f"loaded the module: {' '.join(argv)}"
-        case Unload(module, _):
+        case Unload(module):
             return f"unloaded the module {module}"
         case Knob(path, value):
             return f"set /{path} to {value}"

@@ -58,8 +58,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
 
 def _cpus(status: Status) -> Table:
     table = Table(box=None, pad_edge=False)
-    columns = ("cpu", "limit ns", "polls", "hits", "hit rate", "halts", "polled ms", "in vain ms")
-    for column in columns:
+    before = ("cpu", "limit ns", "polls", "hits", "hit rate", "store/s")
+    for column in (*before, "halts", "polled ms", "in vain ms"):
         table.add_column(column, justify="right")
     for cpu in status.scan.cpus:
         if x := cpu.lightsleep:
@@ -68,6 +68,7 @@ def _cpus(status: Status) -> Table:
                 str(cpu.number),
                 *(_number(value) for value in (x.limit_ns, x.polls, x.hits)),
                 "-" if rate is None else f"{rate:.1%}",
+                _number(status.stores.get(cpu.number)),
                 _number(x.halts),
                 _ms(x.polled_ns),
                 _ms(x.wasted_ns),
@@ -75,8 +76,8 @@ def _cpus(status: Status) -> Table:
     return whole(table)
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _ms(time_ns: int | None) -> str:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What ``lightsleep status`` knows: what is active, who enabled it, and whether it pays."""
 
+import contextlib
 import dataclasses
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,14 @@ from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import Obstacle, obstacles
 from lightsleep.settings import guardian, loan
+from lightsleep.watch.rates import rates
+from lightsleep.watch.reading import Reader
 
 SCHEMA = "lightsleep.status"
 VERSION = 1
+LOOK_S = 0.2
+"""How long to count wakeups without an interrupt: nothing counts them since the driver was loaded.
+"""
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,8 @@ class Status:
 
     ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
     ``since`` who did so and when. ``files`` are ours, ``changed`` the settings that are kept.
-    ``interrupted`` is left of an enable that a crash of the machine ended.
+    ``interrupted`` is left of an enable that a crash of the machine ended. ``stores`` are wakeups
+    without an interrupt per second, at least, by CPU; where they can be told.
     """
 
     active: bool
@@ -36,6 +44,7 @@ class Status:
     files: list[str]
     changed: list[str]
     scan: Scan
+    stores: dict[int, float]
     pays: Pays | None
     obstacles: list[Obstacle]
 
@@ -61,9 +70,18 @@ def read(root: Path) -> Status:
         files=[f"/{name}" for name in files],
         changed=[name for _, name in kept.loans] if kept else [],
         scan=scan,
+        stores=_stores(root) if active and scan.cpus else {},
         pays=pays(scan) if active else None,
         obstacles=[] if active else obstacles(scan),
     )
+
+
+def _stores(root: Path) -> dict[int, float]:
+    with contextlib.closing(Reader(root, None)) as reader:
+        before = reader.read()
+        time.sleep(LOOK_S)
+        found = rates(before, reader.read())
+    return {x.cpu: x.store for x in found if x.cpu is not None and x.store is not None}
 
 
 def hit_rate(polls: int | None, hits: int | None) -> float | None:
@@ -74,7 +92,7 @@ def hit_rate(polls: int | None, hits: int | None) -> float | None:
 def document(status: Status) -> dict[str, Any]:
     """Return the JSON document of a status, as status.schema.json describes it."""
     fields = {x.name: getattr(status, x.name) for x in dataclasses.fields(status)}
-    scan = fields.pop("scan")
+    scan, stores = fields.pop("scan"), fields.pop("stores")
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -85,7 +103,11 @@ def document(status: Status) -> dict[str, Any]:
         "governor": scan.cpuidle.governor,
         "parameters": dataclasses.asdict(scan.lightsleep) if scan.lightsleep else None,
         "cpus": [
-            {"cpu": cpu.number, **dataclasses.asdict(cpu.lightsleep)}
+            {
+                "cpu": cpu.number,
+                **dataclasses.asdict(cpu.lightsleep),
+                "stores_per_s": stores.get(cpu.number),
+            }
             for cpu in scan.cpus
             if cpu.lightsleep
         ],

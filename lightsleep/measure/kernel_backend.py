@@ -2,7 +2,8 @@
 """Samples from the kernel module test_cpuidle_latency, through its debugfs files.
 
 A request is written to ``run``; what was observed is then read from ``samples``. A lock on ``run``
-keeps the two together: the module keeps only the last batch.
+keeps the two together: the module keeps only the last batch. It repeats the request above the
+samples, so an answer to a program that does not lock is noticed.
 """
 
 import errno
@@ -62,15 +63,16 @@ class KernelBackend:
 
     def run(self, batch: Batch) -> list[Sample]:
         """Take a batch. Raises CpuGone where only this batch cannot be, else LightsleepError."""
+        asked = request(batch)
         try:
-            answer = self._exchange(request(batch))
+            answer = self._exchange(asked)
         except OSError as error:
             raise _explained(batch, error.errno or errno.EIO) from error
-        observed = parse(answer)
+        observed = parse(answer, asked)
         if not 0 < len(observed) <= batch.samples:
             raise LightsleepError(
-                f"asked the module for {batch.samples} samples, got {len(observed)}: does another "
-                "program use it, too? end that, and measure again"
+                f"asked the module for {batch.samples} samples, got {len(observed)}; "
+                "install the module and lightsleep in the same version"
             )
         return [judge(batch, seen) for seen in observed]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Source = Literal["timer", "ipi", "store", "device"]
-WakePath = Literal["timer", "ipi", "none", "irq"]
+WakePath = Literal["timer", "ipi", "none", "irq", "thread"]
 
 NOT_IDLE = -1
 
@@ -20,7 +20,7 @@ class Batch:
 
     ``requested`` is the index of an idle state as text, ``any`` or ``busy``. The distance from
     arming to launch is random in [min_ns, max_ns]; ``dest`` must have been in the state for
-    ``settle_ns`` by then.
+    ``min_residency_ns`` by then.
     """
 
     source: Source
@@ -30,7 +30,7 @@ class Batch:
     samples: int
     min_ns: int
     max_ns: int
-    settle_ns: int
+    min_residency_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Sample:
 
     ``requested`` is the index of an idle state, ``any`` or ``busy``; ``entered`` the index of the
     state that ``dest`` was in at launch, NOT_IDLE, or None where nothing tells. ``path`` is what
-    ended the idling, ``settled_ns`` how long before the launch it had begun; None where nothing
+    ended the idling, ``residency_ns`` how long ``dest`` was idle at the launch; None where nothing
     tells. ``verdict`` is ``ok``, or why the sample does not count.
     """
 
@@ -49,7 +49,7 @@ class Sample:
     requested: str
     entered: int | None
     path: WakePath | None
-    settled_ns: int | None
+    residency_ns: int | None
     launch_ns: int
     wake_ns: int
     latency_ns: int

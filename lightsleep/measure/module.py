@@ -46,8 +46,9 @@ def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
                 raise NoModule(
                     f"the kernel module {NAME} is not loaded", "use --load to load or build it"
                 )
+            # Before it is loaded: a signal may come right behind that.
+            stack.callback(_unload, root)
             _load()
-            stack.callback(_unload)
         _check_debugfs(root)
         yield KernelBackend(root)
 
@@ -124,9 +125,10 @@ def _hint(refusal: str) -> str:
     return refusal
 
 
-def _unload() -> None:
-    """Unload the module; that it stays is no reason to lose a measurement."""
-    _run(["rmmod", NAME])
+def _unload(root: Path) -> None:
+    """Unload the module if it is loaded; that it stays is no reason to lose a measurement."""
+    if (root / "sys/module" / NAME).is_dir():
+        _run(["rmmod", NAME])
 
 
 def _run(argv: list[str]) -> str | None:

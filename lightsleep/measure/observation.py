@@ -3,7 +3,7 @@
 
 The module reports facts: when it launched the wakeup, when and on which CPU it arrived, what woke
 that CPU, and the last idle period of that CPU. A sample counts if the CPU that was to be woken was
-in the requested state at the launch, and had been for ``settle_ns``.
+in the requested state at the launch, and had been for ``min_residency_ns``.
 
 The state must have been entered before the launch, and not left before it: an interrupt may find
 the CPU still in its state, as on x86, or run after it has left, as on arm64.
@@ -30,8 +30,9 @@ class Observation:
     """One line of the module's file ``samples``, field by field in the order of its columns.
 
     Times are in ns, in CLOCK_MONOTONIC. ``wake_ns`` is 0 if the wakeup did not arrive. ``state`` is
-    the index of the CPU's last idle state, NOT_IDLE if there was none since the batch began, and
-    ``left_ns`` is 0 if the CPU was still in it.
+    the index of the last idle state of the CPU that was to be woken. It is NOT_IDLE if there was
+    none since the batch began, or if the wakeup did not arrive on that CPU. ``left_ns`` is 0 if the
+    CPU was still in it.
     """
 
     launch_ns: int
@@ -46,16 +47,24 @@ class Observation:
 COLUMNS = [column.name for column in fields(Observation)]
 
 
-def parse(text: str) -> list[Observation]:
-    """Return what ``samples`` holds. Raises LightsleepError that names the line in question."""
-    header, *lines = text.splitlines() or [""]
+def parse(text: str, request: str) -> list[Observation]:
+    """Return what ``samples`` holds. Raises LightsleepError that names the line in question.
+
+    It opens with the request that it answers, which must be ``request``.
+    """
+    answered, header, *lines = [*text.splitlines(), "", ""]
     if header.split() != COLUMNS:
         raise LightsleepError(
             f"the module's answer has unknown columns: {header[:80]!r}; "
             "install the module and lightsleep in the same version"
         )
+    if answered != request.strip():
+        raise LightsleepError(
+            f"the module answers another request, {answered[:80]!r}: does another program use it, "
+            "too? end that, and measure again"
+        )
     observed = []
-    for number, line in enumerate(lines, start=2):
+    for number, line in enumerate(lines[:-2], start=3):
         try:
             launch, wake, cpu, path, state, entered, left = line.split()
             times = int(launch), int(wake), int(cpu)
@@ -78,7 +87,7 @@ def judge(batch: Batch, seen: Observation) -> Sample:
         and (not seen.left_ns or seen.left_ns >= seen.launch_ns)
     )
     entered = seen.state if idle else NOT_IDLE
-    settled_ns = seen.launch_ns - seen.entered_ns if idle else 0
+    residency_ns = seen.launch_ns - seen.entered_ns if idle else 0
     wake_ns = seen.wake_ns
     if batch.source == "store" and wake_ns and seen.left_ns >= seen.launch_ns:
         wake_ns = seen.left_ns
@@ -89,15 +98,15 @@ def judge(batch: Batch, seen: Observation) -> Sample:
         requested=batch.requested,
         entered=entered,
         path=seen.path,
-        settled_ns=settled_ns,
+        residency_ns=residency_ns,
         launch_ns=seen.launch_ns,
         wake_ns=wake_ns,
         latency_ns=wake_ns - seen.launch_ns if wake_ns else 0,
-        verdict=_verdict(batch, seen, entered, settled_ns),
+        verdict=_verdict(batch, seen, entered, residency_ns),
     )
 
 
-def _verdict(batch: Batch, seen: Observation, entered: int, settled_ns: int) -> str:
+def _verdict(batch: Batch, seen: Observation, entered: int, residency_ns: int) -> str:
     if not seen.wake_ns or seen.wake_ns - seen.launch_ns >= TIMEOUT_NS:
         return "timeout"
     if seen.cpu != batch.dest:
@@ -108,7 +117,7 @@ def _verdict(batch: Batch, seen: Observation, entered: int, settled_ns: int) -> 
         return "not-idle"
     if batch.requested not in ("any", str(entered)):
         return "wrong-state"
-    if settled_ns < batch.settle_ns:
+    if residency_ns < batch.min_residency_ns:
         return "unsettled"
     if batch.source == "store" and seen.path != "none":
         return "not-polling"

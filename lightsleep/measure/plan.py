@@ -82,7 +82,7 @@ class Cell:
         return str(self.state.index) if self.state else "busy"
 
     def distances(self) -> tuple[int, int, int]:
-        """Return shortest and longest launch distance, and the time to settle, in ns."""
+        """Return shortest and longest launch distance, and the least residency then, in ns."""
         latency_ns = 1000 * ((self.state and self.state.latency_us) or 0)
         residency_ns = 1000 * ((self.state and self.state.residency_us) or 0)
         longest = MAX_DISTANCE_NS * 2 // 3
@@ -91,14 +91,21 @@ class Cell:
 
     def cost_ns(self) -> int:
         """Return about how long a sample takes."""
-        shortest, longest, settle = self.distances()
-        return (shortest + longest) // 2 + settle + OVERHEAD_NS
+        shortest, longest, min_residency = self.distances()
+        return (shortest + longest) // 2 + min_residency + OVERHEAD_NS
 
     def batch(self, samples: int) -> Batch:
         """Return the request for so many samples."""
-        shortest, longest, settle = self.distances()
+        shortest, longest, min_residency = self.distances()
         return Batch(
-            self.source, self.src, self.dest, self.requested, samples, shortest, longest, settle
+            self.source,
+            self.src,
+            self.dest,
+            self.requested,
+            samples,
+            shortest,
+            longest,
+            min_residency,
         )
 
 

@@ -17,7 +17,7 @@ VERSION = 1
 
 Mode = Literal["module", "userspace"]
 RowKind = Literal["state", "busy"]
-RowPath = Literal["timer", "ipi", "irq", "none", "mixed"]
+RowPath = Literal["timer", "ipi", "irq", "thread", "none", "mixed"]
 VerdictKind = Literal[
     "baseline",
     "agrees",

@@ -16,15 +16,15 @@ def summarise(latencies_ns: Sequence[int]) -> Figures | None:
     """Summarise latencies, in the order in which they were taken; None where there are none."""
     if not latencies_ns:
         return None
-    ordered = sorted(latencies_ns)
-    p50_ns = percentile(ordered, 50)
+    ascending = sorted(latencies_ns)
+    p50_ns = percentile(ascending, 50)
     low_ns, high_ns = interval(latencies_ns, 50)
     return Figures(
-        count=len(ordered),
+        count=len(ascending),
         p50_ns=p50_ns,
-        p90_ns=percentile(ordered, 90),
-        p99_ns=percentile(ordered, 99),
-        max_ns=ordered[-1],
+        p90_ns=percentile(ascending, 90),
+        p99_ns=percentile(ascending, 99),
+        max_ns=ascending[-1],
         ci_ns=None if low_ns is None or high_ns is None else (low_ns, high_ns),
         p90_ci_ns=_half_open(latencies_ns, 90),
         p99_ci_ns=_half_open(latencies_ns, 99),

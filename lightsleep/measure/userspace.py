@@ -60,7 +60,7 @@ class UserspaceBackend:
         }
 
     def run(self, batch: Batch) -> list[Sample]:
-        """Take a batch; ``batch.settle_ns`` is not looked at.
+        """Take a batch; ``batch.min_residency_ns`` is not looked at.
 
         Raises CpuGone where a CPU is not online, LightsleepError where this process may not use
         it, where there is no such state or source, and where the wakes do not come in time.
@@ -83,7 +83,7 @@ class UserspaceBackend:
                 requested=batch.requested,
                 entered=entered,
                 path=_PATHS[batch.source],
-                settled_ns=None,
+                residency_ns=None,
                 launch_ns=launch_ns,
                 wake_ns=wake_ns,
                 latency_ns=wake_ns - launch_ns,

@@ -116,14 +116,15 @@ def _unmeasured(evidence: Evidence) -> Verdict | None:
 def _incomplete(evidence: Evidence) -> Verdict | None:
     raw, subtracted = evidence.raw, evidence.subtracted
     assert raw
+    # First: with nothing to compare with, more samples would not give another verdict.
+    if evidence.advertised_us is None:
+        return Verdict("nothing-advertised", None, None, "nothing advertised")
     if raw.ci_ns is None:
         worth = (raw.independent or raw.count) / raw.count
         missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)
         return _cannot_tell(missing)
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
-    if evidence.advertised_us is None:
-        return Verdict("nothing-advertised", None, None, "nothing advertised")
     return None
 
 

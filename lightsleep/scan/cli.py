@@ -46,8 +46,8 @@ def scan(
 
     Says first whether lightsleep could be loaded here. Then shows the cpuidle driver, governor
     and states, and everything that makes an idle CPU poll. Warns about settings that contradict
-    each other. Changes nothing and needs no privileges; root also sees the system-wide latency
-    limit, who asked for it, and what it costs.
+    each other. Changes nothing and needs no privileges. To root, it also shows the system-wide
+    latency limit, the processes that hold it, and how much CPUs poll under it.
     """
     result, tree = collect(root, cpus)
     if root.resolve() == Path("/"):

@@ -125,6 +125,7 @@ def _kernel(tree: Tree) -> Kernel:
         arch=tree.line(ARCH),
         uptime_s=float(uptime[0]) if uptime else None,
         options=idle_options(tree.text("proc/cmdline") or ""),
+        polling_flag=tree.flag("sys/module/idle_poll/parameters/polling_flag"),
     )
 
 

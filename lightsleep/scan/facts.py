@@ -45,10 +45,14 @@ def governor_is_haltpoll(scan: Scan) -> bool:
 def interrupts_polling_cpus(scan: Scan) -> bool:
     """Return whether a wakeup takes an IPI even where the CPU polls.
 
-    It does on arm64, unless the kernel has TIF_POLLING_NRFLAG. Nothing tells user space so; but
-    whoever brings the governor haltpoll to arm64 brings the flag, too.
+    It does on arm64, unless the kernel has TIF_POLLING_NRFLAG. A kernel that polls in the idle loop
+    says so. Others do not; but whoever brings the governor haltpoll to arm64 brings the flag, too.
     """
-    return scan.kernel.arch == "aarch64" and "haltpoll" not in scan.cpuidle.available_governors
+    if scan.kernel.arch != "aarch64":
+        return False
+    if scan.kernel.polling_flag is not None:
+        return not scan.kernel.polling_flag
+    return "haltpoll" not in scan.cpuidle.available_governors
 
 
 def on(cpus: Iterable[Cpu]) -> str | None:

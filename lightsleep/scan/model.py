@@ -24,6 +24,8 @@ class Kernel:
     arch: str | None
     uptime_s: float | None
     options: dict[str, str | None]
+    polling_flag: bool | None
+    """Whether it has TIF_POLLING_NRFLAG; only kernels that poll in the idle loop tell."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Cpuidle:
 
 @dataclass(frozen=True)
 class LatencyRequest:
-    """Who asked for the system-wide latency limit, and what it costs now.
+    """The processes that hold the system-wide latency limit, and what it costs now.
 
     ``holders`` are processes that hold /dev/cpu_dma_latency open, each as "name (process ID)".
     ``polled`` is the share of all CPUs' time in polling states, in the moment of the scan.
@@ -137,7 +139,7 @@ class KvmPolling:
 class IoPolling:
     """Polling outside the idle loop.
 
-    ``poll_queues`` is what was asked for by block driver (its module parameter), ``disks`` what
+    ``poll_queues`` is what the module parameter of each block driver requests, ``disks`` what
     each disk got (its io_poll).
     """
 

@@ -88,8 +88,15 @@ def _other_driver(scan: Scan) -> Told:
     if not driver or driver == facts.LIGHTSLEEP_DRIVER:
         return None
     what = f"the cpuidle driver {driver} is bound, and there can be only one"
+    if _gives_way(scan):
+        return (
+            what,
+            "lightsleep enable unloads haltpoll, and lightsleep disable loads it again. To load "
+            "lightsleep at every boot, first keep cpuidle_haltpoll from being loaded: see "
+            "modprobe.d(5).",
+        )
     if driver == "haltpoll":
-        return what, "Unload it: rmmod cpuidle_haltpoll. If it is built in, no option unbinds it."
+        return what, "It is built into this kernel, and no option unbinds it."
     if why := HARDWARE_DRIVERS.get(driver):
         return (
             f"{what}; {driver} knows the processor's own idle states",
@@ -97,6 +104,11 @@ def _other_driver(scan: Scan) -> Told:
             "no-deeper-than:STATE or qos:10us instead: see lightsleep try.",
         )
     return what, f"Unload {driver}, if it is a module: lsmod lists it."
+
+
+def _gives_way(scan: Scan) -> bool:
+    """Return whether the driver that is bound is one that lightsleep enable unloads."""
+    return scan.cpuidle.driver == "haltpoll" and "cpuidle_haltpoll" in scan.loading.unloadable
 
 
 def _modules(scan: Scan) -> Told:
@@ -181,12 +193,13 @@ RULES: dict[str, Callable[[Scan], Told]] = {
 
 def obstacles(scan: Scan) -> list[Obstacle]:
     """Return what keeps lightsleep from being loaded, or from working, on this machine."""
-    return [Obstacle(name, *told) for name, rule in RULES.items() if (told := rule(scan))]
+    return [Obstacle(name, *reason) for name, rule in RULES.items() if (reason := rule(scan))]
 
 
 def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
     """Yield what the top of a scan says: whether lightsleep is active or could load, else why."""
-    found = [x for x in obstacles(scan) if x.id != "not-root"]
+    passed = {"not-root", *(["other-driver"] if _gives_way(scan) else [])}
+    found = [x for x in obstacles(scan) if x.id not in passed]
     if not scan.cpus:
         yield "lightsleep", "unknown: /sys/devices/system/cpu shows no CPU"
     elif scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
@@ -195,5 +208,6 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
         yield "lightsleep", "cannot load: " + "; ".join(x.what for x in found)
         yield "what to do", "\n".join(x.fix for x in found)
     else:
+        place = " in place of haltpoll" if _gives_way(scan) else ""
         idle = explain.default_idle(scan)
-        yield "lightsleep", f"can load (lightsleep enable); CPUs would poll before {idle}"
+        yield "lightsleep", f"can load (lightsleep enable){place}; CPUs would poll before {idle}"

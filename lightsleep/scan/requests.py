@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Who asked for a system-wide latency limit (PM QoS), and what it costs at this moment.
+"""The processes that hold a system-wide latency limit (PM QoS), and what it costs at this moment.
 
-The kernel drops a request when its file is closed. So who asks holds /dev/cpu_dma_latency open, and
-/proc shows who does: to root, as does the limit itself. Names of processes are looked at for the
-screen and the JSON document, and belong into no recording.
+A process requests a limit by writing to /dev/cpu_dma_latency. The kernel drops the request when the
+file is closed, so the process keeps it open. /proc shows to root which processes do. Only root can
+read the limit, too. Names of processes appear on the screen and in the JSON document, and in no
+recording.
 
 A limit below the exit latency of every state that halts makes idle CPUs spin. How much they do is
 seen by looking twice: only the time in polling states tells what a limit costs on this machine, as
@@ -28,7 +29,7 @@ LOOK_S = 0.2
 
 
 def with_request(first: Scan, again: Callable[[], Scan], root: Path) -> Scan:
-    """Return a scan of the running machine with who asked for its limit, if there is one."""
+    """Return a scan of the running machine with who holds its latency limit, if it has one."""
     if first.latency_limit_us is None:
         return first
     start_s = time.monotonic()

@@ -27,8 +27,9 @@ def applied(changes: Sequence[Change], borrowed: Borrowed, root: Path) -> Iterat
                     borrowed.set(root / path, value)
                 case Load(module, argv):
                     borrowed.load(module, list(argv))
-                case Unload(module, reload):
-                    borrowed.unload(module, list(reload))
+                case Unload(module, reload, sets):
+                    knob = (root / sets.path, sets.value) if sets else None
+                    borrowed.unload(module, list(reload), knob)
                 case Hold(latency_us):
                     held.enter_context(_latency_limit(root / LATENCY, latency_us))
         yield

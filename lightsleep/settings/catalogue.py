@@ -26,6 +26,7 @@ from lightsleep.scan.obstacles import obstacles
 from lightsleep.sources import DKMS_INSTALL
 
 HALTPOLL = "cpuidle_haltpoll"
+GOVERNOR = f"{CPU_DIR}/cpuidle/current_governor"
 MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
 NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
@@ -66,10 +67,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Unload:
-    """Unload a module, which this command would load again as it was."""
+    """Unload a module, which this command would load again; that also ``sets`` a knob."""
 
     module: str
     reload: tuple[str, ...]
+    sets: Knob | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _haltpoll(value: str, around: Around) -> list[Change]:
     )
     if "haltpoll" not in scan.cpuidle.available_governors:
         raise around.refuse("this kernel has no governor haltpoll")
-    governor = Knob(f"{CPU_DIR}/cpuidle/current_governor", "haltpoll")
+    governor = Knob(GOVERNOR, "haltpoll")
     if scan.cpuidle.driver == "haltpoll":
         return [governor, *limit]
     makes_room = _unload_other(around, MODULE, "lightsleep")
@@ -220,8 +222,13 @@ def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
     if scan.cpuidle.driver != driver or module not in scan.loading.unloadable:
         return []
     reload = ["modprobe", module]
+    sets: Knob | None = None
+    then: list[Change] = []
     if module == HALTPOLL and scan.haltpoll and scan.haltpoll.force is not None:
         reload.append(f"force={int(scan.haltpoll.force)}")
+    if module == HALTPOLL and scan.cpuidle.governor and scan.cpuidle.governor != "haltpoll":
+        # The kernel chooses this driver's own governor when it comes, and another when it goes.
+        sets, then = Knob(GOVERNOR, "haltpoll"), [Knob(GOVERNOR, scan.cpuidle.governor)]
     if module == MODULE and scan.lightsleep:
         if not scan.loading.installed:
             raise around.refuse(
@@ -231,7 +238,7 @@ def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
         reload += [f"mode={scan.lightsleep.mode}"] if scan.lightsleep.mode else []
         limit_us = scan.lightsleep.poll_limit_us
         reload += [f"poll_limit_us={limit_us}"] if limit_us else []
-    return [Unload(module, tuple(reload))]
+    return [Unload(module, tuple(reload), sets), *then]
 
 
 def _qos(value: str, around: Around) -> list[Change]:
@@ -271,7 +278,7 @@ def _governor(value: str, around: Around) -> list[Change]:
     available = around.scan.cpuidle.available_governors
     if value not in available:
         raise around.refuse(f"this kernel has the governors {', '.join(available)}")
-    return [Knob(f"{CPU_DIR}/cpuidle/current_governor", value)]
+    return [Knob(GOVERNOR, value)]
 
 
 def _kvm_halt_poll(value: str, around: Around) -> list[Change]:

@@ -42,7 +42,6 @@ import errno
 import json
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -175,9 +174,9 @@ def write_module(_root: Path, name: str, value: Value, held: Held = ()) -> None:
             # Not ENOENT, which would say that the module is gone.
             raise OSError(errno.EINVAL, f"there is no command {argv[0]}") from error
         said.seek(0)
-        told = " ".join(said.read().decode(errors="replace").split())[-500:]
+        output = " ".join(said.read().decode(errors="replace").split())[-500:]
     if status:
-        raise OSError(errno.EIO, told or f"{argv[0]} failed with status {status}")
+        raise OSError(errno.EIO, output or f"{argv[0]} failed with status {status}")
 
 
 def loads(argv: list[str], name: str) -> bool:
@@ -210,12 +209,12 @@ def read_file(_root: Path, name: str) -> Value:
 def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
     """Replace a file by a whole new one, or remove it; either survives a crash of the machine."""
     path = Path(name)
+    scratch = scratch_of(path)
+    scratch.unlink(missing_ok=True)  # of one that was killed, or of a crash
     if value is None:
         path.unlink(missing_ok=True)
     else:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # No program reads a file of these folders that does not end in .conf.
-        scratch = path.with_name(f".lightsleep-{secrets.token_hex(8)}")
         try:
             descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
@@ -227,6 +226,14 @@ def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
             scratch.unlink(missing_ok=True)
     if path.parent.is_dir():
         sync_folder(path.parent)
+
+
+def scratch_of(path: Path) -> Path:
+    """Return where the new content of a file is written before it takes its place.
+
+    No program reads a file of these folders that does not end in .conf.
+    """
+    return path.with_name(f".{path.name}.new")
 
 
 def sync_folder(folder: Path) -> None:
@@ -340,6 +347,8 @@ def set_back(
     notes, refused = [], []
     for setting, loan in reversed(loans.items()):
         try:
+            if setting[0] == "file":  # killed before the new content took its place
+                scratch_of(Path(setting[1])).unlink(missing_ok=True)
             note = give_back(setting, loan, root, held)
         except OSError as error:
             if error.errno in GONE:

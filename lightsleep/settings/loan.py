@@ -95,8 +95,13 @@ class Borrowed:
         """Load a module by ``argv``, modprobe or insmod, until the end of the loan."""
         self._change(("module", module), shlex.join(argv))
 
-    def unload(self, module: str, reload: list[str]) -> None:
-        """Unload a module; ``reload`` is the command that loads it at the end of the loan."""
+    def unload(self, module: str, reload: list[str], sets: tuple[Path, str] | None = None) -> None:
+        """Unload a module; ``reload`` is the command that loads it at the end of the loan.
+
+        ``sets`` is a knob that loading it sets, and the value: it is set back after that.
+        """
+        if sets:
+            self._expect(("knob", str(sets[0])), sets[1])
         self._change(("module", module), None, old=shlex.join(reload))
 
     @property
@@ -144,6 +149,18 @@ class Borrowed:
         scratch.chmod(0o644)  # status reads it without being root
         scratch.replace(kept)
         journal.unlink()
+
+    def _expect(self, setting: Setting, value: Value) -> None:
+        """Note that a setting will get this value by the way, and others before."""
+        if refusal := KINDS[setting[0]].refuse(self._root, setting[1]):
+            raise ValueError(refusal)
+        try:
+            now = KINDS[setting[0]].read(self._root, setting[1])
+            self._check_ours(setting, now)
+            self._last.pop(setting, None)
+            _append(self._journal, {setting[0]: setting[1], "old": now, "new": value})
+        except OSError as error:
+            raise LightsleepError(f"cannot keep {setting[1]}: {error.strerror}") from error
 
     def _change(self, setting: Setting, value: Value, old: Value = None) -> None:
         """Change a setting; ``old`` stands for what it is, where reading does not tell all."""
@@ -301,8 +318,16 @@ def _origin() -> dict[str, str]:
 
 
 def _append(journal: IO[bytes], entry: dict[str, Value]) -> None:
-    journal.write(f"{json.dumps(entry)}\n".encode())
-    os.fsync(journal.fileno())
+    """Append a line, all of it or nothing: half a line would spoil the next one. Raises OSError."""
+    size = os.fstat(journal.fileno()).st_size
+    rest = memoryview(f"{json.dumps(entry)}\n".encode())
+    try:
+        while rest:
+            rest = rest[journal.write(rest) :]
+        os.fsync(journal.fileno())
+    except OSError:
+        journal.truncate(size)
+        raise
 
 
 def _opened(file: Path, flags: int) -> IO[bytes]:

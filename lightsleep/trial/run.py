@@ -11,6 +11,7 @@ Whatever goes wrong ends the rounds: the command fails, a figure is missing, or 
 changes a setting meanwhile. Rounds that were complete by then are kept.
 """
 
+import contextlib
 import os
 import random
 import select
@@ -31,6 +32,9 @@ from lightsleep.trial import metrics, reading
 WARMUP = 1
 MOST_OUTPUT = 16 << 20
 END_S = 5.0
+"""How long what a command leaves running has to end by itself."""
+
+LOOK_S = 0.02
 
 Sample = Callable[[], dict[str, float]]
 """Measures once what runs under the setting of the moment. Raises LightsleepError."""
@@ -114,13 +118,21 @@ def command(argv: Sequence[str], printed: list[metrics.Printed], root: Path) -> 
 def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, float, str]:
     """Run a command; return its wall and CPU time in seconds, and what it printed.
 
+    It has a session of its own: Ctrl-C does not reach it, and it cannot wait for a terminal. What
+    it leaves running in its process group would load the machine under the next setting, so that
+    is ended, too. A daemon, which has a group of its own, runs on.
+
     Raises LightsleepError where it cannot be started, or does not end well and within ``limit_s``.
     """
     with tempfile.TemporaryFile() as file:
         start = time.monotonic()
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         except OSError as error:
             raise LightsleepError(f"cannot run {argv[0]}: {error.strerror}") from error
@@ -128,11 +140,10 @@ def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, f
             if limit_s is not None:
                 _wait(process, limit_s)
             _, status, usage = os.wait4(process.pid, 0)
-        except BaseException:
+            wall_s = time.monotonic() - start
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
             _end(process)
-            raise
-        wall_s = time.monotonic() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
         file.seek(0)
         output = file.read(MOST_OUTPUT).decode(errors="replace")
     if process.returncode:
@@ -154,12 +165,23 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it has started, kindly first."""
+    """End what still runs of a command and of what it has started, kindly first."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
-            process.wait(END_S)
         except (ProcessLookupError, PermissionError):
             break
-        except subprocess.TimeoutExpired:
-            continue
+        deadline = time.monotonic() + END_S
+        while _runs(process.pid) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+    process.poll()  # reaps it
+
+
+def _runs(group: int) -> bool:
+    """Return whether a process of a group still runs; one that nobody has reaped does not."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = file.read_bytes().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group and state not in (b"Z", b"X"):
+                return True
+    return False

@@ -7,7 +7,9 @@ import gc
 import itertools
 import json
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,9 @@ second at HZ=100; and what comes less often is not live."""
 
 SCRAPED_S = (15, 60)
 """The same for Prometheus, which rarely looks more often than the first."""
+
+TYPICAL = 9
+"""Rounds whose median is what a round costs."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -135,23 +140,28 @@ def pause_s(spent_s: float, between_s: tuple[int, int]) -> int:
 
 
 def _paced(
-    interval_s: float | None, between_s: tuple[int, int], rounds: int | None
+    interval_s: float | None, between_s: tuple[int, int], rounds: int | None, steady: bool = False
 ) -> Iterator[None]:
     """Yield for each round at its time; one that was missed (a machine asleep) is not made up for.
 
-    Without an interval, it follows from what the round before cost. The first one is the shortest,
-    and so are all where the number of rounds is given: somebody waits for them.
+    Without an interval, it follows from the median of what the last rounds cost: now and then one
+    costs many times as much, as when all files are opened anew. A ``steady`` interval never gets
+    shorter. The first one is the shortest, and so are all where the number of rounds is given:
+    somebody waits for them.
     """
     due = time.monotonic()
-    spent_s = 0.0
+    own_s = between_s[0]
+    spent_s: deque[float] = deque(maxlen=TYPICAL)
     for number in range(rounds) if rounds else itertools.count():
         if number:
-            due = max(due + (interval_s or pause_s(spent_s, between_s)), time.monotonic())
+            due = max(due + (interval_s or own_s), time.monotonic())
             time.sleep(max(due - time.monotonic(), 0))
         start_s = time.process_time()
         yield
         if number and not rounds:
-            spent_s = time.process_time() - start_s
+            spent_s.append(time.process_time() - start_s)
+            needed_s = pause_s(statistics.median_low(spent_s), between_s)
+            own_s = max(own_s, needed_s) if steady else needed_s
 
 
 def _follow(reader: Reader, interval_s: float | None, count: int | None, show: Show) -> None:
@@ -166,7 +176,8 @@ def _follow(reader: Reader, interval_s: float | None, count: int | None, show: S
 
 def _export(reader: Reader, file: Path, interval_s: float | None, count: int | None) -> None:
     check_writable(file)
-    for _ in _paced(interval_s, SCRAPED_S, count):
+    # Where the time between two writes changes, so do the rates that Prometheus computes.
+    for _ in _paced(interval_s, SCRAPED_S, count, steady=True):
         openmetrics.write(reader.read(), file)
 
 

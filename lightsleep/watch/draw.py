@@ -55,7 +55,7 @@ BEHIND_STATES = {
 SORTS = ("cpu", *BEFORE_STATES, *BEHIND_STATES)
 
 
-def ordered(found: Sequence[CpuRates], sort: str) -> list[CpuRates]:
+def sort_cpus(found: Sequence[CpuRates], sort: str) -> list[CpuRates]:
     """Return CPUs by number, or by a column, the largest first."""
     if sort == "cpu":
         return sorted(found, key=lambda x: x.cpu or 0)
@@ -78,7 +78,7 @@ def lines(
     no CPU knows.
     """
     whole = total(found)
-    shown = [whole, *ordered(found, sort)[:rows]]
+    shown = [whole, *sort_cpus(found, sort)[:rows]]
     columns = _columns(whole)
     cells = [_right(["cpu", *(_name(x.cpu) for x in shown)])]
     while columns:

@@ -10,6 +10,7 @@ files is too low, files are opened each time.
 CPUs come and go, and so do drivers. When the list of CPUs online or the driver changes, all files
 are opened anew. A CPU that goes offline and comes back between two readings, as in a suspend,
 changes neither, but its open files fail. So a failure makes the next reading open all files, too.
+So does a CPU without idle states where a driver is bound: it was listed before they were.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ class Reader:
         self._interrupts = _Interrupts()
         self._wait = 1
         self._until_retry = 0
+        self._lacking = False
         self._open()
         if not self._cpus:
             raise LightsleepError(
@@ -183,7 +185,8 @@ class Reader:
                 gone.append(number)
         for number in gone:
             del self._cpus[number]
-        if gone:
+        if gone or self._lacking:
+            self._lacking = False
             # A retry that was in vain is followed by a longer wait, any other loss by none.
             self._wait = min(2 * self._wait, LONGEST_WAIT) if retries else 1
             self._until_retry = self._wait
@@ -233,6 +236,8 @@ class Reader:
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
+        with_states = all(files.names for files in self._cpus.values())
+        self._lacking = self._scan.cpuidle.driver is not None and not with_states
 
     def _layout(self) -> list[bytes]:
         """Return what tells whether files come and go."""

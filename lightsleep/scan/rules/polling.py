@@ -87,7 +87,8 @@ RULES = (
         "note",
         _arm64_ipi,
         "Stock arm64 kernels lack TIF_POLLING_NRFLAG: polling saves the halt, but every wakeup "
-        "still sends an IPI. A kernel with the governor haltpoll has the flag.",
+        "still sends an IPI. A kernel with the governor haltpoll has the flag, and so has one "
+        "whose idle_poll.polling_flag is Y.",
         "A stock kernel cannot change this. The arm64 patches of lightsleep's kernel series add "
         "the flag.",
     ),

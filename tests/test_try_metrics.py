@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""try: figures of a run, from the counters of the machine and from what a command prints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scan_trees import plant, unfold
+from trials import attempt, machine
+
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.collect import TICK_S
+from lightsleep.trial import metrics, reading
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return machine(tmp_path, monkeypatch)
+
+
+def counted(**changes: Any) -> reading.Reading:
+    states = {
+        (0, "POLL"): reading.StateCount(10, 1000, True),
+        (0, "HALT"): reading.StateCount(20, 5000, False),
+    }
+    fields: dict[str, Any] = {
+        "time_s": 1.0,
+        "cpus": 2,
+        "states": states,
+        "ipis": 5,
+        "stolen_s": 0.5,
+        "energy": {"intel-rapl:0": reading.Energy(900, 1000)},
+    }
+    return reading.Reading(**(fields | changes))
+
+
+def test_metrics_of_a_run() -> None:
+    after = counted(
+        time_s=2.0,
+        states={
+            (0, "POLL"): reading.StateCount(14, 201_000, True),
+            (0, "HALT"): reading.StateCount(26, 1_005_000, False),
+        },
+        ipis=12,
+        stolen_s=0.75,
+        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+    )
+    assert metrics.of_run(counted(), after, 0.9, 0.3) == pytest.approx(
+        {
+            "wall_s": 0.9,
+            "cpu_s": 0.3,
+            "polled_pct": 10.0,
+            "in_POLL_pct": 10.0,
+            "in_HALT_pct": 50.0,
+            "wakes": 10,
+            "ipis": 7,
+            "stolen_s": 0.25,
+            "energy_J": 200e-6,  # the counter started again
+        }
+    )
+
+
+def test_metrics_of_a_period() -> None:
+    after = counted(
+        time_s=3.0,
+        states={
+            (0, "POLL"): reading.StateCount(14, 401_000, True),
+            (0, "HALT"): reading.StateCount(26, 5000, False),
+        },
+        ipis=12,
+        stolen_s=0.7,
+        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+        idle_s=13.0,
+    )
+    assert metrics.of_period(counted(idle_s=10.0), after) == pytest.approx(
+        {
+            "polled_pct": 10.0,
+            "in_POLL_pct": 10.0,
+            "in_HALT_pct": 0.0,
+            "wakes_per_s": 5.0,
+            "ipis_per_s": 3.5,
+            "stolen_pct": 5.0,
+            "power_W": 100e-6,
+            "busy_pct": 25.0,
+        }
+    )
+
+
+def test_what_not_every_setting_counts_is_left_out() -> None:
+    """as-is has no driver that counts wakes; a share of a state that is not there is 0."""
+    with_driver = {"wall_s": 1.0, "wakes": 9.0, "in_HALT_pct": 7.0}
+    runs = {"as-is": [{"wall_s": 2.0}], "lightsleep": [with_driver]}
+    found = metrics.collected(runs, [])
+    assert {name: x.samples for name, x in found.items()} == {
+        "wall_s": {"as-is": [2.0], "lightsleep": [1.0]},
+        "in_HALT_pct": {"as-is": [0.0], "lightsleep": [7.0]},
+    }
+    runs["as-is"][0]["wakes"] = 5.0
+    assert metrics.collected(runs, [])["wakes"].samples == {"as-is": [5.0], "lightsleep": [9.0]}
+
+
+def test_without_a_driver_nobody_polls_and_nobody_counts_wakes() -> None:
+    found = metrics.of_run(counted(states={}), counted(states={}, time_s=2.0), 1, 1)
+    assert found["polled_pct"] == 0
+    assert "wakes" not in found
+
+
+def test_a_reading_of_a_machine(tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    plant(root, "proc/stat: cpu  1 2 3 4 5 6 7 800 0 0")
+    rows = ("           CPU0       CPU1", "RES:  3  4  Rescheduling", "CAL:  5  6  Function call")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    for name, uj in (("intel-rapl:0", 7), ("intel-rapl:0:0", 5), ("dtpm", 3)):
+        plant(root, f"sys/class/powercap/{name}/energy_uj: {uj}")
+        plant(root, f"sys/class/powercap/{name}/max_energy_range_uj: 1000")
+    found = reading.read(root)
+    assert (found.cpus, found.ipis) == (4, 7 + 11)
+    assert found.stolen_s == pytest.approx(800 * TICK_S)
+    assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
+    assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "value", "better"),
+    [
+        (r"rps=([\d.]+) req/s:higher", "12.5 req/s\n13.5 req/s", 13.5, "higher"),
+        (r"t=\d+", "took 7", 7.0, "lower"),
+        (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
+        (r"s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
+        (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
+        (r"n=n (\S+)", "n -12,345,678.5", -12345678.5, "lower"),
+    ],
+)
+def test_printed_metrics(text: str, output: str, value: float, better: str) -> None:
+    printed = metrics.parse_printed(text)
+    assert metrics.find(printed, output) == value
+    assert printed.better == better
+
+
+@pytest.mark.parametrize(
+    "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", ",5"]
+)
+def test_a_decimal_comma_is_refused(number: str) -> None:
+    printed = metrics.parse_printed(r"n=n (\S+)")
+    with pytest.raises(LightsleepError, match="LC_ALL=C"):
+        metrics.find(printed, f"n {number}")
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "=x", "wall_s=x", "in_C1_pct=x", "a b=x", "x=("])
+def test_what_is_no_metric(text: str, root: Path) -> None:
+    result = attempt("-m", text, "--", "true")
+    assert result.exit_code == 2
+    assert "metric" in result.output

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""try: which settings a machine can have, and what each of them changes."""
+
+import subprocess
+from pathlib import Path
+
+import fake_modules
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scan_trees import plant, unfold
+from trials import CPU, DRIVER, attempt, machine, prepare, teller, tried
+
+from lightsleep.errors import LightsleepError
+from lightsleep.scan.collect import collect
+from lightsleep.settings import catalogue
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return machine(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "said"),
+    [
+        ("no-cpuidle", "governor:menu", "no cpuidle driver is bound"),
+        ("no-cpuidle", "qos:10us", "nothing obeys a latency limit"),
+        ("no-cpuidle", "no-deeper-than:C1", "there are no idle states"),
+        ("no-cpuidle", "haltpoll", "no governor haltpoll"),
+        ("no-cpuidle", "kvm-halt-poll:0", "no KVM host"),
+        ("no-cpuidle", "sysfs:/sys/nowhere=1", "there is no file"),
+        ("intel-laptop", "lightsleep", "intel_idle is bound"),
+        ("intel-laptop", "haltpoll", "no governor haltpoll"),
+        ("intel-laptop", "governor:haltpoll", "ladder, menu, teo"),
+        ("intel-laptop", "no-deeper-than:C10", "no idle state is deeper"),
+        ("intel-laptop", "no-deeper-than:C3", "there are: POLL, C1, C1E"),
+        ("kvm-haltpoll", "no-deeper-than:POLL", "ignores disabled states"),
+        ("kvm-haltpoll", "lightsleep", "haltpoll is bound"),
+        ("lightsleep-guest", "haltpoll", "no governor haltpoll"),
+    ],
+)
+def test_what_cannot_be_set_says_why_and_runs_nothing(
+    machine: str, setting: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold(machine, tmp_path / "machine")
+    prepare(root, monkeypatch)
+    before = fake_modules.snapshot(root)
+    seen = tmp_path / "seen"
+    result = attempt("-s", setting, "--", "touch", str(seen))
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
+    assert not seen.exists()
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "changes"),
+    [
+        ("intel-laptop", "governor:teo", [(f"{CPU}/cpuidle/current_governor", "teo")]),
+        ("intel-laptop", "no-deeper-than:c8", [(f"{CPU}/cpu0/cpuidle/state5/disable", "1")]),
+        ("intel-laptop", f"sysfs:/{CPU}/smt/active=0", [(f"{CPU}/smt/active", "0")]),
+        (
+            "lightsleep-guest",
+            "lightsleep:fixed:1ms",
+            [
+                ("sys/module/cpuidle_lightsleep/parameters/mode", "fixed"),
+                ("sys/module/cpuidle_lightsleep/parameters/poll_limit_us", "1000"),
+            ],
+        ),
+        (
+            "kvm-haltpoll",
+            "haltpoll:50us",
+            [
+                (f"{CPU}/cpuidle/current_governor", "haltpoll"),
+                ("sys/module/haltpoll/parameters/guest_halt_poll_ns", "50000"),
+            ],
+        ),
+    ],
+)
+def test_plans(machine: str, setting: str, changes: list[tuple[str, str]], tmp_path: Path) -> None:
+    root = unfold(machine, tmp_path)
+    planned = catalogue.plan(setting, collect(root)[0], root)
+    knobs = [(x.path, x.value) for x in planned if isinstance(x, catalogue.Knob)]
+    assert knobs[: len(changes)] == changes
+    assert len(knobs) == (8 if "deeper" in setting else len(changes))
+
+
+def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    parts = catalogue.plan("lightsleep", collect(root)[0], root)
+    assert [type(x).__name__ for x in parts] == ["Unload", "Load"]
+    assert parts[0] == catalogue.Unload(
+        "cpuidle_haltpoll", ("modprobe", "cpuidle_haltpoll", "force=1")
+    )
+    before = fake_modules.snapshot(root)
+    document = tried("-n", "1", "-m", r"t=t (\d+)", "--", *teller(root))
+    samples = document["metrics"]["t"]["samples"]
+    assert (samples["as-is"], samples["lightsleep"]) == ([10.0], [1.0])
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("found", "other"), [("menu", "ladder"), ("ladder", "menu"), ("haltpoll", "ladder")]
+)
+def test_the_governor_is_as_it_was_after_haltpoll_was_loaded_again(
+    found: str, other: str, root: Path, tmp_path: Path
+) -> None:
+    """The kernel chooses the driver's governor whenever that driver is registered."""
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    governor, seen = f"{CPU}/cpuidle/current_governor", tmp_path / "seen"
+    before_haltpoll = (root / "governor_before").read_text().strip()
+    plant(root, f"{governor}: {found}")
+    before = fake_modules.snapshot(root)
+    settings = f"lightsleep,lightsleep+governor:{other}"
+    command = f"echo $(cat {root / DRIVER} {root / governor}) >>{seen}"
+    words = ["-n", "2", "--no-control", "-s", settings, "--", "sh", "-c", command]
+    result = attempt(*words)
+    assert result.exit_code == 0, result.output
+    assert "note" not in result.output
+    # What the kernel would choose without haltpoll nobody can read.
+    after = fake_modules.snapshot(root) | {"governor_before": before["governor_before"]}
+    assert after == before
+    kept = before_haltpoll if found == "haltpoll" else found
+    expected = [f"haltpoll {found}", f"lightsleep {kept}", f"lightsleep {other}"]
+    assert sorted(seen.read_text().splitlines()) == sorted(3 * expected)
+
+
+@given(st.text(st.sampled_from("lightsepqo:+-0159um/=.,$ "), max_size=30))
+def test_no_text_is_a_setting_by_accident(text: str) -> None:
+    scan, root = collect(Path("/"))[0], Path("/nonexistent")
+    with pytest.raises(LightsleepError):
+        catalogue.plan(text, scan, root)

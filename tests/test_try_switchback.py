@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""try --switchback: settings that alternate under a service that runs."""
+
+import shlex
+import statistics
+import sys
+from pathlib import Path
+
+import fake_modules
+import pytest
+from trials import DRIVER, attempt, machine, teller, tried
+
+from lightsleep.trial import switchback
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return machine(tmp_path, monkeypatch)
+
+
+SWITCH = ["--switchback", "100ms", "--for", "2100ms"]
+
+
+def test_settings_alternate_under_a_service(root: Path, tmp_path: Path) -> None:
+    before = fake_modules.snapshot(root)
+    command = shlex.join(teller(root))
+    document = tried(*SWITCH, "--metric-command", command, "-m", r"t_ms=t (\d+)")
+    assert document["arms"] == ["as-is", "lightsleep", "as-is-again"]
+    samples = document["metrics"]["t_ms"]["samples"]
+    assert samples["lightsleep"] == [1.0] * 6
+    assert samples["as-is"] == samples["as-is-again"] == [10.0] * 6
+    protocol = document["protocol"]
+    assert (protocol["runs"], protocol["switchback_s"], protocol["settle_s"]) == (6, 0.1, 0.025)
+    assert "wall_s" not in document["metrics"]
+    assert document["title"] == "Idle settings for what runs on this machine"
+    assert fake_modules.snapshot(root) == before
+
+
+def test_the_rate_of_a_counter(root: Path) -> None:
+    """It counts 1000 a second with lightsleep, 100 without."""
+    # A shell is there at once: what starts late on a busy host, counts late.
+    program = (
+        "read up _ < /proc/uptime; n=${up%.*}${up#*.};"  # in units of 10 ms
+        f"case $(cat {root / DRIVER}) in lightsleep) n=$((n * 10));; esac; echo n $n"
+    )
+    command = shlex.join(["sh", "-c", program])
+    options = ["--metric-command", command, "-m", r"n=n ([\d.]+):rate:higher", "--no-control"]
+    document = tried("--switchback", "200ms", "--for", "2800ms", *options)
+    metric = document["metrics"]["n"]
+    assert metric["better"] == "higher"
+    assert 500 < statistics.median(metric["samples"]["lightsleep"]) < 2000
+    assert 50 < statistics.median(metric["samples"]["as-is"]) < 200
+
+
+def test_the_winner_of_a_switchback_is_enabled(root: Path) -> None:
+    command = shlex.join(teller(root))
+    result = attempt(*SWITCH, "--enable", "--metric-command", command, "-m", r"t=t (\d+)")
+    assert result.exit_code == 0, result.output
+    assert "lightsleep has 10.0 times fewer than as-is" in " ".join(result.stdout.split())
+    assert (root / "sys/module/cpuidle_lightsleep").exists()
+
+
+def test_without_a_number_of_the_service_no_setting_wins(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting that slows the service down makes the machine less busy: no reason to take it."""
+
+    def period(*_: object) -> dict[str, float]:
+        return {"busy_pct": 10.0 if "lightsleep" in (root / DRIVER).read_text() else 50.0}
+
+    monkeypatch.setattr(switchback, "period", period)
+    result = attempt(*SWITCH)
+    assert result.exit_code == 0, result.output
+    assert "so no setting wins. Name a number" in " ".join(result.stdout.split())
+
+
+def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchback, "ASK_S", 0.1)
+    before = fake_modules.snapshot(root)
+    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t=x")
+    assert result.exit_code == 1
+    assert "the command has not ended after 0.1 s" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_counter_that_falls_ends_it(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    program = "import time; print('n', 1e9 - time.monotonic())"
+    command = shlex.join([sys.executable, "-c", program])
+    result = attempt(*SWITCH, "--metric-command", command, "-m", r"n=n ([\d.]+):rate")
+    assert result.exit_code == 1
+    assert "the counter fell" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--switchback", "1s"], "needs --for"),
+        (["--for", "1m", "--", "true"], "belong to --switchback"),
+        (["--metric-command", "x", "--", "true"], "belong to --switchback"),
+        ([], "either a COMMAND"),
+        ([*SWITCH, "--", "true"], "either a COMMAND"),
+        (["--switchback", "10s", "--for", "1m"], "need 210 s for a verdict"),
+        (["--switchback", "0s", "--for", "1m"], "no time such as"),
+        (["--switchback", "5", "--for", "1m"], "no time such as"),
+        ([*SWITCH, "-m", "t=x"], "give both"),
+        ([*SWITCH, "--metric-command", "true"], "give both"),
+        ([*SWITCH, "--metric-command", "'", "-m", "t=x"], "No closing quotation"),
+        (["--switchback", "99ms", "--for", "1h"], "a period is 0.1 s or longer"),
+        ([*SWITCH, "-n", "10"], "--rounds is of a COMMAND"),
+        ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
+        (["-m", "n=x:rate", "--", "true"], "a rate needs --switchback"),
+    ],
+)
+def test_words_that_mean_no_switchback(words: list[str], said: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt(*words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
