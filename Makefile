@@ -37,7 +37,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help demo deb kernel series test check check-quick check-more lint results screens bench false-alarms bench-policy bench-replay man clean clean-cache
+.PHONY: help env demo deb kernel series test check check-quick check-more lint results screens bench false-alarms bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -64,6 +64,11 @@ define environment
 	fi
 	@touch $(VENV) # the lab removes from the cache what nobody used for long
 endef
+
+env: ## make the Python environment of the lab and the tests, print the command that enters it
+	$(call packages,$(LAB_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	@echo ". $(VENV)/bin/activate"
 
 demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call packages,$(LAB_PACKAGES))
@@ -106,7 +111,7 @@ lint:
 	@echo "==> linters"
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/mypy lightsleep benchmarks scripts
+	$(VENV)/bin/mypy lightsleep benchmarks scripts tests
 	git ls-files -z ':!LICENSE' ':!docs/results' ':!tests/fixtures' | xargs -0 $(VENV)/bin/codespell
 	@test ! -d $(GRAMMAR) || { echo "==> grammar"; \
 		git ls-files -z '*.md' ':!docs/results' | xargs -0 node $(GRAMMAR)/grammar.mjs; }
@@ -116,16 +121,17 @@ test: ## some tests: TEST='tests/test_stats.py -k median'
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -q $(TEST)
 
-check-quick: ## tests that boot and build no kernel
+check-quick: ## the quick tests: they boot and build no kernel
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
+	$(PYTHON) -m pytest -q -n auto -m 'not slow and not boot and not build and not more'
 
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
 	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
-	$(PYTHON) -m pytest -v -m '(boot or build) and not more'
+	@# Two files at a time: a guest that boots keeps one of its two CPUs busy.
+	$(PYTHON) -m pytest -v -n 2 --dist loadfile -m '(boot or build) and not more'
 
 check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
