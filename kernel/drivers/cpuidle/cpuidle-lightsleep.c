@@ -73,6 +73,10 @@ static struct pm_qos_request latency_onlooker;
 /* How long may this CPU poll before it halts? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 {
+	/* Who disables POLL does not want HALT to poll, either, nor a measurement. */
+	if (ls->dev.states_usage[POLL_INDEX].disable)
+		return 0;
+
 	switch (READ_ONCE(ls->cost.forced)) {
 	case WAIT_HALT:
 		return 0;
@@ -81,10 +85,6 @@ u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 	case WAIT_FREE:
 		break;
 	}
-
-	/* Who disables POLL does not want HALT to poll, either. */
-	if (ls->dev.states_usage[POLL_INDEX].disable)
-		return 0;
 
 	switch (lightsleep_mode()) {
 	case MODE_ADAPTIVE:
@@ -363,16 +363,24 @@ static void set_exit_latency(u64 latency_ns)
 	cpuidle_resume_and_unlock();
 }
 
-/* Does a latency limit forbid halting on some CPU? Process context; takes the hotplug lock. */
-static bool halt_forbidden(void)
+static bool wait_forbidden_on(unsigned int cpu)
+{
+	const struct cpuidle_state_usage *usage = per_cpu_ptr(lightsleep, cpu)->dev.states_usage;
+
+	return READ_ONCE(usage[POLL_INDEX].disable) || READ_ONCE(usage[HALT_INDEX].disable) ||
+	       latency_qos_limit_ns(&latency_onlooker, cpu) <
+	       (s64)driver.states[HALT_INDEX].exit_latency_ns;
+}
+
+/* Is some CPU forbidden to poll or to halt? Process context; takes the hotplug lock. */
+static bool wait_forbidden(void)
 {
 	bool forbidden = false;
 	unsigned int cpu;
 
 	cpus_read_lock();
 	for_each_online_cpu(cpu)
-		forbidden |= latency_qos_limit_ns(&latency_onlooker, cpu) <
-			     (s64)driver.states[HALT_INDEX].exit_latency_ns;
+		forbidden |= wait_forbidden_on(cpu);
 	cpus_read_unlock();
 	return forbidden;
 }
@@ -392,7 +400,7 @@ static const struct idle_cost_ops cost_ops = {
 	.of = cost_of,
 	.wait_weight = lightsleep_wait_weight,
 	.polling_stopped = polling_stopped,
-	.halt_forbidden = halt_forbidden,
+	.wait_forbidden = wait_forbidden,
 	.set_exit_latency = set_exit_latency,
 };
 

@@ -314,9 +314,10 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
  * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
  *
- * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EPERM if a latency
- * limit forbids halting; -EAGAIN if other work on the machine or its host drowns the difference;
- * -EBUSY if polls make wakeups slower; otherwise what halt_cost_measure() returns.
+ * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EPERM if a
+ * disabled state or a latency limit keeps CPUs from polling or from halting; -EAGAIN if other
+ * work on the machine or its host drowns the difference; -EBUSY if polls make wakeups slower;
+ * otherwise what halt_cost_measure() returns.
  */
 int idle_cost_calibrate(bool quiet)
 {
@@ -332,7 +333,7 @@ int idle_cost_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-	} else if (ret == -EAGAIN && ops->halt_forbidden && ops->halt_forbidden()) {
+	} else if (ret == -EAGAIN && ops->wait_forbidden && ops->wait_forbidden()) {
 		ret = -EPERM;
 	}
 	if (ret && running && !results)
@@ -350,7 +351,7 @@ static const char *reason(int error)
 	case -EBUSY:
 		return "polls make wakeups slower";
 	case -EPERM:
-		return "a latency limit forbids halting";
+		return "a disabled state or a latency limit forbids it";
 	default:
 		return "the machine is busy";
 	}

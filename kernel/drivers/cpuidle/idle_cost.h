@@ -60,7 +60,7 @@ struct idle_cost {
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @polling_stopped: no CPU is to poll, not even to be measured again; optional
- * @halt_forbidden: does a latency limit forbid halting on some CPU; optional
+ * @wait_forbidden: is some CPU forbidden to poll, or to halt; optional
  * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; optional
  */
 struct idle_cost_ops {
@@ -68,7 +68,7 @@ struct idle_cost_ops {
 	struct idle_cost *(*of)(unsigned int cpu);
 	unsigned int (*wait_weight)(void);
 	bool (*polling_stopped)(void);
-	bool (*halt_forbidden)(void);
+	bool (*wait_forbidden)(void);
 	void (*set_exit_latency)(u64 latency_ns);
 };
 

@@ -427,6 +427,10 @@ obeys_disabled_states() {
 		sleep 1
 		halts=$(usage 1)
 		polls=$(statistic polls)
+		# A measurement obeys, too: it fails, rather than enter the state.
+		! env echo 1 > "$PARAMETERS/calibrate" 2> /tmp/refusal ||
+			fail "measured although state $state is disabled"
+		grep -qE 'not permitted|timed out' /tmp/refusal || fail "refused by: $(cat /tmp/refusal)"
 		pipe_load 1000
 		sleep 1
 		halts=$(($(usage 1) - halts))
