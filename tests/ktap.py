@@ -13,6 +13,10 @@ from lightsleep.lab.initramfs import GUEST_MODULES
 
 SELFTESTS = Path(__file__).parent.parent / "kernel/tools/testing/selftests/cpuidle"
 
+TRIES = 2
+"""How often a test that fails is run. Most of them let a guest work and look at what it did
+meanwhile. Beside another guest, and whatever else the host does, that may not be enough."""
+
 LINE = re.compile(r"(?P<not>not )?ok (?P<number>\d+) (?P<name>\w+)(?P<skip> # SKIP)?")
 
 
@@ -55,15 +59,14 @@ def run_selftest(
     script: str,
     *tests: str,
     timeout_s: float = 900,
-    tries: int = 1,
+    tries: int = TRIES,
     **variables: int | str,
 ) -> Result:
     """Run a selftest script, all of it or only ``tests``, and return its results.
 
     ``variables`` are those of the script's environment that say how much to do. A test that fails
-    is run up to ``tries`` times, alone, and each failure is a warning in the results: for tests
-    that look at how long something takes, which a host that stops the guest meanwhile makes fail.
-    It hides a fault that shows now and then. A complaint of the kernel fails at once.
+    is run up to ``tries`` times, alone, and each failure is a warning in the results: it may be a
+    fault that shows now and then. A complaint of the kernel fails at once.
     """
     result = _run(guest, script, *tests, timeout_s=timeout_s, **variables)
     for _ in range(tries - 1):
