@@ -245,6 +245,15 @@ def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:
     assert (stay.polled_ns // US).tolist() == [0, 0, 70, 0, 0]
 
 
+@pytest.mark.parametrize("cause", ["timer", "tick", "device"])
+def test_an_interrupt_of_the_cpu_s_own_wakes_a_task_after_the_exit(cause: str) -> None:
+    rows = period(0, 100, wait_us=5, cause=cause), period(200, 100, wait_us=90, cause=cause)
+    stay = demands(*rows)
+    # From waking to running is no part of the exit, which takes the typical 40 us before it.
+    assert (stay.arrival_ns // US).tolist() == [60, 60]
+    assert (stay.cost_ns // US).tolist() == [40, 40]
+
+
 def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     polled = period(0, 100, POLL, None, cause="unknown")
     assert len(demands(polled, period(101, 60))) == 1
@@ -315,7 +324,7 @@ rows_of_cpus = st.lists(
         st.integers(0, 400),  # length
         st.sampled_from([POLL, HALT, HALT, AWAKE]),
         st.one_of(st.none(), st.integers(1, 90)),
-        st.sampled_from(["unknown", "ipi"]),
+        st.sampled_from(["unknown", "ipi", "timer", "tick", "device"]),
         st.sampled_from([(7, 8), (8, 7), (0, 9)]),
     ),
     min_size=1,

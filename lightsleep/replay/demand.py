@@ -7,8 +7,10 @@ arrived. A policy decides how much of it the CPU polls. Four things are derived 
 1. *One stay, several periods.* A CPU that polls to its limit and then halts has two rows. A polling
    row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
-   arrival is the length less what leaving the state took: where a task was woken, what its own
-   wakeup took above the reference, and else what the state typically costs.
+   arrival is the length less what leaving the state took: where another CPU woke a task, what that
+   very wakeup took above the reference, and else what the state typically costs. (The CPU's own
+   timer or device wakes a task once the CPU has left its state. The time from waking to running
+   contains nothing of that exit. Yet the task has waited for it.)
 3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
    nothing is subtracted and the cost is an upper bound.
@@ -41,6 +43,9 @@ JOINED_NS = 10_000
 LOOP_WAKES = 30
 LOOP_BALANCE = 0.5
 """Two tasks are in a loop if each wakes the other so often, and neither much less often."""
+
+ITSELF = ("timer", "tick", "device")
+"""What ends a period by an interrupt of the CPU's own."""
 
 MAX_PAIRS = 1 << 20
 
@@ -183,8 +188,10 @@ class _Rows:
         self.woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
         self.waker, wakee = integers(batch, "waker_pid"), integers(batch, "wakee_pid")
         self.pair = self.waker << 32 | wakee
-        unknown = codes_of(batch) == code(batch, "unknown")
-        self.by_timer = codes_of(batch) == code(batch, "timer")
+        ended_by = codes_of(batch)
+        unknown = ended_by == code(batch, "unknown")
+        self.by_timer = ended_by == code(batch, "timer")
+        self.by_itself = np.isin(ended_by, [code(batch, cause) for cause in ITSELF])
         self.sleep_ns = sleep_lengths(batch)
         nobody = np.asarray(batch.column("wakee_pid").is_null())
         polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polled), np.int64)
@@ -239,7 +246,6 @@ class Reader:
         asleep = rows.state != AWAKE
         cost_ns = self.costs.of(rows.state, rows.polls)
         reference_ns = round(self.costs.reference_ns or 0)
-        # What this very wakeup took, where the CPU had halted; else what one typically takes.
         own_ns = np.maximum(rows.wait_ns - reference_ns, 0)
         end_ns = rows.entered_ns + rows.length_ns
         timer_at_ns = np.where(
@@ -256,7 +262,7 @@ class Reader:
             woken=rows.woken,
             pair=rows.pair,
             cost_ns=cost_ns,
-            paid_ns=np.where(rows.polls, cost_ns, own_ns),
+            paid_ns=np.where(rows.polls | rows.by_itself, cost_ns, own_ns),
             timer_at_ns=timer_at_ns,
         )
         for cpu in np.unique(rows.cpu[asleep]).tolist():

@@ -39,6 +39,7 @@ struct rows {
  * @halt_ns: what leaving any other state costs, or one in which the CPU polls
  * @unknown: the cause of periods that ended without evidence
  * @timer: the cause of those that a timer ended
+ * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
  * @loops: pairs of waker and wakee in closed loops, in order
  */
 struct costs {
@@ -53,6 +54,7 @@ struct costs {
 	int64_t blocks;
 	int8_t unknown;
 	int8_t timer;
+	uint8_t itself;
 	const int64_t *loops;
 	size_t loop_count;
 };

@@ -15,6 +15,7 @@ from lightsleep.periods.model import Known
 from lightsleep.replay.demand import (
     BLOCKS,
     FAR_NS,
+    ITSELF,
     JOINED_NS,
     NEEDED,
     Costs,
@@ -79,6 +80,7 @@ class CompiledReader:
         # A CPU may have one stay more than rows: one that was open before.
         counts = np.bincount(cpus, minlength=most)
         causes = {name: code(batch, name) for name in ("unknown", "timer")}
+        causes["itself"] = sum(1 << code(batch, name) for name in ITSELF if code(batch, name) >= 0)
         yield from self._made(columns, causes, counts + (counts > 0))
 
     def rest(self) -> Iterator[tuple[int, Demands]]:
