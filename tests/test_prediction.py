@@ -11,28 +11,36 @@ import pytest
 from lightsleep.lab.experiments import prediction
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.machine import Machine
+from lightsleep.periods.build import Row
+from lightsleep.periods.model import Known
+from lightsleep.periods.source import Recording, as_batch, open_recording, write_parquet
 
 SPAN_NS = 4_000_000_000
-REPORT: dict[str, Any] = {
-    "results": [
-        {
-            "span_ns": SPAN_NS,
-            "all": {"total_ns": 300_000_000},
-            "reference": {"total_ns": 100_000_000},
-        }
-    ]
-}
 REPLAY: dict[str, Any] = {
-    "policies": [
-        {"policy": policy, "as_recorded": {"waited_ns": waited_ns, "polled_ns": polled_ns}}
-        for policy, waited_ns, polled_ns in (
-            ("stock", 200_000_000, 0),
-            ("lightsleep", 40_000_000, 800_000_000),
-            ("fixed:100us", 120_000_000, 400_000_000),
-            ("optimum", 0, 0),
-        )
-    ]
+    policy: {"waited_ns": waited_ns, "polled_ns": polled_ns}
+    for policy, waited_ns, polled_ns in (
+        ("stock", 200_000_000, 0),
+        ("lightsleep", 40_000_000, 800_000_000),
+        ("fixed:100us", 120_000_000, 400_000_000),
+        ("optimum", 0, 0),
+    )
 }
+
+
+def row(at_ns: int, cause: str, waited_ns: int | None) -> Row:
+    """Return a period in HALT that ends in that way, after which a task had waited for so long."""
+    who = (None, None, None, None) if waited_ns is None else ("a", 7, "b", 8)
+    return (0, at_ns, 1000, 1, None, cause, *who, waited_ns, None, None)
+
+
+# Wakeups from other CPUs waited for 400 ms.
+ROWS = [
+    row(0, "ipi", 300_000_000),
+    row(2000, "timer", 7_000_000),
+    row(4000, "store", 100_000_000),
+    row(6000, "tick", None),
+    row(8000, "device", 9_000_000),
+]
 
 
 class FakeGuest:
@@ -58,14 +66,20 @@ SET = ("mode", "poll_limit_us")
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(verb: str, *_: object) -> dict[str, Any]:
-        return REPORT if verb == "report" else REPLAY
-
-    def recorded(guest: FakeGuest, _: Path) -> Path:
+    def recorded(guest: FakeGuest, folder: Path) -> Path:
         guest.run()
-        return Path("load.dat")
+        path = folder / "load.dat"
+        known = Known("guest", "made up", events=len(ROWS), first_ns=0, last_ns=SPAN_NS)
+        list(write_parquet(Recording(known, iter([as_batch("guest", ROWS)])), path))
+        return path
 
-    monkeypatch.setattr(prediction, "said", said)
+    def replayed(table: Path) -> dict[str, Any]:
+        (batch,) = open_recording(table).batches
+        waited = batch["waking_to_running_ns"].to_pylist()
+        assert waited == [300_000_000, None, 100_000_000, None, None]
+        return REPLAY
+
+    monkeypatch.setattr(prediction, "replayed", replayed)
     monkeypatch.setattr(prediction, "recorded", recorded)
 
 
