@@ -151,6 +151,8 @@ class Replay:
         """Add the replay of another recording by the same policies."""
         self.recordings = [*self._recordings(), *other._recordings()]
         self.span_ns += other.span_ns
+        both = self.loop_share * self.wakes + other.loop_share * other.wakes
+        self.loop_share = both / max(1, self.wakes + other.wakes)
         self.join(other)
 
     def machines(self) -> list[Machine]:
@@ -171,9 +173,7 @@ class Replay:
 
     def join(self, other: Replay) -> None:
         """Add the replay of other CPUs of the same recording."""
-        wakes = self.wakes + other.wakes
-        both = self.loop_share * self.wakes + other.loop_share * other.wakes
-        self.loop_share, self.wakes = both / max(1, wakes), wakes
+        self.wakes += other.wakes
         self.idle_ns += other.idle_ns
         for name, outcome in self.outcomes.items():
             outcome.merge(other.outcomes[name])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -19,8 +19,9 @@ from lightsleep.periods.formats import is_recording
 from lightsleep.periods.source import open_recording, watched, write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
+from lightsleep.replay.cluster import replay_tables
 from lightsleep.replay.demand import NEEDED, Costs, costs_of
-from lightsleep.replay.parts import replay_table
+from lightsleep.replay.parts import replay_table, require_costs
 from lightsleep.replay.policies import STOCK, UNITS_NS, WAIT_WEIGHT, parse
 
 PARQUET = ".parquet"
@@ -82,6 +83,13 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     metavar="FILE",
     help="Also write a page (HTML) with a plot of CPU time against waiting.",
 )
+@click.option(
+    "--dask",
+    "cluster",
+    metavar="ADDRESS",
+    help="Replay on the Dask cluster whose scheduler is there, as in tcp://host:8786. Its workers "
+    "read the tables (*.parquet) at the same paths.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def replay_command(
     recordings: tuple[Path, ...],
@@ -89,6 +97,7 @@ def replay_command(
     cost_ns: int | None,
     weight: int,
     output: Path | None,
+    cluster: str | None,
     as_json: bool,
 ) -> None:
     """What other polling policies would have made of recorded idle periods.
@@ -107,10 +116,14 @@ def replay_command(
         if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")
         check_writable(output)
+    outcomes: Iterable[tuple[Costs, Replay]]
+    if cluster is not None:
+        outcomes = replay_tables(cluster, files, policies, cost_ns, weight)
+    else:
+        outcomes = (_replayed(path, policies, cost_ns, weight) for path in files)
     total: Replay | None = None
     costs = []
-    for path in files:
-        cost, outcome = _replayed(path, policies, cost_ns, weight)
+    for path, (cost, outcome) in zip(files, outcomes, strict=True):
         costs.append((str(path), cost))
         if total is None:
             total = outcome
@@ -155,10 +168,5 @@ def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tu
             table = Path(folder) / f"periods{PARQUET}"
             batches = write_parquet(recording, table)
         with contextlib.closing(watched(recording.known, batches)) as rows:
-            costs = costs_of(recording.known, rows, cost_ns)
-        if costs is None:
-            raise LightsleepError(
-                f"{path}: no task was woken out of an idle state that halts: there is nothing to "
-                "replay"
-            )
+            costs = require_costs(path, costs_of(recording.known, rows, cost_ns))
         return costs, replay_table(table, costs, policies, weight)

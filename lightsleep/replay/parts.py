@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Replaying one table of idle periods on several cores, each with some of the CPUs.
+"""Replaying one table of idle periods in parts, each with some of the CPUs, on several cores.
 
 CPUs do not know of each other in a replay, and all sums are integers: it makes no difference to any
 figure which process has which CPU.
@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.replay.account import Replay, replay
-from lightsleep.replay.demand import NEEDED, Costs
+from lightsleep.replay.demand import NEEDED, Costs, costs_of
 from lightsleep.replay.policies import parse
 
 WORTH = 4_000_000
@@ -43,12 +43,45 @@ class Part:
     weight: int
 
 
+def require_costs(path: Path, costs: Costs | None) -> Costs:
+    """Return the costs of a recording. Raises LightsleepError where no wakeup tells them."""
+    if costs is None:
+        raise LightsleepError(
+            f"{path}: no task was woken out of an idle state that halts: there is nothing to replay"
+        )
+    return costs
+
+
+def costs_of_table(table: Path, given_ns: int | None) -> Costs:
+    """Read a Parquet file of ours and return its costs; see costs_of().
+
+    Raises LightsleepError where it is damaged, or no wakeup tells them.
+    """
+    recording = open_recording(table, NEEDED)
+    return require_costs(table, costs_of(recording.known, recording.batches, given_ns))
+
+
+def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
+    """Return which parts of how many keep so many cores busy; one, where the table is small.
+
+    Raises LightsleepError where there is no such file, or it is no table.
+    """
+    try:
+        rows: int = pq.ParquetFile(table).metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise LightsleepError(
+            f"{table}: no table of idle periods: lightsleep report --parquet saves one ({error})"
+        ) from error
+    of = max(1, min(cores, rows // WORTH))
+    return [(index, of) for index in range(of)]
+
+
 def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: int = 0) -> Replay:
     """Replay a Parquet file of ours by the policies named; on ``jobs`` cores, 0 for all.
 
     Raises LightsleepError where the file is damaged, and where a process of the replay is killed.
     """
-    jobs = jobs or _jobs(table)
+    jobs = jobs or len(parts_of(table, len(os.sched_getaffinity(0))))
     parts = [Part(table, index, jobs, costs, policies, weight) for index in range(jobs)]
     if jobs == 1:
         return _replayed(parts[0])
@@ -70,23 +103,23 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
     return first
 
 
-def _jobs(table: Path) -> int:
-    rows: int = pq.ParquetFile(table).metadata.num_rows
-    return max(1, min(len(os.sched_getaffinity(0)), rows // WORTH))
-
-
 def _leave_it_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _replayed(part: Part) -> Replay:
+def replay_part(part: Part, shown: bool = False) -> Replay:
+    """Replay some CPUs of a table; ``shown`` on a terminal as it goes on."""
     recording = open_recording(part.table, NEEDED)
     known, rows = recording.known, recording.batches
     rows = _chosen(rows, part) if part.of > 1 else rows
-    if part.index:
+    if not shown:
         return replay(known, part.costs, rows, parse(part.policies), part.weight)
-    with contextlib.closing(watched(known, rows)) as shown:
-        return replay(known, part.costs, shown, parse(part.policies), part.weight)
+    with contextlib.closing(watched(known, rows)) as read:
+        return replay(known, part.costs, read, parse(part.policies), part.weight)
+
+
+def _replayed(part: Part) -> Replay:
+    return replay_part(part, shown=part.index == 0)
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
