@@ -93,6 +93,12 @@ def test_a_policy_is_predicted_to_save_what_the_replay_says() -> None:
     }
 
 
+def test_a_driver_that_never_polls_is_a_recording_to_predict_from() -> None:
+    off = FakeGuest(f"{prediction.MODULE} mode=off")
+    assert prediction.measure(cast(Guest, off)) == prediction.measure(cast(Guest, FakeGuest()))
+    assert off.ran == [[None, None]]
+
+
 def test_each_policy_is_measured_in_the_mode_that_does_the_same() -> None:
     guest = FakeGuest(prediction.MODULE)
     found = prediction.measure(cast(Guest, guest))
