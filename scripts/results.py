@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the page of each result in a folder: docs/results/NAME.md from NAME.json.
 
+The page of a folder in it is that of comparisons of the same with the same; see compare/same.py.
 Where the result of make demo is among them, also a picture of what the terminal shows of it.
 """
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lightsleep import terminal
+from lightsleep.compare import same
 from lightsleep.compare.markdown import command, page
 from lightsleep.compare.result import FORMAT, check_claims
 from lightsleep.compare.table import print_table
@@ -56,6 +58,8 @@ def main(folder: Path) -> None:
     try:
         for path in sorted(folder.glob("*.json")):
             write_text(path.with_suffix(".md"), page_of(path))
+        for path in sorted(x for x in folder.iterdir() if x.is_dir()):
+            write_text(path.with_suffix(".md"), same.page(path))
         if (folder / DEMO).exists():
             write_text(folder / PICTURE, picture_of(folder / DEMO))
     except LightsleepError as error:

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from comparisons import made_up
 
+from lightsleep.compare import same
 from lightsleep.compare.markdown import page
 from lightsleep.files import write_json
 
 ROOT = Path(__file__).parent.parent
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+FOLDERS = sorted(path for path in (ROOT / "docs/results").iterdir() if path.is_dir())
 spec = importlib.util.spec_from_file_location("results_script", ROOT / "scripts/results.py")
 assert spec
 assert spec.loader
@@ -37,10 +39,32 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
 
 def test_every_page_of_a_result_has_its_file() -> None:
     pages = sorted((ROOT / "docs/results").glob("*.md"))
-    assert [path.with_suffix(".json") for path in pages] == RESULTS
+    written = [*RESULTS, *FOLDERS]
+    assert pages == sorted(path.with_suffix(".md") for path in written)
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_the_page_of_comparisons_of_the_same_is_up_to_date(folder: Path) -> None:
+    assert folder.with_suffix(".md").read_text() == same.page(folder), "run make results"
+
+
+def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "same-x86_64"
+    for number in range(1, 4):
+        result = made_up(n=12, boots=6)
+        if number == 2:
+            samples = result.metrics["sched_pipe_s"].samples
+            samples["control"] = [2 * x for x in samples["stock"]]
+        write_json(folder / same.NAME.format(number), result.to_json())
+    said = same.page(folder)
+    assert "3 comparisons, each of 12 rounds in 6 boots of each guest:" in said
+    assert "- 1 of 3 comparisons showed a difference; at 5% each, up to 1 are within 95 %" in said
+    assert said.count("| 1 | ") == 3  # the seed
+    assert said.count("↑ 2.00 × slower") + said.count("✘ 2.00 × slower") == 1
+    assert "make false-alarms RUNS=3" in said
+
+
+@pytest.mark.parametrize("path", [*RESULTS, *FOLDERS], ids=lambda path: path.stem)
 def test_a_page_links_to_each_result(path: Path) -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
     link = re.compile(rf"results/{path.stem}\.(md|json)\)")

@@ -27,8 +27,8 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         f"<!-- Written by make results from {file}: do not edit. -->",
-        f"# {_text(result.title)}",
-        _text(words.headline(result, metrics)),
+        f"# {text(result.title)}",
+        text(words.headline(result, metrics)),
         *_claims(result, declared_later),
         *_control(metrics, result.baseline),
         "## Medians",
@@ -42,7 +42,7 @@ def page(result: CompareResult, file: str, *, declared_later: bool = False) -> s
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {command(result)}",
-        _origin(result, file),
+        origin(result, file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -56,12 +56,14 @@ def _claims(result: CompareResult, declared_later: bool) -> list[str]:
         for x in claims
     ]
     later = "The claims were declared after this run." if declared_later else ""
-    return ["## Claims", later, _table(("", "claim", "outcome"), rows)]
+    return ["## Claims", later, table(("", "claim", "outcome"), rows)]
 
 
 def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
     said = words.control_sentences(metrics, baseline)
-    return [f"{'' if well else '**Warning:** '}Control: {_text(text)}." for well, text in said]
+    return [
+        f"{'' if well else '**Warning:** '}Control: {text(sentence)}." for well, sentence in said
+    ]
 
 
 def _medians(metrics: list[MetricAnalysis], result: CompareResult) -> str:
@@ -75,7 +77,7 @@ def _medians(metrics: list[MetricAnalysis], result: CompareResult) -> str:
             if arm.summary
         }
         rows.append((metric.metric.title, *(shown.get(arm, "") for arm in arms)))
-    return _table(("", *arms), rows)
+    return table(("", *arms), rows)
 
 
 def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) -> str:
@@ -87,13 +89,13 @@ def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) ->
         (
             arm.name,
             _median(arm, unit),
-            _against(arm.baseline, unit),
-            *([_against(arm.limit, unit)] if limit else []),
+            against(arm.baseline, unit),
+            *([against(arm.limit, unit)] if limit else []),
             *([words.boot_spread(arm.baseline, unit)] if result.boots > 1 else []),
         )
         for arm in metric.arms
     ]
-    return f"### {_text(metric.metric.title)}\n\n{_text(metric.metric.description)}\n\n" + _table(
+    return f"### {text(metric.metric.title)}\n\n{text(metric.metric.description)}\n\n" + table(
         headings, rows
     )
 
@@ -105,7 +107,8 @@ def _median(arm: ArmAnalysis, unit: str) -> str:
     return f"{units.value(arm.summary.median, unit)} ({ends})"
 
 
-def _against(comparison: Comparison | None, unit: str) -> str:
+def against(comparison: Comparison | None, unit: str) -> str:
+    """Return what a comparison showed, with its interval where it showed a difference."""
     if comparison is None:
         return ""
     said = f"{words.MARKS[comparison.verdict]} {words.finding(comparison, unit)}"
@@ -127,7 +130,8 @@ def command(result: CompareResult) -> str:
     )
 
 
-def _origin(result: CompareResult, file: str) -> str:
+def origin(result: CompareResult, file: str) -> str:
+    """Return where a result comes from: the machine, the date, the commit; and its ``file``."""
     host = result.environment.get("host", {})
     source = result.environment.get("source", {})
     facts = {
@@ -143,7 +147,7 @@ def _origin(result: CompareResult, file: str) -> str:
         "commit": source.get("commit") or "not recorded",
         "raw samples": f"[{file}]({file})",
     }
-    return _table(("", ""), [(key, str(fact)) for key, fact in facts.items() if fact])
+    return table(("", ""), [(key, str(fact)) for key, fact in facts.items() if fact])
 
 
 def _percent(share: float | None) -> str | None:
@@ -157,12 +161,13 @@ def _kernels(result: CompareResult) -> list[str]:
     )
 
 
-def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    heads = [_text(heading) for heading in headings]
-    lines = [heads, ["---"] * len(heads), *([_text(cell) for cell in row] for row in rows)]
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of plain text."""
+    heads = [text(heading) for heading in headings]
+    lines = [heads, ["---"] * len(heads), *([text(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _text(text: str) -> str:
-    """Return text as Markdown shows it, in one line."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+def text(plain: str) -> str:
+    """Return plain text as Markdown shows it, in one line."""
+    return " ".join(plain.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
