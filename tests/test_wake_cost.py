@@ -24,13 +24,22 @@ def compare(slow: list[int], fast: list[int]) -> tuple[int, int, int]:
     return estimate.lower_ns, estimate.cost_ns, estimate.upper_ns
 
 
-def experiment(cycles: Cycles, cost_ns: int, periods: int, seed: int) -> tuple[int, int, int]:
-    """Run the experiment on a CPU where a halt lengthens its cycle by ``cost_ns``."""
+def experiment(
+    cycles: Cycles, cost_ns: int, periods: int, seed: int, taken_for_ns: int | None = None
+) -> tuple[int, int, int]:
+    """Run the experiment on a CPU where a halt lengthens its cycle by ``cost_ns``.
+
+    ``taken_for_ns`` is what it is known to cost; without it, the truth.
+    """
     wc = FFI.new("struct wake_cost *")
     LIB.wake_cost_init(wc, seed)
+    wc.halt_cost_ns = max(0, cost_ns) if taken_for_ns is None else taken_for_ns
+    now_ns = 0
     for cycle in cycles(np.random.default_rng(seed), periods).tolist():
-        halts = LIB.wake_cost_begin(wc, True)
-        LIB.wake_cost_end(wc, max(0, int(cycle) + (cost_ns if halts else 0)))
+        halts = LIB.wake_cost_begin(wc, now_ns, True)
+        length_ns = max(0, int(cycle) + (cost_ns if halts else 0))
+        now_ns += length_ns
+        LIB.wake_cost_end(wc, length_ns)
     assert min(wc.count[POLLED], wc.count[HALTED]) >= SAMPLES
     return compare(list(wc.cycle_ns[HALTED]), list(wc.cycle_ns[POLLED]))
 
@@ -56,6 +65,16 @@ def test_finds_the_cost_of_a_halt_within_a_quarter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOADS)
+def test_a_rhythm_of_the_load_is_no_effect(name: str) -> None:
+    """The rest ends during a long cycle rather than a short one: what follows must not matter."""
+    found = [experiment(LOADS[name], 0, 6_000, seed) for seed in range(40)]
+    rested = [experiment(LOADS[name], 0, 10_000, seed, 50 * US) for seed in range(40)]
+    for each in (found, rested):
+        assert sum(lower > 0 or upper < 0 for lower, _, upper in each) <= 1
+        assert abs(np.median([cost for _, cost, _ in each])) < 10 * US
+
+
+@pytest.mark.parametrize("name", LOADS)
 def test_sees_that_polling_does_harm(name: str) -> None:
     found = [experiment(LOADS[name], -40 * US, 10_000, seed) for seed in range(20)]
     assert all(lower <= -40 * US <= upper for lower, _, upper in found)
@@ -71,7 +90,7 @@ def test_a_limit_that_is_too_low_does_not_justify_itself() -> None:
     LIB.wake_cost_init(wc, 3)
     periods = rng.choice([40 * US, 150 * US], 10_000, p=[0.3, 0.7]).tolist()
     for period in periods:
-        halts = LIB.wake_cost_begin(wc, True)
+        halts = LIB.wake_cost_begin(wc, 0, True)
         caught = not halts and period <= limit_ns
         hits += caught
         LIB.wake_cost_end(wc, period + int(abs(rng.normal(0, 20e3))) + (0 if caught else cost_ns))
@@ -96,7 +115,7 @@ def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> Non
         waits = rng.choice([10 * US, 30 * US], 10_000, p=[short, 1 - short])
         for wait in waits.tolist():
             lost = 0
-            if LIB.wake_cost_begin(wc, True):
+            if LIB.wake_cost_begin(wc, 0, True):
                 lost = cost_ns if wait > way_in_ns else 4 * US
                 if wait <= way_in_ns:
                     LIB.wake_cost_forestalled(wc)
@@ -128,12 +147,34 @@ def test_one_cycle_in_32_is_a_deliberate_halt_and_later_one_in_128() -> None:
     LIB.wake_cost_init(wc, 1)
     halts = []
     for _ in range(100_000):
-        halts.append(LIB.wake_cost_begin(wc, True))
+        halts.append(LIB.wake_cost_begin(wc, 0, True))
         LIB.wake_cost_end(wc, 1)
     assert SAMPLES / 40 <= sum(halts[: 32 * SAMPLES]) / 32 <= SAMPLES / 26
     assert 1 / 160 <= sum(halts[50_000:]) / 50_000 <= 1 / 110
     gaps = set(np.diff(np.flatnonzero(halts[50_000:])))
     assert len(gaps) > 50, "a rhythm of the load could be mistaken for an effect"
+
+
+@pytest.mark.parametrize("cycle_ns", [5 * US, 50 * US, 500 * US])
+def test_programs_lose_at_most_one_part_in_32_and_later_in_128(cycle_ns: int) -> None:
+    cost_ns = 60 * US
+    wc = FFI.new("struct wake_cost *")
+    LIB.wake_cost_init(wc, 1)
+    wc.halt_cost_ns = cost_ns
+    now_ns = 0
+    halts: list[int] = []
+    while len(halts) < 3 * SAMPLES:
+        halted = LIB.wake_cost_begin(wc, now_ns, True)
+        now_ns += cycle_ns + (cost_ns if halted else 0)
+        LIB.wake_cost_end(wc, cycle_ns)
+        halts += [now_ns] if halted else []
+    gathering, keeping = np.diff(halts[:SAMPLES]), np.diff(halts[SAMPLES + 1 :])
+    assert cost_ns / gathering.mean() <= 1 / 32
+    assert cost_ns / keeping.mean() <= 1 / 128
+    # Nor are they asked much less often than that.
+    for gaps, mean in ((gathering, 32), (keeping, 128)):
+        assert gaps.mean() <= 1.1 * mean * (cost_ns + cycle_ns)
+        assert gaps.std() > 0.2 * mean * cycle_ns, "a rhythm could be mistaken for an effect"
 
 
 def test_evidence_that_is_too_old_does_not_count_and_is_gathered_anew() -> None:
@@ -143,7 +184,7 @@ def test_evidence_that_is_too_old_does_not_count_and_is_gathered_anew() -> None:
     for period in range(20_000):
         if period == 10_000:
             wc.fresh_from = wc.count[HALTED]
-        halts.append(LIB.wake_cost_begin(wc, True))
+        halts.append(LIB.wake_cost_begin(wc, 0, True))
         LIB.wake_cost_end(wc, 1)
     before, after = np.array(halts[9_000:10_000]).sum(), np.array(halts[10_200:11_200]).sum()
     assert after > 2 * before
@@ -153,7 +194,7 @@ def test_a_cpu_that_does_not_poll_is_no_evidence_and_never_told_to_halt() -> Non
     wc = FFI.new("struct wake_cost *")
     LIB.wake_cost_init(wc, 1)
     for _ in range(1000):
-        assert not LIB.wake_cost_begin(wc, False)
+        assert not LIB.wake_cost_begin(wc, 0, False)
         LIB.wake_cost_end(wc, 1)
     assert list(wc.count) == [0, 0, 0]
 
@@ -169,7 +210,7 @@ def test_every_seed_gives_gaps(seed: int) -> None:
 def test_a_cycle_that_ends_twice_counts_once_and_a_long_one_is_cut() -> None:
     wc = FFI.new("struct wake_cost *")
     LIB.wake_cost_init(wc, 7)
-    while not LIB.wake_cost_begin(wc, True):
+    while not LIB.wake_cost_begin(wc, 0, True):
         pass
     LIB.wake_cost_end(wc, 2**63)
     LIB.wake_cost_end(wc, 5)

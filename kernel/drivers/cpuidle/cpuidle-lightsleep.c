@@ -199,7 +199,7 @@ static void update_cycle(struct lightsleep *ls, u64 now_ns)
 	wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
-	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, polls);
+	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, now_ns, polls);
 }
 
 /*

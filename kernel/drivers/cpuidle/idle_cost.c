@@ -37,6 +37,8 @@
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/jiffies.h>
+#include <linux/limits.h>
+#include <linux/minmax.h>
 #include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -125,10 +127,12 @@ u64 idle_cost_ns(const struct idle_cost *ic)
 
 static void update_price(struct idle_cost *ic)
 {
-	u64 new_ns = idle_cost_ns(ic) * ops->wait_weight();
+	u64 cost_ns = idle_cost_ns(ic);
+	u64 new_ns = cost_ns * ops->wait_weight();
 	u64 old_ns = ic->price_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
+	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
 	if (!new_ns || apart_ns > old_ns / 8)
 		WRITE_ONCE(ic->price_ns, new_ns);
 }

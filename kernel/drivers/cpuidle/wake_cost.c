@@ -18,8 +18,14 @@
  *    without any regard to what the CPU was about to see. One of the polled
  *    cycles before it is kept as well, to compare with. Both are drawn at random,
  *    so that no rhythm of the load can be mistaken for an effect. Once there is
- *    enough evidence, one cycle in about 128 is enough to keep it fresh. This
- *    is the whole price of the experiment: it never polls, it only halts.
+ *    enough evidence, one cycle in about 128 is enough to keep it fresh.
+ *
+ *    The experiment never polls, it only halts: that is its whole price. Where cycles
+ *    are far shorter than what a halt costs, one in 32 is dear. So the experiment also
+ *    rests after each deliberate halt, for 32 times what a halt costs, later 128 times:
+ *    the programs lose at most one part in 32, later in 128, of their time to it. The
+ *    next cycles are drawn only when the rest is over, as the first cycle to begin
+ *    after some time is likely to follow a long one.
  *
  * 3. The latest 64 cycles of either kind are compared. The estimate is the
  *    median of all 64 x 64 differences between a halted and a polled cycle
@@ -65,7 +71,7 @@
 
 #include "wake_cost.h"
 
-/* Cycles between deliberate halts, on average; a power of two. */
+/* Cycles between deliberate halts, and costs of a halt, on average; a power of two. */
 #define WAKE_COST_GAP		32	/* while evidence is being gathered */
 #define WAKE_COST_GAP_KNOWN	128	/* while it is kept fresh */
 
@@ -85,11 +91,12 @@ static u32 next_random(u32 *state)
 	return x;
 }
 
-/* The gap is from half of the mean to one and a half of it. */
-static void draw_gap(struct wake_cost *wc)
+/* The gap is from half of the mean to one and a half of it, after the rest. */
+static void draw_gap(struct wake_cost *wc, u64 now_ns)
 {
 	u32 mean = wake_cost_known(wc) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP;
 
+	wc->rest_until_ns = now_ns + (u64)mean * READ_ONCE(wc->halt_cost_ns);
 	wc->until_halt = mean / 2 + (next_random(&wc->random) & (mean - 1));
 	wc->reference = next_random(&wc->random) & (mean / 2 - 1);
 }
@@ -106,21 +113,22 @@ void wake_cost_init(struct wake_cost *wc, u32 seed)
 	wc->random = (seed + 1) * 2654435769U;
 	if (!wc->random)
 		wc->random = 1;
-	draw_gap(wc);
+	draw_gap(wc, 0);
 }
 
 /**
  * wake_cost_begin - a cycle begins
  * @wc: the experiment of one CPU
+ * @now_ns: the time, by the clock of every call on this CPU
  * @polls: the CPU would poll now; one that halts anyway is no evidence
  *
  * Return: true if the CPU is to halt at once, for the experiment.
  */
-bool wake_cost_begin(struct wake_cost *wc, bool polls)
+bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls)
 {
 	wc->open = WAKE_COST_NONE;
 	wc->forestalled = false;
-	if (!polls)
+	if (!polls || now_ns < wc->rest_until_ns)
 		return false;
 
 	if (wc->until_halt) {
@@ -128,7 +136,7 @@ bool wake_cost_begin(struct wake_cost *wc, bool polls)
 			wc->open = WAKE_COST_POLLED;
 		return false;
 	}
-	draw_gap(wc);
+	draw_gap(wc, now_ns);
 	wc->open = WAKE_COST_HALTED;
 	return true;
 }

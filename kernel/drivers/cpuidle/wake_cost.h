@@ -29,6 +29,8 @@ enum wake_cost_kind {
  * @count: cycles of each kind since the beginning
  * @fresh_from: count of halted cycles before which evidence is too old; may be written by
  *	somebody else
+ * @halt_cost_ns: what a halt is known to cost, 0 if it is not; written by somebody else
+ * @rest_until_ns: no cycle that begins before is drawn
  * @open: the kind of the cycle that is going on
  * @forestalled: its deliberate halt was none, as the wakeup came first
  * @was_forestalled: the same of the latest cycles with a deliberate halt, as a ring
@@ -41,6 +43,8 @@ struct wake_cost {
 	u32 cycle_ns[WAKE_COST_KINDS][WAKE_COST_SAMPLES];
 	u32 count[WAKE_COST_KINDS];
 	u32 fresh_from;
+	u32 halt_cost_ns;
+	u64 rest_until_ns;
 	enum wake_cost_kind open;
 	bool forestalled;
 	bool was_forestalled[WAKE_COST_SAMPLES];
@@ -63,7 +67,7 @@ struct wake_cost_estimate {
 };
 
 void wake_cost_init(struct wake_cost *wc, u32 seed);
-bool wake_cost_begin(struct wake_cost *wc, bool polls);
+bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls);
 void wake_cost_forestalled(struct wake_cost *wc);
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
 void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],

@@ -258,7 +258,7 @@ static void begin_anew(struct idle_poll *ip)
 	ip->outcome = IDLE_ACCOUNTED;
 	ip->last_ns = 0;
 	ip->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
-	wake_cost_begin(&ip->cost.wake_cost, false);
+	wake_cost_begin(&ip->cost.wake_cost, 0, false);
 }
 
 static void account_steal(struct idle_poll *ip, u64 now_ns)
@@ -316,7 +316,7 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 		wake_cost_forestalled(&ip->cost.wake_cost);
 	wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
 	ip->cycle_start_ns = now_ns;
-	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, polls);
+	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, now_ns, polls);
 	if (ip->deliberate)
 		add(&ip->deliberate_halts, 1);
 	ip->learns = is_free(ip) && !ip->deliberate;
