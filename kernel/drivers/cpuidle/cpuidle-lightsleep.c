@@ -372,7 +372,7 @@ static bool wait_forbidden_on(unsigned int cpu)
 	       (s64)driver.states[HALT_INDEX].exit_latency_ns;
 }
 
-/* Is some CPU forbidden to poll or to halt? Process context; takes the hotplug lock. */
+/* Is some CPU that may be measured forbidden to poll or to halt? Takes the hotplug lock. */
 static bool wait_forbidden(void)
 {
 	bool forbidden = false;
@@ -380,7 +380,7 @@ static bool wait_forbidden(void)
 
 	cpus_read_lock();
 	for_each_online_cpu(cpu)
-		forbidden |= wait_forbidden_on(cpu);
+		forbidden |= halt_cost_may_use(cpu) && wait_forbidden_on(cpu);
 	cpus_read_unlock();
 	return forbidden;
 }

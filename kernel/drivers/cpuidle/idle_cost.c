@@ -125,6 +125,12 @@ u64 idle_cost_ns(const struct idle_cost *ic)
 	return cost_ns > 0 ? cost_ns : 0;
 }
 
+/* By what a halt is known to cost, the experiment on programs bounds what it takes. */
+static void tell_experiment(struct idle_cost *ic, u64 cost_ns)
+{
+	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
+}
+
 static void update_price(struct idle_cost *ic)
 {
 	u64 cost_ns = idle_cost_ns(ic);
@@ -132,14 +138,18 @@ static void update_price(struct idle_cost *ic)
 	u64 old_ns = ic->price_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
-	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
+	tell_experiment(ic, cost_ns);
 	if (!new_ns || apart_ns > old_ns / 8)
 		WRITE_ONCE(ic->price_ns, new_ns);
 }
 
-static void forget(struct idle_cost *ic, u32 count)
+static void forget(struct idle_cost *ic)
 {
-	WRITE_ONCE(ic->wake_cost.fresh_from, count);
+	struct wake_cost *wc = &ic->wake_cost;
+	int kind;
+
+	for (kind = 0; kind < WAKE_COST_KINDS; kind++)
+		WRITE_ONCE(wc->fresh_from[kind], READ_ONCE(wc->count[kind]));
 	WRITE_ONCE(ic->estimated, false);
 }
 
@@ -149,7 +159,7 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
 		return;
 	if (count - ic->minute_count < EVIDENCE_PER_MINUTE)
-		forget(ic, count);
+		forget(ic);
 	ic->minute_jiffies = jiffies;
 	ic->minute_count = count;
 }
@@ -187,7 +197,7 @@ static void update_estimate(struct idle_cost *ic)
 			return;
 		/* Evidence from before the wait must not decide the next one. */
 		ic->harm_until = 0;
-		forget(ic, count);
+		forget(ic);
 	}
 	forget_old_evidence(ic, count);
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
@@ -337,7 +347,8 @@ int idle_cost_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-	} else if (ret == -EAGAIN && ops->wait_forbidden && ops->wait_forbidden()) {
+	} else if ((ret == -EAGAIN || ret == -ETIMEDOUT) && ops->wait_forbidden &&
+		   ops->wait_forbidden()) {
 		ret = -EPERM;
 	}
 	if (ret && running && !results)
@@ -423,6 +434,7 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 
 	memset(ic, 0, sizeof(*ic));
 	wake_cost_init(&ic->wake_cost, cpu);
+	tell_experiment(ic, cost_ns);
 	ic->left_alone = !halt_cost_may_use(cpu);
 	/* The cost is not known before idle_cost_start(). */
 	ic->price_ns = cost_ns ? cost_ns * ops->wait_weight() : 0;

@@ -15,17 +15,21 @@
  *    halt costs the waker is in it where the waker's delay comes back to us.
  *
  * 2. On a CPU that polls, one cycle in about 32 begins with a halt instead,
- *    without any regard to what the CPU was about to see. One of the polled
- *    cycles before it is kept as well, to compare with. Both are drawn at random,
- *    so that no rhythm of the load can be mistaken for an effect. Once there is
- *    enough evidence, one cycle in about 128 is enough to keep it fresh.
+ *    without any regard to what the CPU was about to see. As many polled cycles are
+ *    kept to compare with. Once there is enough evidence, one cycle in about 128 is
+ *    enough to keep it fresh.
  *
  *    The experiment never polls, it only halts: that is its whole price. Where cycles
  *    are far shorter than what a halt costs, one in 32 is dear. So the experiment also
- *    rests after each deliberate halt, for 32 times what a halt costs, later 128 times:
- *    the programs lose at most one part in 32, later in 128, of their time to it. The
- *    next cycles are drawn only when the rest is over, as the first cycle to begin
- *    after some time is likely to follow a long one.
+ *    rests between two cycles that it draws, so long that all its halts together take
+ *    at most one part in 32, later in 128, of the CPU's time, by what a halt is known
+ *    to cost. (Where a program waits for several CPUs in turn, their shares add up.)
+ *
+ *    No rhythm of the load may be mistaken for an effect. A rest may well end in the
+ *    pause between two bursts, so that each draw falls on the same part of a burst. So
+ *    cycles of both kinds are drawn alike: in pairs, one of either kind in random order,
+ *    each a rest and a random number of cycles after the one before. (Not the first
+ *    cycle after a rest: that is likely to follow a long one.)
  *
  * 3. The latest 64 cycles of either kind are compared. The estimate is the
  *    median of all 64 x 64 differences between a halted and a polled cycle
@@ -75,6 +79,9 @@
 #define WAKE_COST_GAP		32	/* while evidence is being gathered */
 #define WAKE_COST_GAP_KNOWN	128	/* while it is kept fresh */
 
+/* A cost that is far too high is to be corrected soon. */
+#define WAKE_COST_REST_MAX_NS	(250ULL * 1000 * 1000)
+
 /* Ranks of the ordered differences, see above. */
 #define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
 #define WAKE_COST_MARGIN	690
@@ -91,14 +98,20 @@ static u32 next_random(u32 *state)
 	return x;
 }
 
-/* The gap is from half of the mean to one and a half of it, after the rest. */
-static void draw_gap(struct wake_cost *wc, u64 now_ns)
+/* Draws the next cycle. The gap is from half of the mean to one and a half of it. */
+static void draw_next(struct wake_cost *wc, u64 now_ns)
 {
-	u32 mean = wake_cost_known(wc) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP;
+	/* Every other cycle that is drawn begins with a halt. */
+	u32 mean = (wake_cost_known(wc) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
+	u64 rest_ns = (u64)mean * READ_ONCE(wc->halt_cost_ns);
 
-	wc->rest_until_ns = now_ns + (u64)mean * READ_ONCE(wc->halt_cost_ns);
-	wc->until_halt = mean / 2 + (next_random(&wc->random) & (mean - 1));
-	wc->reference = next_random(&wc->random) & (mean / 2 - 1);
+	wc->rest_until_ns = now_ns + min(rest_ns, WAKE_COST_REST_MAX_NS);
+	wc->until_next = mean / 2 + (next_random(&wc->random) & (mean - 1));
+	if (wc->second)
+		wc->next = wc->next == WAKE_COST_HALTED ? WAKE_COST_POLLED : WAKE_COST_HALTED;
+	else
+		wc->next = next_random(&wc->random) >> 31 ? WAKE_COST_POLLED : WAKE_COST_HALTED;
+	wc->second = !wc->second;
 }
 
 /**
@@ -113,7 +126,7 @@ void wake_cost_init(struct wake_cost *wc, u32 seed)
 	wc->random = (seed + 1) * 2654435769U;
 	if (!wc->random)
 		wc->random = 1;
-	draw_gap(wc, 0);
+	draw_next(wc, 0);
 }
 
 /**
@@ -131,14 +144,13 @@ bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls)
 	if (!polls || now_ns < wc->rest_until_ns)
 		return false;
 
-	if (wc->until_halt) {
-		if (--wc->until_halt == wc->reference)
-			wc->open = WAKE_COST_POLLED;
+	if (wc->until_next) {
+		wc->until_next--;
 		return false;
 	}
-	draw_gap(wc, now_ns);
-	wc->open = WAKE_COST_HALTED;
-	return true;
+	wc->open = wc->next;
+	draw_next(wc, now_ns);
+	return wc->open == WAKE_COST_HALTED;
 }
 
 /**

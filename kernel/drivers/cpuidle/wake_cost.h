@@ -27,30 +27,31 @@ enum wake_cost_kind {
  * struct wake_cost - the experiment of one CPU
  * @cycle_ns: the latest cycles by kind, as rings; the row of WAKE_COST_NONE is unused
  * @count: cycles of each kind since the beginning
- * @fresh_from: count of halted cycles before which evidence is too old; may be written by
- *	somebody else
+ * @fresh_from: counts before which evidence is too old; may be written by somebody else
  * @halt_cost_ns: what a halt is known to cost, 0 if it is not; written by somebody else
  * @rest_until_ns: no cycle that begins before is drawn
  * @open: the kind of the cycle that is going on
  * @forestalled: its deliberate halt was none, as the wakeup came first
  * @was_forestalled: the same of the latest cycles with a deliberate halt, as a ring
  * @forestalls: how many of these were
- * @until_halt: polled cycles that begin before the next deliberate halt
- * @reference: the one of these, counted from the last, that is kept
- * @random: state of the generator that spaces the deliberate halts
+ * @next: the kind of the cycle that is drawn next
+ * @second: the one after it is the second of a pair
+ * @until_next: cycles that begin before it, and after @rest_until_ns
+ * @random: state of the generator that draws cycles
  */
 struct wake_cost {
 	u32 cycle_ns[WAKE_COST_KINDS][WAKE_COST_SAMPLES];
 	u32 count[WAKE_COST_KINDS];
-	u32 fresh_from;
+	u32 fresh_from[WAKE_COST_KINDS];
 	u32 halt_cost_ns;
 	u64 rest_until_ns;
 	enum wake_cost_kind open;
 	bool forestalled;
 	bool was_forestalled[WAKE_COST_SAMPLES];
 	u32 forestalls;
-	u32 until_halt;
-	u32 reference;
+	enum wake_cost_kind next;
+	bool second;
+	u32 until_next;
 	u32 random;
 };
 
@@ -83,8 +84,10 @@ bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 h
  */
 static inline bool wake_cost_known(const struct wake_cost *wc)
 {
-	return wc->count[WAKE_COST_POLLED] - wc->fresh_from >= WAKE_COST_SAMPLES &&
-	       wc->count[WAKE_COST_HALTED] - wc->fresh_from >= WAKE_COST_SAMPLES;
+	return wc->count[WAKE_COST_POLLED] - wc->fresh_from[WAKE_COST_POLLED] >=
+		       WAKE_COST_SAMPLES &&
+	       wc->count[WAKE_COST_HALTED] - wc->fresh_from[WAKE_COST_HALTED] >=
+		       WAKE_COST_SAMPLES;
 }
 
 #endif /* _DRIVERS_CPUIDLE_WAKE_COST_H */
