@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -136,6 +137,21 @@ def test_a_damaged_library_is_an_error_in_words(tmp_path: Path) -> None:
     library.write_bytes(b"\x7fELF and nothing else")
     with pytest.raises(LightsleepError, match=f"remove the folder {tmp_path}"):
         build.load(library)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_threads_may_load_governors_at_a_time() -> None:
+    """As in a Dask worker of several threads: each library takes the structures of its own view."""
+    library = build.library_file("6.12")
+
+    def start(_: int) -> bool:
+        ffi, lib = build.load(library)
+        lib.machine_start(b"menu", ffi.new("struct cpuidle_state[]", 1), 1)
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(start, range(16)))
 
 
 @pytest.mark.build

@@ -47,7 +47,7 @@ Periods = list[tuple[int, int, bool]]
 def library(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     kernel: BuiltKernel = request.param
     kernel_source(kernel.version, kernel.suite, kernel.target)
-    return build.interface(), build.load(build.library_file(kernel.version, SANITIZED))
+    return build.load(build.library_file(kernel.version, SANITIZED))
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from distributed import LocalCluster
 
 from lightsleep.periods.source import open_recording, write_parquet
 from lightsleep.replay import cluster, parts
@@ -39,13 +43,37 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def started(workers: int, folder: Path) -> Iterator[tuple[str, int]]:
+    """Start a cluster as the documentation says; yield its address and the scheduler's process."""
+    knows = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    written = folder / "scheduler.json"
+    with contextlib.ExitStack() as stack:
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
+            process = subprocess.Popen(command, env=knows, cwd=folder, start_new_session=True)
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            return process
+
+        where = ("--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(written))
+        scheduler = start("scheduler", *where)
+        deadline = time.monotonic() + 60
+        while not written.exists() or not written.read_text().endswith("}"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        address = json.loads(written.read_text())["address"]
+        for _ in range(workers):
+            start("worker", address, "--nthreads", "1", "--local-directory", str(folder))
+        yield address, scheduler.pid
+
+
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Yield the address of a cluster of two workers, each a process of one thread."""
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as local:
-        yield local.scheduler_address
+    with started(2, tmp_path_factory.mktemp("cluster")) as (address, _):
+        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +93,9 @@ def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
         return replayed(tables)
 
 
-def dies_once(costs: Costs, table: Path, index: int, of: int, policies: str, weight: int) -> Replay:
+def dies_once(
+    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+) -> Replay:
     """Replay a part as ever; of one part, kill the worker before it hands in the result."""
     made = parts.replay_part(parts.Part(table, index, of, costs, policies, weight))
     died = table.with_name("died")
@@ -95,12 +125,47 @@ def test_a_worker_that_is_killed_half_way_changes_nothing(
 
 
 def test_what_a_worker_cannot_read(address: str, tables: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.parquet"
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "link").symlink_to("shared")  # what another machine may have in another place
+    damaged = tmp_path / "link" / "damaged.parquet"
     whole = (tables / "0.parquet").read_bytes()
     damaged.write_bytes(whole[:100] + bytes(400) + whole[500:])
     done = replayed(damaged, "--dask", address)
     assert done.exit_code == 1
     assert f"a worker at {address} says: {damaged}: " in done.output
+
+
+def test_no_more_parts_than_cpus(tables: Path) -> None:
+    assert parts.parts_of(tables / "0.parquet", 1000) == [(0, 2), (1, 2)]
+
+
+def test_a_worker_with_another_lightsleep(
+    address: str, tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_code", lambda: "another")
+    done = replayed(tables, "--dask", address)
+    assert done.exit_code == 1
+    assert "has another lightsleep than the command that asks it" in done.output
+
+
+def kills_the_scheduler(
+    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+) -> Replay:
+    os.kill(int(table.with_name("scheduler").read_text()), signal.SIGKILL)
+    time.sleep(60)
+    raise AssertionError("the scheduler lives")
+
+
+def test_a_scheduler_that_is_killed(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_piece", kills_the_scheduler)
+    copy = Path(shutil.copy(tables / "0.parquet", tmp_path))
+    with started(1, tmp_path) as (address, scheduler):
+        (tmp_path / "scheduler").write_text(str(scheduler))
+        done = replayed(copy, "--dask", address)
+    assert done.exit_code == 1
+    assert f"the cluster at {address} gave up" in done.output
 
 
 def test_a_recording_that_is_no_table_is_not_sent(address: str) -> None:
@@ -117,10 +182,12 @@ def test_no_scheduler(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "no scheduler answers there" in done.output
 
 
-def test_a_scheduler_without_workers(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_without_workers(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "CONNECT_S", 1)
-    with LocalCluster(n_workers=0, dashboard_address=None) as empty:
-        done = replayed(tables, "--dask", empty.scheduler_address)
+    with started(0, tmp_path) as (address, _):
+        done = replayed(tables, "--dask", address)
     assert done.exit_code == 1
     assert "the scheduler has no workers: start some with dask worker" in done.output
 

@@ -8,7 +8,6 @@ version, as in ``6.12``: its source is Debian's package linux-source-6.12.
 
 from __future__ import annotations
 
-import functools
 import platform
 import re
 import shutil
@@ -117,19 +116,14 @@ def library_file(version: str, flags: Sequence[str] = ()) -> Path:
     return cache.code(f"library-governors-{version}-{key}", build, needs_mb=10) / "machine.so"
 
 
-@functools.cache
-def interface() -> Any:
-    """Return cffi's view of machine.c."""
+def load(path: Path) -> tuple[Any, Any]:
+    """Return cffi's view of machine.c, and a library of its own.
+
+    One library simulates one CPU, and the loader loads a file once. Each has a view of its own, as
+    threads may load some at a time. Raises LightsleepError where the loader refuses it.
+    """
     ffi = cffi.FFI()
     ffi.cdef(MACHINE)
-    return ffi
-
-
-def load(path: Path) -> Any:
-    """Return a library of its own: one simulates one CPU, and the loader loads a file once.
-
-    Raises LightsleepError where the loader refuses it.
-    """
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
         copy = Path(shutil.copy(path, folder))
-        return opened(interface(), copy, path.parent)
+        return ffi, opened(ffi, copy, path.parent)

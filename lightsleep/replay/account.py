@@ -135,7 +135,8 @@ class Machine:
 class Replay:
     """The outcomes of all policies, the optimum's last, over ``span_ns`` of recording.
 
-    ``recordings`` is empty unless several were merged.
+    ``recordings`` is empty unless several were merged. ``slow`` says why policies did not run in
+    the fastest engine, if so.
     """
 
     outcomes: dict[str, Outcome]
@@ -146,6 +147,7 @@ class Replay:
     weight: int = 1
     host: str = ""
     recordings: list[Machine] = field(default_factory=list)
+    slow: str | None = None
 
     def merge(self, other: Replay) -> None:
         """Add the replay of another recording by the same policies."""
@@ -175,6 +177,7 @@ class Replay:
         """Add the replay of other CPUs of the same recording."""
         self.wakes += other.wakes
         self.idle_ns += other.idle_ns
+        self.slow = self.slow or other.slow
         for name, outcome in self.outcomes.items():
             outcome.merge(other.outcomes[name])
 
@@ -194,7 +197,9 @@ def replay(
 
     ``engine`` runs them; without it, the fastest one does.
     """
-    engine = engine or fastest()[0]
+    slow = None
+    if engine is None:
+        engine, slow = fastest()
     reader = engine.reader(known, costs)
     outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
     runs = [
@@ -230,8 +235,16 @@ def replay(
     if ends == 1:
         for outcome in outcomes.values():
             outcome.earliest.tally.merge(outcome.recorded.tally)
-    span_ns = known.span_ns
-    return Replay(outcomes, span_ns, idle_ns, costs.loop_share, wakes, weight, known.host)
+    return Replay(
+        outcomes=outcomes,
+        span_ns=known.span_ns,
+        idle_ns=idle_ns,
+        loop_share=costs.loop_share,
+        wakes=wakes,
+        weight=weight,
+        host=known.host,
+        slow=slow,
+    )
 
 
 def _ends(outcome: Outcome, recorded: Stays, earliest: Stays) -> list[tuple[Account, Stays]]:

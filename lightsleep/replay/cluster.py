@@ -16,13 +16,21 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
+from lightsleep.policy.binding import KERNEL
 from lightsleep.replay.account import Replay
 from lightsleep.replay.demand import Costs
 from lightsleep.replay.parts import Part, costs_of_table, parts_of, replay_part
 
 CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
+
+PACKAGE = Path(__file__).parents[1]
+SUFFIXES = (".py", ".c", ".h")
+
+FAILED = ("error", "cancelled")
+"""States of a future that do not change any more, apart from finished."""
 
 
 def replay_tables(
@@ -35,27 +43,54 @@ def replay_tables(
     """
     with _client(address) as client:
         cores = sum(client.nthreads().values())
+        ours = _code()
         asked = []
-        for table in (path.resolve() for path in tables):
-            costs = client.submit(costs_of_table, table, cost_ns, pure=False)
+        for table in (path.absolute() for path in tables):
+            costs = client.submit(_costs, ours, table, cost_ns, pure=False)
             pieces = [
-                client.submit(_piece, costs, table, index, of, policies, weight, pure=False)
+                client.submit(_piece, ours, costs, table, index, of, policies, weight, pure=False)
                 for index, of in parts_of(table, cores)
             ]
             asked.append((costs, pieces))
         _await(client, address, [piece for _, pieces in asked for piece in pieces])
-        return [(costs.result(), _joined(pieces)) for costs, pieces in asked]
+        return [(_result(address, costs), _joined(address, pieces)) for costs, pieces in asked]
 
 
-def _piece(costs: Costs, table: Path, index: int, of: int, policies: str, weight: int) -> Replay:
+def _costs(code: str, table: Path, given_ns: int | None) -> Costs:
+    _require_same(code)
+    return costs_of_table(table, given_ns)
+
+
+def _piece(
+    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+) -> Replay:
+    _require_same(code)
     return replay_part(Part(table, index, of, costs, policies, weight))
 
 
-def _joined(pieces: list[Any]) -> Replay:
-    first: Replay = pieces[0].result()
+def _joined(address: str, pieces: list[Any]) -> Replay:
+    first: Replay = _result(address, pieces[0])
     for piece in pieces[1:]:
-        first.join(piece.result())
+        first.join(_result(address, piece))
     return first
+
+
+def _code() -> str:
+    """Return a digest of the code that decides about a figure, however it was installed."""
+    rooms = ("periods", "policy", "governors", "replay")
+    files = [x for room in rooms for x in sorted((PACKAGE / room).iterdir())]
+    files += [
+        KERNEL / f"{x}.{y}" for x in ("poll_limit", "promote", "promote_policy") for y in "ch"
+    ]
+    return cache.digest(*(x.read_bytes() for x in files if x.suffix in SUFFIXES))
+
+
+def _require_same(code: str) -> None:
+    if code != _code():
+        raise LightsleepError(
+            "this worker has another lightsleep than the command that asks it: install the same "
+            "on both"
+        )
 
 
 @contextlib.contextmanager
@@ -85,7 +120,10 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def _await(client: Any, address: str, pieces: list[Any]) -> None:
-    """Wait for all pieces, and show on a terminal how many are done. The first failure ends it."""
+    """Wait for all pieces, and show on a terminal how many are done. The first failure ends it.
+
+    A piece whose worker dies later is lost, not failed: Dask makes it again.
+    """
     from distributed import as_completed
 
     console = Console(stderr=True)
@@ -93,20 +131,24 @@ def _await(client: Any, address: str, pieces: list[Any]) -> None:
         with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
             task = bar.add_task("replaying on the cluster", total=len(pieces))
             for piece in as_completed(pieces, loop=client.loop):
-                if piece.status != "finished":
-                    raise _failure(address, piece)
+                if piece.status in FAILED:
+                    _result(address, piece)
                 bar.advance(task)
-    finally:
-        for piece in pieces:
-            if not piece.done():
-                piece.cancel()
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first failure is the one to tell
+            client.cancel(pieces)
+        raise
 
 
-def _failure(address: str, piece: Any) -> LightsleepError:
-    error = piece.exception()
-    if isinstance(error, LightsleepError):
-        return LightsleepError(f"a worker at {address} says: {error.message}")
-    return LightsleepError(
-        f"the cluster at {address} gave up: {type(error).__name__}: {error}. Each worker needs "
-        "this version of lightsleep[lab], the tables at the same paths, and memory"
-    )
+def _result(address: str, future: Any) -> Any:
+    """Return what a worker found, when it has. Raises LightsleepError with what went wrong."""
+    try:
+        return future.result()
+    except LightsleepError as error:
+        raise LightsleepError(f"a worker at {address} says: {error.message}") from error
+    except Exception as error:  # whatever a worker of some installation raises
+        raise LightsleepError(
+            f"the cluster at {address} gave up: {type(error).__name__}: {error}. It must go on "
+            "until the end, and each worker needs this version of lightsleep[lab,dask], the "
+            "tables at the same paths, and memory"
+        ) from error

@@ -69,7 +69,7 @@ class Cpu:
 
     def __init__(self, library: Path, governor: str, states: Advertised) -> None:
         """Start it, with nothing learned."""
-        self.ffi, self.lib = build.interface(), build.load(library)
+        self.ffi, self.lib = build.load(library)
         rows = zip(states.latency_ns, states.residency_ns, states.polls, strict=True)
         made = [(latency, residency, POLLS if polls else 0) for latency, residency, polls in rows]
         given = self.ffi.new("struct cpuidle_state[]", made)

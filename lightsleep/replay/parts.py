@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -67,13 +68,25 @@ def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
     Raises LightsleepError where there is no such file, or it is no table.
     """
     try:
-        rows: int = pq.ParquetFile(table).metadata.num_rows
+        kept: pq.FileMetaData = pq.ParquetFile(table).metadata
     except (pa.ArrowException, OSError) as error:
         raise LightsleepError(
             f"{table}: no table of idle periods: lightsleep report --parquet saves one ({error})"
         ) from error
-    of = max(1, min(cores, rows // WORTH))
+    of = max(1, min(cores, kept.num_rows // WORTH, _most_cpus(kept)))
     return [(index, of) for index in range(of)]
+
+
+def _most_cpus(kept: pq.FileMetaData) -> int:
+    """Return how many CPUs a table has at most, by the statistics that Parquet keeps."""
+    highest = 0
+    for group in range(kept.num_row_groups):
+        columns = (kept.row_group(group).column(x) for x in range(kept.num_columns))
+        known = next((x.statistics for x in columns if x.path_in_schema == "cpu"), None)
+        if known is None or not known.has_min_max:
+            return sys.maxsize
+        highest = max(highest, known.max)
+    return highest + 1
 
 
 def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: int = 0) -> Replay:

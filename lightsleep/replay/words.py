@@ -13,7 +13,6 @@ from rich.text import Text
 from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.demand import Costs
-from lightsleep.replay.engine import engine
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
@@ -59,7 +58,7 @@ def _together(replay: Replay) -> str:
 
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     """Return what to know about the figures."""
-    said = [slow] if (slow := engine()[1]) else []
+    said = [replay.slow] if replay.slow else []
     for path, cost in costs:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
         if cost.reference_ns is None:
