@@ -52,10 +52,12 @@ class Planned:
 
 
 def plan(pages: Iterable[Path]) -> list[Planned]:
-    """Return what the pages cite, each experiment and architecture once."""
+    """Return the experiments that pages cite, each with each architecture once."""
     cited = {name for page in pages for name in CITED.findall(page.read_text())}
     found: dict[tuple[str, str], float | None] = {}
     for name in sorted(cited):
+        if (RESULTS / name).is_dir():
+            continue  # a page of many comparisons, see false_alarms.py
         result = load(RESULTS / f"{name}.json", FORMAT)
         key = (result.experiment, result.environment.get("arch", "x86_64"))
         found[key] = result.protocol.get("took_s", found.get(key))
