@@ -54,12 +54,18 @@ def check_interrupts(guest: Guest, at_most: float) -> None:
     pytest.fail("interrupts as without polling")
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
-def test_selftest(arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "kernel"),
+    [
+        ("x86_64", KERNEL),
+        ("aarch64", KERNEL),
+        *(("x86_64", f"{KERNEL}-{checks}") for checks in ("rt", "debug", "kcsan")),
+    ],
+)
+def test_selftest(arch: str, kernel: str) -> None:
     """One boot for all: the boot is what takes long."""
-    with boot(
-        Machine(arch=arch, kernel=KERNEL, accel="tcg"), f"idle-poll-{arch}", ENOUGH_S
-    ) as guest:
+    machine = Machine(arch=arch, kernel=kernel, accel="tcg")
+    with boot(machine, f"idle-poll-{kernel}-{arch}", ENOUGH_S) as guest:
         off = pipe_interrupts(guest)
         result = run_selftest(guest, SELFTEST, timeout_s=ENOUGH_S)
         assert not result.failed

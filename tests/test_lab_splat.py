@@ -8,7 +8,9 @@ from lightsleep.lab import splat
 SPLATS = [
     "[    5.000001] BUG: kernel NULL pointer dereference, address: 0000000000000000",
     "[    5.000001][  T123] BUG: KASAN: slab-use-after-free in promote_arm+0x1f/0x30",
-    "[    5.000001] BUG: KCSAN: data-race in poll_idle / ttwu_queue_wakelist",
+    "[    5.000001] BUG: KCSAN: data-race in poll_until [cpuidle_lightsleep] / vprintk_store",
+    "[    5.000001] BUG: KCSAN: data-race in ktime_get / __idle_poll",
+    "[    5.000001] BUG: KCSAN: data-race in wake_cost_begin+0x12/0x40",
     "[    5.000001] BUG: sleeping function called from invalid context at mm/slab.h:320",
     "[    5.000001] BUG: scheduling while atomic: swapper/0/0/0x00000002",
     "[   28.000001] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [swapper/0:0]",
@@ -44,6 +46,7 @@ SPLATS = [
 ]
 
 LOOK_ALIKES = [
+    "[    5.000001] BUG: KCSAN: data-race in ktime_get_mono_fast_ns / timekeeping_update",
     "[    0.000000] Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on",
     "[    0.000000] RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable to RETBleed",
     "[    0.000000] rcu: Preemptible hierarchical RCU implementation.",

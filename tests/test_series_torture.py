@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's own torture of function calls and of RCU, with CPUs that poll and come and go."""
+"""The kernel's own torture of calls, RCU and locks, with CPUs that poll and come and go."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ TORTURES = {
     # Two CPUs call, and find the others idle.
     "scftorture": ("nthreads=2",),
     "rcutorture": (),
+    "locktorture": (),
 }
 
 
 @pytest.mark.parametrize("torture", TORTURES)
-@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
-def test_torture(arch: str, torture: str) -> None:
-    machine = Machine(arch=arch, kernel=KERNEL, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
-    with boot(machine, f"{torture}-{arch}", 600) as guest:
+@pytest.mark.parametrize(
+    ("arch", "kernel"),
+    [("x86_64", KERNEL), ("aarch64", KERNEL), ("x86_64", f"{KERNEL}-debug")],
+)
+def test_torture(arch: str, kernel: str, torture: str) -> None:
+    machine = Machine(arch=arch, kernel=kernel, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
+    with boot(machine, f"{torture}-{kernel}-{arch}", 600) as guest:
         insmod(guest, torture, *TORTURES[torture], *HOTPLUG)
         time.sleep(TORTURE_S)
         guest.run(["rmmod", torture], timeout_s=300)

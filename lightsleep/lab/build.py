@@ -65,7 +65,7 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
         for patch in recipe.patches:
             apply(patch, make.source)
         recipe.configure(make)
-        make.all()
+        make.all(kernel.make)
         _install(make)
         shutil.rmtree(make.source)
 
@@ -225,9 +225,9 @@ class _Make:
             timeout_s=BUILD_S,
         )
 
-    def all(self) -> None:
+    def all(self, variables: Sequence[str]) -> None:
         """Build image and modules."""
-        self(f"-j{len(os.sched_getaffinity(0))}")
+        self(f"-j{len(os.sched_getaffinity(0))}", *variables)
 
     def objects(self, names: Sequence[str]) -> None:
         """Compile single files, whether they are configured or not."""

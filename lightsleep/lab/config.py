@@ -46,6 +46,8 @@ class BuiltKernel:
     """The suite's backports, where the source comes from there."""
     patched: bool = field(default=False, repr=False)
     """Whether it has our series of patches for this version (see series.py)."""
+    make: tuple[str, ...] = ()
+    """Variables for make, which no option of the configuration stands for."""
 
 
 def _by_name(*kernels: Kernel) -> dict[str, Kernel]:
@@ -173,6 +175,15 @@ X86_KERNELS = (
         version="6.12",
         fragments=("common", "series", "debug", "series-debug"),
         patched=True,
+    ),
+    BuiltKernel(
+        name="6.12-series-kcsan",
+        purpose="our series of patches, and KCSAN, which looks for data races",
+        suite="bookworm",
+        version="6.12",
+        fragments=("common", "series", "kcsan"),
+        patched=True,
+        make=("KCSAN_SANITIZE_idle_poll.o=y",),  # the scheduler leaves out its whole folder
     ),
 )
 

@@ -8,8 +8,11 @@ behind a prefix of its own to comment on the administrator's choices.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
+
+from lightsleep.sources import KERNEL
 
 # "[    1.234567]", with the thread or CPU behind it where CONFIG_PRINTK_CALLER is set
 STAMP = r"^(?:<\d+>)?(?:\[ *\d+\.\d+\](?:\[ *[TC]\d+\])?\s*)?"
@@ -35,6 +38,9 @@ ALARMS = (
 
 _ALARM = re.compile(STAMP + f"(?:{'|'.join(ALARMS)})")
 
+_RACE = re.compile(r"BUG: KCSAN: (?:data-race|assert: race) in (\w+)(?: \[\w+\])?(?: / (\w+))?")
+_FUNCTION = re.compile(r"^(?:\w+[ \t*]+)+(\w+)\(", re.MULTILINE)
+
 _BREAKPOINT = re.compile(STAMP + r"(?:Oops: )?int3: ")
 _CODE = re.compile(r"Code: (?:[0-9a-f]{2} )*(?P<before>[0-9a-f]{2}) <|Code: ")
 """Code that an oops shows, up to the next instruction in angle brackets, or cannot show."""
@@ -56,12 +62,28 @@ class Splat:
 
 
 def find(log: str) -> list[Splat]:
-    """Return the alarming lines of a console log, in order; empty means a clean run."""
+    """Return the alarming lines of a console log, in order; empty means a clean run.
+
+    KCSAN reports data races of the whole kernel, such as that of its clocks: one counts if a
+    function of ours takes part.
+    """
     return [
         Splat(number, line.strip())
         for number, line in enumerate(log.splitlines(), 1)
-        if _ALARM.match(line)
+        if _ALARM.match(line) and not _is_race_of_others(line)
     ]
+
+
+def _is_race_of_others(line: str) -> bool:
+    race = _RACE.search(line)
+    return race is not None and our_functions().isdisjoint(race.groups())
+
+
+@functools.cache
+def our_functions() -> frozenset[str]:
+    """Return the names of all functions of our kernel code."""
+    files = (x for x in KERNEL.rglob("*.[ch]") if x.is_file())
+    return frozenset(name for x in files for name in _FUNCTION.findall(x.read_text()))
 
 
 def emulator_raced(log: str) -> bool:
