@@ -323,7 +323,8 @@ out_free:
  * halt_cost_may_use - may wakeups be measured on this CPU?
  * @cpu: a CPU
  *
- * Return: false where somebody wanted to be left alone: the CPU is isolated or in nohz_full=.
+ * Return: false where somebody wanted to be left alone: the CPU is isolated, by isolcpus= or by
+ * a partition of cpusets, or in nohz_full=.
  */
 bool halt_cost_may_use(unsigned int cpu)
 {
@@ -331,7 +332,7 @@ bool halt_cost_may_use(unsigned int cpu)
 
 	/* 7.2 frees the mask, after a grace period, when partitions of cpusets change. */
 	rcu_read_lock();
-	isolated = !cpumask_test_cpu(cpu, housekeeping_cpumask(HK_TYPE_DOMAIN));
+	isolated = cpu_is_isolated(cpu);
 	rcu_read_unlock();
 	return !isolated && !tick_nohz_full_cpu(cpu);
 }

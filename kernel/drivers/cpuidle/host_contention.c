@@ -28,9 +28,10 @@
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
  *
- * Context: called by the owning CPU only, from its idle task with interrupts
- * off; nothing to lock.
+ * Context: host_contention_add() is called by the owning CPU only, from its idle
+ * task, not from an interrupt. host_contended() may be asked anywhere. Nothing to lock.
  */
+#include <linux/compiler.h>
 #include <linux/minmax.h>
 #include <linux/types.h>
 
@@ -88,7 +89,7 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
 		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
-		hc->until_ns = now_ns + hc->pause_ns;
+		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;
 		begin_window(hc, now_ns);
 	} else if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS) {

@@ -5,6 +5,7 @@
 #ifndef _DRIVERS_CPUIDLE_HOST_CONTENTION_H
 #define _DRIVERS_CPUIDLE_HOST_CONTENTION_H
 
+#include <linux/compiler.h>
 #include <linux/types.h>
 
 /*
@@ -45,7 +46,7 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
  */
 static inline bool host_contended(const struct host_contention *hc, u64 now_ns)
 {
-	return now_ns < hc->until_ns;
+	return now_ns < READ_ONCE(hc->until_ns);
 }
 
 #endif /* _DRIVERS_CPUIDLE_HOST_CONTENTION_H */

@@ -177,10 +177,14 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 	WRITE_ONCE(ic->estimated, tells);
 }
 
-/*
- * The programs' answer. The CPU goes on idling meanwhile: a ring that is copied may hold a
- * cycle more or less of the old ones.
- */
+/* The CPU goes on idling meanwhile: the copy may hold a cycle more or less of the old ones. */
+static void copy_cycles(u32 to_ns[WAKE_COST_SAMPLES], const u32 from_ns[WAKE_COST_SAMPLES])
+{
+	/* Each cycle is a whole word, and which of the latest are here does not matter. */
+	data_race(memcpy(to_ns, from_ns, WAKE_COST_SAMPLES * sizeof(*to_ns)));
+}
+
+/* The programs' answer. */
 static void update_estimate(struct idle_cost *ic)
 {
 	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
@@ -203,8 +207,8 @@ static void update_estimate(struct idle_cost *ic)
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
 		return;
 
-	memcpy(halted_ns, ic->wake_cost.cycle_ns[WAKE_COST_HALTED], sizeof(halted_ns));
-	memcpy(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED], sizeof(polled_ns));
+	copy_cycles(halted_ns, ic->wake_cost.cycle_ns[WAKE_COST_HALTED]);
+	copy_cycles(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED]);
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
 	ic->estimate_jiffies = jiffies;

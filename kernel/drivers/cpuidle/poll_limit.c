@@ -72,7 +72,7 @@
  * most.
  *
  * Context: poll_limit_update() is called by the owning CPU only, from its idle
- * task with interrupts off and RCU watching; there is nothing to lock.
+ * task, not from an interrupt; there is nothing to lock.
  */
 #include <linux/bitops.h>
 #include <linux/minmax.h>

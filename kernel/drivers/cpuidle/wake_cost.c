@@ -62,7 +62,7 @@
  * runs in the kernel and in unit tests.
  *
  * Context: wake_cost_begin() and wake_cost_end() are called by the owning CPU
- * only, from its idle task with interrupts off; they take a few instructions.
+ * only, from its idle task, not from an interrupt; they take a few instructions.
  * wake_cost_compare() takes some ten microseconds and belongs into process context,
  * on copies of the rings. A copy may mix old and new cycles; each is a whole word,
  * and which of the latest cycles are in the ring does not matter.

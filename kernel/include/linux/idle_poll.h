@@ -8,6 +8,8 @@
 #include <linux/compiler.h>
 #include <linux/types.h>
 
+#include <asm/barrier.h>
+
 #ifdef CONFIG_IDLE_POLL
 extern bool idle_poll_enabled;
 
@@ -25,7 +27,8 @@ void __idle_poll_end(void);
  */
 static __always_inline bool idle_poll(int cpu, bool polls_anyway)
 {
-	if (!READ_ONCE(idle_poll_enabled))
+	/* With the switch, the CPU also sees that it was off meanwhile; see turn_switch(). */
+	if (!smp_load_acquire(&idle_poll_enabled))
 		return false;
 	__idle_poll(cpu, polls_anyway);
 	return true;
@@ -42,9 +45,20 @@ static __always_inline void idle_poll_end(bool polled)
 	if (polled)
 		__idle_poll_end();
 }
+
+/**
+ * idle_poll_is_on - may a CPU have polled since it entered the idle loop?
+ *
+ * A poll ends long after the timestamp of tick_nohz_idle_enter().
+ */
+static __always_inline bool idle_poll_is_on(void)
+{
+	return READ_ONCE(idle_poll_enabled);
+}
 #else
 static inline bool idle_poll(int cpu, bool polls_anyway) { return false; }
 static inline void idle_poll_end(bool polled) { }
+static inline bool idle_poll_is_on(void) { return false; }
 #endif
 
 #endif /* _LINUX_IDLE_POLL_H */

@@ -13,8 +13,9 @@
  *    halt costs, which idle_cost.c measures on the machine and on its programs.
  * 2. If a wakeup comes in time, the idle loop ends before it has begun, and the
  *    CPU goes straight to the scheduler.
- * 3. Otherwise the idle loop goes on as if nothing had been: it asks the
- *    governor, stops or keeps the tick, and enters an idle state.
+ * 3. Otherwise the idle loop goes on: it asks the governor, stops or keeps the
+ *    tick, and enters an idle state. The governor hears how long it is until the
+ *    next timer after the poll (tick_nohz_get_sleep_length()).
  *
  * An *idle period* lasts until a task runs. A function call from another CPU ends a
  * pass through the idle loop, too, but the period goes on, with what is left of its
@@ -50,8 +51,8 @@
  *
  * Time polled is idle time, because the poll is between tick_nohz_idle_enter() and
  * tick_nohz_idle_exit(), as a polling state of cpuidle is. Where these take
- * timestamps while the tick runs, interrupts and their softirqs are left out, time
- * with a task of this CPU in I/O wait is iowait, and the sums never go backward.
+ * timestamps while the tick runs (v6.12), interrupts and their softirqs are left out,
+ * and time with a task of this CPU in I/O wait is iowait.
  * Elsewhere the tick, or virtual CPU accounting, sees the idle task run, which says
  * the same. What a host steals from a poll is idle time, too, as with idle=poll.
  *
@@ -423,10 +424,23 @@ static unsigned int wait_weight(void)
 	return WAIT_WEIGHT;
 }
 
+/* A measurement polls, too: not while a CPU's host is short of cores. Process context. */
+static bool polling_stopped(void)
+{
+	unsigned int cpu;
+
+	for_each_online_cpu(cpu) {
+		if (host_contended(&per_cpu(idle_polls, cpu).contention, clock_ns()))
+			return true;
+	}
+	return false;
+}
+
 static const struct idle_cost_ops cost_ops = {
 	.name = "idle_poll",
 	.of = cost_of,
 	.wait_weight = wait_weight,
+	.polling_stopped = polling_stopped,
 };
 
 /*
@@ -461,7 +475,8 @@ static void turn_switch(void)
 		return;
 	if (wanted)
 		WRITE_ONCE(switch_epoch, switch_epoch + 1);
-	WRITE_ONCE(idle_poll_enabled, wanted);
+	/* Whoever sees the switch on also sees the new epoch; see idle_poll(). */
+	smp_store_release(&idle_poll_enabled, wanted);
 	queue_work(system_long_wq, &follow_work);
 }
 

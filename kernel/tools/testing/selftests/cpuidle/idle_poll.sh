@@ -96,7 +96,7 @@ does_nothing_when_off() {
 # Whoever turns the switch does not wait for the measurement, and holds up nobody: its
 # threads come after the write.
 measures_in_the_background() {
-	for _ in $(seq 10); do
+	for _ in $(seq 30); do
 		off
 		sleep 1
 		echo 1 > $PARAMETERS/enabled
