@@ -86,6 +86,18 @@ def test_plans(machine: str, setting: str, changes: list[tuple[str, str]], tmp_p
     assert len(knobs) == (8 if "deeper" in setting else len(changes))
 
 
+def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    before = fake_modules.snapshot(root)
+    result = attempt("-s", "lightsleep", "--", "true")
+    assert result.exit_code == 1
+    assert "lightsleep is in effect already" in result.output
+    assert "run lightsleep disable first" in result.output
+    assert "nothing was changed, and nothing was run" in result.output
+    assert fake_modules.snapshot(root) == before
+    tried("-n", "1", "-s", "lightsleep:fixed:100us", "-m", r"t=t (\d+)", "--", *teller(root))
+
+
 def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     parts = catalogue.plan("lightsleep", collect(root)[0], root)

@@ -211,11 +211,26 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
             arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, module_file)))
         except catalogue.CannotSet as error:
             refused.append(error.message)
+            continue
+        if name != BASELINE and _is_set(arms[-1]):
+            how = ": run lightsleep disable first" if name.startswith("lightsleep") else ""
+            refused.append(f"{name} is in effect already, so it would be as-is again{how}")
     if refused:
         raise LightsleepError("\n".join([*refused, "nothing was changed, and nothing was run"]))
     if len(arms) < 2:
         raise WrongUsage("as-is alone is no comparison: name another setting")
     return arms
+
+
+def _is_set(arm: run.Arm) -> bool:
+    """Whether a setting changes nothing, as the machine is."""
+    try:
+        return all(
+            isinstance(x, catalogue.Knob) and (ROOT / x.path).read_text().strip() == x.value
+            for x in arm.changes
+        )
+    except OSError:  # setting it will say why
+        return False
 
 
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
