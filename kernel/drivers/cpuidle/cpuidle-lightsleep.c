@@ -123,7 +123,7 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
-	if (!ls->required && !ls->deliberate && is_adaptive(ls))
+	if (!ls->required && !ls->rests && !ls->deliberate && is_adaptive(ls))
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
 
@@ -190,8 +190,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 static void update_cycle(struct lightsleep *ls, u64 now_ns)
 {
 	unsigned long switches = idle_switches();
-	bool polls = !ls->required && !READ_ONCE(ls->cost.left_alone) && is_adaptive(ls) &&
-		     lightsleep_limit_ns(ls, now_ns) > 0;
+	bool polls = !ls->required && !ls->rests && !READ_ONCE(ls->cost.left_alone) &&
+		     is_adaptive(ls) && lightsleep_limit_ns(ls, now_ns) > 0;
 
 	ls->deliberate = false;
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
@@ -283,6 +283,17 @@ static int leave_halted(struct lightsleep *ls)
 }
 
 /*
+ * Is this CPU told to be idle, for suspend to idle or by idle injection? What it has to do then
+ * has nothing to do with its load.
+ */
+static bool must_rest(const struct lightsleep *ls)
+{
+	/* The first is set long before CPUs idle for it; a constant without CONFIG_SUSPEND. */
+	return data_race(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
+	       ls->dev.forced_idle_latency_limit_ns;
+}
+
+/*
  * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
  * idle and idle injection ask no governor, so no request counts there.
  */
@@ -290,9 +301,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
-	/* Set long before CPUs idle for it; a constant without CONFIG_SUSPEND. */
-	if (data_race(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
-	    ls->dev.forced_idle_latency_limit_ns)
+	if (ls->rests)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
@@ -308,13 +317,17 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	__current_set_polling();
 	now_ns = lightsleep_clock_ns();
 	same_period = account_residency(ls, now_ns);
+	ls->rests = must_rest(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
 	if (!same_period)
 		update_cycle(ls, now_ns);
 	if (ls->required)
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 
-	for_ns = ls->deliberate && is_free(ls) ? 0 : lightsleep_limit_ns(ls, now_ns);
+	if (ls->rests || (ls->deliberate && is_free(ls)))
+		for_ns = 0;
+	else
+		for_ns = lightsleep_limit_ns(ls, now_ns);
 	if (for_ns > 0 && (!same_period || READ_ONCE(ls->cost.forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls);

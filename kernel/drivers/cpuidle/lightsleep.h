@@ -57,6 +57,7 @@ enum idle_outcome {
  * @cost: what its wakeups cost, and how many there were
  * @contention: what it has seen of its host
  * @outcome: how the last call ended
+ * @rests: the CPU was told to be idle, in the last call
  * @required: a halt was forbidden in the last call
  * @deliberate: this idle period halts at once, for the experiment
  * @period_ns: time polled so far in the open idle period
@@ -77,6 +78,7 @@ struct lightsleep {
 	struct idle_cost cost;
 	struct host_contention contention;
 	enum idle_outcome outcome;
+	bool rests;
 	bool required;
 	bool deliberate;
 	u64 period_ns;
