@@ -63,7 +63,7 @@
  *
  * Context: wake_cost_begin() and wake_cost_end() are called by the owning CPU
  * only, from its idle task, not from an interrupt; they take a few instructions.
- * wake_cost_compare() takes some ten microseconds and belongs into process context,
+ * wake_cost_compare() takes some ten microseconds: call it in process context,
  * on copies of the rings. A copy may mix old and new cycles; each is a whole word,
  * and which of the latest cycles are in the ring does not matter.
  */
