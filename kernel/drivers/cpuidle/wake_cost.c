@@ -22,8 +22,10 @@
  *    The experiment never polls, it only halts: that is its whole price. Where cycles
  *    are far shorter than what a halt costs, one in 32 is dear. So the experiment also
  *    rests between two cycles that it draws, so long that all its halts together take
- *    at most one part in 32, later in 128, of the CPU's time, by what a halt is known
+ *    at most one part in 128, later in 512, of the CPU's time, by what a halt is known
  *    to cost. (Where a program waits for several CPUs in turn, their shares add up.)
+ *    A CPU that is always woken from short waits has its answer after 64 * 128 halt
+ *    costs, which is 0.8 s for 100 us. Until then the machine's own cost counts.
  *
  *    No rhythm of the load may be mistaken for an effect. A rest may well end in the
  *    pause between two bursts, so that each draw falls on the same part of a burst. So
@@ -75,12 +77,18 @@
 
 #include "wake_cost.h"
 
-/* Cycles between deliberate halts, and costs of a halt, on average; a power of two. */
-#define WAKE_COST_GAP		32	/* while evidence is being gathered */
-#define WAKE_COST_GAP_KNOWN	128	/* while it is kept fresh */
+/* While evidence is being gathered, and while it is kept fresh. */
+
+/* Cycles between two deliberate halts, on average; powers of two. */
+#define WAKE_COST_GAP		32
+#define WAKE_COST_GAP_KNOWN	128
+
+/* The time between them, in costs of a halt. */
+#define WAKE_COST_REST		128
+#define WAKE_COST_REST_KNOWN	512
 
 /* A cost that is far too high is to be corrected soon. */
-#define WAKE_COST_REST_MAX_NS	(250ULL * 1000 * 1000)
+#define WAKE_COST_REST_MAX_NS	(1000ULL * 1000 * 1000)
 
 /* Ranks of the ordered differences, see above. */
 #define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
@@ -101,9 +109,11 @@ static u32 next_random(u32 *state)
 /* Draws the next cycle. The gap is from half of the mean to one and a half of it. */
 static void draw_next(struct wake_cost *wc, u64 now_ns)
 {
+	bool known = wake_cost_known(wc);
 	/* Every other cycle that is drawn begins with a halt. */
-	u32 mean = (wake_cost_known(wc) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
-	u64 rest_ns = (u64)mean * READ_ONCE(wc->halt_cost_ns);
+	u32 mean = (known ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
+	u64 costs = (known ? WAKE_COST_REST_KNOWN : WAKE_COST_REST) / 2;
+	u64 rest_ns = costs * READ_ONCE(wc->halt_cost_ns);
 
 	wc->rest_until_ns = now_ns + min(rest_ns, WAKE_COST_REST_MAX_NS);
 	wc->until_next = mean / 2 + (next_random(&wc->random) & (mean - 1));
