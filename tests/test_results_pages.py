@@ -38,9 +38,17 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
 
 
 def test_every_page_of_a_result_has_its_file() -> None:
-    pages = sorted((ROOT / "docs/results").glob("*.md"))
-    written = [*RESULTS, *FOLDERS]
-    assert pages == sorted(path.with_suffix(".md") for path in written)
+    folder = ROOT / "docs/results"
+    written = [*(path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)), folder / script.INDEX]
+    assert sorted(folder.glob("*.md")) == sorted(written)
+
+
+def test_the_index_is_up_to_date_and_names_each_page() -> None:
+    folder = ROOT / "docs/results"
+    index = (folder / script.INDEX).read_text()
+    assert index == script.index_of(folder), "run make results"
+    for path in (*RESULTS, *FOLDERS):
+        assert index.count(f"]({path.stem}.md)") == 1
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)

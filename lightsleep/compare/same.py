@@ -48,9 +48,14 @@ def report(results: list[CompareResult]) -> str:
     return "\n".join(lines)
 
 
+def read(folder: Path) -> list[CompareResult]:
+    """Return the results in a folder, in order. Raises LightsleepError where one is damaged."""
+    return [load(path, FORMAT) for path in sorted(folder.glob(NAME.replace("{:02}", "*")))]
+
+
 def page(folder: Path) -> str:
     """Return the page of a folder of such results. Raises LightsleepError where one is damaged."""
-    results = [load(path, FORMAT) for path in sorted(folder.glob(NAME.replace("{:02}", "*")))]
+    results = read(folder)
     first = results[0]
     headings = ["seed", *(metric.title for metric in first.metrics.values())]
     rows = []

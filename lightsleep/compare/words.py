@@ -171,7 +171,7 @@ def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
             )
         case Verdict.SAME:
             least = detectable(comparison, unit)
-            more = f"; one of {least} would have been, in 9 of 10 such runs" if least else ""
+            more = f"; 9 of 10 such runs show one of {least} or more" if least else ""
             return f"no difference shown between {arm} and {other}{more}"
     amount = effect(comparison, unit).replace("×", "times")
     interval = effect_interval(comparison, unit).removesuffix(" ×")
