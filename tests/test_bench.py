@@ -120,10 +120,10 @@ def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:
 def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(
         "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64.md)"
-        "[c](results/idle-aarch64.md)"
+        "[c](results/idle-poll-aarch64.md)"
     )
     planned = bench.plan([tmp_path / "page.md"])
-    assert [each.name for each in planned] == ["arm64-idle-aarch64", "idle-x86_64"]
+    assert [each.name for each in planned] == ["idle-poll-aarch64", "idle-x86_64"]
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
     *lines, total = result.output.splitlines()

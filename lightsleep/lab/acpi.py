@@ -20,9 +20,6 @@ from lightsleep.lab.roots import unpack
 FIRMWARE_SUITE = "bookworm"
 """No newer than the oldest QEMU that is to run it."""
 
-CHANGED = "LSLP0001"
-"""The device to read the status of, so that the kernel is told that _LPI has changed."""
-
 TABLE = """
 DefinitionBlock ("", "SSDT", 2, "LSLEEP", "IDLE", 1)
 {{
@@ -44,16 +41,6 @@ DefinitionBlock ("", "SSDT", 2, "LSLEEP", "IDLE", 1)
             Package () {{ 1, 0, 1, 0, 0, 0, {wfi}, {none}, {none}, "WFI" }},
             Package () {{ 500, 60, 1, 0, 0, 0, {sleep}, {none}, {none}, "cpu-sleep" }}
         }})
-
-        Device (NEWS)
-        {{
-            Name (_HID, "{changed}")
-            Method (_STA)
-            {{
-                Notify (\\_SB.C000, 0x81)
-                Return (0x0F)
-            }}
-        }}
     }}
     {cpus}
 }}
@@ -86,7 +73,6 @@ def with_idle_state(initramfs: Path, vcpus: int) -> Path:
     """
     host.need("iasl")
     table = TABLE.format(
-        changed=CHANGED,
         wfi=REGISTER.format("FFixedHW, 32, 0, 0xFFFFFFFF, 3"),
         sleep=REGISTER.format("FFixedHW, 32, 0, 1, 3"),
         none=REGISTER.format("SystemMemory, 0, 0, 0, 0"),

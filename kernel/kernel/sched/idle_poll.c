@@ -96,6 +96,7 @@
 #include <linux/kernel_stat.h>
 #include <linux/kstrtox.h>
 #include <linux/lockdep.h>
+#include <linux/minmax.h>
 #include <linux/mmu_context.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
@@ -119,8 +120,12 @@
 /* How many ns of idle CPU time 1 ns of waiting is worth. */
 #define WAIT_WEIGHT		4
 
-/* Looks at the flag between two looks at the clock: keeps the clock cheap. */
+/* Looks at the flag between two looks at the clock: keeps the clock cheap, where a look is. */
+#ifdef SMP_TIMEOUT_POLL_COUNT
+#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
+#else
 #define LOOKS_PER_CLOCK		16
+#endif
 
 /**
  * enum outcome - how far the last pass through the idle loop has come
@@ -340,6 +345,23 @@ static bool may_poll(int cpu)
 	return !cpu_is_offline(cpu) && !idle_should_enter_s2idle();
 }
 
+/*
+ * Waits a moment, until a wakeup or for @for_ns at most. An architecture may have a better way
+ * than a relax loop, which ends with a store to the flags (WFE or WFET on arm64). Idle task.
+ */
+static __always_inline void poll_wait(u64 for_ns)
+{
+#ifdef cpu_poll_relax
+	unsigned long *flags = &current_thread_info()->flags;
+	unsigned long seen = READ_ONCE(*flags);
+
+	if (!(seen & _TIF_NEED_RESCHED))
+		cpu_poll_relax(flags, seen, for_ns);
+#else
+	cpu_relax();
+#endif
+}
+
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
 static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 {
@@ -352,7 +374,7 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
 	while (!(hit = need_resched())) {
-		cpu_relax();
+		poll_wait(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
 		if (++looks < LOOKS_PER_CLOCK)
 			continue;
 		looks = 0;
