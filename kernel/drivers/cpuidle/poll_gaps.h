@@ -3,9 +3,15 @@
  * Time within a poll that was not polled.
  *
  * A poll looks at the clock every few microseconds. Where two looks lie further apart
- * than HOST_CONTENTION_GAP_NS, either the host ran something else, or softirqs did when
- * an interrupt of the poll returned. The counts of the softirqs that may take
- * milliseconds tell which.
+ * than HOST_CONTENTION_GAP_NS, either the host ran something else, or interrupts and
+ * their softirqs did. Two things tell which.
+ *
+ * - The time that the kernel accounts to them. With IRQ_TIME_ACCOUNTING it is exact.
+ *   Without, the tick samples it, which rarely finds a gap.
+ * - The counts of the softirqs that devices raise, and that may take milliseconds. The
+ *   others say nothing: a tick raises them, and the end of a stolen time slice brings a
+ *   tick. So without IRQ_TIME_ACCOUNTING, timers and RCU callbacks that run for longer
+ *   than HOST_CONTENTION_GAP_NS are taken for the host.
  *
  * Context: idle task, preemption off; nothing to lock.
  */
@@ -24,13 +30,16 @@
  * @start_ns: when it began
  * @look_ns: when it looked at the clock last
  * @gap_ns: time in gaps by then
- * @softirqs: softirqs that may take long, as counted when it began
+ * @irq_ns: time of interrupts and softirqs: their account when it began; once it is
+ *	over, what they took meanwhile
+ * @softirqs: softirqs of devices that may take long, as counted when it began
  * @softirqs_ran: some of these ran meanwhile
  */
 struct poll_gaps {
 	u64 start_ns;
 	u64 look_ns;
 	u64 gap_ns;
+	u64 irq_ns;
 	unsigned int softirqs;
 	bool softirqs_ran;
 };
@@ -39,8 +48,15 @@ static inline unsigned int poll_gaps_softirqs(void)
 {
 	const unsigned int *count = kstat_this_cpu->softirqs;
 
-	return count[NET_TX_SOFTIRQ] + count[NET_RX_SOFTIRQ] + count[BLOCK_SOFTIRQ] +
-	       count[TASKLET_SOFTIRQ];
+	return count[HI_SOFTIRQ] + count[NET_TX_SOFTIRQ] + count[NET_RX_SOFTIRQ] +
+	       count[BLOCK_SOFTIRQ] + count[IRQ_POLL_SOFTIRQ] + count[TASKLET_SOFTIRQ];
+}
+
+static inline u64 poll_gaps_irq_clock_ns(void)
+{
+	const u64 *account_ns = kcpustat_this_cpu->cpustat;
+
+	return account_ns[CPUTIME_IRQ] + account_ns[CPUTIME_SOFTIRQ];
 }
 
 static inline void poll_gaps_begin(struct poll_gaps *gaps, u64 now_ns)
@@ -48,6 +64,7 @@ static inline void poll_gaps_begin(struct poll_gaps *gaps, u64 now_ns)
 	gaps->start_ns = now_ns;
 	gaps->look_ns = now_ns;
 	gaps->gap_ns = 0;
+	gaps->irq_ns = poll_gaps_irq_clock_ns();
 	gaps->softirqs = poll_gaps_softirqs();
 }
 
@@ -60,6 +77,7 @@ static inline void poll_gaps_look(struct poll_gaps *gaps, u64 now_ns)
 
 static inline void poll_gaps_end(struct poll_gaps *gaps)
 {
+	gaps->irq_ns = poll_gaps_irq_clock_ns() - gaps->irq_ns;
 	gaps->softirqs_ran = gaps->softirqs != poll_gaps_softirqs();
 }
 
@@ -77,7 +95,9 @@ static inline u64 poll_gaps_ns(const struct poll_gaps *gaps, u64 polled_ns)
 /* Of a poll that lasted @polled_ns, the time that the host spent on something else. */
 static inline u64 poll_gaps_stolen_ns(const struct poll_gaps *gaps, u64 polled_ns)
 {
-	return gaps->softirqs_ran ? 0 : poll_gaps_ns(gaps, polled_ns);
+	u64 gap_ns = poll_gaps_ns(gaps, polled_ns);
+
+	return gaps->softirqs_ran ? 0 : gap_ns - min(gap_ns, gaps->irq_ns);
 }
 
 #endif /* _DRIVERS_CPUIDLE_POLL_GAPS_H */

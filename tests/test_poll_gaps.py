@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""poll_gaps.h, the kernel's own file: of the gaps in a poll, which did the host make?"""
+
+import tempfile
+from pathlib import Path
+
+import cffi
+import pytest
+
+from lightsleep.policy.binding import compile_kernel_files
+
+US, MS = 10**3, 10**6
+
+# As far as poll_gaps.h needs them: what the kernel counts and accounts on one CPU.
+HEADERS = {
+    "interrupt.h": """
+enum {
+	HI_SOFTIRQ, TIMER_SOFTIRQ, NET_TX_SOFTIRQ, NET_RX_SOFTIRQ, BLOCK_SOFTIRQ,
+	IRQ_POLL_SOFTIRQ, TASKLET_SOFTIRQ, SCHED_SOFTIRQ, HRTIMER_SOFTIRQ, RCU_SOFTIRQ,
+};
+""",
+    "kernel_stat.h": """
+#include <linux/types.h>
+enum { CPUTIME_SOFTIRQ, CPUTIME_IRQ };
+extern struct { unsigned int softirqs[10]; } kstat;
+extern struct { u64 cpustat[2]; } kcpustat;
+#define kstat_this_cpu (&kstat)
+#define kcpustat_this_cpu (&kcpustat)
+""",
+}
+SOURCE = """
+#include "poll_gaps.h"
+__typeof__(kstat) kstat;
+__typeof__(kcpustat) kcpustat;
+static struct poll_gaps gaps;
+void begin(u64 now_ns) { poll_gaps_begin(&gaps, now_ns); }
+void look(u64 now_ns) { poll_gaps_look(&gaps, now_ns); }
+void end(void) { poll_gaps_end(&gaps); }
+void ran(int softirq) { kstat.softirqs[softirq]++; }
+void took(int what, u64 for_ns) { kcpustat.cpustat[what] += for_ns; }
+u64 stolen_ns(u64 polled_ns) { return poll_gaps_stolen_ns(&gaps, polled_ns); }
+"""
+HI, TIMER, NET_RX, IRQ_POLL, SCHED, RCU = 0, 1, 3, 5, 7, 9
+SOFTIRQ_TIME, IRQ_TIME = 0, 1
+
+FFI = cffi.FFI()
+FFI.cdef("""
+void begin(uint64_t now_ns); void look(uint64_t now_ns); void end(void);
+void ran(int softirq); void took(int what, uint64_t for_ns);
+uint64_t stolen_ns(uint64_t polled_ns);
+""")
+with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
+    _folder = Path(_name)
+    (_folder / "linux").mkdir()
+    for _header, _text in HEADERS.items():
+        (_folder / "linux" / _header).write_text(_text)
+    (_folder / "gaps.c").write_text(SOURCE)
+    compile_kernel_files(
+        [_folder / "gaps.c"], _folder / "gaps.so", (f"-I{_folder}", "-O2", "-shared", "-fPIC")
+    )
+    LIB = FFI.dlopen(str(_folder / "gaps.so"))
+
+
+def poll(gap_ns: int, softirqs: tuple[int, ...] = (), took_ns: dict[int, int] | None = None) -> int:
+    """Poll for 200 us around one gap, in which interrupts came; return what the host took."""
+    LIB.begin(0)
+    for now_ns in range(0, 100 * US, 10 * US):
+        LIB.look(now_ns)
+    for softirq in softirqs:
+        LIB.ran(softirq)
+    for what, for_ns in (took_ns or {}).items():
+        LIB.took(what, for_ns)
+    for now_ns in range(0, 100 * US, 10 * US):
+        LIB.look(90 * US + gap_ns + now_ns)
+    LIB.end()
+    return int(LIB.stolen_ns(180 * US + gap_ns))
+
+
+def test_a_gap_without_interrupts_is_the_hosts() -> None:
+    assert poll(3 * MS) == 3 * MS
+    assert poll(400 * US) == 0
+
+
+@pytest.mark.parametrize("softirq", [HI, NET_RX, IRQ_POLL])
+def test_softirqs_that_devices_raise_are_not_the_host(softirq: int) -> None:
+    assert poll(3 * MS, (softirq,)) == 0
+
+
+@pytest.mark.parametrize("softirq", [TIMER, SCHED, RCU])
+def test_any_softirq_whose_time_the_kernel_accounts_is_not_the_host(softirq: int) -> None:
+    assert poll(3 * MS, (softirq,), {SOFTIRQ_TIME: 3 * MS, IRQ_TIME: 5 * US}) == 0
+
+
+@pytest.mark.parametrize("softirq", [TIMER, SCHED, RCU])
+def test_the_tick_after_a_stolen_time_slice_excuses_only_itself(softirq: int) -> None:
+    took_ns = {SOFTIRQ_TIME: 20 * US, IRQ_TIME: 5 * US}
+    assert poll(3 * MS, (softirq,), took_ns) == 3 * MS - 25 * US
+    assert poll(3 * MS, (softirq,)) == 3 * MS
+
+
+def test_a_long_interrupt_is_not_the_host() -> None:
+    assert poll(1 * MS, (), {IRQ_TIME: 1 * MS}) == 0
+
+
+def test_time_that_the_tick_sampled_is_no_more_than_the_gap() -> None:
+    assert poll(1 * MS, (RCU,), {SOFTIRQ_TIME: 4 * MS}) == 0
+
+
+def test_the_time_after_the_last_look_counts() -> None:
+    LIB.begin(0)
+    LIB.look(10 * US)
+    LIB.took(SOFTIRQ_TIME, 1 * MS)
+    LIB.end()
+    assert LIB.stolen_ns(3 * MS) == 3 * MS - 10 * US - 1 * MS
