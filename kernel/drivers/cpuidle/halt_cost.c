@@ -30,7 +30,9 @@
  * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
  * Context: process context, may sleep; takes about 0.3 s, and 2 s for each pair at
- * most. Callers serialise.
+ * most. Callers serialise. The hotplug lock is held only to choose CPUs and to bind
+ * threads to them. A CPU that goes offline meanwhile drives its thread away, which ends
+ * the measurement of its pair.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
@@ -77,6 +79,7 @@ static const u64 work_ns[HALT_COST_SLEEPS] = {
  * @measured: @asker is done
  * @result: 0, or what went wrong
  * @costs: what it found, by length of sleep
+ * @moved: a CPU went offline, so one of the threads is on another
  * @quit: both threads are to leave
  * @samples: round trips in ns, by way of waiting; lateness, where @thread is alone
  */
@@ -93,6 +96,7 @@ struct probe {
 	struct halt_cost costs[HALT_COST_SLEEPS];
 	u64 work_ns;
 	u64 late_ns;
+	bool moved;
 	bool quit;
 	u32 samples[2][WAKE_COST_SAMPLES];
 };
@@ -119,6 +123,13 @@ static u64 sleep_on_timer(u64 for_ns)
 	return ktime_get_ns() - ktime_to_ns(due);
 }
 
+/* A CPU that goes offline drives its threads away, for good. By one of our threads. */
+static void note_move(struct probe *probe)
+{
+	if (!is_percpu_thread())
+		WRITE_ONCE(probe->moved, true);
+}
+
 /* kthread_stop() expects to find the thread. */
 static int await_stop(void)
 {
@@ -143,6 +154,7 @@ static int answer_thread(void *data)
 			probe->late_ns = sleep_on_timer(HALT_COST_ALONE_NS + probe->work_ns);
 		else
 			work_for(probe->work_ns);
+		note_move(probe);
 		complete(&probe->answer);
 	}
 	return await_stop();
@@ -157,6 +169,9 @@ static int round_trip(struct probe *probe, u32 *sample_ns)
 	complete(&probe->ask);
 	if (!wait_for_completion_timeout(&probe->answer, HALT_COST_TIMEOUT))
 		return -ETIMEDOUT;
+	note_move(probe);
+	if (READ_ONCE(probe->moved))
+		return -EAGAIN;
 	if (alone(probe)) {
 		*sample_ns = min_t(u64, probe->late_ns, U32_MAX);
 		return 0;
@@ -171,13 +186,16 @@ static u64 waits(const struct probe *probe, unsigned int cpu, enum idle_wait how
 	return probe->ops->waits(cpu, how);
 }
 
-/* Did both CPUs wait as they were told, in all round trips but a few? */
+/*
+ * Did both CPUs wait as they were told, in all round trips but a few? The driver may count from 0
+ * again where a CPU comes online.
+ */
 static bool waited(const struct probe *probe, enum idle_wait how, u64 cpu_before, u64 peer_before)
 {
 	const u64 enough = HALT_COST_BLOCK * 3 / 4;
 
-	return waits(probe, probe->cpu, how) - cpu_before >= enough &&
-	       waits(probe, probe->peer, how) - peer_before >= enough;
+	return waits(probe, probe->cpu, how) >= cpu_before + enough &&
+	       waits(probe, probe->peer, how) >= peer_before + enough;
 }
 
 static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HALT_COST_BLOCK])
@@ -264,16 +282,18 @@ static struct task_struct *start_bound(int (*run)(void *), struct probe *probe, 
 }
 
 /*
- * The CPU that the thread is bound to may have no time for it. This one has: we run on it.
- * A mask that holds both would leave the thread where it is.
+ * The CPU that the thread is bound to may have no time for it. This one has: we run on it, and
+ * it does not go offline before the thread can come. A mask that holds both would leave the
+ * thread where it is.
  */
 static void stop_here(struct task_struct *thread)
 {
+	cpus_read_lock();
 	set_cpus_allowed_ptr(thread, cpumask_of(raw_smp_processor_id()));
+	cpus_read_unlock();
 	kthread_stop(thread);
 }
 
-/* Holds the hotplug lock, by way of its caller. */
 static int measure_pair(const struct halt_cost_ops *ops, unsigned int peer, unsigned int cpu,
 			struct halt_cost costs[HALT_COST_SLEEPS])
 {
@@ -337,7 +357,10 @@ bool halt_cost_may_use(unsigned int cpu)
 	return !isolated && !tick_nohz_full_cpu(cpu);
 }
 
-/* The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. */
+/*
+ * The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. The caller holds
+ * the hotplug lock.
+ */
 static unsigned int peer_of(unsigned int cpu)
 {
 	unsigned int peer = cpu, other;
@@ -352,6 +375,24 @@ static unsigned int peer_of(unsigned int cpu)
 			break;
 	}
 	return peer;
+}
+
+/* Chooses CPUs, spread over the machine, and a peer for each; returns how many. */
+static unsigned int choose_pairs(unsigned int pairs[HALT_COST_PAIRS][2])
+{
+	unsigned int stride, cpu, position = 0, chosen = 0;
+
+	cpus_read_lock();
+	/* Two CPUs make one pair. */
+	stride = max(2U, DIV_ROUND_UP(num_online_cpus(), HALT_COST_PAIRS));
+	for_each_online_cpu(cpu) {
+		if (!halt_cost_may_use(cpu) || position++ % stride)
+			continue;
+		pairs[chosen][0] = peer_of(cpu);
+		pairs[chosen++][1] = cpu;
+	}
+	cpus_read_unlock();
+	return chosen;
 }
 
 /* Adds what a pair showed to the sum of all pairs. */
@@ -385,7 +426,8 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
 
 /**
  * halt_cost_measure - measure what a wakeup from halt costs
- * @ops: the idle driver, which must be running on all online CPUs
+ * @ops: the idle driver, which must be running on all online CPUs; it is asked about CPUs that
+ *	have gone offline, too
  * @costs: on success, set to the results by length of sleep, shortest first
  *
  * Return: 0, -EAGAIN if no CPU waited as it was told for long enough, -ETIMEDOUT if one
@@ -394,23 +436,18 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
 int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS])
 {
 	struct halt_cost pair[HALT_COST_SLEEPS];
-	unsigned int stride, cpu, measured = 0, position = 0;
+	unsigned int pairs[HALT_COST_PAIRS][2], chosen, n, measured = 0;
 	int ret = -EAGAIN;
 
 	memset(costs, 0, HALT_COST_SLEEPS * sizeof(*costs));
-	cpus_read_lock();
-	/* Two CPUs make one pair. */
-	stride = max(2U, DIV_ROUND_UP(num_online_cpus(), HALT_COST_PAIRS));
-	for_each_online_cpu(cpu) {
-		if (!halt_cost_may_use(cpu) || position++ % stride)
-			continue;
-		ret = measure_pair(ops, peer_of(cpu), cpu, pair);
+	chosen = choose_pairs(pairs);
+	for (n = 0; n < chosen; n++) {
+		ret = measure_pair(ops, pairs[n][0], pairs[n][1], pair);
 		if (ret)
 			continue;
 		add_costs(costs, pair);
 		measured++;
 	}
-	cpus_read_unlock();
 
 	if (!measured)
 		return ret;

@@ -25,6 +25,8 @@ enum idle_wait {
  * struct halt_cost_ops - what the measurement needs from the idle driver
  * @force: make @cpu wait in this way from its next idle entry on
  * @waits: how many waits of this kind @cpu has ended so far
+ *
+ * Both may be called while @cpu is offline, or comes or goes.
  */
 struct halt_cost_ops {
 	void (*force)(unsigned int cpu, enum idle_wait how);

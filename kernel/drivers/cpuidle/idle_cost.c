@@ -436,7 +436,8 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 {
 	u64 cost_ns = READ_ONCE(machine_cost_ns);
 
-	memset(ic, 0, sizeof(*ic));
+	/* A measurement may look on where a CPU comes online. */
+	data_race(memset(ic, 0, sizeof(*ic)));
 	wake_cost_init(&ic->wake_cost, cpu);
 	tell_experiment(ic, cost_ns);
 	ic->left_alone = !halt_cost_may_use(cpu);

@@ -466,8 +466,8 @@ survives_hotplug_under_load() {
 	done
 }
 
-measures_beside_a_hog() {
-	loaded
+# Leaves the threads of CPU 1 without time until the test ends, or hog is killed.
+occupy_cpu_1() {
 	command -v chrt > /dev/null || skip "chrt is not installed"
 	[ -d $CPUS/cpu1 ] || skip "needs two CPUs"
 	# Neither throttling nor, since 6.12, a server for fair tasks is to give them time.
@@ -482,6 +482,11 @@ measures_beside_a_hog() {
 	taskset -c 0 timeout 40 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
 	hog=$!
 	sleep 1
+}
+
+measures_beside_a_hog() {
+	loaded
+	occupy_cpu_1
 	# The thread that wakes others has no time on CPU 1: a write must not wait for it for ever.
 	taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
 	writer=$!
@@ -491,7 +496,7 @@ measures_beside_a_hog() {
 	done
 	ended=yes
 	kill -0 $writer 2> /dev/null && ended=no
-	kill $hog
+	kill "$hog"
 	wait
 	[ $ended = yes ] || fail "the measurement waits for a CPU that has no time"
 	# Nobody is left polling as told, once the measurement that may run now is over.
@@ -500,6 +505,28 @@ measures_beside_a_hog() {
 		sleep 1
 	done
 	fail "a CPU still polls as it was told"
+}
+
+# A measurement that waits for a busy CPU holds up no CPU that comes or goes.
+goes_offline_while_a_measurement_waits() {
+	loaded
+	last=$CPUS/cpu$(($(nproc) - 1))
+	[ "$(nproc)" -ge 3 ] && [ -e "$last/online" ] || skip "needs three CPUs"
+	occupy_cpu_1
+	waits=no
+	for _ in $(seq 3); do
+		taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
+		writer=$!
+		sleep 0.3
+		taskset -c 0 sh -c "echo 0 > $last/online" || fail "the last CPU stays online"
+		! kill -0 $writer 2> /dev/null || waits=yes
+		echo 1 > "$last/online"
+		wait $writer
+		[ $waits = no ] || break
+	done
+	kill "$hog"
+	wait
+	[ $waits = yes ] || fail "the CPU goes offline only when the measurement is over"
 }
 
 measures_during_hotplug() {
@@ -578,7 +605,8 @@ if [ $# = 0 ]; then
 		obeys_latency_qos obeys_resume_latency says_why_it_cannot_measure \
 		obeys_disabled_states \
 		survives_hotplug_under_load \
-		measures_beside_a_hog measures_during_hotplug loads_and_unloads_under_load \
+		measures_beside_a_hog goes_offline_while_a_measurement_waits \
+		measures_during_hotplug loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
