@@ -20,8 +20,8 @@ SKIP_BESIDE_OTHER_WORK = {
     *("halts_after_the_longest_poll", "says_why_it_cannot_measure"),
 }
 """Where other work on the host drowns the measurement of what a halt costs."""
-SKIP_ELSEWHERE = {"goes_offline_while_a_measurement_waits"}
-"""Those that need more CPUs."""
+SKIP_ELSEWHERE = {"goes_offline_while_a_measurement_waits", "leaves_isolated_cpus_alone"}
+"""Those that need more CPUs, or an isolated one."""
 BUSY_PCT = 10.0
 """Other work on the host, in % of all its CPUs, that may drown it."""
 
@@ -51,6 +51,12 @@ def test_hotplug_of_every_cpu_with_more_of_them() -> None:
             *("survives_hotplug_under_load", "measures_during_hotplug"),
             "goes_offline_while_a_measurement_waits",
         )
+    assert not result.skipped
+
+
+def test_work_keeps_off_an_isolated_cpu() -> None:
+    with boot(Machine(append="isolcpus=1", accel="tcg"), "driver-isolated", ENOUGH_S) as guest:
+        result = selftest(guest, "leaves_isolated_cpus_alone")
     assert not result.skipped
 
 

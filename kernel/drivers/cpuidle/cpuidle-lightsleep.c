@@ -52,6 +52,7 @@
 #include <linux/sched/idle.h>
 #include <linux/suspend.h>
 #include <linux/sysfs.h>
+#include <linux/workqueue.h>
 
 #include "idle_driver.h"
 #include "latency_qos.h"
@@ -408,7 +409,7 @@ static bool polling_stopped(void)
 	return lightsleep_mode() == MODE_OFF;
 }
 
-static const struct idle_cost_ops cost_ops = {
+static struct idle_cost_ops cost_ops = {
 	.name = "lightsleep",
 	.of = cost_of,
 	.wait_weight = lightsleep_wait_weight,
@@ -470,6 +471,8 @@ static void lightsleep_tear_down(void)
 	cpuidle_unregister_driver(&driver);
 	poll_source_exit();
 	free_percpu(lightsleep);
+	if (cost_ops.workers)
+		destroy_workqueue(cost_ops.workers);
 	latency_qos_unwatch(&latency_onlooker);
 }
 
@@ -484,7 +487,8 @@ static int __init lightsleep_init(void)
 	poll_source_init();
 	latency_qos_watch(&latency_onlooker);
 	lightsleep = alloc_percpu(struct lightsleep);
-	if (!lightsleep) {
+	cost_ops.workers = alloc_workqueue("lightsleep", WQ_UNBOUND, 0);
+	if (!lightsleep || !cost_ops.workers) {
 		lightsleep_tear_down();
 		return -ENOMEM;
 	}

@@ -250,8 +250,8 @@ static void estimate_costs(struct work_struct *work)
 	cpus_read_unlock();
 	mutex_unlock(&cost_mutex);
 
-	schedule_delayed_work(&estimate_work, polls - polls_before > FEW_POLLS ?
-			      ESTIMATE_PERIOD : round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
+	queue_delayed_work(ops->workers, &estimate_work, polls - polls_before > FEW_POLLS ?
+			   ESTIMATE_PERIOD : round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
 	polls_before = polls;
 }
 
@@ -397,14 +397,15 @@ static void calibrate_and_schedule(void)
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
 			reason(ret), ret, calibrate_wait / HZ, machine_cost_ns);
 	}
-	schedule_delayed_work(&calibrate_work, calibrate_wait);
+	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
 
 /* A measurement polls. Where no CPU is to, the first one is the only one. */
 static void calibrate_again(struct work_struct *work)
 {
 	if (ops->polling_stopped && ops->polling_stopped())
-		schedule_delayed_work(&calibrate_work, round_jiffies_relative(calibrate_wait));
+		queue_delayed_work(ops->workers, &calibrate_work,
+				   round_jiffies_relative(calibrate_wait));
 	else
 		calibrate_and_schedule();
 }

@@ -10,6 +10,8 @@
 #include "halt_cost.h"
 #include "wake_cost.h"
 
+struct workqueue_struct;
+
 /**
  * struct idle_cost - what is known about the wakeups of one CPU
  *
@@ -57,6 +59,7 @@ struct idle_cost {
 /**
  * struct idle_cost_ops - who polls and halts
  * @name: its folder in debugfs
+ * @workers: an unbound workqueue, so that no isolated CPU does the work of measuring
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @polling_stopped: no CPU is to poll, not even to be measured again; optional
@@ -65,6 +68,7 @@ struct idle_cost {
  */
 struct idle_cost_ops {
 	const char *name;
+	struct workqueue_struct *workers;
 	struct idle_cost *(*of)(unsigned int cpu);
 	unsigned int (*wait_weight)(void);
 	bool (*polling_stopped)(void);

@@ -458,7 +458,7 @@ static bool polling_stopped(void)
 	return false;
 }
 
-static const struct idle_cost_ops cost_ops = {
+static struct idle_cost_ops cost_ops = {
 	.name = "idle_poll",
 	.of = cost_of,
 	.wait_weight = wait_weight,
@@ -499,7 +499,7 @@ static void turn_switch(void)
 		WRITE_ONCE(switch_epoch, switch_epoch + 1);
 	/* Whoever sees the switch on also sees the new epoch; see idle_poll(). */
 	smp_store_release(&idle_poll_enabled, wanted);
-	queue_work(system_long_wq, &follow_work);
+	queue_work(cost_ops.workers, &follow_work);
 }
 
 static int enabled_set(const char *text, const struct kernel_param *kp)
@@ -639,6 +639,12 @@ static int __init idle_poll_init(void)
 
 		idle_cost_init(&ip->cost, cpu);
 		poll_limit_init(&ip->policy, &p);
+	}
+
+	cost_ops.workers = alloc_workqueue("idle_poll", WQ_UNBOUND, 0);
+	if (!cost_ops.workers) {
+		pr_err("no polling: out of memory\n");
+		return -ENOMEM;
 	}
 
 	ret = subsys_interface_register(&statistics_interface);

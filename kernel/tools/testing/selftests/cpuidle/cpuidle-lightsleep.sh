@@ -544,6 +544,23 @@ measures_during_hotplug() {
 	[ "$(cat "$online")" = 1 ] || fail "the CPU did not come back"
 }
 
+# The work of measuring stays off isolated CPUs, even where one of them loaded the module.
+leaves_isolated_cpus_alone() {
+	isolated=$(cat $CPUS/isolated)
+	[ -n "$isolated" ] || skip "no CPU is isolated"
+	unload
+	need_tracer
+	echo 1 > "$TRACE/events/workqueue/workqueue_execute_start/enable"
+	taskset -c "$isolated" insmod "$MODULES/$MODULE.ko" || fail "insmod failed"
+	sleep 10 # one estimate in 4 s
+	echo 0 > "$TRACE/events/workqueue/workqueue_execute_start/enable"
+	# "kworker/u8:1-31  [000] d..2. 12.3: workqueue_execute_start: work struct X: function estimate_costs"
+	grep 'estimate_costs' "$TRACE/trace" | sed 's/.*\[0*\([0-9]\)/\1/; s/\].*//' > /tmp/workers
+	[ -s /tmp/workers ] || fail "nothing is estimated"
+	echo "estimates on CPUs: $(tr '\n' ' ' < /tmp/workers)"
+	! grep -qxF "$isolated" /tmp/workers || fail "isolated CPU $isolated works"
+}
+
 loads_and_unloads_under_load() {
 	unload
 	start_load
@@ -606,7 +623,7 @@ if [ $# = 0 ]; then
 		obeys_disabled_states \
 		survives_hotplug_under_load \
 		measures_beside_a_hog goes_offline_while_a_measurement_waits \
-		measures_during_hotplug loads_and_unloads_under_load \
+		measures_during_hotplug leaves_isolated_cpus_alone loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
