@@ -230,19 +230,30 @@ shows_all_counters_in_one_line() {
 	done
 	set_parameter mode fixed
 	set_parameter poll_limit_us 77
+	limit_becomes 77000 || fail "the limit does not follow"
 	read -r _ _ _ _ _ limit cost _ < $CPUS/cpu0/lightsleep/stat
 	[ "$limit" = 77000 ] || fail "the limit of stat is $limit"
 	[ "$cost" = "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" ] || fail "the cost of stat is $cost"
 }
 
+# A machine that is too busy is measured again soon, for 2 s or more, and has other limits meanwhile.
+limit_becomes() { # NS
+	for _ in $(seq 100); do
+		[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" != "$1" ] || return 0
+		sleep 0.1
+	done
+	return 1
+}
+
 takes_parameters_at_run_time() {
 	loaded mode=fixed poll_limit_us=77
 	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 77" ] || fail "lost at load"
-	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 77000 ] || fail "the limit does not follow"
+	limit_becomes 77000 || fail "the limit does not follow"
 	set_parameter poll_limit_us 10000 || fail "10000 refused"
-	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 10000000 ] || fail "the limit does not follow"
+	set_parameter poll_limit_us 9999 || fail "9999 refused" # no measurement has this limit
+	limit_becomes 9999000 || fail "the limit does not follow"
 	set_parameter mode off || fail "off refused"
-	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" = 0 ] || fail "off, and a limit"
+	limit_becomes 0 || fail "off, and a limit"
 	# Whatever the governor chooses: menu of 6.1 prefers POLL for short waits, as haltpoll does.
 	before=$(cat $CPUS/cpuidle/current_governor)
 	# shellcheck disable=SC2013 # the file has one line of words
@@ -339,6 +350,7 @@ works_under_every_governor() {
 
 does_not_poll_an_idle_machine() {
 	loaded
+	calibrate # a measurement polls: not meanwhile
 	sleep 2
 	polled=$(statistic polled_ns)
 	sleep 5
