@@ -84,3 +84,12 @@ def test_refuses_without_cpuidle() -> None:
     with boot(Machine(append="cpuidle.off=1", accel="tcg"), "driver-off", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "refuses_without_cpuidle")
     assert result.passed == ["refuses_without_cpuidle"]
+
+
+@pytest.mark.more
+def test_refuses_where_halting_stops_the_timer() -> None:
+    # Kernels before 6.15 have no option that makes a CPU one of those.
+    machine = Machine(kernel="backports", append="setcpuid=apic_c1e", accel="tcg")
+    with boot(machine, "driver-c1e", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "refuses_where_halting_stops_the_timer")
+    assert result.passed == ["refuses_where_halting_stops_the_timer"]

@@ -13,6 +13,9 @@
 #include <linux/printk.h>
 
 #include "idle_override.h"
+#ifdef CONFIG_X86
+#include <asm/cpufeature.h>
+#endif
 
 /*
  * Interrupts stay off from the last look of the idle loop to the instruction
@@ -36,12 +39,29 @@ static __cpuidle void idle_driver_pass_quiescent_state(void)
 	instrumentation_end();
 }
 
+/*
+ * Does the local timer stop where the CPU halts? So it does on K8 and K10 whose firmware switched
+ * C1E on. There the idle loop switches to a broadcast timer before it halts; no driver here does.
+ */
+static inline bool idle_driver_loses_timer(void)
+{
+#ifdef CONFIG_X86
+	return boot_cpu_has_bug(X86_BUG_AMD_APIC_C1E);
+#else
+	return false;
+#endif
+}
+
 /* Says why the CPUs cannot be ours: -EBUSY or -ENODEV. */
 static inline int idle_driver_refuse(void)
 {
 	const struct cpuidle_driver *bound = cpuidle_get_driver();
 	const char *option = idle_override();
 
+	if (idle_driver_loses_timer()) {
+		pr_err("the timers of these CPUs stop when they halt (AMD erratum 400): switch C1E off in the firmware\n");
+		return -ENODEV;
+	}
 	if (option) {
 		pr_err("%s on the command line rules out every idle driver: boot without it\n",
 		       option);
@@ -58,7 +78,7 @@ static inline int idle_driver_refuse(void)
 
 static inline int idle_driver_register(struct cpuidle_driver *driver)
 {
-	if (idle_override() || cpuidle_register_driver(driver))
+	if (idle_override() || idle_driver_loses_timer() || cpuidle_register_driver(driver))
 		return idle_driver_refuse();
 	return 0;
 }

@@ -612,6 +612,13 @@ refuses_idle_override() {
 	last_message "$option on the command line" || fail "does not name $option"
 }
 
+refuses_where_halting_stops_the_timer() {
+	grep -q '^bugs.*apic_c1e' /proc/cpuinfo || skip "no CPU of this sort"
+	mark_log
+	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads all the same"
+	last_message 'stop when they halt (AMD erratum 400)' || fail "does not say why"
+}
+
 refuses_without_cpuidle() {
 	grep -q cpuidle.off=1 /proc/cmdline || skip "cpuidle is not off"
 	mark_log
