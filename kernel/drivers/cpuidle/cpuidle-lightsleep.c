@@ -22,6 +22,10 @@
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
  * several calls; it ends with a wakeup, or with the interrupt that ends the halt.
+ * Where the tick is stopped, a timer of the timer wheel that is armed meanwhile waits
+ * for the end of the poll, as in poll_idle(). A timeout of one tick lasts a whole tick
+ * at least, so a poll shorter than that delays only timers that are due already.
+ *
  * A poll is booked to the POLL state and a halt to HALT, whichever state was
  * chosen, so residencies in sysfs are true. (The price: the cpuidle core counts each
  * poll as "below", a state that turned out too shallow. The event cpu_idle is fired
