@@ -24,7 +24,9 @@
  * So polling is independent of cpuidle drivers, governors and their states. A
  * request for a resume latency, 0 included, is treated as without this file: a
  * poll is never slower to wake than any state, and the governor honours the
- * request afterwards.
+ * request afterwards. What is called a halt here is an idle period that is left to the
+ * driver. If the driver polls (haltpoll), the cost of a halt is what a poll before that
+ * gains: often next to nothing, and then the CPU leaves polling to the driver.
  *
  * Context. __idle_poll() and __idle_poll_end() run in do_idle(), in the idle
  * task or in a thread that injects idle time: interrupts on, preemption off, RCU
