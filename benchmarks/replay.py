@@ -38,7 +38,7 @@ from lightsleep.replay.tally import Stays, Tally
 
 CPUS = 4
 POLICIES = "fixed:100us,haltpoll,lightsleep"
-GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.2", "teo@6.12+promote")
+GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.3", "teo@6.12+promote")
 STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (False,) * 3)
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, config, experiment, host, modules, roots
+from lightsleep.lab import accel, config, experiment, host, modules, roots, source
 from lightsleep.lab.config import ARCHES, KERNELS
 from lightsleep.lab.guest import prepare
 from lightsleep.lab.machine import Devices, ForeignKernel, Machine
@@ -132,6 +132,23 @@ def test_updates_that_are_out_of_step_are_left_out(
     assert "trixie-updates main" in given[0]
     assert "trixie-security main" in given[0]
     assert "trixie-updates" not in "".join(given[1:])
+
+
+@pytest.mark.parametrize("target", ["", "trixie-backports"])
+def test_a_source_that_a_newer_one_replaced_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
+    def unpack(*_: object) -> None:
+        raise LightsleepError("I: running apt\nE: Unable to locate package linux-source-9.9\n")
+
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(source, "unpack", unpack)
+    with pytest.raises(LightsleepError) as caught:
+        source.kernel_source("9.9", "trixie", target)
+    lacking = f"{target or 'trixie'} does not have linux-source-9.9"
+    assert caught.value.message.startswith(lacking)
+    assert "\n" not in caught.value.message
+    assert "docs/how-to/port-to-a-new-kernel.md" in caught.value.message
 
 
 NEEDS_PACKAGES = """\

@@ -105,7 +105,7 @@ CPU = f"{CPUS}/cpu1/cpuidle"
 ENOUGH_S = 1800.0
 RT = "6.12-series-rt"
 DEBUG = "6.12-series-debug"
-SLOW = {KERNEL: 1, "7.2-series": 1, RT: 1, DEBUG: 20}
+SLOW = {KERNEL: 1, "7.3-series": 1, RT: 1, DEBUG: 20}
 """How many times as long sleeps are: the debug kernel takes 200 us to begin one."""
 LONG = {f"{governor}_learns_nothing" for governor in ("menu", "teo", "ladder")}
 STATES = {1: "lite:1:10,mid:16:60,deep:32:120", 20: "lite:1:10,mid:30:600,deep:60:800"}

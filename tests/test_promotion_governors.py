@@ -153,7 +153,7 @@ def test_ticks_teach_what_they_teach_without(
     without = Machine(library, governor, STATES[states]).run(periods, False)
     promoted = Machine(library, governor, STATES[states]).run(periods, True)
     assert furthest(promoted.chosen, without.chosen) < 5
-    # Two promotions per silence, and those ticks that the governor kept; teo of 7.2 keeps one more.
+    # Two promotions per silence, and those ticks that the governor kept; teo of 7.3 keeps one more.
     assert promoted.wakes <= without.wakes + 3.1 * 2000
 
 

@@ -36,7 +36,7 @@ def call_many(guest: Guest, targets: int, calls: int, wait: int) -> tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("arch", "kernel"), [*((arch, KERNEL) for arch in ARCHES), ("x86_64", "7.2-series")]
+    ("arch", "kernel"), [*((arch, KERNEL) for arch in ARCHES), ("x86_64", "7.3-series")]
 )
 def test_the_series_boots(arch: str, kernel: str) -> None:
     with boot(Machine(arch=arch, kernel=kernel, accel="tcg"), f"series-{arch}", BOOT_S) as guest:

@@ -135,12 +135,12 @@ SERIES_KERNELS = _with_and_without(
         patched=True,
     ),
     BuiltKernel(
-        name="7.2-series",
+        name="7.3-series",
         purpose="our series of patches",
         suite="trixie",
         target="trixie-backports",
-        version="7.2",
-        fragments=("7.2", "common", "series"),
+        version="7.3",
+        fragments=("7.3", "common", "series"),
         patched=True,
     ),
 )

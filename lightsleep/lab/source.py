@@ -6,9 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightsleep import cache
+from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
 from lightsleep.lab.config import ARCHES
 from lightsleep.lab.roots import unpack
+
+NOT_THERE = "Unable to locate package"
+"""What apt says of a package that a suite does not have, or has no longer."""
 
 
 def kernel_source(version: str = "6.12", suite: str = "bookworm", target: str = "") -> Path:
@@ -16,13 +20,22 @@ def kernel_source(version: str = "6.12", suite: str = "bookworm", target: str = 
 
     ``target`` is the suite's backports, where it comes from there.
 
-    Raises LightsleepError where it cannot be fetched or the disk is full.
+    Raises LightsleepError where it cannot be fetched or the disk is full, and where the suite does
+    not have it: backports and unstable have the newest only.
     """
     package = f"linux-source-{version}"
 
     def build(scratch: Path) -> None:
         tree = scratch / "tree"
-        unpack(ARCHES["x86_64"], suite, target or suite, [package], tree)
+        try:
+            unpack(ARCHES["x86_64"], suite, target or suite, [package], tree)
+        except LightsleepError as error:
+            if f"{NOT_THERE} {package}" not in error.message:
+                raise
+            raise LightsleepError(
+                f"{target or suite} does not have {package} any more: a newer kernel replaced it; "
+                "docs/how-to/port-to-a-new-kernel.md says how to go on to that one"
+            ) from None
         (tree / f"usr/src/{package}.tar.xz").rename(scratch / "source.tar.xz")
         host.run(["rm", "-rf", tree], "removing what is not the source")
 
