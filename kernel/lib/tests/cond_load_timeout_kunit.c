@@ -37,14 +37,14 @@
 #define LATE_NS			(150ULL * NSEC_PER_USEC)
 
 struct fake_clock {
-	u64 now_ns;
-	u64 step_ns;
+	s64 now_ns;
+	s64 step_ns;
 	unsigned int readings;
 };
 
-static u64 fake_clock_read(struct fake_clock *clock)
+static s64 fake_clock_read(struct fake_clock *clock)
 {
-	u64 now_ns = clock->now_ns;
+	s64 now_ns = clock->now_ns;
 
 	clock->readings++;
 	clock->now_ns += clock->step_ns;
@@ -54,19 +54,19 @@ static u64 fake_clock_read(struct fake_clock *clock)
 /* Nobody waits, so nobody has to know the time. */
 static void condition_true_at_once(struct kunit *test)
 {
-	struct fake_clock clock = { .step_ns = 1 };
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 1 };
 	u32 word = 5;
 
 	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_relaxed_timeout(&word, VAL == 5,
 							       fake_clock_read(&clock), 0));
 	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_relaxed_timeout(&word, VAL == 5,
-							       fake_clock_read(&clock), U64_MAX));
+							       fake_clock_read(&clock), S64_MAX));
 	KUNIT_EXPECT_EQ(test, 0, clock.readings);
 }
 
 static void timeout_zero_looks_once(struct kunit *test)
 {
-	struct fake_clock clock = { .step_ns = 1 };
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 1 };
 	unsigned int looks = 0;
 	u32 word = 5;
 
@@ -79,7 +79,7 @@ static void timeout_zero_looks_once(struct kunit *test)
 /* The clock is read as often as it is documented to be, and no look is left out. */
 static void timeout_by_the_clock(struct kunit *test)
 {
-	struct fake_clock clock = { .step_ns = 100 };
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 100 };
 	unsigned int looks = 0;
 	u32 word = 5;
 
@@ -89,20 +89,69 @@ static void timeout_by_the_clock(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, 10 * SMP_TIMEOUT_POLL_COUNT + 1, looks);
 }
 
-/* A timeout that ends at, or behind, the end of the clock's range. */
-static void clock_that_wraps(struct kunit *test)
+/* The longest wait there is, by a clock that has been running for long. */
+static void longest_timeout(struct kunit *test)
 {
-	struct fake_clock clock = { .now_ns = U64_MAX - 450, .step_ns = 100 };
+	struct fake_clock clock = { .now_ns = S64_MAX / 2, .step_ns = S64_MAX / 8 };
+	unsigned int looks = 0;
+	u32 word = 5;
+
+	smp_cond_load_relaxed_timeout(&word, ++looks == 3 * SMP_TIMEOUT_POLL_COUNT,
+				      fake_clock_read(&clock), S64_MAX);
+	KUNIT_EXPECT_EQ(test, 3 * SMP_TIMEOUT_POLL_COUNT, looks);
+}
+
+/* A clock that fails ends the wait, whenever it does. */
+static void invalid_clock(struct kunit *test)
+{
+	struct fake_clock stopped = { .step_ns = 0 };
+	struct fake_clock fails = { .now_ns = 201, .step_ns = -100 };
 	u32 word = 5;
 
 	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_relaxed_timeout(&word, VAL == 6,
+							       fake_clock_read(&stopped),
+							       FOREVER_NS));
+	KUNIT_EXPECT_EQ(test, 1, stopped.readings);
+	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_relaxed_timeout(&word, VAL == 6,
+							       fake_clock_read(&fails),
+							       FOREVER_NS));
+	KUNIT_EXPECT_EQ(test, 4, fails.readings);
+}
+
+static s64 store_and_read(u32 *word, struct fake_clock *clock)
+{
+	WRITE_ONCE(*word, 6);
+	return fake_clock_read(clock);
+}
+
+/* A store that comes while the clock is read for the last time is seen. */
+static void store_at_the_end(struct kunit *test)
+{
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 1 };
+	u32 word = 5;
+
+	KUNIT_EXPECT_EQ(test, 6, smp_cond_load_relaxed_timeout(&word, VAL == 6,
+							       store_and_read(&word, &clock), 0));
+	KUNIT_EXPECT_EQ(test, 1, clock.readings);
+}
+
+/* The same wait; the ordering cannot be tested here. */
+static void acquire(struct kunit *test)
+{
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 100 };
+	const u32 word = 5;
+
+	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_acquire_timeout(&word, VAL == 5,
+							       fake_clock_read(&clock), 1000));
+	KUNIT_EXPECT_EQ(test, 0, clock.readings);
+	KUNIT_EXPECT_EQ(test, 5, smp_cond_load_acquire_timeout(&word, VAL == 6,
 							       fake_clock_read(&clock), 1000));
 	KUNIT_EXPECT_EQ(test, 11, clock.readings);
 }
 
 static void condition_met_on_the_way(struct kunit *test)
 {
-	struct fake_clock clock = { .step_ns = 100 };
+	struct fake_clock clock = { .now_ns = 1, .step_ns = 100 };
 	unsigned int looks = 0;
 	u32 word = 5;
 
@@ -146,7 +195,7 @@ static int store_thread(void *data)
  * Waits for each of the four in turn. Preemption is off, so this CPU is not the
  * one that stores.
  */
-static void wait_for_stores(struct kunit *test, struct remote *remote, u64 timeout_ns)
+static void wait_for_stores(struct kunit *test, struct remote *remote, s64 timeout_ns)
 {
 	u64 start_ns, took_ns;
 
@@ -197,7 +246,7 @@ static void store_from_another_cpu(struct kunit *test)
 	wake_up_process(thread);
 
 	wait_for_stores(test, remote, FOREVER_NS);
-	wait_for_stores(test, remote, U64_MAX);
+	wait_for_stores(test, remote, S64_MAX);
 
 	/* The thread comes around once more, and finds that it is to stop. */
 	complete(&remote->go);
@@ -257,7 +306,10 @@ static struct kunit_case cond_load_timeout_cases[] = {
 	KUNIT_CASE(condition_true_at_once),
 	KUNIT_CASE(timeout_zero_looks_once),
 	KUNIT_CASE(timeout_by_the_clock),
-	KUNIT_CASE(clock_that_wraps),
+	KUNIT_CASE(longest_timeout),
+	KUNIT_CASE(invalid_clock),
+	KUNIT_CASE(store_at_the_end),
+	KUNIT_CASE(acquire),
 	KUNIT_CASE(condition_met_on_the_way),
 	KUNIT_CASE(store_from_another_cpu),
 	KUNIT_CASE(never_early_hardly_late),
