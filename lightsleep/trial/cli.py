@@ -64,6 +64,7 @@ class Subject:
     "-n",
     "--rounds",
     type=click.IntRange(1, 1000),
+    metavar="N",
     show_default=str(ROUNDS),
     help="Rounds, in each of which every setting runs once; a verdict needs 6.",
 )
@@ -80,21 +81,27 @@ class Subject:
     "period_s",
     callback=seconds,
     metavar="TIME",
-    help="No COMMAND: change the setting so often (10s) under what runs anyway.",
+    help="No COMMAND: each setting holds for this time (10s) under what runs anyway.",
 )
-@click.option("--for", "total_s", callback=seconds, metavar="TIME", help="... for so long (10m).")
+@click.option(
+    "--for",
+    "total_s",
+    callback=seconds,
+    metavar="TIME",
+    help="With --switchback: how long to go on in all (10m).",
+)
 @click.option(
     "--metric-command",
     default="",
     metavar="CMD",
-    help="... and CMD prints the numbers that --metric names.",
+    help="With --switchback: CMD prints the numbers that --metric names.",
 )
 @click.option(
     "--control/--no-control",
     default=True,
     help="Also run as-is a second time in each round, which must show no difference.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Repeat an order of runs.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Repeat an order of runs.")
 @module_option
 @click.option("--enable", "keep", is_flag=True, help="Enable the winner until the next boot.")
 @json_option

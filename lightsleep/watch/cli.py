@@ -61,7 +61,9 @@ Show = Callable[[Snapshot, Snapshot], None]
     metavar="SECONDS",
     help="Time between two readings.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many intervals.")
+@click.option(
+    "-n", "--count", type=click.IntRange(1), metavar="N", help="End after so many intervals."
+)
 @click.option(
     "--sort",
     type=click.Choice(draw.SORTS),
