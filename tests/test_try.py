@@ -177,6 +177,27 @@ def test_a_change_by_somebody_else_ends_it_and_stays(
     assert governor.read_text() == "ladder\n"
 
 
+def test_a_command_that_sets_back_what_is_tried_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor = root / CPU / "cpuidle/current_governor"
+    found = governor.read_text()
+    result = attempt("-s", "governor:teo", "--", "sh", "-c", f"echo {found.strip()} >{governor}")
+    assert result.exit_code == 1
+    assert f"set to {found.strip()} by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == found
+
+
+def test_a_command_that_unloads_the_module_ends_it(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-n", "1", "--", "sh", "-c", "rmmod cpuidle_lightsleep || true")
+    assert result.exit_code == 1
+    assert "cpuidle_lightsleep was unloaded by somebody else" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
 def test_a_change_to_a_value_of_an_earlier_setting_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

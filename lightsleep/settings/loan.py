@@ -113,6 +113,17 @@ class Borrowed:
         """Write one of guardian.FILES, or remove it; it is as before at the end of the loan."""
         self._change(("file", str(file)), text)
 
+    def check(self) -> None:
+        """Raise ChangedMeanwhile where something that was changed no longer has its value.
+
+        restore() cannot tell when somebody else has set it back already. What is gone is not told
+        here: restore() does.
+        """
+        _, loans = guardian.read(self._run_dir / "journal", self._root)
+        for setting in loans.keys() & self._last.keys():
+            with contextlib.suppress(OSError):
+                self._check_ours(setting, KINDS[setting[0]].read(self._root, setting[1]))
+
     def restore(self) -> list[str]:
         """Set everything back now, and go on; return what is worth telling.
 

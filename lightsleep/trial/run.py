@@ -101,6 +101,7 @@ def _under(arm: Arm, sample: Sample, borrowed: Borrowed, root: Path) -> dict[str
     """Measure once under a setting, and undo that."""
     with applied(arm.changes, borrowed, root):
         found = sample()
+        borrowed.check()
     if notes := borrowed.restore():
         raise LightsleepError("; ".join(notes))
     return found
