@@ -175,22 +175,47 @@ def test_a_module_in_use(root: Path) -> None:
     assert not (root / LOAD).exists()
 
 
-@pytest.mark.parametrize(
-    ("planted", "said"),
-    [
-        ("sys/devices/system/cpu/cpuidle/current_driver: odd_idle", "driver odd_idle is bound"),
-        ("proc/cmdline: idle=poll", "Remove idle=poll"),
-        (".dockerenv:", "container (docker)"),
-        ("sys/module/module/parameters/sig_enforce: Y", "is not signed"),
-    ],
+SIGNED = (
+    f"{MODULE}: ~Module signature appended~\nsys/module/module/parameters/sig_enforce: Y\n"
+    "var/lib/dkms/mok.pub: KEY\nsys/firmware/efi/mok-variables/MokListRT: OTHER"
 )
-def test_where_it_cannot_work(planted: str, said: str, root: Path) -> None:
+
+# What is planted -> why it cannot work, and what to do.
+CANNOT = {
+    "sys/devices/system/cpu/cpuidle/current_driver: odd_idle": (
+        "driver odd_idle is bound",
+        "Unload odd_idle",
+    ),
+    "proc/cmdline: idle=poll": ("decides how CPUs idle", "Remove idle=poll"),
+    "proc/cmdline: cpuidle.off=1": ("cpuidle is switched off", "Remove cpuidle.off"),
+    ".dockerenv:": ("container (docker)", "on the host of the container"),
+    "proc/sys/kernel/modules_disabled: 1": ("loads no modules", "only a reboot resets it"),
+    "sys/module/module/parameters/sig_enforce: Y": ("is not signed", "dkms generate_mok"),
+    SIGNED: ("is not enrolled", "mokutil --import /var/lib/dkms/mok.pub"),
+}
+NOT_INSTALLED = {
+    "lib/modules/6.12.0/build/Makefile: all": (
+        "is not installed for kernel 6.12.0",
+        "Install the package lightsleep-dkms",
+    ),
+    "lib/modules/6.12.0/modules.dep: x": (
+        "neither are the headers",
+        "Install linux-headers-6.12.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", [*CANNOT, *NOT_INSTALLED])
+def test_where_it_cannot_work(planted: str, root: Path) -> None:
+    if planted in NOT_INSTALLED:
+        (root / MODULE).unlink()
     plant(root, planted)
     before = fake_modules.snapshot(root)
     for words in (["enable"], ["status"]):
         result = run(*words)
         assert result.exit_code == (1 if words == ["enable"] else 4)
-        assert said in " ".join(result.output.split())
+        for said in (CANNOT | NOT_INSTALLED)[planted]:
+            assert said in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
 
 
