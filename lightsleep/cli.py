@@ -70,6 +70,22 @@ DEBIAN = ("cffi", "jinja2", "jsonschema", "matplotlib", "numpy")
 """The packages that verbs import, and that Debian has, too; it has neither pyarrow nor qemu.qmp."""
 
 
+def _open_standard_files() -> None:
+    """Put /dev/null in the place of standard files that are closed.
+
+    Otherwise the next file that is opened, such as a journal, would get the number of one of them,
+    and what other programs print would go there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.set_inheritable(number, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def _stdout_fails(text: str = "") -> bool:
     """Return whether standard output fails to take ``text`` or what it still holds."""
     if not sys.stdout:
@@ -121,6 +137,7 @@ class VerbGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the verb; two of them print something."""
+        _open_standard_files()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # not all encodings have our ✔ and ×
         with _output_checked():

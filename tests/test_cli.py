@@ -59,6 +59,15 @@ def test_full_disk(words: str, result: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_file(closed: str) -> None:
+    """What is opened next must not take its place."""
+    script = f'"$0" -m lightsleep scan {closed}'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("kernel" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
 def test_full_disk_of_python_without_a_buffer(result: Path) -> None:
     done = lightsleep("scan -v", result, "/dev/full", PYTHONUNBUFFERED="1")
     assert done.stderr == b"Error: cannot write standard output: No space left on device\n"
