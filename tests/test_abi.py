@@ -38,9 +38,12 @@ def module_of() -> dict[str, str]:
 
 def parameters() -> set[str]:
     modules = module_of() | {"promote.c": "cpuidle", IDLE_POLL.name: IDLE_POLL.stem}
+    files = [(file, modules.get(file.name)) for file in (*KERNEL.glob("drivers/*/*.c"), IDLE_POLL)]
+    # The module has them on stock kernels, the kernel in the series.
+    files += [(file, "poll_source") for file in KERNEL.glob("drivers/cpuidle/poll_source*.c")]
     return {
-        f"/sys/module/{modules[file.name]}/parameters/{name}"
-        for file in (*KERNEL.glob("drivers/*/*.c"), IDLE_POLL)
+        f"/sys/module/{module}/parameters/{name}"
+        for file, module in files
         for name in PARAMETER.findall(file.read_text())
     }
 

@@ -78,6 +78,18 @@ def test_virtio_devices(kernel: str) -> None:
     assert result.skipped == ([] if kernel == "backports" else ["survives_a_reset"])
 
 
+SERIES = "6.12-series"
+
+
+@pytest.mark.more
+@pytest.mark.build
+def test_the_idle_loop_looks_at_a_word_in_memory() -> None:
+    with boot(Machine(kernel=SERIES, accel=ACCEL), "poll-source-series", ENOUGH_S) as guest:
+        result = run_selftest(guest, "poll_source.sh", tries=TRIES)
+    assert not result.failed
+    assert "comes_and_goes_while_polled" not in result.skipped
+
+
 @pytest.mark.more
 def test_interrupts_with_threads_are_left_alone() -> None:
     machine = replace(virtio_machine("6.12", "event-idx"), append="threadirqs")

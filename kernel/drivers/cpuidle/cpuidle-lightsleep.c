@@ -61,7 +61,6 @@
 #include "idle_driver.h"
 #include "latency_qos.h"
 #include "lightsleep.h"
-#include "poll_source.h"
 #include "poll_wait.h"
 
 /* How long a poll that the measurement asked for may last. */

@@ -13,9 +13,9 @@
  *  3. ends the poll at the first hit, and stops the sources without one. stop()
  *     enables notifications and then looks once more. What came in between is a
  *     hit, too, so no event is lost;
- *  4. raises an interrupt at itself for each hit. Interrupts stay off until the
- *     cpuidle core has taken the time and has left idle. The handler then runs in an
- *     interrupt: with the rules and the accounting of the one that it replaces, and
+ *  4. raises an interrupt at itself for each hit. In an idle state, interrupts stay off
+ *     until the cpuidle core has taken the time and has left idle. The handler then runs in
+ *     an interrupt: with the rules and the accounting of the one that it replaces, and
  *     followed by the same softirqs;
  *  5. holds back further notifications of that source until its next poll. Work for
  *     a device often leads to more of it, and the device may complete that before
@@ -60,6 +60,7 @@
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/hrtimer.h>
+#include <linux/init.h>
 #include <linux/irq_work.h>
 #include <linux/irqflags.h>
 #include <linux/lockdep.h>
@@ -349,7 +350,7 @@ static void poll_source_handle(struct irq_work *work)
 
 /**
  * poll_source_notified - a driver has served a notification of its source
- * @source: a registered source
+ * @source: a source that is registered, or was, or whose @node is an empty list
  *
  * More work may be about to follow: further notifications may be held back until
  * the CPU polls. On another CPU than the source's, this does nothing.
@@ -381,8 +382,8 @@ static void poll_source_detach(void *info)
 
 /**
  * poll_source_register - have a CPU look at a source whenever it polls
- * @source: with ops, name and cpu filled in, and all else zero; it must stay
- *	until it is unregistered
+ * @source: with ops, name and cpu filled in, and all else zero or as
+ *	poll_source_unregister() left it; it must stay until it is unregistered
  *
  * The CPU may be offline, and may go offline and come back.
  *
@@ -400,7 +401,12 @@ int poll_source_register(struct poll_source *source)
 		return -EOPNOTSUPP;
 
 	init_irq_work(&source->work, poll_source_handle);
+	source->gap_ns = 0;
+	source->skips = 0;
 	source->skips_next = SKIP_MIN;
+	source->retry_delay = 0;
+	source->reported = false;
+	source->off = false;
 	poll_source_begin_budget(source);
 	mutex_lock(&poll_source_mutex);
 	if (!has_poller) {
@@ -496,7 +502,7 @@ static void allow_registration(bool yes)
 }
 
 /* Before the first CPU polls. Without statistics, sources work all the same. */
-void poll_source_init(void)
+void __init poll_source_init(void)
 {
 	unsigned int cpu;
 
@@ -511,6 +517,7 @@ void poll_source_init(void)
 	allow_registration(true);
 }
 
+#ifdef MODULE
 /*
  * After the last. Whoever has sources holds a reference to this module, or, where
  * both are built in, comes later than this can.
@@ -525,3 +532,4 @@ void poll_source_exit(void)
 	debugfs_remove(statistics);
 	poll_source_budget_exit();
 }
+#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the module that holds poll_source.c calls at its own begin and end, and what
- * poll_source.c and poll_source_budget.c call of each other.
+ * What poll_source.c and poll_source_budget.c call of each other.
  */
 #ifndef _DRIVERS_CPUIDLE_POLL_SOURCE_H
 #define _DRIVERS_CPUIDLE_POLL_SOURCE_H
@@ -12,9 +11,6 @@
 #include <linux/types.h>
 
 struct poll_source;
-
-void poll_source_init(void);
-void poll_source_exit(void);
 
 /* All sources, guarded by the mutex. A call runs on the CPU of the source. */
 extern struct mutex poll_source_mutex;

@@ -18,7 +18,7 @@
  * Locking. A source's account is touched by its CPU alone, with interrupts off. Others
  * use poll_source_call(). poll_source_mutex guards the verdict about sources that are off.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+#define pr_fmt(fmt) "poll_source: " fmt
 
 #include <linux/jiffies.h>
 #include <linux/kernel_stat.h>
@@ -33,6 +33,12 @@
 
 #include "poll_source.h"
 #include "ranged_param.h"
+
+/* Built in, the parameter is beside those of poll_source.c. */
+#ifndef MODULE
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "poll_source."
+#endif
 
 /* In budgets: what one overrun counts at most, and what switches a source off. */
 #define EXCESS_CALL		16
@@ -193,8 +199,10 @@ u64 poll_source_charge(struct poll_source *source, u64 start_ns)
 	return now_ns;
 }
 
+#ifdef MODULE
 void poll_source_budget_exit(void)
 {
 	cancel_delayed_work_sync(&judge_work);
 	cancel_delayed_work_sync(&retry_work);
 }
+#endif

@@ -5,6 +5,7 @@
 #ifndef _LINUX_POLL_SOURCE_H
 #define _LINUX_POLL_SOURCE_H
 
+#include <linux/init.h>
 #include <linux/irq_work.h>
 #include <linux/jump_label.h>
 #include <linux/ktime.h>
@@ -120,7 +121,11 @@ void poll_source_unregister(struct poll_source *source);
 int poll_source_move(struct poll_source *source, unsigned int cpu);
 void poll_source_notified(struct poll_source *source);
 
-/* For the idle driver that polls. Where no source is registered, a nop each. */
+/* For whoever polls. Where no source is registered, a nop each. */
+
+#ifdef CONFIG_POLL_SOURCE
+void __init poll_source_init(void);
+void poll_source_exit(void);
 
 DECLARE_STATIC_KEY_FALSE(poll_sources_registered);
 DECLARE_PER_CPU(bool, poll_sources_started);
@@ -130,10 +135,16 @@ bool __poll_sources_peek(void);
 bool __poll_sources_stop(void);
 bool __poll_sources_rest(void);
 
+/** poll_sources_exist - is any source registered, for whichever CPU? */
+static inline bool poll_sources_exist(void)
+{
+	return static_branch_unlikely(&poll_sources_registered);
+}
+
 /** poll_sources_start - this CPU begins to poll; interrupts are off */
 static inline void poll_sources_start(void)
 {
-	if (static_branch_unlikely(&poll_sources_registered))
+	if (poll_sources_exist())
 		__poll_sources_start();
 }
 
@@ -144,8 +155,7 @@ static inline void poll_sources_start(void)
  */
 static inline bool poll_sources_here(void)
 {
-	return static_branch_unlikely(&poll_sources_registered) &&
-	       __this_cpu_read(poll_sources_started);
+	return poll_sources_exist() && __this_cpu_read(poll_sources_started);
 }
 
 /**
@@ -155,20 +165,20 @@ static inline bool poll_sources_here(void)
  */
 static inline bool poll_sources_peek(void)
 {
-	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_peek();
+	return poll_sources_exist() && __poll_sources_peek();
 }
 
 /**
  * poll_sources_stop - this CPU ends its poll; interrupts are off
  *
- * They must stay off until the CPU has left idle: the handlers run as soon as
- * they are on.
+ * The handlers run as soon as they are on. If the time until then is taken for
+ * idle time whatever interrupts it, they must stay off until the CPU has left idle.
  *
  * Return: true if any source has work.
  */
 static inline bool poll_sources_stop(void)
 {
-	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_stop();
+	return poll_sources_exist() && __poll_sources_stop();
 }
 
 /**
@@ -178,7 +188,17 @@ static inline bool poll_sources_stop(void)
  */
 static inline bool poll_sources_rest(void)
 {
-	return static_branch_unlikely(&poll_sources_registered) && __poll_sources_rest();
+	return poll_sources_exist() && __poll_sources_rest();
 }
+#else
+static inline void poll_source_init(void) { }
+static inline void poll_source_exit(void) { }
+static inline bool poll_sources_exist(void) { return false; }
+static inline void poll_sources_start(void) { }
+static inline bool poll_sources_here(void) { return false; }
+static inline bool poll_sources_peek(void) { return false; }
+static inline bool poll_sources_stop(void) { return false; }
+static inline bool poll_sources_rest(void) { return false; }
+#endif /* CONFIG_POLL_SOURCE */
 
 #endif /* _LINUX_POLL_SOURCE_H */

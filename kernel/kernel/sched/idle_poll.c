@@ -76,7 +76,16 @@
  *
  * The switch is a plain flag, read once per pass. A static branch would save a
  * load from a line that no CPU writes, and would patch the text of the idle loop
- * while all idle CPUs are in it, which sends an interrupt to each.
+ * while all idle CPUs are in it, which sends an interrupt to each. (Whether there are
+ * poll sources is a static branch: it is patched when the first driver registers one and the
+ * last one goes.)
+ *
+ * Devices may join the poll (CONFIG_POLL_SOURCE): drivers/cpuidle/poll_source.c. If one
+ * has work, the poll ends, and its handler runs in an interrupt as soon as interrupts
+ * are on again, followed by its softirqs. To the accounting of idle time it is as the
+ * device's own interrupt, which the poll takes as well. The pass ends as after a function
+ * call: with a task that was woken, or with another pass, in which the period goes on. A CPU
+ * that goes on to halt has its devices interrupt first, and so has one that is told to rest.
  *
  * Nothing on the way from a poll to the task that was woken takes a decision.
  * A period is accounted for when the next one begins, when nobody waits for the CPU.
@@ -103,8 +112,12 @@
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#ifdef CONFIG_POLL_SOURCE
+#include <linux/poll_source.h>
+#endif
 #include <linux/processor.h>
 #include <linux/rcupdate.h>
+#include <linux/smp.h>
 #include <linux/suspend.h>
 #include <linux/sysfs.h>
 #include <linux/timekeeping.h>
@@ -347,9 +360,81 @@ static bool may_poll(int cpu)
 	return !cpu_is_offline(cpu) && !idle_should_enter_s2idle();
 }
 
+/* Devices in the poll: idle task, or where a comment says else. */
+#ifdef CONFIG_POLL_SOURCE
+static void start_sources(void)
+{
+	if (!poll_sources_exist())
+		return;
+	local_irq_disable();
+	/* The switch may be off by now, and rest_this_cpu() may have been here. */
+	if (idle_poll_is_on())
+		poll_sources_start();
+	local_irq_enable();
+}
+
+static bool sources_here(void)
+{
+	return poll_sources_here();
+}
+
+static bool peek_sources(void)
+{
+	return poll_sources_peek();
+}
+
+/* The poll was @hit, or not; returns whether it was, devices that are late included. */
+static bool end_sources(bool hit)
+{
+	if (!poll_sources_exist())
+		return hit;
+	local_irq_disable();
+	if (hit)
+		poll_sources_stop();
+	else
+		hit = poll_sources_rest();
+	/* The handlers run. */
+	local_irq_enable();
+	/* What they had to do may concern no task of this CPU: the pass ends all the same. */
+	if (hit && !need_resched())
+		set_tsk_need_resched(current);
+	return hit;
+}
+
+/* Idle task, or a thread that injects idle time. */
+static void rest_sources(void)
+{
+	if (!poll_sources_exist())
+		return;
+	local_irq_disable();
+	poll_sources_rest();
+	local_irq_enable();
+}
+
+/* Interrupt, or interrupts off. */
+static void rest_this_cpu(void *unused)
+{
+	poll_sources_rest();
+}
+
+/* The switch was turned off. Process context. */
+static void rest_all_sources(void)
+{
+	on_each_cpu(rest_this_cpu, NULL, true);
+}
+#else
+static void start_sources(void) { }
+static bool sources_here(void) { return false; }
+static bool peek_sources(void) { return false; }
+static bool end_sources(bool hit) { return hit; }
+static void rest_sources(void) { }
+static void rest_all_sources(void) { }
+#endif
+
 /*
  * Waits a moment, until a wakeup or for @for_ns at most. An architecture may have a better way
- * than a relax loop, which ends with a store to the flags (WFE or WFET on arm64). Idle task.
+ * than a relax loop, which ends with a store to the flags (WFE or WFET on arm64). The memory of
+ * poll sources is elsewhere. Idle task.
  */
 static __always_inline void poll_wait(u64 for_ns)
 {
@@ -357,11 +442,12 @@ static __always_inline void poll_wait(u64 for_ns)
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (!(seen & _TIF_NEED_RESCHED))
+	if (!(seen & _TIF_NEED_RESCHED) && !sources_here()) {
 		cpu_poll_relax(flags, seen, for_ns);
-#else
-	cpu_relax();
+		return;
+	}
 #endif
+	cpu_relax();
 }
 
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
@@ -373,9 +459,10 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 
 	rcu_nocb_flush_deferred_wakeup();
 	poll_gaps_begin(&ip->gaps, start_ns);
+	start_sources();
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
-	while (!(hit = need_resched())) {
+	while (!(hit = need_resched() || peek_sources())) {
 		poll_wait(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
 		if (++looks < LOOKS_PER_CLOCK)
 			continue;
@@ -392,6 +479,7 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 
 	/* Neither what the host took nor long softirqs were polled. */
 	polled_ns = ip->last_ns - poll_gaps_ns(&ip->gaps, ip->last_ns);
+	hit = end_sources(hit);
 	add(&ip->cost.polls, 1);
 	add(&ip->polled_ns, polled_ns);
 	if (!hit)
@@ -405,8 +493,10 @@ void __idle_poll(int cpu, bool polls_anyway)
 	u64 now_ns, limit_ns;
 
 	/* Idle is injected. */
-	if (current != cpu_rq(cpu)->idle)
+	if (current != cpu_rq(cpu)->idle) {
+		rest_sources();
 		return;
+	}
 
 	now_ns = clock_ns();
 	if (ip->epoch != READ_ONCE(switch_epoch))
@@ -414,12 +504,15 @@ void __idle_poll(int cpu, bool polls_anyway)
 	if (polls_anyway || !may_poll(cpu)) {
 		account_residency(ip, now_ns);
 		begin_anew(ip);
+		rest_sources();
 		return;
 	}
 	if (!account_residency(ip, now_ns))
 		begin_period(ip, now_ns);
 
 	limit_ns = ip->deliberate ? 0 : poll_limit_ns(ip, now_ns);
+	if (limit_ns <= ip->spent_ns)
+		rest_sources();
 	if (limit_ns > ip->spent_ns && poll(ip, now_ns, limit_ns - ip->spent_ns))
 		ip->outcome = IDLE_CAUGHT;
 	else
@@ -501,6 +594,8 @@ static void turn_switch(void)
 		WRITE_ONCE(switch_epoch, switch_epoch + 1);
 	/* Whoever sees the switch on also sees the new epoch; see idle_poll(). */
 	smp_store_release(&idle_poll_enabled, wanted);
+	if (!wanted)
+		rest_all_sources();
 	queue_work(cost_ops.workers, &follow_work);
 }
 
@@ -666,3 +761,28 @@ static int __init idle_poll_init(void)
 	return 0;
 }
 late_initcall(idle_poll_init);
+
+#ifdef CONFIG_POLL_SOURCE
+/* Runs on the CPU, which goes offline. */
+static int rest_cpu(unsigned int cpu)
+{
+	guard(irq)();
+	poll_sources_rest();
+	return 0;
+}
+
+/* Drivers have devices long before CPUs may poll. */
+static int __init idle_poll_sources_init(void)
+{
+	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "sched/idle_poll:sources",
+					    NULL, rest_cpu);
+
+	if (ret < 0) {
+		pr_err("no poll sources: error %d\n", ret);
+		return ret;
+	}
+	poll_source_init();
+	return 0;
+}
+subsys_initcall(idle_poll_sources_init);
+#endif

@@ -3,7 +3,9 @@
 #
 # poll_source in a running kernel: a CPU that polls notices the events of a
 # device that is a word in memory (test_poll_source), handles them outside idle,
-# and loses none, whatever happens to the source or the CPU meanwhile.
+# and loses none, whatever happens to the source or the CPU meanwhile. The CPU polls in
+# the idle loop where the kernel has poll sources (CONFIG_POLL_SOURCE), else in the
+# driver cpuidle_lightsleep.
 #
 # Usage: poll_source.sh MODULE-FOLDER [TEST...]
 # Needs root, debugfs and two CPUs. The device is on CPU 0, its driver on CPU 1.
@@ -19,8 +21,17 @@ shift
 DRIVER=cpuidle_lightsleep
 SOURCE=test_poll_source
 TABLE=/sys/kernel/debug/poll_source
-PARAMETERS=/sys/module/$DRIVER/parameters
 ONLINE=$CPUS/cpu1/online
+IDLE_POLL=/sys/module/idle_poll/parameters/enabled
+if [ -d /sys/module/poll_source ]; then
+	IN_TREE=1
+	PARAMETERS=/sys/module/poll_source/parameters
+	STATISTICS=$CPUS/cpu1/idle_poll
+else
+	IN_TREE=
+	PARAMETERS=/sys/module/$DRIVER/parameters
+	STATISTICS=$CPUS/cpu1/lightsleep
+fi
 
 load_source() { # [PARAMETER=VALUE...]
 	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 "$@" || fail "insmod $SOURCE $* failed"
@@ -32,17 +43,62 @@ unload_source() {
 
 unload() {
 	unload_source
-	[ ! -e /sys/module/$DRIVER ] || rmmod $DRIVER
+	if [ "$IN_TREE" ]; then
+		stop_polling
+	elif [ -e /sys/module/$DRIVER ]; then
+		rmmod $DRIVER
+	fi
+}
+
+stop_polling() {
+	if [ "$IN_TREE" ]; then
+		echo 0 > $IDLE_POLL
+	else
+		parameter mode off
+	fi
 }
 
 load_driver() { # [PARAMETER=VALUE...]; an emulated CPU is slow, so the budget is large
 	unload
-	insmod "$MODULES/$DRIVER.ko" peek_budget_ns=50000 "$@" || fail "insmod $DRIVER $* failed"
+	if [ "$IN_TREE" ]; then
+		start_polling
+	else
+		insmod "$MODULES/$DRIVER.ko" peek_budget_ns=50000 "$@" ||
+			fail "insmod $DRIVER $* failed"
+	fi
 }
 
+start_polling() { # in the idle loop
+	parameter peek_budget_ns 50000
+	parameter hold_us 2000
+	echo 1 > $IDLE_POLL
+	for _ in $(seq 10); do # where the machine is too busy, a cost is assumed
+		[ "$(cat "${IDLE_POLL%/*}/halt_cost_ns")" = 0 ] || break
+		sleep 1
+	done
+}
+
+# The idle loop decides by itself, from what it has seen: tasks that run soon. So events follow one
+# another soon there, and each wakes a task.
 loaded() { # [PARAMETER=VALUE...] of the source; CPU 1 always polls first
 	load_driver mode=fixed poll_limit_us=10000
-	load_source "$@"
+	if [ "$IN_TREE" ]; then
+		load_source period_us=100 "$@" wakes=1
+		it_polls
+	else
+		load_source "$@"
+	fi
+}
+
+it_polls() { # CPU 1, now and then
+	pauses=$(cat $STATISTICS/contention_pauses)
+	for _ in $(seq 100); do
+		[ "$(column polls)" -lt 100 ] || return 0
+		sleep 0.1
+	done
+	[ "$(cat $STATISTICS/contention_pauses)" = "$pauses" ] || skip "the host needs its cores"
+	[ "$(cat $STATISTICS/limit_ns)" != 0 ] || skip "polling does not pay on this machine"
+	fail "hardly polls: $(cat $TABLE)"
 }
 
 of_source() { # PARAMETER
@@ -109,9 +165,9 @@ looks_at_nothing_where_nothing_is_registered() {
 	loaded
 	unload_source
 	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "left behind: $(cat $TABLE)"
-	polls=$(cat $CPUS/cpu1/lightsleep/polls)
+	polls=$(cat $STATISTICS/polls)
 	pipe_load 1000
-	[ "$(cat $CPUS/cpu1/lightsleep/polls)" -gt "$polls" ] || fail "does not poll any more"
+	[ "$(cat $STATISTICS/polls)" -gt "$polls" ] || fail "does not poll any more"
 }
 
 span() { # of 4 s or more: sets wall, handled, idle (cpuidle), stat (/proc/stat), in us, and noticed
@@ -222,17 +278,17 @@ holds_nothing_where_the_cpu_does_not_poll() {
 	load_source period_us=200
 	sleep 1
 	[ "$(of_source notified)" -gt 0 ] || fail "no interrupt"
-	polls=$(cat $CPUS/cpu1/lightsleep/polls)
+	polls=$(cat $STATISTICS/polls)
 	cat $TABLE
 	[ "$(column holds)" -le "$polls" ] || fail "mode=off, $polls polls"
 	ends_well
 	load_driver mode=fixed poll_limit_us=1000
 	disable 0 1 # then the limit of HALT is 0, too
-	before=$(cat $CPUS/cpu1/lightsleep/polls)
+	before=$(cat $STATISTICS/polls)
 	load_source period_us=200
 	sleep 1
 	holds=$(column holds)
-	polls=$(($(cat $CPUS/cpu1/lightsleep/polls) - before))
+	polls=$(($(cat $STATISTICS/polls) - before))
 	disable 0 0
 	[ "$holds" -le "$polls" ] || fail "POLL disabled, $polls polls: $(cat $TABLE)"
 	ends_well
@@ -291,7 +347,7 @@ holds_nothing_while_the_cpu_halts() {
 	sleep 0.5
 	holds=$(column holds)
 	[ "$holds" -gt 0 ] || fail "does not hold: $(cat $TABLE)"
-	parameter mode off
+	stop_polling
 	until_it_grows notified || fail "no interrupt on a CPU that halts"
 	ends_well
 }
@@ -313,10 +369,10 @@ holds_nothing_while_the_cpu_is_offline() {
 is_a_wake_to_learn_from() {
 	load_driver
 	load_source period_us=50
-	hits=$(cat $CPUS/cpu1/lightsleep/hits)
+	hits=$(cat $STATISTICS/hits)
 	sleep 3
-	hits=$(($(cat $CPUS/cpu1/lightsleep/hits) - hits))
-	limit=$(cat $CPUS/cpu1/lightsleep/limit_ns)
+	hits=$(($(cat $STATISTICS/hits) - hits))
+	limit=$(cat $STATISTICS/limit_ns)
 	echo "$hits hits, limit $limit ns"
 	[ "$limit" -gt 0 ] || skip "polling does not pay on this machine"
 	[ "$hits" -gt 0 ] || fail "no hit"
@@ -479,6 +535,48 @@ rests_when_its_device_is_silent() {
 	[ "$share" -lt 20000 ] || fail "polls on an idle machine"
 }
 
+# Only for the idle loop: the tests up to the next such comment.
+survives_the_switch_of_the_idle_loop() {
+	loaded
+	for _ in $(seq 100); do
+		echo 0 > $IDLE_POLL
+		echo 1 > $IDLE_POLL
+	done
+	echo 0 > $IDLE_POLL
+	until_it_grows notified || fail "no interrupt on a CPU that does not poll"
+	[ "$(of_source suppressed)" = N ] || sleep 1
+	holds=$(column holds)
+	until_it_grows notified || fail "no interrupt any more"
+	[ "$(column holds)" -eq "$holds" ] || fail "holds, but does not poll: $(cat $TABLE)"
+	ends_well
+}
+
+# The handler takes a fifth of the CPU's time and more. In the idle time of the tick's own account there
+# is none of it, as there is none of the interrupts that the device sends without a poll.
+leaves_the_handler_out_of_idle_time() {
+	loaded period_us=300 handle_ns=100000
+	start=$(now_us)
+	handled=$(column handle_ns)
+	idle=$(stat_us 4 5)
+	sleep 4
+	idle=$(($(stat_us 4 5) - idle))
+	handled=$((($(column handle_ns) - handled) / 1000))
+	wall=$(($(now_us) - start))
+	echo "of $wall us, $handled us in the handler; in /proc/stat $idle us idle"
+	[ $handled -gt $((wall / 50)) ] || skip "the handler hardly ran"
+	[ $((idle + handled)) -lt $((wall + wall / 20)) ] || fail "the handler's time is idle time"
+	ends_well
+}
+
+lets_the_driver_poll_without_sources() {
+	loaded
+	insmod "$MODULES/$DRIVER.ko" mode=fixed poll_limit_us=1000 || fail "cannot load $DRIVER"
+	[ ! -e /sys/module/$DRIVER/parameters/hold_us ] || fail "it has sources of its own"
+	sleep 1
+	rmmod $DRIVER || fail "cannot unload $DRIVER: the source holds it"
+	ends_well
+}
+
 # Only for such kernels.
 refuses_a_realtime_kernel() {
 	load_driver
@@ -496,7 +594,15 @@ if [ ! -e $CPUS/cpu1 ]; then
 fi
 [ -d /sys/kernel/debug/sched ] || mount -t debugfs none /sys/kernel/debug
 
-if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+# In the idle loop, a limit cannot be given, and other files tell of idle time.
+if [ $# = 0 ] && [ "$IN_TREE" ] && ! grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+	set -- notices_events looks_at_nothing_where_nothing_is_registered \
+		refuses_bad_parameters holds_back_after_work holds_nothing_while_the_cpu_halts \
+		holds_nothing_while_the_cpu_is_offline switches_off_who_is_slow \
+		switches_off_at_once_who_is_very_slow survives_hotplug comes_and_goes_while_polled \
+		survives_the_switch_of_the_idle_loop leaves_the_handler_out_of_idle_time \
+		refuses_a_cpu_that_is_not_there lets_the_driver_poll_without_sources
+elif [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 	set -- refuses_a_realtime_kernel
 elif [ $# = 0 ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \

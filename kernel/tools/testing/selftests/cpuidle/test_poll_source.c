@@ -23,6 +23,7 @@
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
 #include <linux/kernel_stat.h>
+#include <linux/kthread.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/poll_source.h>
@@ -78,6 +79,10 @@ static unsigned int handle_ns;
 module_param(handle_ns, uint, 0444);
 MODULE_PARM_DESC(handle_ns, "time that the handler takes (ns)");
 
+static bool wakes;
+module_param(wakes, bool, 0444);
+MODULE_PARM_DESC(wakes, "each event wakes a thread on the CPU of the source");
+
 static unsigned int produced;
 module_param(produced, uint, 0444);
 MODULE_PARM_DESC(produced, "events so far");
@@ -101,6 +106,7 @@ MODULE_PARM_DESC(suppressed, "it does not interrupt now");
 static unsigned int looks;
 static unsigned int in_a_row;
 static struct hrtimer device;
+static struct task_struct *sleeper;
 
 static void spin_ns(u64 ns)
 {
@@ -179,6 +185,24 @@ static bool test_stop(struct poll_source *source)
 	return notify_again();
 }
 
+/* A thread that sleeps whenever it runs. */
+static int sleep_on(void *unused)
+{
+	while (!kthread_should_stop()) {
+		set_current_state(TASK_INTERRUPTIBLE);
+		if (!kthread_should_stop())
+			schedule();
+		__set_current_state(TASK_RUNNING);
+	}
+	return 0;
+}
+
+static void wake_sleeper(void)
+{
+	if (sleeper)
+		wake_up_process(sleeper);
+}
+
 static void test_handle(struct poll_source *source)
 {
 	expect_poll();
@@ -187,6 +211,7 @@ static void test_handle(struct poll_source *source)
 	do {
 		consumed = READ_ONCE(produced);
 	} while (notify_again());
+	wake_sleeper();
 }
 
 static const struct poll_source_ops test_ops = {
@@ -241,6 +266,7 @@ static void device_interrupt(void *unused)
 	notified++;
 	spin_ns(handle_ns);
 	consumed = READ_ONCE(produced);
+	wake_sleeper();
 	poll_source_notified(&source);
 }
 
@@ -295,6 +321,18 @@ static int __init register_silent(void)
 	return 0;
 }
 
+static int __init start_sleeper(void)
+{
+	struct task_struct *task = kthread_create(sleep_on, NULL, "test_poll_source");
+
+	if (IS_ERR(task))
+		return PTR_ERR(task);
+	kthread_bind(task, cpu);
+	wake_up_process(task);
+	sleeper = task;
+	return 0;
+}
+
 static int __init test_init(void)
 {
 	int ret = register_silent();
@@ -303,14 +341,21 @@ static int __init test_init(void)
 		return ret;
 	source.cpu = cpu;
 	ret = poll_source_register(&source);
+	if (ret)
+		goto fail;
+	ret = wakes ? start_sleeper() : 0;
 	if (ret) {
-		unregister_silent(silent);
-		return ret;
+		poll_source_unregister(&source);
+		goto fail;
 	}
 	hrtimer_setup(&device, device_event, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 	if (period_us)
 		hrtimer_start(&device, period(), HRTIMER_MODE_REL_PINNED_HARD);
 	return 0;
+
+fail:
+	unregister_silent(silent);
+	return ret;
 }
 
 static void test_nothing(void *unused)
@@ -324,6 +369,8 @@ static void __exit test_exit(void)
 	smp_call_function_single(cpu, test_nothing, NULL, true);
 	poll_source_unregister(&source);
 	unregister_silent(silent);
+	if (sleeper)
+		kthread_stop(sleeper);
 	pr_info("%u events, %u noticed, %u complaints\n", produced, consumed, complaints);
 }
 

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A kernel of our series with CONFIG_POLL_SOURCE has poll sources of its own, and its idle
+ * loop looks at them. Drivers register theirs there. For an idle driver that is a module,
+ * there are none to look at. In any other kernel, the module cpuidle_lightsleep has
+ * poll_source.c, and everything that the option brings.
+ */
+#ifndef _LIGHTSLEEP_COMPAT_POLL_SOURCE_H
+#define _LIGHTSLEEP_COMPAT_POLL_SOURCE_H
+
+#ifdef CONFIG_POLL_SOURCE
+#undef CONFIG_POLL_SOURCE
+#include_next <linux/poll_source.h>
+#define CONFIG_POLL_SOURCE 1
+#else
+#define CONFIG_POLL_SOURCE 1
+#include_next <linux/poll_source.h>
+#undef CONFIG_POLL_SOURCE
+#endif
+
+#endif /* _LIGHTSLEEP_COMPAT_POLL_SOURCE_H */
