@@ -135,12 +135,14 @@
 /* How many ns of idle CPU time 1 ns of waiting is worth. */
 #define WAIT_WEIGHT		4
 
-/* Looks at the flag between two looks at the clock: keeps the clock cheap, where a look is. */
-#ifdef SMP_TIMEOUT_POLL_COUNT
-#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
-#else
-#define LOOKS_PER_CLOCK		16
+/* Some trees have a wait for a store that is bounded in time. */
+#ifndef cpu_poll_relax
+#define cpu_poll_relax(ptr, val, timeout_ns)	cpu_relax()
+#define SMP_TIMEOUT_POLL_COUNT	16
 #endif
+
+/* Looks at the flag between two looks at the clock: keeps the clock cheap, where a look is. */
+#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
 
 /**
  * enum outcome - how far the last pass through the idle loop has come
@@ -438,16 +440,13 @@ static void rest_all_sources(void) { }
  */
 static __always_inline void poll_wait(u64 for_ns)
 {
-#ifdef cpu_poll_relax
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (!(seen & _TIF_NEED_RESCHED) && !sources_here()) {
+	if (sources_here() || seen & _TIF_NEED_RESCHED)
+		cpu_relax();
+	else
 		cpu_poll_relax(flags, seen, for_ns);
-		return;
-	}
-#endif
-	cpu_relax();
 }
 
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
