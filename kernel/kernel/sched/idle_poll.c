@@ -461,8 +461,12 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	start_sources();
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
-	while (!(hit = need_resched() || peek_sources())) {
+	while (!(hit = need_resched())) {
 		poll_wait(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
+		if (peek_sources()) {
+			hit = true;
+			break;
+		}
 		if (++looks < LOOKS_PER_CLOCK)
 			continue;
 		looks = 0;
@@ -510,7 +514,7 @@ void __idle_poll(int cpu, bool polls_anyway)
 		begin_period(ip, now_ns);
 
 	limit_ns = ip->deliberate ? 0 : poll_limit_ns(ip, now_ns);
-	if (limit_ns <= ip->spent_ns)
+	if (IS_ENABLED(CONFIG_POLL_SOURCE) && limit_ns <= ip->spent_ns)
 		rest_sources();
 	if (limit_ns > ip->spent_ns && poll(ip, now_ns, limit_ns - ip->spent_ns))
 		ip->outcome = IDLE_CAUGHT;
