@@ -137,7 +137,13 @@
 
 /* Some trees have a wait for a store that is bounded in time. */
 #ifndef cpu_poll_relax
-#define cpu_poll_relax(ptr, val, timeout_ns)	cpu_relax()
+#define cpu_poll_relax(ptr, val, timeout_ns)				\
+do {									\
+	(void)(ptr);							\
+	(void)(val);							\
+	(void)(timeout_ns);						\
+	cpu_relax();							\
+} while (0)
 #define SMP_TIMEOUT_POLL_COUNT	16
 #endif
 
@@ -438,7 +444,7 @@ static void rest_all_sources(void) { }
  * than a relax loop, which ends with a store to the flags (WFE or WFET on arm64). The memory of
  * poll sources is elsewhere. Idle task.
  */
-static __always_inline void poll_wait(u64 for_ns)
+static __always_inline void wait_for_wakeup(u64 for_ns)
 {
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
@@ -462,7 +468,7 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
 	while (!(hit = need_resched())) {
-		poll_wait(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
+		wait_for_wakeup(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
 		if (peek_sources()) {
 			hit = true;
 			break;
