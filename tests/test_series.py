@@ -367,6 +367,14 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     )
 
 
+@pytest.mark.parametrize("base", series.bases())
+def test_the_idle_loop_is_among_what_is_compiled(base: str) -> None:
+    """idle.c is part of another file, and alone it does not compile."""
+    objects = build.objects_of(series.read_series(base))
+    assert "kernel/sched/build_policy.o" in objects
+    assert "kernel/sched/idle.o" not in objects
+
+
 TOUCHED = [
     (arch, kernel, topic)
     for kernel, topic in TOPICS_OF_OURS

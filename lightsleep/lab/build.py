@@ -37,6 +37,9 @@ FRAGMENTS = Path(__file__).parent / "kernels"
 BUILD_S = 2 * 3600.0
 """On two idle cores it takes minutes; on a busy machine, many of them."""
 
+PART_OF = {"kernel/sched/idle.c": "kernel/sched/build_policy.c"}
+"""Files of a kernel that are compiled as part of another one, and not alone."""
+
 SETTING = re.compile(r"(CONFIG_\w+)=.+|# (CONFIG_\w+) is not set")
 
 
@@ -86,7 +89,7 @@ def build_prefixes(arch: Arch, kernel: BuiltKernel, topic: Topic) -> int:
     def build(scratch: Path) -> None:
         make = recipe.prepare(scratch)
         recipe.configure(make, needed=())
-        objects = make.possible(_objects(recipe.patches))
+        objects = make.possible(objects_of(recipe.patches))
         for patch in recipe.patches:
             apply(patch, make.source)
             objects += [_object(x) for x in patch.new if x.endswith(".c")]
@@ -119,7 +122,7 @@ def code_without_options(
     patches = read_series(plain.version)
     make = recipe.prepare(scratch)
     recipe.configure(make)
-    objects = make.possible(_objects(patches))
+    objects = make.possible(objects_of(patches))
     before = [make.code(x) for x in objects]
     for patch in patches:
         apply(patch, make.source)
@@ -128,14 +131,14 @@ def code_without_options(
     return {name: (old, make.code(name)) for name, old in zip(objects, before, strict=True)}
 
 
-def _objects(patches: Sequence[Patch]) -> list[str]:
-    """Return what is compiled from the kernel's own files that ``patches`` change."""
+def objects_of(patches: Sequence[Patch]) -> list[str]:
+    """Return the objects with the kernel's own files that ``patches`` change."""
     changed = [x for patch in patches for x in patch.hooked if x.endswith(".c")]
     return [_object(x) for x in dict.fromkeys(changed)]
 
 
 def _object(file: str) -> str:
-    return file.removesuffix(".c") + ".o"
+    return PART_OF.get(file, file).removesuffix(".c") + ".o"
 
 
 @dataclass(frozen=True)
