@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """enable, disable and status on machines in a folder, with modules that only seem to be loaded."""
 
+import errno
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +163,36 @@ def test_a_refused_module_leaves_nothing(root: Path) -> None:
     assert "Key was rejected" in result.output
     (root / "refused").unlink()
     assert fake_modules.snapshot(root) == before
+
+
+def test_a_file_that_cannot_be_written(root: Path) -> None:
+    plant(root, "etc/modules-load.d: in the way")
+    before = fake_modules.snapshot(root)
+    result = run("enable", "--persist")
+    assert result.exit_code == 1
+    assert f"cannot write {root / LOAD}: Not a directory" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_file_that_cannot_be_read(root: Path) -> None:
+    (root / LOAD).mkdir(parents=True)
+    for words in (["enable", "--persist"], ["status"], ["disable"]):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert f"cannot read /{LOAD}: Is a directory" in " ".join(result.output.split())
+
+
+def test_a_file_that_cannot_be_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done("enable", "--persist", "--later", "lightsleep")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("lightsleep.settings.guardian.write_file", refuse)
+    result = run("disable")
+    assert result.exit_code == 1
+    assert f"cannot remove /{LOAD}: Read-only file system" in " ".join(result.output.split())
 
 
 def test_a_module_in_use(root: Path) -> None:

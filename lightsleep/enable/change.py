@@ -63,6 +63,14 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
     return {OPTIONS_FILE: options, LOAD_FILE: f"{HEADER}\n{MODULE}\n"}
 
 
+def content_of(root: Path, name: str) -> str | None:
+    """Return what one of guardian.FILES holds, None without it. Raises LightsleepError."""
+    try:
+        return guardian.read_file(root, str(root / name))
+    except OSError as error:
+        raise LightsleepError(f"cannot read /{name}: {error.strerror}") from error
+
+
 def is_ours(text: str | None) -> bool:
     """Return whether a file says that we wrote it."""
     return text is not None and text.startswith(HEADER)
@@ -105,7 +113,7 @@ def enable(
                 pass
             did += [_said(change) for change in changes]
         for name, content in files.items():
-            if content != guardian.read_file(root, str(root / name)):
+            if content != content_of(root, name):
                 borrowed.write(root / name, content)
                 did.append(f"{'wrote' if content else 'removed'} /{name}")
         if not borrowed.changed:
@@ -116,7 +124,7 @@ def enable(
 
 def _check_files(root: Path, files: dict[str, str | None]) -> None:
     for name in files:
-        there = guardian.read_file(root, str(root / name))
+        there = content_of(root, name)
         if there is not None and not is_ours(there):
             raise LightsleepError(
                 f"/{name} is there and was not written by lightsleep: move it away first"
@@ -158,10 +166,14 @@ def disable(root: Path) -> Done:
 
 
 def _remove_files(root: Path) -> list[str]:
-    did = []
+    did: list[str] = []
     for name in (LOAD_FILE, OPTIONS_FILE):
-        if is_ours(guardian.read_file(root, str(root / name))):
-            guardian.write_file(root, str(root / name), None)
+        if is_ours(content_of(root, name)):
+            try:
+                guardian.write_file(root, str(root / name), None)
+            except OSError as error:
+                why = f"cannot remove /{name}: {error.strerror}"
+                raise LightsleepError("\n".join([*did, why])) from error
             did.append(f"removed /{name}")
     return did
 

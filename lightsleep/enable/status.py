@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE, is_ours
+from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import Obstacle, obstacles
-from lightsleep.settings import guardian, loan
+from lightsleep.settings import loan
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import Reader
 
@@ -54,11 +54,7 @@ def read(root: Path) -> Status:
     scan, _ = collect(root)
     kept = loan.kept(root)
     header = kept.header if kept else {}
-    files = [
-        name
-        for name in (OPTIONS_FILE, LOAD_FILE)
-        if is_ours(guardian.read_file(root, str(root / name)))
-    ]
+    files = [name for name in (OPTIONS_FILE, LOAD_FILE) if is_ours(content_of(root, name))]
     active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
     return Status(
         active=active,

@@ -202,7 +202,7 @@ def read_file(_root: Path, name: str) -> Value:
     """Return what a file holds, None where it is not there."""
     try:
         return _text(Path(name))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -354,19 +354,19 @@ def set_back(
             if error.errno in GONE:
                 note = f"{setting[1]} is gone: nothing to set back"
             else:
-                refused.append(f"cannot set {said(setting, loan.old)} again: {error.strerror}")
+                refused.append(f"cannot {said(setting, loan.old)} again: {error.strerror}")
                 continue
         notes += [note] if note else []
     return notes, refused
 
 
 def said(setting: Setting, value: Value) -> str:
-    """Return in words what a setting is to be."""
+    """Return in words what is to be done to a setting."""
     kind, name = setting
     if kind == "knob":
-        return f"{name} to {value}"
-    there, gone = ("loaded", "unloaded") if kind == "module" else ("back", "away")
-    return f"{kind} {name} to be {gone if value is None else there}"
+        return f"set {name} to {value}"
+    there, gone = ("load module", "unload module") if kind == "module" else ("write", "remove")
+    return f"{gone if value is None else there} {name}"
 
 
 def give_back(setting: Setting, loan: Loan, root: Path, held: Held = ()) -> str | None:

@@ -180,7 +180,7 @@ class Borrowed:
         what = guardian.said(setting, value)
         if self._keeper.poll() is not None:
             raise LightsleepError(
-                f"cannot set {what}: the process that would set it back was killed; start again"
+                f"cannot {what}: the process that would set it back was killed; start again"
             )
         kind = KINDS[setting[0]]
         try:
@@ -199,9 +199,9 @@ class Borrowed:
             # ENODEV: it went while it was open.
             gone = error.errno in (errno.ENOENT, errno.ENODEV)
             error_class = KnobGone if gone else LightsleepError
-            raise error_class(f"cannot set {what}: {error.strerror}") from error
+            raise error_class(f"cannot {what}: {error.strerror}") from error
         if not kind.same(found, value):
-            raise LightsleepError(f"cannot set {what}: it reads {found} afterwards")
+            raise LightsleepError(f"cannot {what}: it reads {found} afterwards")
         self._last[setting] = value
 
     def _check_ours(self, setting: Setting, now: Value) -> None:
@@ -237,9 +237,7 @@ def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Itera
             _append(file, {**header, **_origin(), **about})
             guardian.sync_folder(run_dir)
         except OSError as error:
-            raise LightsleepError(
-                f"cannot keep a journal in {run_dir}: {error.strerror}; are you root?"
-            ) from error
+            raise LightsleepError(f"cannot keep a journal in {run_dir}: {_why(error)}") from error
         keeper = _start(journal, root, lock)
         borrowed = Borrowed(run_dir, file, keeper, root)
         borrowed.notes += notes
@@ -259,6 +257,11 @@ def kept(root: Path = Path("/")) -> Kept | None:
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     return Kept(header, loans) if header else None
+
+
+def _why(error: OSError) -> str:
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    return f"{error.strerror}; are you root?" if denied else str(error.strerror)
 
 
 def _damaged(record: Path, error: Exception) -> LightsleepError:
@@ -281,8 +284,7 @@ def alone(root: Path, verb: str) -> Iterator[list[str]]:
             stack.enter_context(_locked(run_dir, verb))
             notes = _recover(run_dir / "journal", root)
         except OSError as error:
-            why = f"cannot use {run_dir}: {error.strerror}; are you root?"
-            raise LightsleepError(why) from error
+            raise LightsleepError(f"cannot use {run_dir}: {_why(error)}") from error
         yield notes
 
 
