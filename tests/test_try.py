@@ -109,6 +109,7 @@ def test_the_file_that_was_tried_is_enabled(
     [
         (["false"], "exit status 1"),
         (["sh", "-c", "kill -9 $$"], "signal SIGKILL"),
+        (["sh", "-c", "kill -62 $$"], "signal 62"),
         (["/no/such/command"], "No such file"),
         (["echo", "nothing"], "nothing in the output matches"),
         (["echo", "t 1e999"], "is not a number"),

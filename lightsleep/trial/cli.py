@@ -63,7 +63,7 @@ class Subject:
 @click.option(
     "-n",
     "--rounds",
-    type=click.IntRange(1, 1000),
+    type=click.IntRange(1, run.MOST_ROUNDS),
     metavar="N",
     show_default=str(ROUNDS),
     help="Rounds, in each of which every setting runs once; a verdict needs 6.",

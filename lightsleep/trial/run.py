@@ -30,6 +30,9 @@ from lightsleep.settings.loan import Borrowed
 from lightsleep.trial import metrics, reading
 
 WARMUP = 1
+MOST_ROUNDS = 1000
+"""The time that the statistics take grows with the square of the rounds: here, some seconds."""
+
 MOST_OUTPUT = 16 << 20
 END_S = 5.0
 """How long what a command leaves running has to end by itself."""
@@ -150,9 +153,14 @@ def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, f
     if process.returncode:
         how = f"exit status {process.returncode}"
         if process.returncode < 0:
-            how = f"signal {signal.Signals(-process.returncode).name}"
+            how = f"signal {_signal_name(-process.returncode)}"
         raise LightsleepError(f"the command failed ({how}); its output ends with {output[-300:]!r}")
     return wall_s, usage.ru_utime + usage.ru_stime, output
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal; a real-time signal has none in Python."""
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> None:

@@ -65,6 +65,11 @@ def plan(
             f"--for is too short: {arms} settings (with the control) of {period_s:g} s each need "
             f"{least_s:g} s for a verdict"
         )
+    if rounds > run.MOST_ROUNDS:
+        raise WrongUsage(
+            f"--for is too long: it has {rounds} rounds of {arms} settings (with the control), and "
+            f"{run.MOST_ROUNDS} is the maximum; choose a longer --switchback"
+        )
     return Plan(period_s, rounds, argv, printed)
 
 
