@@ -321,6 +321,21 @@ def test_a_change_by_somebody_else_is_not_overwritten(machine: Machine) -> None:
     assert machine.values() == ["0", "7", "0"]
 
 
+@pytest.mark.parametrize("damage", ["", "garbage\n"])
+def test_a_journal_that_somebody_else_damages(machine: Machine, damage: str) -> None:
+    with machine.borrow() as borrowed:
+        borrowed.set(machine.knob(1), "1")
+        if damage:
+            with machine.journal.open("a") as file:
+                file.write(damage)
+        else:
+            machine.journal.unlink()
+        for act in (borrowed.check, borrowed.restore):
+            with pytest.raises(LightsleepError, match=f"by hand .* {machine.knob(1)}"):
+                act()
+    assert machine.values() == ["0", "1", "0"]
+
+
 def test_what_was_set_back_between_may_be_set_again(machine: Machine) -> None:
     with machine.borrow() as borrowed:
         for value in ("1", "2"):

@@ -119,7 +119,7 @@ class Borrowed:
         restore() cannot tell when somebody else has set it back already. What is gone is not told
         here: restore() does.
         """
-        _, loans = guardian.read(self._run_dir / "journal", self._root)
+        loans = self._loans()
         for setting in loans.keys() & self._last.keys():
             with contextlib.suppress(OSError):
                 self._check_ours(setting, KINDS[setting[0]].read(self._root, setting[1]))
@@ -133,7 +133,7 @@ class Borrowed:
 
         Raises LightsleepError where something refuses.
         """
-        _, loans = guardian.read(self._run_dir / "journal", self._root)
+        loans = self._loans()
         notes, refused = guardian.set_back(loans, self._root, self._held)
         if refused:
             raise LightsleepError("; ".join(refused))
@@ -160,6 +160,20 @@ class Borrowed:
         scratch.chmod(0o644)  # status reads it without being root
         scratch.replace(kept)
         journal.unlink()
+
+    def _loans(self) -> dict[Setting, Loan]:
+        """Return what is borrowed now, which only the journal tells. Raises LightsleepError."""
+        journal = self._run_dir / "journal"
+        try:
+            return guardian.read(journal, self._root)[1]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            names = ", ".join(name for _, name in self._last)
+            to_do = f"set back by hand what of these is not as before: {names}"
+            raise LightsleepError(
+                f"somebody else removed or changed the journal {journal} ({why}): "
+                f"{to_do if names else 'nothing was changed'}"
+            ) from error
 
     def _expect(self, setting: Setting, value: Value) -> None:
         """Note that a setting will get this value by the way, and others before."""
