@@ -44,7 +44,7 @@ def test_a_word_in_memory(kernel: str) -> None:
     assert set(result.skipped) <= {"is_a_wake_to_learn_from", "is_interrupt_time"}
 
 
-def virtio_machine(kernel: str, ring: str) -> Machine:
+def virtio_machine(kernel: str, ring: str, disk: str = "") -> Machine:
     """Return a guest with a second disk, which answers at once and holds nothing, and a network."""
     return Machine(
         kernel=kernel,
@@ -53,7 +53,7 @@ def virtio_machine(kernel: str, ring: str) -> Machine:
         devices=Devices(
             device=(
                 "pci-bridge,id=bridge,chassis_nr=1",
-                f"virtio-blk-pci,drive=second,bus=bridge,addr=1,{RINGS[ring]}",
+                f"virtio-blk-pci,drive=second,bus=bridge,addr=1,{RINGS[ring]}{disk}",
                 f"virtio-net-pci,netdev=net,{RINGS[ring]}",
             ),
             drive=("driver=null-co,id=second,size=64M,read-zeroes=on",),
@@ -79,6 +79,8 @@ def test_virtio_devices(kernel: str) -> None:
 
 
 SERIES = "6.12-series"
+BUSY_HOST = {"polls_every_queue", "spares_interrupts", "polls_a_network_device"}
+"""The idle loop leaves its cores to a host that needs them: then there is nothing to see."""
 
 
 @pytest.mark.more
@@ -88,6 +90,20 @@ def test_the_idle_loop_looks_at_a_word_in_memory() -> None:
         result = run_selftest(guest, "poll_source.sh", tries=TRIES)
     assert not result.failed
     assert "comes_and_goes_while_polled" not in result.skipped
+
+
+@pytest.mark.more
+@pytest.mark.build
+@pytest.mark.parametrize(
+    ("ring", "queues"), [("event-idx", 2), ("event-idx", 1), ("split", 2), ("packed", 1)]
+)
+def test_virtio_drivers_have_the_idle_loop_look(ring: str, queues: int) -> None:
+    """A disk has a queue for each CPU, or one for both."""
+    machine = virtio_machine(SERIES, ring, f",num-queues={queues}")
+    with boot(machine, f"virtio-poll-series-{ring}-{queues}", ENOUGH_S) as guest:
+        result = run_virtio(guest)
+    assert not result.failed
+    assert set(result.skipped) <= {"survives_a_reset", "follows_the_interrupt", *BUSY_HOST}
 
 
 @pytest.mark.more

@@ -522,8 +522,14 @@ static void unwrap_all_devices(void)
 
 static int __init virtio_poll_source_init(void)
 {
-	int ret = register_virtio_driver(&bus_member);
+	int ret;
 
+	/* The drivers would change suppression where we rule it out. */
+	if (IS_ENABLED(CONFIG_VIRTIO_POLL_SOURCE)) {
+		pr_err("not needed: in this kernel, write 1 to the file poll_source of a virtio device\n");
+		return -EBUSY;
+	}
+	ret = register_virtio_driver(&bus_member);
 	if (ret)
 		return ret;
 	ret = bus_register_notifier(bus_member.driver.bus, &device_notifier);
