@@ -14,6 +14,9 @@ from lightsleep.cli import main
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = re.compile(r"(?m)^(<!-- options of lightsleep ([a-z]+) -->\n\n)(?:\|.*\n)*")
 
+CODE = re.compile(r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*")
+"""What is set as code: options, and lists of CPUs."""
+
 
 def table(verb: str) -> str:
     """Return the table of a verb's options, as Markdown."""
@@ -24,7 +27,8 @@ def table(verb: str) -> str:
     for option in command.params:
         if isinstance(option, click.Option) and (record := option.get_help_record(context)):
             names, meaning = (text.replace("|", r"\|") for text in record)
-            rows.append(f"| `{names}` | {' '.join(meaning.split())} |")
+            meaning = CODE.sub(r"`\g<0>`", " ".join(meaning.split()))
+            rows.append(f"| `{names}` | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
