@@ -3,6 +3,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import cffi
 import pytest
@@ -58,7 +59,7 @@ with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once 
     compile_kernel_files(
         [_folder / "gaps.c"], _folder / "gaps.so", (f"-I{_folder}", "-O2", "-shared", "-fPIC")
     )
-    LIB = FFI.dlopen(str(_folder / "gaps.so"))
+    LIB: Any = FFI.dlopen(str(_folder / "gaps.so"))
 
 
 def poll(gap_ns: int, softirqs: tuple[int, ...] = (), took_ns: dict[int, int] | None = None) -> int:
