@@ -33,8 +33,10 @@ else
 	STATISTICS=$CPUS/cpu1/lightsleep
 fi
 
+# The idle loop decides by itself whether to poll, by how soon tasks run: so each event wakes one there.
 load_source() { # [PARAMETER=VALUE...]
-	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 "$@" || fail "insmod $SOURCE $* failed"
+	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 ${IN_TREE:+wakes=1} "$@" ||
+		fail "insmod $SOURCE $* failed"
 }
 
 unload_source() {
@@ -78,12 +80,10 @@ start_polling() { # in the idle loop
 	done
 }
 
-# The idle loop decides by itself, from what it has seen: tasks that run soon. So events follow one
-# another soon there, and each wakes a task.
 loaded() { # [PARAMETER=VALUE...] of the source; CPU 1 always polls first
 	load_driver mode=fixed poll_limit_us=10000
 	if [ "$IN_TREE" ]; then
-		load_source period_us=100 "$@" wakes=1
+		load_source period_us=100 "$@"
 		it_polls
 	else
 		load_source "$@"
@@ -94,6 +94,7 @@ it_polls() { # CPU 1, now and then
 	pauses=$(cat $STATISTICS/contention_pauses)
 	for _ in $(seq 100); do
 		[ "$(column polls)" -lt 100 ] || return 0
+		[ "$(column state)" = on ] || return 0
 		sleep 0.1
 	done
 	[ "$(cat $STATISTICS/contention_pauses)" = "$pauses" ] || skip "the host needs its cores"
