@@ -301,6 +301,22 @@ def test_under_a_driver_that_hides_its_polls_no_state_polls() -> None:
         assert any("in no event" in note for note in words.notes(made, [("x.dat", costs)]))
 
 
+def test_a_recording_without_an_idle_driver_is_told_apart() -> None:
+    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
+    for environment, told in (
+        ({"cpuidle_driver": None}, True),
+        ({"cpuidle_driver": "intel_idle"}, False),
+        ({}, False),  # nobody looked
+    ):
+        recorded = known()
+        recorded.environment = environment
+        costs = costs_of(recorded, [as_batch("host", rows)])
+        assert costs
+        made = replay(recorded, costs, [as_batch("host", rows)], {STOCK: None})
+        said = words.notes(made, [("x.dat", costs)])
+        assert any("mode=off, and record again" in note for note in said) == told
+
+
 def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
     there = [period(1000 * n, 100, pair=(7, 8)) for n in range(40)]
     back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]

@@ -65,6 +65,11 @@ class Known:
         return bool(self.environment.get("cpuidle_driver") == LIGHTSLEEP_DRIVER)
 
     @property
+    def lacks_driver(self) -> bool:
+        """Whether there was no idle driver, as far as somebody looked."""
+        return self.environment.get("cpuidle_driver", "") is None
+
+    @property
     def polled(self) -> set[tuple[int, int]]:
         """The CPUs and states in which a CPU polls and never halts, as far as somebody said so."""
         return set() if self.hides_polls else self.polling

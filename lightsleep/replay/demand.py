@@ -66,8 +66,8 @@ NEEDED = (
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``hides_polls`` is
-    that of Known.
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``hides_polls`` and
+    ``lacks_driver`` are those of Known.
     """
 
     reference_ns: float | None
@@ -76,6 +76,7 @@ class Costs:
     loops: Ns
     loop_share: float
     hides_polls: bool = False
+    lacks_driver: bool = False
 
     def of(self, states: Ns, polls: Flags) -> Ns:
         """Return what leaving the state of each row costs; a halt's cost where it polls."""
@@ -116,7 +117,8 @@ def costs_of(
     most = max(by_state, key=lambda state: by_state[state].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
-    return Costs(usual, states, round(states[most]), loops, share, known.hides_polls)
+    about = (known.hides_polls, known.lacks_driver)
+    return Costs(usual, states, round(states[most]), loops, share, *about)
 
 
 def _loops(pairs: Counter[int]) -> Ns:

@@ -72,6 +72,12 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 f"{path}: recorded under cpuidle-lightsleep, whose polls are in no event. Each is "
                 "taken for a halt: replay a recording made without the driver, or with mode=off"
             )
+        if cost.lacks_driver:
+            said.append(
+                f"{path}: recorded without an idle driver. With one, each wakeup from a halt takes "
+                "a little longer, and gains are smaller than shown: load cpuidle-lightsleep with "
+                "mode=off, and record again"
+            )
     machines = replay.machines()
     if len({x.host for x in machines}) > 1:
         said.append(f"the interval covers how much these {len(machines)} machines differ")
