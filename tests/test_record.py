@@ -196,6 +196,7 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
         assert running.stopped is None
         monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
         assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+        assert running.instance
         assert (running.instance / "tracing_on").read_text().strip() == "0"
     assert running.stopped
     assert "nearly full" in running.stopped

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What ``lightsleep record --histogram`` says of time lost waking.
 
-The file holds the text of the kernel's histograms, with lines such as
+The file holds lines such as
 
-    { cpu:  1, state:  2, ns: ~ 16000-16999 } hitcount:  12  ns:  198000
+    { cpu: 1, state: 2, ns: ~ 16384-18431 } hitcount: 12  ns: 198000
+
+in the form of the kernel's own histograms, of which files of older versions are.
 
 A bucket becomes as many wakeups of the same length, the sum of its times divided by their number.
 Sums are therefore exact. Percentiles are as exact as the buckets are narrow.
@@ -23,21 +25,18 @@ import numpy as np
 
 from lightsleep.document import Format, shortened
 from lightsleep.periods.lost import KINDS, State, TimeLost, Wakes, bucket
-from lightsleep.periods.model import Known
+from lightsleep.periods.model import AWAKE, Known
 from lightsleep.periods.timeline import Timeline
 from lightsleep.record import sidecar
 
 ENTRY = re.compile(
-    r"\{ cpu:\s*(\d{1,5}), state:\s*(\d{1,3}), ns: ~ (?:(\d{1,19})-\d{1,19}|2\^(\d{1,2})\s*) \}"
+    r"\{ cpu:\s*(\d{1,5}), state:\s*(-1|\d{1,3}), ns: ~ (?:(\d{1,19})-\d{1,19}|2\^(\d{1,2})\s*) \}"
     r"\s+hitcount:\s*(\d{1,15})\s+ns:\s*(\d{1,18})"
 )
 DROPPED = re.compile(r"\s*Dropped: (\d{1,18})$")
 HARMLESS = re.compile(r"(?:#.*|Totals:|\s+(?:Hits|Entries): \d+)?$")
 
-BUCKETS = (
-    "percentiles come from buckets that are 1 us wide below 64 us, 16 us below 1 ms, and a factor "
-    "of two above; sums are exact"
-)
+BUCKETS = "percentiles come from buckets, and are as exact as those are narrow; sums are exact"
 
 
 class Bucket(NamedTuple):
@@ -93,12 +92,12 @@ def _built(document: dict[str, Any]) -> TimeLost:
     known.events = sum(each.number for each in (*idle, *wakes))
     known.notes.append(BUCKETS)
     if dropped := idle_dropped + wakes_dropped + document.get("dropped", 0):
-        known.notes.append(f"the kernel's histograms had no room for {dropped:,}: figures are low")
+        known.notes.append(f"the kernel left {dropped:,} events out: figures are low")
     return lost
 
 
 def _groups(lost: TimeLost, each: Bucket) -> Iterator[Wakes]:
-    if lost.known.polls(each.cpu, each.state):
+    if each.state == AWAKE or lost.known.polls(each.cpu, each.state):
         yield lost.reference
         return
     yield lost.all

@@ -72,7 +72,7 @@ def record(
     the command. lightsleep report FILE then shows how much time tasks lost while they waited for
     CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs root.
 
-    Each idle period that is recorded costs CPU time, with --histogram more than without. The
+    Each idle period that is recorded costs CPU time, with --histogram less than without. The
     experiment record-cost of lightsleep lab compare measures how much.
 
     The exit status is that of COMMAND.
@@ -80,19 +80,18 @@ def record(
     if command and seconds is not None:
         raise click.UsageError("name a COMMAND or --for TIME, not both")
     output = output or Path(COUNTS if histogram else TRACE)
-    folder = _refuse(output, cpus)
+    _refuse(output, cpus)
     if command and not shutil.which(command[0]):
         raise LightsleepError(f"cannot run {command[0]}: there is no such program")
     if histogram:
-        status = _count(folder, output, cpus, seconds, command, as_json)
+        status = _count(output, cpus, seconds, command, as_json)
     else:
-        status = _record(folder, output, cpus, seconds, command, buffer_kb, as_json)
+        status = _record(output, cpus, seconds, command, buffer_kb, as_json)
     if status:
         raise SystemExit(status)
 
 
 def _count(
-    folder: Path,
     output: Path,
     cpus: list[int] | None,
     seconds: float | None,
@@ -100,32 +99,27 @@ def _count(
     as_json: bool,
 ) -> int:
     """Have the kernel count; return the exit status of ``command``."""
-    counted.available(folder)
-    notes = tracing.remove_leftovers(folder)
     settings = {"cpus": None if cpus is None else cpulist.format(cpus), "command": list(command)}
     known = sidecar.begin_histogram(ROOT, settings | {"seconds": seconds, "clock": tracing.CLOCK})
-    states = sum(map(len, known["states"].values())) or len(known["states"]) or 1
-    order = counted.order(cpus, states, counted.tasks(ROOT))
+    possible = cpulist.parse((ROOT / "sys/devices/system/cpu/possible").read_text())
+    order = counted.order(possible if cpus is None else cpus, max(possible) + 1)
     target = Path(os.path.realpath(output))
     with (
         _signals(),
-        run.counting(folder, order, known, target) as running,
+        run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
         status = run.wait(command, seconds, running, tick)
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
-        "notes": notes + running.notes,
+        "notes": running.notes,
     }
     _show(output, recorded, as_json)
-    if running.stopped:
-        raise LightsleepError(running.stopped)
     return status
 
 
 def _record(
-    folder: Path,
     output: Path,
     cpus: list[int] | None,
     seconds: float | None,
@@ -134,6 +128,7 @@ def _record(
     as_json: bool,
 ) -> int:
     """Have trace-cmd record; return the exit status of ``command``."""
+    folder = tracing.tracing_folder(ROOT)
     run.need_programs()
     check_writable(sidecar.beside(output))
     events, missing = tracing.available(folder)
@@ -177,9 +172,8 @@ def _record(
     return status
 
 
-def _refuse(output: Path, cpus: list[int] | None) -> Path:
-    """Return where tracing is mounted, once nothing is in the way of a recording."""
-    folder = tracing.tracing_folder(ROOT)
+def _refuse(output: Path, cpus: list[int] | None) -> None:
+    """Raise LightsleepError where something is in the way of a recording."""
     if os.geteuid() != 0:
         raise LightsleepError("only root may trace the kernel: run it with sudo")
     check_writable(output)
@@ -190,7 +184,6 @@ def _refuse(output: Path, cpus: list[int] | None) -> Path:
         online = cpulist.parse((ROOT / "sys/devices/system/cpu/online").read_text())
         if absent := sorted(set(cpus) - set(online)):
             raise click.BadParameter(f"CPU {cpulist.format(absent)} is not online")
-    return folder
 
 
 @contextlib.contextmanager

@@ -1,149 +1,230 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the kernel counts for ``lightsleep record --histogram``, as lines for tracefs.
+"""The BPF programs that count for ``lightsleep record --histogram``.
 
-No event reaches user space, or is kept. Histogram triggers (Documentation/trace/histogram.rst)
-do all of it, so that a recording of days is as large as one of a second:
+No event is kept, or reaches user space: three small programs at tracepoints do all of it, so that a
+recording of days is as large as one of a second. The keeper loads them, and the kernel drops them
+with the keeper.
 
-1. When a CPU enters a state, a variable of that CPU takes the state and the time.
-2. When it leaves the state, the difference is a synthetic event *idle* (cpu, state, ns).
-3. When a task is woken, a variable of its pid takes the time.
-4. When the idle task is switched out for it, the difference is an event *woke* (cpu, ns). The state
-   that the CPU was in last makes an event *wake* (cpu, state, ns) of it. ``after`` is how long the
-   CPU had been idle when the task was woken. A task that was woken before has waited for something
-   else: ``after`` is then negative, which is a very large number here, and is not counted.
+- ``sched_waking`` notes for the woken task when that was.
+- ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
+  counts the period.
+- ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
+  that was woken since, it counts the wakeup under the CPU's state.
 
-``idle`` and ``wake`` are counted by CPU, state and time. Buckets are 1 us wide below 64 us, 16 us
-below 1.024 ms, and a factor of two wide above. Each also has the sum of its times, so that totals
-are exact.
+A task is known by its address, so that no layout of a kernel's structures is needed. The idle task
+of a CPU is the one that enters states.
 
-The kernel never forgets a pid. A histogram that is full takes no new ones, so the keeper removes
-those that have pids for keys (``forget``), and makes them again, before that can be. The counts are
-in others. Wakeups for which there was no room are counted.
+A note of a waking is one 64-bit word: 24 bits of the task's address, 40 of the time. Another 16
+bits of the address are its place. Two tasks may have the same place: then the first one is not
+counted.
 
-Names of synthetic events are the same for all instances: they begin with the keeper's name.
+A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
+The map of counts is per CPU; interrupts are off at both tracepoints that write to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from lightsleep.errors import LightsleepError
-from lightsleep.record.tracing import CLOCK, Event
+from lightsleep.record.program import Program
 
-EXIT = 4294967295
-"""The state of the cpu_idle event at the end of a period."""
+STATES = 16
+"""The kernel has at most 10 (CPUIDLE_STATE_MAX)."""
 
-NEEDED = ("power/cpu_idle", "sched/sched_waking", "sched/sched_switch")
+AWAKE = STATES - 1
+"""Stands for no state."""
 
-EVENTS = {
-    "idle": "unsigned int cpu; u32 state; u64 ns",
-    "woke": "unsigned int cpu; u64 ns",
-    "wake": "unsigned int cpu; u32 state; u64 ns; u64 after",
-}
+EXIT = -1
+"""The state of the cpu_idle event at the end of a period, as a signed number of 32 bits."""
 
-NEGATIVE = 1 << 63
+UNIT_BITS = 7
+"""The narrowest bucket is 128 ns wide."""
 
-RANGES = (
-    ("ns.buckets=1000", "ns<64000"),
-    ("ns.buckets=16000", "ns>=64000&&ns<1024000"),
-    ("ns.log2", f"ns>=1024000&&ns<{NEGATIVE}"),
-)
-"""How wide buckets are, and of which times; a negative time is none."""
+BUCKETS = 256
+KINDS = ("idle", "wake")
 
-FEW, MANY = 1 << 11, 1 << 17
-"""The fewest and the most entries of a histogram; the kernel takes no more."""
+PLACES = 1 << 16
+"""Notes of wakings."""
 
-ENTRIES = 64
-"""Buckets that one state of one CPU typically fills."""
+TIME_BITS = 40
+"""Of a note: 18 minutes."""
 
-PIDS = 1 << 14
-"""Pids that there is room for, at least."""
+CPU_BITS = 6
+"""The notes of a CPU take a cache line."""
 
-LOOK_S = 10.0
-"""How often the keeper looks whether many tasks were made."""
+IDLE_TASK, SINCE, STATE, ASLEEP = 0, 8, 16, 24
+"""Where the notes of a CPU are: its idle task, since when it is idle or in its state, which one,
+and whether that has not ended."""
+
+KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_TASK = 5, 8, 35
+"""Numbers of the kernel's helpers."""
 
 
-def available(tracing: Path) -> None:
-    """Raise LightsleepError where this kernel cannot count."""
-    for name in NEEDED:
-        if not (tracing / "events" / name).is_dir():
-            raise LightsleepError(
-                f"this kernel has no tracepoint {name.replace('/', ':')}: a histogram needs it"
-            )
-    if not (tracing / "events/power/cpu_idle/hist").exists():
-        raise LightsleepError(
-            "this kernel keeps no histograms of events (CONFIG_HIST_TRIGGERS): record without "
-            "--histogram"
-        )
-    if not (tracing / "synthetic_events").exists():
-        raise LightsleepError(
-            "this kernel has no synthetic events (CONFIG_SYNTH_EVENTS): record without --histogram"
-        )
-
-
-def order(cpus: Sequence[int] | None, states: int, tasks: int) -> dict[str, Any]:
-    """Return what the keeper has to do; ``{group}`` is its name.
-
-    ``states`` is how many idle states all CPUs have together, ``tasks`` how many tasks there are.
-    """
-    clock = f"clock={CLOCK}"
-    size = f"{clock}:size={_power_of_two(states * ENTRIES)}"
-    pids = _power_of_two(max(PIDS, 4 * tasks))
-    chosen = Event("", cpu="cpu_id").filter_for(cpus)
-    mine = f"&&{chosen}" if chosen else ""
-    running = Event("", cpu="CPU", filter="prev_pid==0").filter_for(cpus)
-    waking = ("sched/sched_waking", f"hist:keys=pid:woken=common_timestamp:{clock}:size={pids}")
-    switch = (
-        "sched/sched_switch",
-        f"hist:keys=next_pid:on=common_cpu:took=common_timestamp-$woken:{clock}:size={pids}"
-        f":onmatch(sched.sched_waking).{{group}}_woke($on,$took) if {running}",
-    )
-    triggers = [
-        (
-            "power/cpu_idle",
-            f"hist:keys=cpu_id:in=state:began=common_timestamp:since=common_timestamp:{clock} "
-            f"if state!={EXIT}{mine}",
-        ),
-        (
-            "power/cpu_idle",
-            f"hist:keys=cpu_id:slept=common_timestamp-$began:{clock}"
-            f":onmatch(power.cpu_idle).{{group}}_idle(cpu_id,$in,$slept) if state=={EXIT}{mine}",
-        ),
-        waking,
-        switch,
-        (
-            "synthetic/{group}_woke",
-            f"hist:keys=cpu:after=common_timestamp-$since-ns:{clock}"
-            ":onmatch(power.cpu_idle).{group}_wake(cpu,$in,ns,$after)",
-        ),
-    ]
-    for event, more in (("idle", ""), ("wake", f"&&after<{NEGATIVE}")):
-        triggers += [
-            (
-                f"synthetic/{{group}}_{event}",
-                f"hist:keys=cpu,state,{key}:vals=ns:{size} if {times}{more}",
-            )
-            for key, times in RANGES
-        ]
+def order(cpus: list[int], possible: int) -> dict[str, Any]:
+    """Return what the keeper has to do: count on ``cpus``; there may be ``possible`` of them."""
+    room = 1 << (possible - 1).bit_length()
     return {
-        "events": [f"{{group}}_{name} {fields}" for name, fields in EVENTS.items()],
-        "triggers": triggers,
-        "forget": {
-            "triggers": [(file, f"!{line}") for file, line in (switch, waking)] + [waking, switch],
-            "full": [f"{file}/hist" for file, _ in (waking, switch)],
-            "forks": pids // 4,
-            "look_s": LOOK_S,
+        "maps": {
+            "cpus": {"per_cpu": False, "bytes": room << CPU_BITS, "entries": 1},
+            "wakings": {"per_cpu": False, "bytes": PLACES * 8, "entries": 1},
+            "counts": {"per_cpu": True, "bytes": 16, "entries": len(KINDS) * STATES * BUCKETS},
         },
-        "read": {name: f"synthetic/{{group}}_{name}/hist" for name in ("idle", "wake")},
+        "programs": {
+            "sched_waking": _waking().to_json(),
+            "sched_switch": _switch(room).to_json(),
+            "cpu_idle": _idle(room).to_json(),
+        },
+        "counts": "counts",
+        "possible": possible,
+        "cpus": cpus,
+        "kinds": KINDS,
+        "states": STATES,
+        "names": [*range(AWAKE), -1],
+        "ranges": [bounds(number) for number in range(BUCKETS)],
     }
 
 
-def tasks(root: Path) -> int:
-    """Return how many tasks there are."""
-    return int((root / "proc/loadavg").read_text().split()[3].partition("/")[2])
+def bounds(number: int) -> tuple[int, int]:
+    """Return the shortest and the longest time that a bucket holds, in ns."""
+    exponent, eighth = divmod(number, 8)
+    low, width = (eighth, 1) if not exponent else ((8 + eighth) << exponent - 1, 1 << exponent - 1)
+    return low << UNIT_BITS, ((low + width) << UNIT_BITS) - 1
 
 
-def _power_of_two(least: int) -> int:
-    return min(MANY, max(FEW, 1 << (least - 1).bit_length()))
+def _waking() -> Program:
+    p = Program()
+    p.load(6, 1, 0)  # the task
+    p.call(KTIME_GET_NS)
+    p.shift_left(0, 64 - TIME_BITS)
+    p.shift_right(0, 64 - TIME_BITS)
+    _place(p, task=6)
+    p.combine(0, 1)
+    p.store(3, 0, 0)
+    p.end()
+    return p
+
+
+def _idle(room: int) -> Program:
+    p = Program()
+    p.load(6, 1, 0)
+    p.call(KTIME_GET_NS)
+    p.copy(7, 0)
+    _cpu(p, room)
+    p.if_equal32(6, EXIT, "exit")
+    p.if_above(6, AWAKE - 1, "end")  # no state, but a bug
+    p.store(8, SINCE, 7)
+    p.store(8, STATE, 6)
+    p.store_number(8, ASLEEP, 1)
+    p.load(1, 8, IDLE_TASK)
+    p.if_not_equal(1, 0, "end")
+    p.call(GET_CURRENT_TASK)
+    p.store(8, IDLE_TASK, 0)
+    p.jump("end")
+    p.label("exit")
+    p.load(1, 8, ASLEEP)
+    p.if_equal(1, 0, "end")  # it began before the program did
+    p.store_number(8, ASLEEP, 0)
+    p.load(1, 8, SINCE)
+    p.subtract(7, 1)
+    _count(p, KINDS.index("idle"))
+    return p
+
+
+def _switch(room: int) -> Program:
+    p = Program()
+    p.load(6, 1, 8)  # from this task
+    p.load(7, 1, 16)  # to this one
+    _cpu(p, room)
+    p.load(9, 8, IDLE_TASK)
+    p.if_equal(9, 0, "end")  # not known yet
+    p.if_same(7, 9, "to idle")
+    p.if_other(6, 9, "end")
+    _place(p, task=7)
+    p.load(6, 3, 0)
+    p.if_equal(6, 0, "end")
+    p.copy(2, 6)
+    p.shift_right(2, TIME_BITS)
+    p.shift_left(2, TIME_BITS)
+    p.if_other(2, 1, "end")  # another task's note
+    p.store_number(3, 0, 0)
+    p.call(KTIME_GET_NS)
+    p.copy(7, 0)
+    p.subtract(7, 6)
+    p.shift_left(7, 64 - TIME_BITS)
+    p.shift_right(7, 64 - TIME_BITS)
+    p.load(1, 8, SINCE)
+    p.subtract(0, 1)
+    p.if_more(7, 0, "end")  # woken before the CPU became idle: it has waited for something else
+    _count(p, KINDS.index("wake"))
+    p.label("to idle")
+    p.call(KTIME_GET_NS)
+    p.store(8, SINCE, 0)
+    p.store_number(8, STATE, AWAKE)
+    p.store_number(8, ASLEEP, 0)
+    p.end()
+    return p
+
+
+def _cpu(p: Program, room: int) -> None:
+    """Point register 8 to the notes of this CPU."""
+    p.call(GET_SMP_PROCESSOR_ID)
+    p.mask(0, room - 1)
+    p.shift_left(0, CPU_BITS)
+    p.value(8, "cpus")
+    p.add(8, 0)
+
+
+def _place(p: Program, task: int) -> None:
+    """Point register 3 to the note of a task; register 1 takes what the note has of the address."""
+    p.copy(1, task)
+    p.shift_right(1, 6)  # tasks begin at cache lines
+    p.copy(2, 1)
+    p.mask(2, PLACES - 1)
+    p.shift_left(2, 3)
+    p.value(3, "wakings")
+    p.add(3, 2)
+    p.shift_right(1, 16)
+    p.shift_left(1, TIME_BITS)
+
+
+def _count(p: Program, kind: int) -> None:
+    """Count the time in register 7 under the state of the CPU, and end."""
+    p.load(6, 8, STATE)
+    p.add_number(6, kind * STATES)
+    p.shift_left(6, (BUCKETS - 1).bit_length())
+    p.copy(1, 7)
+    p.shift_right(1, UNIT_BITS)
+    p.copy(2, 1)
+    p.shift_right(2, 32)
+    p.if_equal(2, 0, "fits")
+    p.number32(1, -1)  # the last bucket takes all that is longer
+    p.label("fits")
+    p.number(3, 0)
+    p.copy(4, 1)
+    for bits in (16, 8, 4, 2, 1):  # register 3 becomes the highest bit of register 1
+        p.copy(2, 4)
+        p.shift_right(2, bits)
+        p.if_equal(2, 0, f"below {bits}")
+        p.copy(4, 2)
+        p.add_number(3, bits)
+        p.label(f"below {bits}")
+    p.if_below(3, 3, "narrow")
+    p.add_number(3, -3)
+    p.shift_right_by(1, 3)
+    p.mask(1, 7)
+    p.add_number(3, 1)
+    p.shift_left(3, 3)
+    p.add(1, 3)
+    p.label("narrow")
+    p.add(6, 1)
+    p.store32(10, -4, 6)
+    p.lookup("counts", -4)
+    p.if_equal(0, 0, "end")
+    p.load(1, 0, 0)
+    p.add_number(1, 1)
+    p.store(0, 0, 1)
+    p.load(1, 0, 8)
+    p.add(1, 7)
+    p.store(0, 8, 1)
+    p.label("end")
+    p.end()

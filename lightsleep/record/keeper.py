@@ -11,9 +11,9 @@ A recording of events is trace-cmd's. At its end the keeper stops the tracing in
 the kernel lost, has trace-cmd finish its file, gives the file its name, and removes the instance
 and the probe. If the keeper itself is killed, setpriv has trace-cmd end in good order.
 
-A histogram is the kernel's (histogram.py). The keeper makes the instance and the triggers; at the
-end it reads what the kernel has counted, writes the file, and removes them. Meanwhile it wakes
-every few seconds.
+A histogram is counted by BPF programs (histogram.py). The keeper loads them; at the end it reads
+what they have counted, and writes the file. The kernel drops them with the keeper, whatever ends
+it.
 
 The next recording removes what a killed keeper left.
 
@@ -26,12 +26,12 @@ kernel does not count; null where all is well.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
-import re
-import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -46,14 +46,26 @@ FINISH_S = 600.0
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
 
-BUFFER_KB = 64
-"""Of each CPU, for an instance that keeps no events."""
-
 CLOCK = "mono"
 """The clock of all times."""
 
-COUNTED = ("power/cpu_idle", "sched/sched_waking", "sched/sched_switch", "synthetic/lightsleep_*")
-"""Events that may have triggers of ours."""
+SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+"""The number of bpf(2)."""
+
+CREATE, LOOKUP, LOAD, INFO, ATTACH = 0, 1, 5, 15, 17
+"""Commands of bpf(2): of maps, programs, and raw tracepoints."""
+
+ARRAY, PER_CPU_ARRAY, RAW_TRACEPOINT = 2, 6, 17
+"""Kinds of maps, and of programs."""
+
+ATTRIBUTES = 128
+"""Bytes of an argument of bpf(2); what a kernel does not know is 0."""
+
+PROGRAM_INFO, MISSES = 216, 208
+"""Bytes of struct bpf_prog_info up to recursion_misses, and where that begins."""
+
+LICENSE = ctypes.create_string_buffer(b"GPL")
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def group_of(keeper: int) -> str:
@@ -74,10 +86,9 @@ def lost_events(instance: Path) -> dict[str, int]:
 
 
 def remove_instance(instance: Path) -> str | None:
-    """Remove a tracing instance and its triggers; return why it is still there."""
+    """Remove a tracing instance; return why it is still there."""
     deadline = time.monotonic() + BUSY_S
     while True:
-        remove_triggers(instance)
         with contextlib.suppress(OSError):
             (instance / "events/enable").write_text("0")
         try:
@@ -134,39 +145,6 @@ def remove_probes(tracing: Path, group: str) -> str | None:
             return None
 
 
-def remove_triggers(instance: Path) -> None:
-    """Remove the triggers of an instance: first those whose variables no other one needs."""
-    for _ in range(len(COUNTED) + 1):
-        files = [file for name in COUNTED for file in instance.glob(f"events/{name}/trigger")]
-        lines = [(file, line) for file in files for line in _triggers(file)]
-        if not lines:
-            return
-        for file, line in reversed(lines):
-            with contextlib.suppress(OSError):  # another one needs it, and goes in this pass
-                _append(file, f"!{line}")
-
-
-def _triggers(file: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        lines = file.read_text().splitlines()
-        return [re.sub(r" \[\w+\]$", "", line) for line in lines if line.startswith("hist:")]
-    return []
-
-
-def remove_synthetic(tracing: Path, group: str) -> str | None:
-    """Remove the synthetic events of a group; return why one is still there."""
-    file = tracing / "synthetic_events"
-    try:
-        for line in file.read_text().splitlines():
-            if line.startswith(f"{group}_"):
-                _append(file, f"!{line}")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return f"cannot remove the events {group} from {file}: {error.strerror}"
-    return None
-
-
 def end(tracer: subprocess.Popen[bytes]) -> None:
     """Have trace-cmd write its file, and end it the hard way where it does not."""
     if tracer.poll() is None:
@@ -220,29 +198,33 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
 
 def count(order: dict[str, Any]) -> dict[str, Any]:
     """Have the kernel count until standard input ends; return what became of it."""
-    tracing, group = Path(order["tracing"]), group_of(os.getpid())
-    instance = tracing / "instances" / group
+    failed, document = None, dict(order["document"])
+    maps, programs = dict[str, int](), list[int]()
+    try:
+        maps = {name: _create(**kind) for name, kind in order["maps"].items()}
+        for tracepoint, program in order["programs"].items():
+            programs.append(_program(tracepoint, program, maps))
+        links = [
+            _attach(tracepoint, number)
+            for tracepoint, number in zip(order["programs"], programs, strict=True)
+        ]
+    except OSError as error:
+        failed = f"the kernel refuses to count: {error.strerror}"
     began = time.monotonic()
-    failed = _begin(tracing, instance, order["events"], order["triggers"], group)
     os.write(sys.stdout.fileno(), f"{json.dumps(failed)}\n".encode())
-    document, notes = dict(order["document"]), list[str | None]()
-    if not failed:
-        try:
-            ended, dropped, note = _wait(instance, order["forget"], group)
-            notes.append(note)
-            (instance / "tracing_on").write_text("0")
-            document["elapsed_s"] = ended - began
-            document["dropped"] = dropped + _dropped(instance, order["forget"]["full"])
-            document["histograms"] = {
-                name: (instance / "events" / file.replace("{group}", group)).read_text()
-                for name, file in order["read"].items()
-            }
-        except OSError as error:
-            failed = f"cannot read what the kernel has counted: {error}"
-    notes += [remove_instance(instance), remove_synthetic(tracing, group)]
-    if not failed:
-        failed = _write(Path(order["scratch"]), Path(order["output"]), document)
-    return {"failed": failed, "notes": [note for note in notes if note]}
+    if failed:
+        return {"failed": failed}
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    document["elapsed_s"] = time.monotonic() - began
+    for link in links:
+        os.close(link)
+    try:
+        document["dropped"] = sum(map(_missed, programs))
+        document["histograms"] = _counted(maps[order["counts"]], order)
+    except OSError as error:
+        return {"failed": f"cannot read what the kernel has counted: {error.strerror}"}
+    return {"failed": _write(Path(order["scratch"]), Path(order["output"]), document)}
 
 
 def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
@@ -256,72 +238,83 @@ def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
     return None
 
 
-def _begin(
-    tracing: Path, instance: Path, events: list[str], triggers: list[list[str]], group: str
-) -> str | None:
-    """Have the kernel count; return why it does not."""
+def _bpf(command: int, attributes: bytes) -> int:
+    """Call bpf(2). Raises OSError."""
+    call = SYSCALL.get(os.uname().machine)
+    if call is None:
+        raise OSError(errno.ENOSYS, f"lightsleep does not know bpf(2) of {os.uname().machine}")
+    room = ctypes.create_string_buffer(attributes, ATTRIBUTES)
+    done: int = LIBC.syscall(call, command, room, ATTRIBUTES)
+    if done < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+
+
+def _create(per_cpu: bool, bytes: int, entries: int) -> int:
+    """Return a new map."""
+    kind = PER_CPU_ARRAY if per_cpu else ARRAY
+    return _bpf(CREATE, struct.pack("=5I", kind, 4, bytes, entries, 0))
+
+
+def _program(tracepoint: str, program: dict[str, Any], maps: dict[str, int]) -> int:
+    """Return a program that the kernel has accepted."""
+    code = bytearray.fromhex(program["code"])
+    for at, name in program["maps"].items():
+        struct.pack_into("=i", code, int(at) * 8 + 4, maps[name])
+    text, said = ctypes.create_string_buffer(bytes(code)), ctypes.create_string_buffer(1 << 16)
+    words = (RAW_TRACEPOINT, len(code) // 8, ctypes.addressof(text), ctypes.addressof(LICENSE))
     try:
-        for line in events:
-            _append(tracing / "synthetic_events", line.replace("{group}", group))
-        instance.mkdir()
-        (instance / "buffer_size_kb").write_text(str(BUFFER_KB))
-        (instance / "trace_clock").write_text(CLOCK)
-        _trigger(instance, triggers, group)
+        return _bpf(LOAD, struct.pack("=IIQQ", *words))
     except OSError as error:
-        return f"the kernel refuses a histogram: {error.strerror}{_why(instance)}"
-    return None
+        if error.errno not in (errno.EINVAL, errno.EACCES):
+            raise
+        with contextlib.suppress(OSError):  # the same, with the kernel's reason
+            log = (1, len(said), ctypes.addressof(said))
+            os.close(_bpf(LOAD, struct.pack("=IIQQIIQ", *words, *log)))
+        lines = said.value.decode(errors="replace").strip().splitlines()
+        reason = "; ".join([error.strerror or str(error), *lines[-3:]])
+        raise OSError(error.errno, f"{tracepoint}: {reason}") from error
 
 
-def _trigger(instance: Path, triggers: list[list[str]], group: str) -> None:
-    for file, line in triggers:
-        trigger = instance / "events" / file.replace("{group}", group) / "trigger"
-        _append(trigger, line.replace("{group}", group))
+def _attach(tracepoint: str, program: int) -> int:
+    """Have a program run at a tracepoint; return what ends that when it is closed."""
+    name = ctypes.create_string_buffer(tracepoint.encode())
+    try:
+        return _bpf(ATTACH, struct.pack("=QI", ctypes.addressof(name), program))
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise OSError(errno.ENOENT, f"it has no tracepoint {tracepoint}") from error
 
 
-def _why(instance: Path) -> str:
-    """Return what the kernel said last of a trigger that it refused."""
-    with contextlib.suppress(OSError):
-        if found := re.findall(r"error: (.*)", (instance / "error_log").read_text()):
-            return f": {found[-1]}"
-    return ""
+def _missed(program: int) -> int:
+    """Return how often a program did not run because it interrupted itself."""
+    info = ctypes.create_string_buffer(PROGRAM_INFO)
+    _bpf(INFO, struct.pack("=IIQ", program, PROGRAM_INFO, ctypes.addressof(info)))
+    (missed,) = struct.unpack_from("=Q", info, MISSES)
+    return int(missed)
 
 
-def _wait(instance: Path, forget: dict[str, Any], group: str) -> tuple[float, int, str | None]:
-    """Wait until standard input ends; meanwhile empty what remembers pids before it is full.
-
-    Return when counting ended, for how many wakeups there was no room, and what went wrong.
-    """
-    emptied, dropped, note = _forks(), 0, None
-    stopped: float | None = None
-    while True:
-        if select.select([sys.stdin.fileno()], [], [], forget["look_s"])[0]:
-            if not os.read(sys.stdin.fileno(), 1):
-                return stopped or time.monotonic(), dropped, note
-            continue
-        if stopped is None and (instance / "tracing_on").read_text().strip() == "0":
-            stopped = time.monotonic()
-        if (now := _forks()) - emptied > forget["forks"]:
-            emptied = now
-            dropped += _dropped(instance, forget["full"])
-            try:
-                _trigger(instance, forget["triggers"], group)
-            except OSError as error:
-                note = (
-                    "what remembers pids could not be emptied, and figures may be too low: "
-                    f"{error.strerror}{_why(instance)}"
-                )
-
-
-def _dropped(instance: Path, files: list[str]) -> int:
-    """Return for how many events these histograms had no room."""
-    texts = [(instance / "events" / file).read_text() for file in files]
-    return sum(int(x) for text in texts for x in re.findall(r"^    Dropped: (\d+)", text, re.M))
-
-
-def _forks() -> int:
-    """Return how many tasks were made since boot."""
-    found = re.search(r"^processes (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
+    """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
+    found = {}
+    key, values = ctypes.c_uint32(), ctypes.create_string_buffer(16 * order["possible"])
+    where = struct.pack("=IxxxxQQQ", counts, ctypes.addressof(key), ctypes.addressof(values), 0)
+    for kind in order["kinds"]:
+        lines = []
+        for state in range(order["states"]):
+            for low, high in order["ranges"]:
+                _bpf(LOOKUP, where)
+                key.value += 1
+                for cpu in order["cpus"]:
+                    number, total = struct.unpack_from("=QQ", values, 16 * cpu)
+                    if number:
+                        lines.append(
+                            f"{{ cpu: {cpu}, state: {order['names'][state]}, ns: ~ {low}-{high} }} "
+                            f"hitcount: {number}  ns: {total}\n"
+                        )
+        found[kind] = "".join(lines)
+    return found
 
 
 def _ignored(_number: int, _frame: object) -> None:
@@ -339,7 +332,7 @@ def main() -> None:
             return  # the parent is gone before it asked for anything
         line += byte
     order = json.loads(line)
-    report = count(order) if "triggers" in order else keep(order)
+    report = count(order) if "programs" in order else keep(order)
     with contextlib.suppress(OSError):  # nobody left to tell
         os.write(sys.stdout.fileno(), json.dumps(report).encode())
 

@@ -32,7 +32,7 @@ class Recording:
     events by CPU. ``notes`` tell what could not be tidied up, and why it ended early.
     """
 
-    instance: Path
+    instance: Path | None
     scratch: Path
     process: "subprocess.Popen[bytes]"
     probe_refused: str | None = None
@@ -43,7 +43,9 @@ class Recording:
     started: bool = False
 
     def watch_disk(self) -> None:
-        """Stop tracing where the disk would not take the whole file."""
+        """Stop tracing where the disk would not take the whole file; counts take no room."""
+        if self.instance is None:
+            return
         used = 0
         for file in self.scratch.parent.glob(f"{self.scratch.name}*"):
             with contextlib.suppress(FileNotFoundError):
@@ -112,26 +114,23 @@ def recording(
 
 
 @contextlib.contextmanager
-def counting(
-    folder: Path, order: dict[str, Any], document: dict[str, Any], output: Path
-) -> Iterator[Recording]:
+def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> Iterator[Recording]:
     """Have the kernel count what ``order`` says; ``output`` is whole when the context has ended.
 
-    ``folder`` is where tracing is mounted, ``document`` what the file says beside the counts.
-    Raises LightsleepError where the kernel does not count, and where the file cannot be written.
+    ``document`` is what the file says beside the counts. Raises LightsleepError
+    where the kernel does not count, and where the file cannot be written.
     """
     scratch = scratch_for(output)
-    more = {"tracing": str(folder), "scratch": str(scratch), "output": str(output)}
+    more = {"scratch": str(scratch), "output": str(output), "document": document}
     process = _keeper()
-    running = Recording(folder / "instances" / keeper.group_of(process.pid), scratch, process)
+    running = Recording(None, scratch, process)
     began = time.monotonic()
     try:
-        if not _send_order(process, order | more | {"document": document}):
+        if not _send_order(process, order | more):
             yield running
     finally:
         running.elapsed_s = time.monotonic() - began
         report = _finish(process, scratch)
-        running.notes = report.get("notes", [])
     if report["failed"]:
         raise LightsleepError(report["failed"])
 

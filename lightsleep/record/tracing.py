@@ -117,15 +117,11 @@ def remove_leftovers(tracing: Path) -> list[str]:
     if probes.exists():
         named = (line.split()[0].partition(":")[2] for line in probes.read_text().splitlines())
         groups |= {name.partition("/")[0] for name in named if name.startswith(prefix)}
-    if (synthetic := tracing / "synthetic_events").exists():
-        named = (line.split()[0] for line in synthetic.read_text().splitlines())
-        groups |= {name.rpartition("_")[0] for name in named if name.startswith(prefix)}
     left = []
     for group in sorted(groups):
         if not _alive(group.removeprefix(prefix)):
             left.append(keeper.remove_instance(tracing / "instances" / group))
             left.append(keeper.remove_probes(tracing, group))
-            left.append(keeper.remove_synthetic(tracing, group))
     return [note for note in left if note]
 
 
