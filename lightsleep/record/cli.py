@@ -72,8 +72,8 @@ def record(
     the command. lightsleep report FILE then shows how much time tasks lost while they waited for
     CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs root.
 
-    Each idle period that is recorded costs CPU time, with --histogram less than without. The
-    experiment record-cost of lightsleep lab compare measures how much.
+    Each idle period that is recorded costs CPU time. The experiment record-cost of lightsleep lab
+    compare measures how much, with --histogram and without.
 
     The exit status is that of COMMAND.
     """
