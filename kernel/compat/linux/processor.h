@@ -56,6 +56,9 @@ static inline void cpu_poll_relax(unsigned long *word, unsigned long seen, u64 t
 	}
 }
 
+#define cpu_poll_relax		cpu_poll_relax
+#define SMP_TIMEOUT_POLL_COUNT	1
+
 #endif
 
 #endif /* _LIGHTSLEEP_COMPAT_PROCESSOR_H */

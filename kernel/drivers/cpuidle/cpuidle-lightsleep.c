@@ -224,7 +224,8 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	local_irq_enable();
 
 	while (!need_resched()) {
-		poll_wait(min(end_ns - ls->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
+		wait_for_wakeup(min(end_ns - ls->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2),
+				poll_sources_here());
 		if (poll_sources_peek()) {
 			outcome = IDLE_WOKEN;
 			break;

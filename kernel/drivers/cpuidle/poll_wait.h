@@ -2,42 +2,47 @@
 /*
  * How a CPU that polls spends the time between two looks.
  *
- * On arm64 it sleeps until somebody writes to the flags of its task, which is
- * what a wake does (cpu_poll_relax()), and then each look is also one at the
- * clock. Poll sources are elsewhere in memory: a CPU that polls some, and any CPU of
- * the other architectures, can only look again soon.
+ * An architecture may have a better way than a relax loop, which ends with a store to the
+ * flags of the task, as a wakeup is (cpu_poll_relax(): WFE or WFET on arm64). Then each look
+ * is also one at the clock. What poll sources look at is elsewhere in memory: a CPU that has
+ * some can only look again soon.
  */
 #ifndef _DRIVERS_CPUIDLE_POLL_WAIT_H
 #define _DRIVERS_CPUIDLE_POLL_WAIT_H
 
-#include <linux/poll_source.h>
+#include <linux/minmax.h>
 #include <linux/processor.h>
 #include <linux/sched.h>
 #include <asm/barrier.h>
 
-#ifdef CONFIG_ARM64
-/* Looks between two looks at the clock. */
-#define LOOKS_PER_CLOCK		1
+/* Only some trees have this wait for a store that is bounded in time. */
+#ifndef cpu_poll_relax
+#define cpu_poll_relax(ptr, val, timeout_ns)				\
+do {									\
+	(void)(ptr);							\
+	(void)(val);							\
+	(void)(timeout_ns);						\
+	cpu_relax();							\
+} while (0)
+#define SMP_TIMEOUT_POLL_COUNT	16
+#endif
 
-/* Waits a moment, for @for_ns at most; interrupts are on. */
-static __always_inline void poll_wait(u64 for_ns)
+/* Looks between two looks at the clock: keeps the clock cheap, where a look is. */
+#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
+
+/*
+ * Waits a moment, until a wakeup or for @for_ns at most; @sources: the poll looks at more than
+ * the flags. Idle task, interrupts on.
+ */
+static __always_inline void wait_for_wakeup(u64 for_ns, bool sources)
 {
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (poll_sources_here() || seen & _TIF_NEED_RESCHED)
+	if (sources || seen & _TIF_NEED_RESCHED)
 		cpu_relax();
 	else
 		cpu_poll_relax(flags, seen, for_ns);
 }
-#else
-/* Looks between two looks at the clock: keeps the clock cheap. */
-#define LOOKS_PER_CLOCK		16
-
-static __always_inline void poll_wait(u64 for_ns)
-{
-	cpu_relax();
-}
-#endif
 
 #endif /* _DRIVERS_CPUIDLE_POLL_WAIT_H */

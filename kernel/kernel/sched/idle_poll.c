@@ -115,7 +115,6 @@
 #ifdef CONFIG_POLL_SOURCE
 #include <linux/poll_source.h>
 #endif
-#include <linux/processor.h>
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 #include <linux/suspend.h>
@@ -127,6 +126,7 @@
 #include "../../drivers/cpuidle/idle_cost.h"
 #include "../../drivers/cpuidle/poll_gaps.h"
 #include "../../drivers/cpuidle/poll_limit.h"
+#include "../../drivers/cpuidle/poll_wait.h"
 #include "sched.h"
 
 /* No poll is longer than this, whatever a wakeup costs. */
@@ -134,21 +134,6 @@
 
 /* How many ns of idle CPU time 1 ns of waiting is worth. */
 #define WAIT_WEIGHT		4
-
-/* Some trees have a wait for a store that is bounded in time. */
-#ifndef cpu_poll_relax
-#define cpu_poll_relax(ptr, val, timeout_ns)				\
-do {									\
-	(void)(ptr);							\
-	(void)(val);							\
-	(void)(timeout_ns);						\
-	cpu_relax();							\
-} while (0)
-#define SMP_TIMEOUT_POLL_COUNT	16
-#endif
-
-/* Looks at the flag between two looks at the clock: keeps the clock cheap, where a look is. */
-#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
 
 /**
  * enum outcome - how far the last pass through the idle loop has come
@@ -397,10 +382,8 @@ static bool end_sources(bool hit)
 	if (!poll_sources_exist())
 		return hit;
 	local_irq_disable();
-	if (hit)
-		poll_sources_stop();
-	else
-		hit = poll_sources_rest();
+	/* A CPU that polled in vain may hold back after work: its next idle period begins with a poll. */
+	hit |= poll_sources_stop();
 	/* The handlers run. */
 	local_irq_enable();
 	/* What they had to do may concern no task of this CPU: the pass ends all the same. */
@@ -439,22 +422,6 @@ static void rest_sources(void) { }
 static void rest_all_sources(void) { }
 #endif
 
-/*
- * Waits a moment, until a wakeup or for @for_ns at most. An architecture may have a better way
- * than a relax loop, which ends with a store to the flags (WFE or WFET on arm64). The memory of
- * poll sources is elsewhere. Idle task.
- */
-static __always_inline void wait_for_wakeup(u64 for_ns)
-{
-	unsigned long *flags = &current_thread_info()->flags;
-	unsigned long seen = READ_ONCE(*flags);
-
-	if (sources_here() || seen & _TIF_NEED_RESCHED)
-		cpu_relax();
-	else
-		cpu_poll_relax(flags, seen, for_ns);
-}
-
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
 static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 {
@@ -468,7 +435,8 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
 	while (!(hit = need_resched())) {
-		wait_for_wakeup(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2));
+		wait_for_wakeup(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2),
+				sources_here());
 		if (peek_sources()) {
 			hit = true;
 			break;
