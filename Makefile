@@ -117,7 +117,7 @@ lint:
 		git ls-files -z '*.md' ':!docs/results' | xargs -0 node $(GRAMMAR)/grammar.mjs; }
 	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
 
-test: ## some tests: TEST='tests/test_stats.py -k median'
+test: ## some tests: TEST='tests/test_order.py -k median'
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -q $(TEST)
 

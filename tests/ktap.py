@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
+
+from paths import ROOT
 
 from lightsleep.lab.guest import Guest
 from lightsleep.lab.initramfs import GUEST_MODULES
 
-SELFTESTS = Path(__file__).parent.parent / "kernel/tools/testing/selftests/cpuidle"
+SELFTESTS = ROOT / "kernel/tools/testing/selftests/cpuidle"
 
 TRIES = 2
 """How often a test that fails is run. Most of them let a guest work and look at what it did

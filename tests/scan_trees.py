@@ -10,9 +10,11 @@ import re
 import struct
 from pathlib import Path
 
+from paths import FIXTURES
+
 from lightsleep import cpulist
 
-MACHINES = Path(__file__).parent / "fixtures" / "scan"
+MACHINES = FIXTURES / "scan"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.txt"))
 
 

@@ -12,6 +12,7 @@ import comparisons
 import pytest
 from click.testing import CliRunner
 from measurements import made_up
+from paths import ROOT
 
 from lightsleep.cli import main
 from lightsleep.files import write_json
@@ -34,7 +35,7 @@ def lightsleep(
         return subprocess.run(
             [sys.executable, "-m", "lightsleep", *words.split()],
             cwd=result.parent,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])} | environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
             stdout=file,
             stderr=subprocess.PIPE,
         )
@@ -90,7 +91,7 @@ main(["lab", "compare", "idle", "--json", "/dev/full"])
 
 
 def test_a_disk_too_full_for_file_and_table_says_so_of_the_file() -> None:
-    paths = os.pathsep.join(str(x) for x in (Path(__file__).parent, Path(__file__).parents[1]))
+    paths = os.pathsep.join(str(x) for x in (ROOT / "tests", ROOT))
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-c", COMPARE],

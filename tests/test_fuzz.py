@@ -22,17 +22,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_histogram import document
-from test_periods import page_of
+from recordings import PIPE, RECORDINGS, histogram_document, page_of
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import formats, histogram, source
 from lightsleep.periods.source import open_recording, write_parquet
 from lightsleep.record import sidecar
-
-FIXTURES = Path(__file__).parent / "fixtures" / "record"
-PIPE = FIXTURES / "pipe.txt.gz"
 
 TIMES = 12_000
 """Files in make check-more, of all formats together."""
@@ -50,7 +46,7 @@ BYTES = 3 << 30
 
 def text_of(name: str, lines: int = 400) -> bytes:
     """Return the first lines of a fixture."""
-    whole = gzip.decompress((FIXTURES / name).read_bytes())
+    whole = gzip.decompress((RECORDINGS / name).read_bytes())
     return b"".join(whole.splitlines(keepends=True)[:lines])
 
 
@@ -66,14 +62,14 @@ def parquet(folder: Path) -> bytes:
 def converted(folder: Path) -> bytes:
     """Return the trace.dat in the other version, as trace-cmd converts it."""
     six, seven = folder / "six.dat", folder / "seven.dat"
-    six.write_bytes(gzip.decompress((FIXTURES / "trace-v6.dat.gz").read_bytes()))
+    six.write_bytes(gzip.decompress((RECORDINGS / "trace-v6.dat.gz").read_bytes()))
     command = ["trace-cmd", "convert", "--file-version", "7", "-i", str(six), "-o", str(seven)]
     subprocess.run(command, check=True, capture_output=True)
     return seven.read_bytes()
 
 
 def zipped(name: str) -> Callable[[Path], bytes]:
-    return lambda _folder: gzip.decompress((FIXTURES / name).read_bytes())
+    return lambda _folder: gzip.decompress((RECORDINGS / name).read_bytes())
 
 
 FORMATS: dict[str, Callable[[Path], bytes]] = {
@@ -87,7 +83,7 @@ FORMATS: dict[str, Callable[[Path], bytes]] = {
     "trace-v7.dat": converted,
     "perf.data": zipped("perf.data.gz"),
     "described.txt.json": lambda _: sidecar.beside(PIPE).read_bytes(),
-    "histogram.json": lambda _: json.dumps(document()).encode(),
+    "histogram.json": lambda _: json.dumps(histogram_document()).encode(),
 }
 PROGRAMS = {"trace-v6.dat": "trace-cmd", "trace-v7.dat": "trace-cmd", "perf.data": "perf"}
 

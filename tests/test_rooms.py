@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 import lightsleep
 
@@ -69,3 +70,9 @@ def test_a_room_uses_those_below_it_only(room: str) -> None:
     used = {name for path in files for name in imported(path)} - {room}
     above = {name for name in used if LAYER[name] >= LAYER[room]}
     assert not above, f"{room} imports from {', '.join(sorted(above))}: not below it"
+
+
+def test_tests_have_the_rooms_of_the_package() -> None:
+    others = {"docs", "fixtures", "kernel", "packages", "scripts"}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders - others <= set(LAYER)

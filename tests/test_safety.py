@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from scan_trees import plant, unfold
 
 from lightsleep.cli import main
@@ -32,7 +33,7 @@ from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import OWN, Reader
 
-PACKAGE = Path(__file__).parents[1] / "lightsleep"
+PACKAGE = ROOT / "lightsleep"
 ROOMS = ("enable", "scan", "settings", "trial", "watch")
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 CPU = "sys/devices/system/cpu"

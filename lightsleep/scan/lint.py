@@ -6,7 +6,8 @@ saw (or None), and two texts that hold wherever it fires. ``why`` states what th
 (checked in the sources of 6.12), never an opinion on what a good setting would be. A setting that
 merely costs power is no finding; one that is silently ignored is.
 
-Each rule has two rows in tests/test_scan_lint.py: a machine on which it fires, and near misses.
+Each rule has two rows in tests/scan/test_scan_lint.py: a machine on which it fires, and near
+misses.
 """
 
 from lightsleep.scan.model import Scan

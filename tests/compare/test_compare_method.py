@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The method of comparisons: against scipy and textbooks, as properties, and by simulation."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from paths import FIXTURES
+from scipy.stats import norm, wilcoxon
+
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.method import (
+    BEYOND,
+    MOST,
+    Comparison,
+    Verdict,
+    compare,
+    compare_jointly,
+    rounds_needed,
+    summarise,
+)
+from lightsleep.compare.result import Better
+
+Floats = NDArray[np.float64]
+ROUNDS = 12  # of lab compare, where nobody chose another number
+
+values = st.floats(-1e18, 1e18)
+positive = st.floats(1e-9, 1e9)
+many = st.lists(positive, min_size=6, max_size=40)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[list[float], list[float]]:
+    """Return samples of two arms, some of which differ."""
+    n = draw(st.integers(6, 20))
+    factor = draw(st.sampled_from([1.0, 1.2, 50.0]))
+    noise = st.lists(st.floats(0.8, 1.2), min_size=n, max_size=n)
+    return draw(noise), [factor * x for x in draw(noise)]
+
+
+def test_nothing_is_said_of_no_samples() -> None:
+    assert summarise([]) is None
+    assert compare([], [], "lower").verdict is Verdict.TOO_FEW
+
+
+def test_one_sample_gives_no_confidence() -> None:
+    summary = summarise([3.0])
+    assert summary
+    assert (summary.n, summary.median, summary.ci_low, summary.ci_high) == (1, 3.0, 3.0, 3.0)
+    assert summary.confidence == 0.0
+
+
+# The ranks and confidences of tables of the sign test; n, k-th smallest and largest, confidence.
+@pytest.mark.parametrize(
+    ("n", "rank", "confidence"),
+    [
+        (2, 1, 0.5),
+        (5, 1, 0.9375),
+        (6, 1, 0.96875),
+        (8, 1, 0.9921875),
+        (9, 2, 0.9609375),
+        (10, 2, 0.978515625),
+        (20, 6, 0.958610535),
+        (100, 40, 0.9647998),
+    ],
+)
+def test_interval_is_the_pair_of_order_statistics_of_the_sign_test(
+    n: int, rank: int, confidence: float
+) -> None:
+    summary = summarise([float(x) for x in range(1, n + 1)])
+    assert summary
+    assert (summary.ci_low, summary.ci_high) == (rank, n + 1 - rank)
+    assert summary.confidence == pytest.approx(confidence, abs=1e-7)
+
+
+def test_interval_covers_the_true_median_as_often_as_it_claims() -> None:
+    rng = np.random.default_rng(7)
+    trials, n = 2000, 12
+    summaries = [summarise(list(row)) for row in rng.exponential(size=(trials, n))]
+    hits = sum(s.ci_low <= math.log(2) <= s.ci_high for s in summaries if s)
+    claimed = summaries[0].confidence if summaries[0] else 0
+    assert hits / trials == pytest.approx(claimed, abs=0.02)
+
+
+@given(st.lists(values, min_size=1, max_size=60))
+def test_figures_are_in_order_and_of_the_samples(samples: list[float]) -> None:
+    s = summarise(samples)
+    assert s
+    assert s.minimum == min(samples)
+    assert s.maximum == max(samples)
+    assert s.median == pytest.approx(statistics.median(samples))
+    assert s.minimum <= s.ci_low <= s.ci_high <= s.maximum
+    assert s.minimum <= s.q1 <= s.median <= s.q3 <= s.maximum
+    assert s.ci_low in samples
+    assert s.ci_high in samples
+    assert (s.confidence >= 0.95) == (len(samples) >= 6)
+
+
+@given(st.lists(values, min_size=1, max_size=20), st.randoms())
+def test_order_of_samples_does_not_matter(samples: list[float], rng: random.Random) -> None:
+    shuffled = rng.sample(samples, len(samples))
+    assert summarise(samples) == summarise(shuffled)
+
+
+# Hollander and Wolfe, table 3.1: depression before and after a tranquilliser, nine patients.
+BEFORE = [1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]
+AFTER = [0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]
+
+
+def test_estimate_and_interval_of_the_textbook() -> None:
+    comparison = compare(BEFORE, AFTER, "lower", "%")  # of which differences are taken
+    assert comparison.difference
+    assert comparison.difference.value == pytest.approx(-0.46)
+    assert comparison.difference.low == pytest.approx(-0.786)
+    assert comparison.difference.high == pytest.approx(-0.010)
+    assert comparison.verdict is Verdict.BETTER
+
+
+@settings(max_examples=200)
+@given(st.integers(6, 30), st.floats(-1, 1), st.integers(0, 2**32 - 1))
+def test_the_verdict_is_that_of_the_signed_rank_test(n: int, shift: float, seed: int) -> None:
+    effects = np.random.default_rng(seed).normal(shift, 1, n)  # no ties
+    comparison = compare([0.0] * n, effects.tolist(), "none", "%")
+    p = float(wilcoxon(effects, method="exact").pvalue)
+    assert comparison.verdict.differs == (p <= 0.05)
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_fewer_than_six_rounds_claim_nothing(n: int) -> None:
+    comparison = compare([1.0] * n, [9.0] * n, "lower")
+    assert comparison == Comparison(Verdict.TOO_FEW, n, 0.95)
+    assert compare([1.0] * 6, [9.0] * 6, "lower").verdict is Verdict.WORSE
+
+
+def test_rounds_that_a_confidence_needs() -> None:
+    assert [rounds_needed(1 - 0.05 / m) for m in (1, 2, 5, 6, 25)] == [6, 7, 8, 8, 10]
+
+
+@given(many, st.sampled_from(["lower", "higher", "none"]))
+def test_an_arm_never_differs_from_itself(samples: list[float], better: Better) -> None:
+    assert compare(samples, samples, better).verdict is Verdict.SAME
+
+
+@settings(max_examples=50)
+@given(rounds())
+def test_swapping_the_arms_swaps_the_verdict(arms: tuple[list[float], list[float]]) -> None:
+    first, second = arms
+    there, back = compare(first, second, "lower"), compare(second, first, "lower")
+    opposite = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER}
+    assert back.verdict == opposite.get(there.verdict, there.verdict)
+    assert there.ratio
+    assert back.ratio
+    assert there.ratio.value == pytest.approx(1 / back.ratio.value)
+    assert there.ratio.low == pytest.approx(1 / back.ratio.high)
+    assert there.detectable == pytest.approx(back.detectable)
+
+
+@settings(max_examples=50)
+@given(rounds())
+def test_the_verdict_follows_the_interval_and_the_direction(
+    arms: tuple[list[float], list[float]],
+) -> None:
+    comparison = compare(*arms, "higher")
+    assert comparison.ratio
+    assert comparison.ratio.low <= comparison.ratio.value <= comparison.ratio.high
+    assert (comparison.verdict is Verdict.BETTER) == (comparison.ratio.low > 1)
+    assert (comparison.verdict is Verdict.WORSE) == (comparison.ratio.high < 1)
+
+
+@settings(max_examples=50)
+@given(many, st.floats(0.01, 100), st.randoms())
+def test_what_a_round_does_to_all_arms_does_not_matter(
+    samples: list[float], factor: float, rng: random.Random
+) -> None:
+    slowed = [x * rng.uniform(1, 3) for x in samples]
+    ratio = compare(slowed, [x * factor for x in slowed], "none").ratio
+    assert ratio
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((factor, factor, factor))
+
+
+def test_one_round_that_went_the_other_way_is_no_veto() -> None:
+    samples = [0.5, 0.52, 0.48, 0.51, 0.5, 0.49, 0.53, 0.5, 0.47, 0.52, 0.51, 40.0]
+    assert compare([1.0] * ROUNDS, samples, "lower").verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("better", "verdict"),
+    [("lower", Verdict.BETTER), ("higher", Verdict.WORSE), ("none", Verdict.LOWER)],
+)
+def test_the_ratio_is_arm_by_reference(better: Better, verdict: Verdict) -> None:
+    comparison = compare([4.0] * 6, [1.0] * 6, better)
+    assert comparison.verdict is verdict
+    assert comparison.ratio
+    assert comparison.ratio.value == pytest.approx(0.25)
+    assert comparison.difference is None
+
+
+def test_zeros_and_percentages_have_a_difference_but_no_ratio() -> None:
+    comparison = compare([0.0] * 6, [39_700.0] * 6, "none")
+    assert comparison.verdict is Verdict.HIGHER
+    assert comparison.ratio is None
+    assert comparison.difference
+    assert comparison.difference.value == 39_700
+    assert words.sentence("x", comparison, "y", "") == (
+        "x has 39,700 more than y (95 % CI 39,700 to 39,700)"
+    )
+    assert compare([0.0] * 6, [0.0] * 6, "lower").verdict is Verdict.SAME
+    assert compare([99.0] * 6, [98.0] * 6, "higher", "%").ratio is None
+
+
+def test_arms_with_other_numbers_of_rounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="6 rounds cannot be compared with 7"):
+        compare([1.0] * 7, [1.0] * 6, "lower")
+    with pytest.raises(ValueError, match="6 rounds cannot be compared with 7"):
+        compare_jointly([[1.0] * 7], [[1.0] * 6], "lower")
+
+
+def test_several_metrics_are_the_geometric_mean_within_rounds() -> None:
+    # Two metrics, 4 times and the same: twice; in rounds that change both metrics, too.
+    reference = [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0, 1.0, 7.0, 8.0, 2.0, 3.0]]
+    arm = [[4 * x for x in reference[0]], reference[1]]
+    ratio = compare_jointly(reference, arm, "higher").ratio
+    assert ratio
+    assert (ratio.low, ratio.value, ratio.high) == pytest.approx((2, 2, 2))
+    assert compare_jointly(reference[:1], arm[:1], "lower") == compare(
+        reference[0], arm[0], "lower"
+    )
+    with pytest.raises(ValueError, match="not positive"):
+        compare_jointly([[1.0] * 6], [[0.0] * 6], "lower")
+
+
+@given(st.lists(st.tuples(values, values), max_size=12))
+def test_figures_are_finite_for_whatever_a_result_may_hold(
+    samples: list[tuple[float, float]],
+) -> None:
+    comparison = compare([x for x, _ in samples], [y for _, y in samples], "lower")
+    if effect := comparison.effect:
+        assert all(map(math.isfinite, (effect.value, effect.low, effect.high)))
+        assert comparison.detectable is not None
+        assert math.isfinite(comparison.detectable)
+
+
+def test_very_many_rounds_are_judged_by_their_neighbours_averages() -> None:
+    rng = np.random.default_rng(4)
+    samples = rng.lognormal(0, 0.1, (2, 100 * MOST))
+    comparison = compare(samples[0].tolist(), (1.01 * samples[1]).tolist(), "lower")
+    assert comparison.verdict is Verdict.WORSE
+    assert comparison.rounds == 100 * MOST
+    assert comparison.ratio
+    assert comparison.ratio.value == pytest.approx(1.01, abs=0.003)
+
+
+# Simulations. Each has a fixed seed; what they are asked leaves room for 3 standard errors.
+
+
+def shown(effects: Floats, confidence: float = 0.95) -> float:
+    """Return in which share of runs a difference is shown: effects by run and round."""
+    verdicts = [
+        compare([0.0] * effects.shape[1], run.tolist(), "none", "%", confidence).verdict
+        for run in effects
+    ]
+    return sum(verdict.differs for verdict in verdicts) / len(verdicts)
+
+
+def noise(n: int, runs: int = 2000, sigma: float = 0.1) -> Floats:
+    """Return log-ratios of two arms, each of whose samples scatters by ``sigma``."""
+    arms: Floats = np.random.default_rng(20).normal(0, sigma, (2, runs, n))
+    difference: Floats = arms[0] - arms[1]
+    return difference
+
+
+@pytest.mark.parametrize(("n", "least"), [(6, 0.48), (8, 0.79), (10, 0.92), (ROUNDS, 0.96)])
+def test_the_power_to_show_20_percent(n: int, least: float) -> None:
+    assert shown(noise(n) + math.log(1.2)) >= least
+
+
+@pytest.mark.parametrize("n", [6, 8, ROUNDS, 20])
+def test_false_alarms_of_normal_noise(n: int) -> None:
+    assert shown(noise(n)) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_false_alarms_and_power_with_heavy_tails() -> None:
+    tails = np.random.default_rng(3).standard_t(2, (2, 2000, ROUNDS)) * 0.1
+    effects = tails[0] - tails[1]
+    assert shown(effects) <= 0.06
+    assert shown(effects + math.log(1.2)) >= 0.45  # non-overlapping intervals of medians: 0.19
+
+
+RECORDED = FIXTURES / "compare/noise.json"
+"""Times of baselines and of controls booted alike, on quiet hosts and on busy ones."""
+
+
+def recorded_noise() -> Floats:
+    """Return log-ratios of two arms booted alike, without their median, of all times recorded."""
+    pooled: list[float] = []
+    for metric in json.loads(RECORDED.read_text()).values():
+        ratios = np.log(metric["control"]) - np.log(metric["baseline"])
+        pooled += (ratios - np.median(ratios)).tolist()
+    return np.array(pooled)
+
+
+def drawn_from(pool: Floats, runs: int = 2000) -> Floats:
+    """Return runs of rounds drawn from recorded ones: which arm was faster is a coin toss."""
+    rng = np.random.default_rng(11)
+    signs = rng.choice([-1.0, 1.0], (runs, ROUNDS))
+    drawn: Floats = rng.choice(pool, (runs, ROUNDS)) * signs
+    return drawn
+
+
+def test_recorded_noise_raises_few_false_alarms_and_hides_no_20_percent() -> None:
+    effects = drawn_from(recorded_noise())
+    assert shown(effects) <= 0.05
+    assert shown(effects + math.log(1.2)) >= 0.9
+
+
+def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
+    metrics = 6
+    confidence = 1 - 0.05 / metrics
+    verdicts = [
+        compare([0.0] * ROUNDS, run.tolist(), "none", "%", confidence).verdict.differs
+        for run in drawn_from(recorded_noise(), 1000 * metrics)
+    ]
+    alarms = np.array(verdicts).reshape(-1, metrics).any(axis=1)
+    assert alarms.mean() <= 0.05
+    assert shown(noise(ROUNDS) + math.log(1.5), confidence) >= 0.9  # and it can fail
+
+
+def test_the_factor_beyond_the_interval() -> None:
+    assert pytest.approx((norm.ppf(0.975) + norm.ppf(0.9)) / norm.ppf(0.975), abs=1e-4) == BEYOND
+
+
+@pytest.mark.parametrize("n", [6, 8, ROUNDS, 20])
+def test_what_is_called_detectable_is_detected_in_9_of_10_runs(n: int) -> None:
+    said = [compare([0.0] * n, run.tolist(), "none", "%").detectable for run in noise(n, 300)]
+    typical = statistics.mean(least for least in said if least is not None)
+    assert shown(noise(n) + typical) == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "said"),
+    [
+        (0.4019, "s", "0.402 s"),
+        (0.4, "s", "0.400 s"),
+        (2.2, "s", "2.20 s"),
+        (39_700.0, "", "39,700"),
+        (59.5, "", "59.5"),
+        (0.0, "", "0"),
+        (0.0, "s", "0 s"),
+        (0.1, "%", "0.10 %"),
+        (99.93, "%", "99.93 %"),
+        (-0.008, "%", "-0.01 %"),
+        (1234.5, "us", "1,234 us"),
+        (1.5e-9, "s", "1.5e-09 s"),
+        (1e18, "", "1e+18"),
+    ],
+)
+def test_digits_and_units(number: float, unit: str, said: str) -> None:
+    assert units.value(number, unit) == said
+
+
+@pytest.mark.parametrize(
+    ("unit", "better", "baseline", "arm", "said"),
+    [
+        ("s", "lower", 2.0, 0.4, "a is 5.00 times faster than b (95 % CI 5.00 to 5.00)"),
+        ("s", "lower", 0.4, 2.0, "a is 5.00 times slower than b (95 % CI 5.00 to 5.00)"),
+        ("s", "lower", 1.0, 1.02, "a is 1.020 times slower than b (95 % CI 1.020 to 1.020)"),
+        ("", "lower", 39_700, 200, "a has 199 times fewer than b (95 % CI 199 to 199)"),
+        ("MiB/s", "higher", 10, 40, "a is 4.00 times higher than b (95 % CI 4.00 to 4.00)"),
+        (
+            "%",
+            "higher",
+            99.93,
+            99.92,
+            "a is 0.010 points lower than b (95 % CI 0.010 to 0.010 points)",
+        ),
+        ("s", "lower", 1.0, 1.0, "no difference shown between a and b"),
+    ],
+)
+def test_verdicts_in_words(
+    unit: str, better: Better, baseline: float, arm: float, said: str
+) -> None:
+    comparison = compare([baseline] * 6, [arm] * 6, better, unit)
+    assert words.sentence("a", comparison, "b", unit) == said
+
+
+def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
+    baseline, arm = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95], [1.05, 1.0, 1.0, 0.95, 1.0, 1.0]
+    comparison = compare(baseline, arm, "lower")
+    assert comparison.detectable
+    percent = f"{100 * (comparison.detectable - 1):.2g} %"
+    assert words.sentence("a", comparison, "b", "s") == (
+        f"no difference shown between a and b; 9 of 10 such runs show one of {percent} or more"
+    )
+    assert words.finding(comparison, "s") == f"none shown ({percent})"
+    in_points = compare(baseline, arm, "lower", "%")
+    assert words.finding(in_points, "%").endswith(" points)")
+
+
+def test_a_run_that_could_have_shown_nothing_names_no_absurd_factor() -> None:
+    baseline, arm = [1.0, 900.0, 3.0, 50.0, 2.0, 400.0], [700.0, 1.0, 30.0, 2.0, 80.0, 9.0]
+    noisy = compare(baseline, arm, "lower")
+    assert noisy.detectable
+    assert noisy.detectable > 10
+    assert words.finding(noisy, "s") == "none shown (over 10 ×)"

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pages: what they link to exists, and the commands and code in them are ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from paths import ROOT
+
+from lightsleep.cli import main
+from lightsleep.lab.experiment import Experiment
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)")
+COMMAND = re.compile(r"(?:^    (?:# |\$ )?|`)(?:sudo )?(lightsleep [^`\n]*)", re.MULTILINE)
+VERB = re.compile(r"(?:^    (?:# |\$ )?|`)make ([a-z][a-z-]*)", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", x.lower()).replace(" ", "-") for x in headings}
+
+
+@EACH_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = page.parent / path
+        assert target.exists(), path
+        assert not anchor or anchor[1:] in anchors(target), path + anchor
+
+
+def options_of(command: click.Command) -> set[str]:
+    parameters = command.get_params(click.Context(command))
+    return {option for x in parameters for option in (*x.opts, *x.secondary_opts)}
+
+
+@EACH_PAGE
+def test_commands_have_the_verbs_and_options_that_pages_name(page: Path) -> None:
+    for text in COMMAND.findall(page.read_text()):
+        command: click.Command = main
+        # Words up to the remark, which two blanks or "#" set apart.
+        for word in re.split(r"  |#|\\", text)[0].split()[1:]:
+            if word == "--":
+                break  # a command of somebody else follows
+            if word.startswith("-"):
+                assert word.partition("=")[0] in options_of(command), text
+            elif isinstance(command, click.Group):
+                found = command.get_command(click.Context(command), word)
+                assert found, f"no verb {word!r}: {text}"
+                command = found
+
+
+@EACH_PAGE
+def test_make_has_the_verbs_that_pages_name(page: Path) -> None:
+    targets = re.findall(r"(?m)^([a-z][a-z-]*):", (ROOT / "Makefile").read_text())
+    targets += re.findall(r"(?m)^([a-z][a-z -]*):", (ROOT / "kernel/Makefile").read_text())
+    known = {name for target in targets for name in target.split()}
+    assert set(VERB.findall(page.read_text())) <= known
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/packages.md"])
+def test_pages_name_the_kernels_that_dkms_builds_for(page: str) -> None:
+    rule = (ROOT / "kernel/dkms-kernels.sh").read_text()
+    ends = [re.search(rf'_{end}="(\d+\.\d+)', rule) for end in ("MIN", "MAX")]
+    first, last = (found[1] for found in ends if found)
+    assert f"for Linux {first} to {last}" in " ".join((ROOT / page).read_text().split())
+
+
+def test_the_experiment_of_the_how_to_is_one() -> None:
+    text = (ROOT / "docs/how-to/add-an-experiment.md").read_text()
+    (code,) = re.findall(r"(?s)```python\n(.+?)```", text)
+    there: dict[str, object] = {}
+    exec(code, there)
+    experiment = there["EXPERIMENT"]
+    assert isinstance(experiment, Experiment)
+    assert [arm.role for arm in experiment.arms].count("baseline") == 1

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pages of results are what ``make results`` makes of their files, and hold their figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from comparisons import made_up
+from paths import ROOT
+
+from lightsleep.compare import same
+from lightsleep.compare.markdown import page
+from lightsleep.files import write_json
+
+RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+FOLDERS = sorted(path for path in (ROOT / "docs/results").iterdir() if path.is_dir())
+spec = importlib.util.spec_from_file_location("results_script", ROOT / "scripts/results.py")
+assert spec
+assert spec.loader
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_page_of_a_result_is_up_to_date(path: Path) -> None:
+    written = path.with_suffix(".md")
+    assert written.exists(), "run make results"
+    assert written.read_text() == script.page_of(path), "run make results"
+
+
+def test_the_picture_of_the_demo_is_up_to_date() -> None:
+    folder = ROOT / "docs/results"
+    assert (folder / script.PICTURE).read_text() == script.picture_of(folder / script.DEMO)
+    assert f"](docs/results/{script.PICTURE})" in (ROOT / "README.md").read_text()
+
+
+def test_every_page_of_a_result_has_its_file() -> None:
+    folder = ROOT / "docs/results"
+    written = [*(path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)), folder / script.INDEX]
+    assert sorted(folder.glob("*.md")) == sorted(written)
+
+
+def test_the_index_is_up_to_date_and_names_each_page() -> None:
+    folder = ROOT / "docs/results"
+    index = (folder / script.INDEX).read_text()
+    assert index == script.index_of(folder), "run make results"
+    for path in (*RESULTS, *FOLDERS):
+        assert index.count(f"]({path.stem}.md)") == 1
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_the_page_of_comparisons_of_the_same_is_up_to_date(folder: Path) -> None:
+    assert folder.with_suffix(".md").read_text() == same.page(folder), "run make results"
+
+
+def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "same-x86_64"
+    for number in range(1, 4):
+        result = made_up(n=12, boots=6)
+        if number == 2:
+            samples = result.metrics["sched_pipe_s"].samples
+            samples["control"] = [2 * x for x in samples["stock"]]
+        write_json(folder / same.NAME.format(number), result.to_json())
+    said = same.page(folder)
+    assert "3 comparisons, each of 12 rounds in 6 boots of each guest:" in said
+    assert "- 1 of 3 comparisons showed a difference; at 5% each, up to 1 are within 95 %" in said
+    assert said.count("| 1 | ") == 3  # the seed
+    assert said.count("↑ 2.00 × slower") + said.count("✘ 2.00 × slower") == 1
+    assert "make false-alarms RUNS=3" in said
+
+
+@pytest.mark.parametrize("path", [*RESULTS, *FOLDERS], ids=lambda path: path.stem)
+def test_a_page_links_to_each_result(path: Path) -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
+    link = re.compile(rf"results/{path.stem}\.(md|json)\)")
+    assert any(link.search(page.read_text()) for page in pages), "cite it, or remove it"
+
+
+def test_a_page_says_what_the_terminal_says() -> None:
+    text = page(made_up(), "made-up.json")
+    for said in (
+        "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock",
+        "| ✔ | sched pipe: lightsleep / idle=poll is at most 1.25 | held: 1.15 (95 % CI",
+        "| lightsleep | 0.368 s (0.361 to 0.375 s) | ✔ 5.98 × faster (95 % CI",
+        "Control: no difference shown, as it must be",
+        "lightsleep lab compare idle --runs 10 --seed 1",
+        "| commit | not recorded |",
+        "[made-up.json](made-up.json)",
+    ):
+        assert said in text
+    assert "declared after" not in text
+
+
+def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
+    result = made_up()
+    result.claims = []
+    result.roles["idle=poll"] = "limit"
+    write_json(tmp_path / "old.json", result.to_json())
+    assert "The claims were declared after this run." in script.page_of(tmp_path / "old.json")
+
+
+def test_names_are_not_markup() -> None:
+    result = made_up()
+    result.title = "a | b\n# <c> *d*"
+    assert "# a \\| b # &lt;c> \\*d\\*\n" in page(result, "x.json")

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel's governors as policies: compiled unchanged, they choose as they did in a guest."""
+
+from __future__ import annotations
+
+import json
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from recordings import PIPE, RECORDINGS
+
+from lightsleep import cache
+from lightsleep.errors import LightsleepError
+from lightsleep.governors import build
+from lightsleep.lab.source import kernel_source
+from lightsleep.periods.source import open_recording
+from lightsleep.replay.account import OPTIMUM, Replay, replay
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.demand import costs_of
+from lightsleep.replay.follow import follow
+from lightsleep.replay.governed import Governor
+from lightsleep.replay.policies import STOCK, parse
+
+MENU = RECORDINGS / "menu.parquet"
+"""The first has states of 20, 60 and 300 us, and was governed by menu of Debian's 6.12."""
+
+MENU_NEXT = MENU.with_name("menu-next.parquet")
+"""The same, with what the governor was told of the next event of its clock. The clock counted
+instructions, so no tick was late."""
+
+WARM_UP = 100
+"""Periods of each CPU in which menu still knows what it had learned before the recording."""
+
+
+@pytest.fixture(scope="module")
+def source() -> None:
+    kernel_source("6.12")
+
+
+NEXT = "next_event_ns"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_menu_chooses_what_the_recorded_menu_chose() -> None:
+    recording = open_recording(MENU)
+    governor = Governor.named("menu@6.12")
+    assert governor
+    found = follow(recording.known, recording.batches, governor)
+    assert found.known + found.unknown > 8000
+    # The rest are states about as long as the time to the tick, which this recording lacks.
+    assert found.share > 0.97
+    assert found.unknown_same == found.unknown
+    other = Governor.named("teo@6.12")
+    assert other
+    recording = open_recording(MENU)
+    assert follow(recording.known, recording.batches, other).share < found.share
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_where_the_tick_is_known_menu_chooses_the_same_state_always() -> None:
+    governor = Governor.named("menu@6.12")
+    assert governor
+    batches = list(open_recording(MENU_NEXT).batches)
+    known = open_recording(MENU_NEXT).known
+    whole, warm = (follow(known, batches, governor, warm_up) for warm_up in (0, WARM_UP))
+    assert whole.share > 0.99
+    assert warm.known > 2500
+    assert warm.known_same == warm.known
+    # It is the tick that decides: without it, the same recording is followed less well.
+    blind = [
+        x.set_column(x.schema.get_field_index(NEXT), NEXT, pa.nulls(len(x), pa.int64()))
+        for x in batches
+    ]
+    assert follow(known, blind, governor, WARM_UP).share < 0.999
+
+
+def replayed(size: int | None) -> Replay:
+    recording = open_recording(MENU)
+    batches = list(recording.batches)
+    costs = costs_of(recording.known, batches)
+    assert costs
+    if size:
+        batches = [x.slice(n, size) for x in batches for n in range(0, len(x), size)]
+    policies = parse("stock,menu@6.12,teo@6.12,ladder@6.12,teo@6.12+promote")
+    return replay(recording.known, costs, batches, policies, 4)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_governors_are_replayed_and_no_cut_of_the_data_changes_a_figure() -> None:
+    whole, cut = replayed(None), replayed(777)
+    for name, outcome in whole.outcomes.items():
+        assert (outcome.recorded.tally.data == cut.outcomes[name].recorded.tally.data).all(), name
+    waited = {name: x.recorded.waits.total_ns for name, x in whole.outcomes.items()}
+    # The replayed menu is the recorded one: it makes tasks wait for about as long.
+    assert waited["menu@6.12"] == pytest.approx(waited[STOCK], rel=0.1)
+    assert len(set(waited.values())) == len(waited)  # promotion makes a difference, too
+    assert (
+        whole.outcomes["menu@6.12"].recorded.tally["stays"]
+        == whole.outcomes[OPTIMUM].recorded.tally["stays"]
+    )
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_a_governor_is_a_policy_of_the_command() -> None:
+    done = run(MENU, "--policies", "menu@6.12,fixed:50us", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert "menu@6.12" in [x["policy"] for x in found["policies"]]
+    assert any("power" in note for note in found["notes"])
+    done = run(PIPE, "--policies", "menu@6.12")
+    assert done.exit_code == 1
+    assert "latencies and residencies of CPU" in " ".join(done.output.split())
+
+
+def test_a_kernel_whose_source_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    done = run(MENU, "--policies", "menu@99.1")
+    assert done.exit_code == 1
+    assert "install the package linux-source-99.1" in " ".join(done.output.split())
+    assert list(tmp_path.glob("linux-governors-*")) == []
+
+
+def test_a_damaged_library_is_an_error_in_words(tmp_path: Path) -> None:
+    library = tmp_path / "machine.so"
+    library.write_bytes(b"\x7fELF and nothing else")
+    with pytest.raises(LightsleepError, match=f"remove the folder {tmp_path}"):
+        build.load(library)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_threads_may_load_governors_at_a_time() -> None:
+    """As in a Dask worker of several threads: each library takes the structures of its own view."""
+    library = build.library_file("6.12")
+
+    def start(_: int) -> bool:
+        ffi, lib = build.load(library)
+        lib.machine_start(b"menu", ffi.new("struct cpuidle_state[]", 1), 1)
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(start, range(16)))
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_each_machine_of_a_shared_cache_has_its_own_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources = cache.folder() / "linux-governors-6.12"
+    build.governor_sources("6.12")
+    (tmp_path / sources.name).symlink_to(sources)
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "trusted", lambda _path: True)
+    monkeypatch.setenv("CC", "env cc")
+    here = build.library_file("6.12")
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    assert build.library_file("6.12") != here

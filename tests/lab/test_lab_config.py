@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab's tables, its packages and its mirrors."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import accel, config, experiment, host, modules, roots, source
+from lightsleep.lab.config import ARCHES, KERNELS
+from lightsleep.lab.guest import prepare
+from lightsleep.lab.machine import Devices, ForeignKernel, Machine
+
+X86 = ARCHES["x86_64"]
+
+
+@pytest.mark.parametrize("arch", ARCHES.values(), ids=ARCHES.keys())
+def test_package_names_are_complete(arch: config.Arch) -> None:
+    for kernel in arch.kernels.values():
+        for package in (kernel.image, kernel.headers):
+            assert re.fullmatch(r"linux-(image|headers)-[a-z0-9.-]+", package.format(debian="x"))
+
+
+def rows_of_docs() -> dict[str, list[str]]:
+    """Return the cells of the tables of docs/lab.md, by each of the names in the first one."""
+    lines = (ROOT / "docs/lab.md").read_text().splitlines()
+    rows = [[x.strip() for x in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    return {name: cells for cells in rows for name in cells[0].split(", ")}
+
+
+def test_docs_have_all_kernels() -> None:
+    documented = rows_of_docs()
+    for arch in ARCHES.values():
+        assert documented[arch.name][2].split(", ") == [*arch.kernels]
+        assert documented.keys() >= arch.built.keys()
+
+
+def test_rows_are_found_by_their_own_names() -> None:
+    assert all(name == row.name for name, row in ARCHES.items())
+    assert all(name == row.name for arch in ARCHES.values() for name, row in arch.kernels.items())
+
+
+def test_every_architecture_has_the_kernel_that_is_booted_by_default() -> None:
+    assert all(Machine().kernel in arch.kernels for arch in ARCHES.values())
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(LightsleepError, match=r"no x86_64 kernel '5\.4'; there are: 6\.12"):
+        prepare(Machine(kernel="5.4"))
+    with pytest.raises(LightsleepError, match="no architecture 'vax'; there are: x86_64"):
+        prepare(Machine(arch="vax"))
+    with pytest.raises(LightsleepError, match=r"no experiment 'nap'; there are: .*idle"):
+        experiment.load("nap")
+
+
+def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SYSTEM_PATH", "")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LightsleepError, match="apt-get install bubblewrap mmdebstrap"):
+        host.need("mmdebstrap", "bwrap")
+    with pytest.raises(LightsleepError, match="apt-get install qemu-system-x86"):
+        prepare(Machine())
+
+
+def test_every_needed_program_has_a_package() -> None:
+    used = {
+        word
+        for file in Path(host.__file__).parent.glob("*.py")
+        for word in re.findall(r'need\("(\w+)"', file.read_text())
+    }
+    assert used
+    assert used <= host.PACKAGES.keys()
+
+
+def apt_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    done = subprocess.CompletedProcess([], 0, stdout=text)
+    monkeypatch.setattr("lightsleep.lab.roots.subprocess.run", lambda *_, **__: done)
+
+
+def test_mirrors_are_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_says(
+        monkeypatch,
+        "Docker|Docker CE|https://other.example/\n"
+        "Debian|Debian-Security|https://sec.example/\n"
+        "Debian|Debian|https://deb.example/debian/\n"
+        "Debian|Debian Backports|https://back.example/\n"
+        "Debian|Debian|https://second.example/\n",
+    )
+    assert roots.sources("trixie", "trixie-backports") == [
+        "deb https://deb.example/debian/ trixie main",
+        "deb https://deb.example/debian/ trixie-backports main",
+        "deb https://deb.example/debian/ trixie-updates main",
+        "deb https://sec.example/ trixie-security main",
+    ]
+
+
+def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_says(monkeypatch, "Ubuntu|Ubuntu|https://ubuntu.example/\n")
+    assert roots.sources("bookworm", "bookworm") == []
+    with pytest.raises(LightsleepError, match="trixie-backports"):
+        roots.sources("trixie", "trixie-backports")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "attempts", "raised"),
+    [
+        ("Mirror sync in progress? [IP: x]", 2, roots.MirrorOutOfStep),
+        ("No space left", 1, LightsleepError),
+    ],
+)
+def test_updates_that_are_out_of_step_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, complaint: str, attempts: int, raised: type
+) -> None:
+    given: list[str] = []
+
+    def run(argv: list[str], what: str) -> str:
+        given.append(" ".join(argv))
+        (tmp_path / "into" / "leftover").mkdir(parents=True)  # fails where it was not removed
+        raise LightsleepError(complaint)
+
+    monkeypatch.setattr(roots, "mirrors", lambda: ("https://deb.example/", "https://sec.example/"))
+    monkeypatch.setattr(host, "run", run)
+    monkeypatch.setattr(host, "need", lambda *_: None)
+    with pytest.raises(LightsleepError, match=complaint.split("?")[0]) as caught:
+        roots.unpack(X86, "trixie", "trixie", ["make"], tmp_path / "into")
+    assert caught.type is raised
+    assert len(given) == attempts
+    assert "trixie-updates main" in given[0]
+    assert "trixie-security main" in given[0]
+    assert "trixie-updates" not in "".join(given[1:])
+
+
+@pytest.mark.parametrize("target", ["", "trixie-backports"])
+def test_a_source_that_a_newer_one_replaced_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
+    def unpack(*_: object) -> None:
+        raise LightsleepError("I: running apt\nE: Unable to locate package linux-source-9.9\n")
+
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(source, "unpack", unpack)
+    with pytest.raises(LightsleepError) as caught:
+        source.kernel_source("9.9", "trixie", target)
+    lacking = f"{target or 'trixie'} does not have linux-source-9.9"
+    assert caught.value.message.startswith(lacking)
+    assert "\n" not in caught.value.message
+    assert "docs/how-to/port-to-a-new-kernel.md" in caught.value.message
+
+
+NEEDS_PACKAGES = """\
+import pytest
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.roots import MirrorOutOfStep
+
+@pytest.fixture
+def guest():
+    raise MirrorOutOfStep("no list", foreign=True)
+
+def test_boots(guest): pass
+
+def test_builds():
+    raise MirrorOutOfStep("no list", foreign=True)
+
+def test_needs_this_machines():
+    raise MirrorOutOfStep("no list", foreign=False)
+
+def test_fails():
+    raise LightsleepError("the disk is full")
+"""
+
+
+def test_a_test_is_skipped_that_needs_foreign_packages_that_no_mirror_has(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_packages.py").write_text(NEEDS_PACKAGES)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "2 failed, 2 skipped" in done.stdout
+    assert "no list" in done.stdout
+
+
+def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
+    with pytest.raises(
+        LightsleepError, match=r"no ppc64le kernel 'backports'; there are: 6\.12, 6\.1"
+    ):
+        prepare(Machine(arch="ppc64le", kernel="backports"))
+
+
+def test_a_machine_says_how_to_boot_it() -> None:
+    machine = Machine(
+        append="idle=poll quiet",
+        modules=("cpuidle_lightsleep x=1",),
+        devices=Devices(
+            device=("virtio-blk-pci,drive=d",),
+            drive=("driver=null-co,id=d",),
+            object=("iothread,id=t",),
+            netdev=("user,id=n",),
+        ),
+        vcpus=4,
+        threads=2,
+        cpu="qemu64",
+    )
+    assert machine.command() == (
+        "lightsleep lab shell --arch x86_64 --kernel 6.12 --append 'idle=poll quiet' "
+        "--module 'cpuidle_lightsleep x=1' --object iothread,id=t --netdev user,id=n "
+        "--drive driver=null-co,id=d --device virtio-blk-pci,drive=d "
+        "--vcpus 4 --threads 2 --cpu qemu64"
+    )
+
+
+def test_a_machine_with_a_kernel_of_its_own_says_so_too() -> None:
+    foreign = ForeignKernel(image=Path("/boot/vmlinuz"), modules=Path("/lib/modules/x y"))
+    assert Machine(foreign=foreign, pin=True).command() == (
+        "lightsleep lab shell --arch x86_64 --image /boot/vmlinuz --modules '/lib/modules/x y' "
+        "--pin"
+    )
+
+
+def test_what_is_built_does_not_determine_what_to_build() -> None:
+    names = ["a.c", "a.h", "Kbuild", "a.mod.c", "a.o", "a.ko", "notes.txt"]
+    assert [x for x in names if modules.is_source(Path(x))] == ["a.c", "a.h", "Kbuild"]
+
+
+def test_another_architecture_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    tree = roots.KernelTree(KERNELS["6.12"], Path("/nowhere"), "6.12")
+    chosen = accel.choose("auto", X86, tree)
+    assert (chosen.name, chosen.reason) == ("tcg", "a x86_64 guest on a riscv64 host")
+    with pytest.raises(LightsleepError, match="use --accel tcg"):
+        accel.choose("kvm", X86, tree)
+
+
+def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tree = roots.KernelTree(KERNELS["6.12"], Path("/nowhere"), "6.12")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(accel, "KVM", tmp_path / "kvm")
+    assert accel.choose("auto", X86, tree).reason == "no /dev/kvm"
+    (tmp_path / "kvm").write_text("")
+    monkeypatch.setattr("lightsleep.lab.accel.os.access", lambda *_: False)
+    assert "group kvm" in accel.choose("auto", X86, tree).reason
+
+
+@pytest.mark.parametrize(
+    ("prints", "name", "reason"),
+    [
+        ("echo VFS: Unable to mount root fs", "kvm", "a stock kernel boots under it"),
+        ("echo Booting from ROM; sleep 99", "tcg", "hung for 1 s (last line: 'Booting from ROM')"),
+        ("sleep 99", "tcg", "hung for 1 s (before its first line of output)"),
+        (
+            "echo KVM internal error. Suberror: 1; echo EAX=0; sleep 99",
+            "tcg",
+            "it stopped a stock kernel (last line: 'KVM internal error. Suberror: 1')",
+        ),
+        ("echo assertion failed; exit 6", "tcg", "ended with status 6"),
+    ],
+)
+def test_kvm_is_judged_by_a_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prints: str, name: str, reason: str
+) -> None:
+    qemu = tmp_path / X86.qemu
+    qemu.write_text(f"#!/bin/sh\n{prints}\n")
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(accel, "PROBE_S", 1.0)
+    verdict = accel.probe(X86, roots.KernelTree(KERNELS["6.12"], tmp_path, "6.12"))
+    assert verdict.name == name
+    assert reason in verdict.reason

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Debian packages: built, installed, upgraded and purged in Debian 12 and 13."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import debian_roots
+import pytest
+from debian_roots import Root
+from paths import ROOT
+
+from lightsleep.enable.change import HEADER
+
+DRIVER = "cpuidle_lightsleep", "virtio_poll_source"
+TEST = "test_cpuidle_latency", "cpuidle_synthetic"
+SKIPPED = {
+    "bookworm": r"lightsleep(?:-test)?: kernel 9.9.9-cloud-amd64 is not supported: skipped",
+    "trixie": r"for module (lightsleep\S*) includes a BUILD_EXCLUSIVE directive",
+}
+"""What DKMS says of each of the two when it skips a kernel."""
+
+DKMS_OWN = {"var/lib/dkms/mok.key", "var/lib/dkms/mok.pub"}
+"""The key that DKMS makes for the machine when it first builds a module, whoever's it is."""
+
+UNSUPPORTED = "9.9.9-cloud-amd64"
+WITHOUT_IDLE = "6.12.999-noidle"
+
+pytestmark = [
+    pytest.mark.build,
+    pytest.mark.skipif(os.geteuid() != 0, reason="runs a package manager's scripts in a chroot"),
+]
+
+
+def build(root: Root, number: int, changed: str = "") -> str:
+    """Build the packages inside, in /root/NUMBER, and return their version."""
+    source = root.path / f"root/{number}/source"
+    argv = [sys.executable, f"{ROOT}/scripts/debian_source.py", str(source)]
+    subprocess.run(argv, check=True, capture_output=True)
+    changelog = source / "debian/changelog"
+    text = re.sub(r"\((.*)\)", rf"(\1.{number})", changelog.read_text(), count=1)
+    changelog.write_text(text)
+    if changed:
+        with (source / "kernel/drivers/cpuidle/cpuidle-lightsleep.c").open("a") as driver:
+            driver.write(changed)
+    root.run(f"cd /root/{number}/source && dpkg-buildpackage --build=binary --no-sign")
+    found = re.search(r"\((.*)\)", text)
+    assert found
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Root, str, str]]:
+    """Return the root in which two versions were built, and these."""
+    with debian_roots.root("bookworm", tmp_path_factory.mktemp("built")) as root:
+        first = build(root, 1)
+        second = build(root, 2, '\nMODULE_INFO(changed, "by the test");\n')
+        yield root, first, second
+
+
+def test_lintian_finds_nothing(built: tuple[Root, str, str]) -> None:
+    root, _, _ = built
+    said = root.run(
+        "cd /root/1 && lintian --allow-root --fail-on error,warning --display-level '>=warning' "
+        "*.changes"
+    )
+    assert said == ""
+
+
+def modules(root: Root, kernel: str) -> set[str]:
+    """Return which of our modules are installed for a kernel."""
+    found = (root.path / "lib/modules" / kernel / "updates").rglob("*.ko*")
+    return {x.name.split(".")[0] for x in found}
+
+
+def add_kernel(root: Root, like: str, release: str, config: str | None = None) -> None:
+    """Add a kernel whose headers are those of another, but for its configuration."""
+    headers = root.path / "usr/src/linux-headers-test" / release
+    headers.mkdir(parents=True)
+    own = root.run(f"readlink -f /lib/modules/{like}/build").strip()
+    for file in (root.path / own.lstrip("/")).iterdir():
+        (headers / file.name).symlink_to(f"{own}/{file.name}")
+    if config is not None:
+        (headers / "include").unlink()
+        (headers / "include/config").mkdir(parents=True)
+        for name in (".config", "include/config/auto.conf"):  # an old DKMS reads the first
+            (headers / name).unlink(missing_ok=True)
+            (headers / name).write_text(config)
+    (root.path / "lib/modules" / release).mkdir()
+    build = root.path / "lib/modules" / release / "build"
+    build.symlink_to(f"/usr/src/linux-headers-test/{release}")
+    root.run(f"depmod {release} 2> /dev/null")
+
+
+@pytest.mark.parametrize(
+    "suite", [pytest.param("bookworm", marks=pytest.mark.more), pytest.param("trixie")]
+)
+def test_from_the_first_installation_to_the_purge(
+    suite: str, built: tuple[Root, str, str], tmp_path: Path
+) -> None:
+    origin, first, second = built
+    with debian_roots.root(suite, tmp_path) as root:
+        (kernel,) = (x.name for x in (root.path / "lib/modules").iterdir())
+        for number in (1, 2):
+            (root.path / f"root/{number}").mkdir()
+            for package in (origin.path / f"root/{number}").glob("*.deb"):
+                target = root.path / f"root/{number}" / package.name
+                target.write_bytes(package.read_bytes())
+        add_kernel(root, kernel, UNSUPPORTED)
+        add_kernel(root, kernel, WITHOUT_IDLE, "# CONFIG_CPU_IDLE is not set\n")
+        root.run(f"depmod {kernel} 2> /dev/null")
+        (root.path / "etc/modules-load.d").mkdir(exist_ok=True)
+        before = root.snapshot()
+
+        root.run("dpkg -i /root/1/*.deb")
+        assert modules(root, kernel) == {*DRIVER, *TEST}
+        assert modules(root, UNSUPPORTED) == modules(root, WITHOUT_IDLE) == set()
+        assert root.run("lightsleep --sources").strip().endswith("dist-packages/lightsleep/kernel")
+        info = f"modinfo -k {kernel} -F changed cpuidle_lightsleep"
+        assert root.run(info) == ""
+
+        root.run("dpkg -i /root/2/*.deb")
+        assert root.run(info) == "by the test\n"
+        assert modules(root, kernel) == {*DRIVER, *TEST}
+        assert not list((root.path / "usr/src").glob(f"lightsleep*-{first}"))
+        assert len(list((root.path / "usr/src").glob(f"lightsleep*-{second}"))) == 2
+
+        # Kernels come and go: one that is supported, and one that is not.
+        add_kernel(root, kernel, "6.12.998-cloud-amd64")
+        root.run("/etc/kernel/postinst.d/dkms 6.12.998-cloud-amd64")
+        assert modules(root, "6.12.998-cloud-amd64") >= set(DRIVER)
+        root.run(f"/etc/kernel/postinst.d/dkms {WITHOUT_IDLE}")
+        said = root.run(f"/etc/kernel/postinst.d/dkms {UNSUPPORTED}")
+        assert modules(root, UNSUPPORTED) == modules(root, WITHOUT_IDLE) == set()
+        assert len(set(re.findall(SKIPPED[suite], said))) == 2
+        root.run("/etc/kernel/prerm.d/dkms 6.12.998-cloud-amd64")
+        assert modules(root, "6.12.998-cloud-amd64") == set()
+        root.run("rm -r /lib/modules/6.12.998* /usr/src/linux-headers-test/6.12.998*")
+
+        # What "enable --persist" leaves.
+        kept = root.path / "etc/modules-load.d/lightsleep.conf"
+        kept.write_text(f"{HEADER}\ncpuidle_lightsleep\n")
+        packages = "lightsleep lightsleep-dkms lightsleep-test-dkms"
+        root.run(f"dpkg --remove {packages}")
+        assert not kept.exists()
+        assert modules(root, kernel) == set()
+        assert not list((root.path / "usr/src").glob("lightsleep*"))
+        assert not list((root.path / "usr/bin").glob("lightsleep*"))
+        root.run(f"dpkg --purge {packages}")
+        after = root.snapshot()
+        changed = {x for x in before.keys() | after.keys() if before.get(x) != after.get(x)}
+        assert changed <= DKMS_OWN

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The packages of modules hold every source file and header that their modules need."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+KERNEL = ROOT / "kernel"
+PACKAGES = {
+    "lightsleep-dkms": {"cpuidle_lightsleep", "virtio_poll_source"},
+    "lightsleep-test-dkms": {"cpuidle_synthetic", "test_cpuidle_latency"},
+}
+
+
+def needed(modules: set[str]) -> set[Path]:
+    """Return the sources of modules, and the headers beside them that these include."""
+    kbuild = (KERNEL / "Kbuild").read_text().replace("\\\n", " ")
+    lines = re.findall(r"^(\w+)-\S*(?: \S+\))? [:+]= (.*)$", kbuild, re.MULTILINE)
+    found: set[Path] = set()
+    ahead = [
+        KERNEL / Path(name).with_suffix(".c")
+        for module, names in lines
+        if module in modules
+        for name in names.split()
+    ]
+    assert len(ahead) >= len(modules)
+    while ahead:
+        file = ahead.pop()
+        if file not in found:
+            found.add(file)
+            ahead += [
+                file.parent / name for name in re.findall(r'#include "([\w.]+)"', file.read_text())
+            ]
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_source_is_left_out(package: str) -> None:
+    lines = (ROOT / f"debian/{package}.install").read_text().splitlines()
+    patterns = [line.split()[0] for line in lines]
+    for file in needed(PACKAGES[package]):
+        path = str(file.relative_to(ROOT))
+        held = any(fnmatch(path, x) or fnmatch(path, f"{x}/*") for x in patterns)
+        assert held, f"{package} lacks {path}"

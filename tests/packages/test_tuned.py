@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The profile for tuned calls lightsleep, and takes "nothing to do" for success."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+PROFILE = ROOT / "contrib/tuned/lightsleep"
+
+
+def called(tmp_path: Path, *words: str, status: int = 0) -> tuple[int, str]:
+    """Run the script with a command that notes what it is told; return its status and the notes."""
+    notes, command = tmp_path / "notes", tmp_path / "lightsleep"
+    command.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexit {status}\n')
+    command.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [PROFILE / "script.sh", *words], env=environment, stdout=subprocess.PIPE, check=False
+    )
+    return done.returncode, notes.read_text() if notes.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["start"], "enable\n"),
+        (["stop"], "disable\n"),
+        (["stop", "full_rollback"], "disable\n"),
+        (["verify", "ignore_missing"], "status\n"),
+    ],
+)
+def test_it_tells_lightsleep_what_tuned_tells_it(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
+    assert called(tmp_path, *words) == (0, told)
+    assert called(tmp_path, *words, status=1)[0] == 1
+    assert called(tmp_path, *words, status=4)[0] == (4 if words[0] == "verify" else 0)
+
+
+def test_it_refuses_the_rest(tmp_path: Path) -> None:
+    assert called(tmp_path, "reload") == (2, "")
+
+
+def test_the_profile_names_its_script() -> None:
+    profile = configparser.ConfigParser(interpolation=None)
+    profile.read(PROFILE / "tuned.conf")
+    folder, _, name = profile["script"]["script"].rpartition("/")
+    assert folder == "${i:PROFILE_DIR}"
+    assert (PROFILE / name).stat().st_mode & 0o111

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Idle periods from traces: right where the trace is whole, an error where it is damaged."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recordings import PIPE, RECORDINGS, page_of
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods import systrace
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.formats import is_recording
+from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
+from lightsleep.periods.model import Known
+from lightsleep.periods.source import (
+    METADATA,
+    ROWS,
+    open_recording,
+    write_parquet,
+)
+from lightsleep.record import sidecar
+
+SWITCH = (
+    "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state=S ==> "
+    "next_comm={} next_pid={} next_prio=120"
+)
+
+
+def event(us: int, cpu: int, text: str, task: str = "<idle>-0") -> str:
+    return f"{task:>20}     [{cpu:03}] d..1. {10 + us // 1_000_000}.{us % 1_000_000:06}: {text}\n"
+
+
+def idle(us: int, cpu: int, state: int) -> str:
+    return event(us, cpu, f"cpu_idle: state={state} cpu_id={cpu}")
+
+
+def left(us: int, cpu: int) -> str:
+    return idle(us, cpu, 4294967295)
+
+
+def switched(us: int, cpu: int, comm: str, pid: int) -> str:
+    return event(us, cpu, SWITCH.format(f"swapper/{cpu}", 0, comm, pid))
+
+
+def waking(us: int, cpu: int, pid: int, task: str = "waker-7") -> str:
+    return event(us, cpu, f"sched_waking: comm=x pid={pid} prio=120 target_cpu=001", task)
+
+
+def rows_of(path: Path) -> tuple[list[dict[str, Any]], Known]:
+    recording = open_recording(path)
+    rows = pa.Table.from_batches(list(recording.batches), COLUMNS).to_pylist()
+    return rows, recording.known
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Any:
+    """Return a function that reads lines as a trace and returns its rows."""
+
+    def read(*lines: str) -> list[dict[str, Any]]:
+        path = tmp_path / "trace.txt"
+        path.write_text("# tracer: nop\n#\n" + "".join(lines))
+        assert is_recording(path)
+        return rows_of(path)[0]
+
+    return read
+
+
+def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
+    (row,) = trace(
+        idle(0, 1, 2),
+        waking(100, 0, 42),
+        event(101, 0, "ipi_send_cpu: cpu=1 callsite=f+0x1/0x2 callback=0x0", "waker-7"),
+        left(150, 1),
+        switched(160, 1, "a b-c", 42),
+    )
+    assert row == {
+        "host": "unknown",
+        "cpu": 1,
+        "entered_ns": 10_000_000_000,
+        "length_ns": 150_000,
+        "state": 2,
+        "sleep_length_ns": None,
+        "ended_by": "ipi",
+        "waker_comm": "waker",
+        "waker_pid": 7,
+        "wakee_comm": "a b-c",
+        "wakee_pid": 42,
+        "waking_to_running_ns": 60_000,
+        "miss": None,
+        "next_event_ns": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        (event(50, 0, "ipi_send_cpu: cpu=1 callsite=a callback=b", "w-7"), "ipi"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=0-1,8 callsite=a callback=b", "w-7"), "ipi"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=2-3 callsite=a callback=b", "w-7"), "unknown"),
+        (event(50, 0, "ipi_send_cpu: cpu=0 callsite=a callback=b", "w-7"), "unknown"),
+        (event(50, 1, "reschedule_entry: vector=253"), "ipi"),
+        (event(50, 0, "sched_wake_idle_without_ipi: cpu=1", "w-7"), "store"),
+        (
+            event(50, 1, "hrtimer_expire_entry: hrtimer=0xf function=tick_nohz_handler now=1"),
+            "tick",
+        ),
+        (event(50, 1, "hrtimer_expire_entry: hrtimer=0xf function=hrtimer_wakeup now=1"), "timer"),
+        (event(110, 1, "hrtimer_expire_entry: hrtimer=0xf function=hrtimer_wakeup now=1"), "timer"),
+        (event(50, 1, "irq_handler_entry: irq=28 name=virtio0-req.1"), "device"),
+        (event(50, 1, "irq_handler_entry: irq=12 name=arch_timer"), "unknown"),
+        (event(110, 0, "ipi_send_cpu: cpu=1 callsite=a callback=b", "w-7"), "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_what_ended_a_period(trace: Any, evidence: str, cause: str) -> None:
+    late = evidence.split(" 10.000110")[1:]
+    lines = (
+        [idle(0, 1, 1), left(100, 1), evidence] if late else [idle(0, 1, 1), evidence, left(100, 1)]
+    )
+    assert [row["ended_by"] for row in trace(*lines, switched(120, 1, "x", 9))] == [cause]
+
+
+def test_the_first_evidence_counts(trace: Any) -> None:
+    (row,) = trace(
+        idle(0, 1, 1),
+        event(10, 1, "hrtimer_expire_entry: hrtimer=0xf function=tick_sched_timer now=1"),
+        event(11, 0, "ipi_send_cpu: cpu=1 callsite=a callback=b", "w-7"),
+        left(12, 1),
+        switched(13, 1, "x", 9),
+    )
+    assert row["ended_by"] == "tick"
+
+
+def test_periods_without_a_wakeup_between(trace: Any) -> None:
+    rows = trace(idle(0, 1, 0), left(10, 1), idle(12, 1, 1), left(99, 1), switched(100, 1, "x", 9))
+    assert [(x["state"], x["length_ns"], x["wakee_pid"]) for x in rows] == [
+        (0, 10_000, None),
+        (1, 87_000, 9),
+    ]
+
+
+def test_a_task_that_waited_for_something_else_did_not_wait_for_the_cpu(trace: Any) -> None:
+    (row,) = trace(waking(0, 0, 42), idle(10, 1, 1), left(20, 1), switched(21, 1, "x", 42))
+    assert row["wakee_pid"] == 42
+    assert row["waking_to_running_ns"] is None
+
+
+def test_a_cpu_that_is_found_awake(trace: Any) -> None:
+    (row,) = trace(
+        event(0, 1, SWITCH.format("y", 3, "swapper/1", 0), "y-3"),
+        waking(5, 0, 42),
+        switched(9, 1, "x", 42),
+    )
+    assert (row["state"], row["length_ns"], row["waking_to_running_ns"]) == (-1, 0, 4000)
+
+
+def test_what_the_governor_knew_and_how_it_chose(trace: Any) -> None:
+    rows = trace(
+        event(0, 1, "sleep_length: (ffffffff81 <- ffffffff82) ret=1234567"),
+        idle(1, 1, 1),
+        left(2, 1),
+        event(3, 1, "cpu_idle_miss: cpu_id=1 state=1 type=above"),
+        idle(4, 1, 0),
+        left(5, 1),
+    )
+    assert [(x["sleep_length_ns"], x["miss"]) for x in rows] == [(1234567, "above"), (None, None)]
+
+
+def test_lost_events_make_no_periods(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    lost = "CPU:1 [LOST 12 EVENTS]\n", "CPU:1 [3 EVENTS DROPPED]\n", "CPU:1 [EVENTS DROPPED]\n"
+    path.write_text(idle(0, 1, 1) + lost[0] + left(50, 1) + idle(60, 1, 1) + left(61, 1))
+    rows, known = rows_of(path)
+    assert len(rows) == 1
+    assert known.lost == {1: 12}
+    assert known.incomplete == 1
+    path.write_text(idle(0, 1, 1) + "".join(lost))
+    assert rows_of(path)[1].lost == {1: 16}
+
+
+def test_text_of_perf_script_and_of_older_tools(trace: Any) -> None:
+    (row,) = trace(
+        "swapper     0 [001]    10.000000001: power:cpu_idle: state=1 cpu_id=1\n",
+        "a b  77/78 [000]    10.000010001: sched:sched_waking: y:9 [120] CPU:001\n",
+        "\tffffffff81234567 try_to_wake_up+0x1 ([kernel.kallsyms])\n",
+        "lightsleep_1: <idle>-0 [001] dN.1. 10.000020001: cpu_idle: state=4294967295 cpu_id=1\n",
+        "  <idle>-0  (-----) [001] 10.000030001: sched_switch: swapper/1:0 [120] R ==> y:9 [120]\n",
+    )
+    assert (row["length_ns"], row["waker_comm"], row["waker_pid"]) == (20_000, "a b", 77)
+    assert (row["wakee_comm"], row["waking_to_running_ns"]) == ("y", 20_000)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("rubbish\n", "line 4: no event: 'rubbish'"),
+        (idle(5, 1, 1)[:-12] + "\n", "line 4: fields missing"),
+        (event(5, 1, "cpu_idle: state=77777 cpu_id=1"), "no kernel has an idle state 77777"),
+        (event(5, 1, "cpu_idle: state=1 cpu_id=2"), "CPU 1 cannot enter a state for CPU 2"),
+        (idle(5, 1, 1)[:-1], "line 4 is cut off"),
+        (event(5, 1, "ipi_send_cpumask: cpumask=9-2 callsite=a"), "runs backwards"),
+        (left(5, 1).replace(" 10.", " 9."), "time runs backwards on CPU 1"),
+        (waking(5, 0, 3, "x-9999999999"), "no kernel has a process 9999999999"),
+    ],
+)
+def test_damaged_text(trace: Any, line: str, said: str) -> None:
+    with pytest.raises(LightsleepError, match=r"trace\.txt: line 4") as caught:
+        trace(idle(1, 1, 1), line)
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize("data", [b"PAR1", b"\x17\x08\x44tracing6\0", b"PERFILE2" + bytes(200)])
+def test_files_with_a_head_and_nothing_else(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "head"
+    path.write_bytes(data)
+    assert is_recording(path)
+    if data.startswith(b"PERF") and not shutil.which("perf"):
+        pytest.skip("perf is not installed")
+    if data.startswith(b"\x17") and not shutil.which("trace-cmd"):
+        pytest.skip("trace-cmd is not installed")
+    with pytest.raises(LightsleepError, match="head"):
+        rows_of(path)
+
+
+def test_a_trace_without_our_events(trace: Any) -> None:
+    with pytest.raises(LightsleepError, match="none of the events"):
+        trace(event(0, 1, "sched_stat_runtime: comm=x pid=1 runtime=5"))
+
+
+def test_a_result_is_no_recording(tmp_path: Path) -> None:
+    for text in ("", "{}", '{"schema": "lightsleep.compare"}', "not JSON at all"):
+        path = tmp_path / "result.json"
+        path.write_text(text)
+        assert not is_recording(path)
+
+
+# What a real guest recorded: perf bench sched pipe between two CPUs.
+
+
+def test_a_real_recording_adds_up() -> None:
+    rows, known = rows_of(PIPE)
+    assert known.states == {0: {1: "default"}, 1: {1: "default"}}
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    entered = text.count(" cpu_idle:") - text.count("state=4294967295")
+    asleep = [row for row in rows if row["state"] != -1]
+    assert len(asleep) + known.incomplete >= entered - 2
+    for cpu in (0, 1):
+        mine = [row for row in asleep if row["cpu"] == cpu]
+        assert all(
+            a["entered_ns"] + a["length_ns"] <= b["entered_ns"] for a, b in itertools.pairwise(mine)
+        )
+    by_ipi = [x for x in rows if x["ended_by"] == "ipi" and x["wakee_comm"] == "sched-pipe"]
+    by_ipi = [x for x in by_ipi if x["waking_to_running_ns"] is not None]
+    assert len(by_ipi) > 100
+    assert {x["waker_comm"] for x in by_ipi} == {"sched-pipe"}
+
+
+def test_parquet_holds_all_of_it(tmp_path: Path) -> None:
+    rows, known = rows_of(PIPE)
+    target = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), target):
+        pass
+    again, described = rows_of(target)
+    assert again == rows
+    assert described.to_json() == known.to_json()
+    assert [x.name for x in tmp_path.iterdir()] == ["pipe.parquet"]
+
+
+def test_a_parquet_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.txt"
+    damaged.write_text(idle(0, 1, 1) + left(1, 1) + "rubbish\n")
+    with pytest.raises(LightsleepError):
+        list(write_parquet(open_recording(damaged), tmp_path / "x.parquet"))
+    assert [x.name for x in tmp_path.iterdir()] == ["damaged.txt"]
+
+
+def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
+    text = gzip.decompress(PIPE.read_bytes())
+    (tmp_path / "x.txt").write_bytes(text)
+    (tmp_path / "x.html").write_bytes(page_of(text))
+    assert is_recording(tmp_path / "x.html")
+    plain, _ = rows_of(tmp_path / "x.txt")
+    assert rows_of(tmp_path / "x.html")[0] == plain
+    assert len(plain) > 100
+    # In whatever pieces it comes.
+    for size in (1, 7, 65_536):
+        page = page_of(text[:20_000])[299_000:]
+        pieces = [page[n : n + size] for n in range(0, len(page), size)]
+        assert b"".join(systrace.traces(pieces)) == b"# tracer: nop\n#\n" + text[:20_000]
+    (tmp_path / "y.html").write_bytes(b"<!DOCTYPE html><html><body>A page.</body></html>")
+    with pytest.raises(LightsleepError, match="none of the events"):
+        rows_of(tmp_path / "y.html")
+
+
+# What is made of the rows.
+
+
+def test_time_lost_is_the_sum_of_the_waits() -> None:
+    rows, _ = rows_of(PIPE)
+    recording = open_recording(PIPE)
+    lost = time_lost(recording.known, recording.batches)
+    waits = [x["waking_to_running_ns"] for x in rows if x["state"] != -1]
+    waits = sorted(x for x in waits if x is not None)
+    assert lost.all.count == len(waits)
+    assert lost.all.total_ns == sum(waits)
+    for groups in lost.groups.values():
+        assert sum(x.count for x in groups.values()) == len(waits)
+        assert sum(x.total_ns for x in groups.values()) == sum(waits)
+    for share in (0.5, 0.99):
+        exact = waits[int(share * len(waits))]
+        assert lost.all.percentile_ns(share) == pytest.approx(exact, rel=0.05)
+    (name,) = lost.states
+    assert lost.states[name].total_ns == sum(x["length_ns"] for x in rows)
+    assert lost.reference.count == sum(x["state"] == -1 and x["waker_pid"] != 0 for x in rows)
+    drawn = sum(bins.sum() for states in lost.timeline.idle_ns.values() for bins in states.values())
+    assert drawn == pytest.approx(lost.states[name].total_ns)
+    assert json.dumps(lost.to_json())
+
+
+def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    lines = []
+    for number in range(40):
+        us = 1000 * number
+        state, wait = number % 2, (5, 105)[number % 2]
+        lines += [idle(us, 1, state), waking(us + 100, 0, 42), left(us + 100 + wait, 1)]
+        lines += [switched(us + 100 + wait, 1, "x", 42)]
+    path.write_text("".join(lines * 1))
+    known_states = [
+        {"index": i, "name": n, "latency_us": 0, "residency_us": 0, "polls": i == 0}
+        for i, n in enumerate(("POLL", "C1"))
+    ]
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"states": {"1": known_states}}
+    sidecar.beside(path).write_text(json.dumps(document))
+    recording = open_recording(path)
+    lost = time_lost(recording.known, recording.batches)
+    assert lost.reference.count == 20
+    assert lost.reference_ns is None  # too few to compare with
+    assert dict(lost.groups["state"]).keys() == {"C1"}
+    assert lost.all.total_ns == 20 * 105_000
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200), st.floats(0.01, 1))
+def test_percentiles_are_near(waits: list[int], share: float) -> None:
+    wakes = Wakes()
+    wakes.add(np.array(waits, np.int64))
+    exact = sorted(waits)[max(0, int(np.ceil(share * len(waits))) - 1)]
+    found = wakes.percentile_ns(share)
+    assert found <= max(1, max(waits))
+    assert found == pytest.approx(exact, rel=2 ** (1 / BUCKETS_PER_OCTAVE) - 1, abs=1.1)
+
+
+def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+    known = Known("host", "x")
+    batch = next(iter(open_recording(PIPE).batches))
+    many = time_lost(known, (batch for _ in range(50)))
+    once = time_lost(Known("host", "x"), [batch])
+    assert many.all.count == 50 * once.all.count
+    assert many.all.histogram.keys() == once.all.histogram.keys()
+
+
+PEAK = """\
+import re, sys
+from pathlib import Path
+from lightsleep.periods.source import open_recording
+for _ in open_recording(Path(sys.argv[1])).batches:
+    pass
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    batch = next(iter(open_recording(PIPE).batches))
+    rows = pa.concat_batches([batch] * (ROWS // len(batch)))
+    peaks, sizes = [], []
+    for count in (4, 40):
+        path = tmp_path / f"{count}.parquet"
+        known = Known("host", "x", first_ns=0, last_ns=1)
+        with pq.ParquetWriter(path, COLUMNS, compression="none", use_dictionary=False) as writer:
+            for _ in range(count):  # of noise, which no encoding makes smaller
+                noise = pa.array(rng.integers(0, 1 << 60, len(rows)))
+                writer.write_batch(rows.set_column(2, COLUMNS.field(2), noise))
+            writer.add_key_value_metadata({METADATA: json.dumps(known.to_json()).encode()})
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
+        )
+        peaks.append(1024 * int(done.stdout))
+        sizes.append(path.stat().st_size)
+    assert sizes[1] - sizes[0] > 100e6
+    assert peaks[1] - peaks[0] < 50e6
+
+
+@pytest.mark.parametrize("name", ["ftrace.txt.gz", "perf-script.txt.gz"])
+def test_what_other_tools_write(name: str) -> None:
+    rows, known = rows_of(RECORDINGS / name)
+    assert "is missing" in known.notes[0]
+    assert {row["ended_by"] for row in rows} >= {"ipi", "tick"}
+    assert [x for x in rows if x["wakee_comm"] == "sched-pipe" and x["waking_to_running_ns"]]
+
+
+def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    for end_ns, doubted in ((10_500_000_000, False), (12_000_000_000, True)):
+        document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": [0, end_ns]}
+        sidecar.beside(path).write_text(json.dumps(document))
+        _, known = rows_of(path)
+        assert any("the file may be damaged" in note for note in known.notes) == doubted

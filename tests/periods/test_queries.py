@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A folder of tables is one data set: the queries of docs/record.md run, and replay reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from paths import ROOT
+from recordings import PIPE
+
+from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.replay.cli import replay_command
+
+PAGE = ROOT / "docs" / "record.md"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    one = tmp_path / "recordings" / "host=a" / "monday.parquet"
+    one.parent.mkdir(parents=True)
+    for _ in write_parquet(open_recording(PIPE), one):
+        pass
+    two = tmp_path / "recordings" / "host=b" / "monday.parquet"
+    two.parent.mkdir()
+    shutil.copy(one, two)
+    return tmp_path
+
+
+def test_the_queries_of_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    queries = re.findall(r"^    (SELECT .*?)\n\n", PAGE.read_text(), re.M | re.S)
+    assert len(queries) == 3
+    monkeypatch.chdir(folder)
+    for query in queries:
+        assert duckdb.sql(query).fetchall(), query
+    table = open_recording(folder / "recordings/host=a/monday.parquet")
+    rows = sum(len(batch) for batch in table.batches)
+    ((count,),) = duckdb.sql("SELECT count(*) FROM 'recordings/**/*.parquet'").fetchall()
+    assert count == 2 * rows
+
+
+def test_a_folder_is_replayed_as_its_files_are(folder: Path) -> None:
+    def replayed(*paths: Path) -> object:
+        words = [*map(str, paths), "--policies", "haltpoll", "--json"]
+        done = CliRunner().invoke(replay_command, words)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["policies"]
+
+    files = sorted(folder.rglob("*.parquet"))
+    assert replayed(folder) == replayed(*files)
+    empty = folder / "empty"
+    empty.mkdir()
+    done = CliRunner().invoke(replay_command, [str(empty)])
+    assert done.exit_code == 1
+    assert "no tables of idle periods below" in " ".join(done.output.split())

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Recording, without a kernel to trace: what is asked of it, and what is left when it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from paths import ROOT
+
+from lightsleep import options
+from lightsleep.errors import LightsleepError
+from lightsleep.record import cli, keeper, run, tracing
+
+# Does with a folder what trace-cmd does with tracefs; "broken" in its name makes it fail.
+FAKE = """#!{python}
+import os, shutil, signal, sys
+words = sys.argv[1:]
+if "broken" in {name!r}:
+    sys.exit("no such event")
+output = words[words.index("-o") + 1]
+instance = {tracing!r} + "/instances/" + words[words.index("-B") + 1]
+os.makedirs(instance + "/events/power/cpu_idle")
+os.makedirs(instance + "/per_cpu/cpu1")
+open(instance + "/per_cpu/cpu1/stats", "w").write("entries: 1\\noverrun: 5\\ndropped events: 2\\n")
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+open(output + ".cpu0", "w").write("events")
+open(instance + "/events/power/cpu_idle/enable", "w").write("1\\n")
+open(instance + "/tracing_on", "w").write("1\\n")
+signal.sigwait([signal.SIGINT])
+shutil.rmtree(instance)
+open(output, "w").write(" ".join(words))
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like tracefs, and programs that take it for one."""
+    folder = tmp_path / "tracing"
+    (folder / "instances").mkdir(parents=True)
+    for event in tracing.EVENTS:
+        (folder / "events" / event.name.replace(":", "/")).mkdir(parents=True)
+    (folder / "kprobe_events").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    fake(programs, folder, "trace-cmd")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return folder
+
+
+def fake(programs: Path, folder: Path, name: str) -> None:
+    program = programs / "trace-cmd"
+    program.write_text(FAKE.format(python=sys.executable, tracing=str(folder), name=name))
+    program.chmod(0o755)
+
+
+def record(folder: Path, output: Path) -> run.Recording:
+    """Record for a moment."""
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    with run.recording(folder, words, tracing.probe_options(None), scratch, output) as running:
+        assert list((folder / "instances").iterdir())
+    return running
+
+
+def test_a_recording_leaves_its_file_and_nothing_else(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out" / "trace.dat"
+    output.parent.mkdir()
+    running = record(machine, output)
+    assert [file.name for file in output.parent.iterdir()] == ["trace.dat"]
+    assert running.lost == {"1": 7}
+    assert running.notes == []
+    assert not list((machine / "instances").iterdir())
+    words = output.read_text().split()
+    assert words[words.index("-C") + 1] == "mono"
+    assert "prev_pid==0||next_pid==0" in output.read_text()
+
+
+def test_a_probe_of_each_recording_has_a_name_of_its_own(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    record(machine, output)
+    added, removed = (machine / "kprobe_events").read_text().splitlines()
+    group = added.partition(":")[2].partition("/")[0]
+    assert group.startswith("lightsleep_")
+    assert "tick_nohz_get_sleep_length ret=$retval:s64" in added
+    assert removed == f"-:{group}/sleep_length"
+    assert f"-e {group}:sleep_length" in output.read_text()
+
+
+def test_why_a_kernel_has_no_probe_is_known(machine: Path, tmp_path: Path) -> None:
+    (machine / "kprobe_events").unlink()
+    (machine / "kprobe_events").mkdir()  # the only file that root cannot write
+    output = tmp_path / "trace.dat"
+    assert record(machine, output).probe_refused == "Is a directory"
+    assert "sleep_length" not in output.read_text()
+
+
+def test_what_trace_cmd_says_of_a_failure_is_passed_on(machine: Path, tmp_path: Path) -> None:
+    fake(tmp_path / "bin", machine, "broken")
+    with pytest.raises(LightsleepError, match="trace-cmd failed: no such event"):
+        record(machine, tmp_path / "trace.dat")
+    assert not (tmp_path / "trace.dat").exists()
+
+
+def test_a_killed_recording_still_ends_in_good_order(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    program = (
+        "import sys, time\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[3])\n"
+        "from lightsleep.record import run, tracing\n"
+        "scratch = run.scratch_for(Path(sys.argv[2]))\n"
+        "words = tracing.command(tracing.EVENTS, None, 64, scratch)\n"
+        "with run.recording(Path(sys.argv[1]), words, [], scratch, Path(sys.argv[2])):\n"
+        "    print('on', flush=True)\n    time.sleep(60)\n"
+    )
+    root = str(ROOT)
+    arguments = [sys.executable, "-c", program, str(machine), str(output), root]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "on\n"
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while not output.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert output.exists()
+    assert not list((machine / "instances").iterdir())
+
+
+def test_leftovers_of_dead_keepers_are_removed_and_no_others(machine: Path) -> None:
+    gone, alive, foreign = (
+        machine / "instances" / name
+        for name in ("lightsleep_4194304", f"lightsleep_{os.getpid()}", "somebody")
+    )
+    for folder in (gone, foreign):
+        folder.mkdir()
+    (machine / "kprobe_events").write_text(
+        "r10:lightsleep_4194304/sleep_length f\np:other/probe g\n"
+    )
+    alive.mkdir()  # the number of a process that is no keeper
+    assert tracing.remove_leftovers(machine) == []
+    assert [x.name for x in (machine / "instances").iterdir()] == ["somebody"]
+    lines = (machine / "kprobe_events").read_text().splitlines()
+    assert lines[2:] == ["-:lightsleep_4194304/sleep_length"]
+
+
+def test_only_these_cpus() -> None:
+    filters = {event.name: event.filter_for([1, 3, 4, 5]) for event in tracing.EVENTS}
+    assert filters["power:cpu_idle"] == "(cpu_id==1||(cpu_id>=3&&cpu_id<=5))"
+    switch = "(prev_pid==0||next_pid==0)&&(CPU==1||(CPU>=3&&CPU<=5))"
+    assert filters["sched:sched_switch"] == switch
+    assert filters["sched:sched_waking"] == ""  # the waker may be anywhere
+
+
+def test_events_that_a_kernel_lacks(machine: Path) -> None:
+    events, missing = tracing.available(machine)
+    assert not missing
+    assert not [event for event in events if event.instead_of]
+    (machine / "events/ipi/ipi_send_cpu").rmdir()
+    events, missing = tracing.available(machine)
+    assert missing == ["ipi:ipi_send_cpu"]
+    assert "irq_vectors:reschedule_entry" in [event.name for event in events]
+    (machine / "events/power/cpu_idle").rmdir()
+    with pytest.raises(LightsleepError, match="no tracepoint power:cpu_idle"):
+        tracing.available(machine)
+
+
+def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/filesystems").write_text("nodev\ttracefs\n")
+    with pytest.raises(LightsleepError, match=r"mount -t tracefs|run it with sudo"):
+        tracing.tracing_folder(tmp_path)
+    old = tmp_path / "sys/kernel/debug/tracing"
+    (old / "instances").mkdir(parents=True)
+    (old / "events").mkdir()
+    assert tracing.tracing_folder(tmp_path) == old
+
+
+def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(LightsleepError, match="install the package trace-cmd"):
+        run.need_programs()
+
+
+def test_a_full_disk_ends_the_tracing_and_not_the_command(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    with run.recording(machine, words, [], scratch, output) as running:
+        running.watch_disk()
+        assert running.stopped is None
+        monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
+        assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+        assert running.instance
+        assert (running.instance / "tracing_on").read_text().strip() == "0"
+    assert running.stopped
+    assert "nearly full" in running.stopped
+    assert output.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("5min", 300), ("1.5h", 5400)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert options.seconds(None, None, text) == seconds  # type: ignore[arg-type]
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(cli.record, words)
+
+
+@pytest.mark.parametrize("text", ["30", "0s", "-1s", "s", "1e9s", "1 week"])
+def test_what_is_no_time(text: str) -> None:
+    done = command("--for", text)
+    assert done.exit_code == 2
+    assert "is no time" in done.output
+
+
+def test_a_command_and_a_time_contradict_each_other() -> None:
+    done = command("--for", "1s", "--", "true")
+    assert done.exit_code == 2
+    assert "not both" in done.output
+
+
+def test_lost_events_are_counted_from_every_cpu(tmp_path: Path) -> None:
+    for cpu, lost in enumerate((0, 3)):
+        folder = tmp_path / f"per_cpu/cpu{cpu}"
+        folder.mkdir(parents=True)
+        text = f"entries: 9\noverrun: {lost}\ncommit overrun: 0\nnow ts:  12.5\ndropped events: 1\n"
+        (folder / "stats").write_text(text)
+    assert keeper.lost_events(tmp_path) == {"0": 1, "1": 4}
+
+
+def test_the_keeper_ends_without_an_order() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", keeper.__file__], input=b'{"cut off', capture_output=True
+    )
+    assert done.returncode == 0
+    assert done.stdout == b""

@@ -1,0 +1,597 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replaying: policies decide as described, figures add up, and no cut of the data changes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recordings import PIPE
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.build import Row
+from lightsleep.periods.lost import bucket
+from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.source import as_batch, open_recording, write_parquet
+from lightsleep.replay import engine as engine_module
+from lightsleep.replay import parts, words
+from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
+from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.parts import replay_table
+from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
+from lightsleep.replay.tally import Stays, Tally
+from lightsleep.sources import KERNEL
+
+POLL, HALT = 0, 1
+US = 1000
+NO_COSTS = Costs(None, {HALT: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+
+needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+def known() -> Known:
+    made = Known("host", "made up", first_ns=0, last_ns=1_000_000_000)
+    for cpu in range(3):
+        for state, name in ((POLL, "POLL"), (HALT, "HALT")):
+            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
+            made.add_state(row | {"advertised_us": None})
+    return made
+
+
+def period(
+    at_us: int,
+    length_us: int,
+    state: int = HALT,
+    wait_us: int | None = 40,
+    pair: tuple[int, int] = (7, 8),
+    cpu: int = 0,
+    cause: str = "ipi",
+) -> Row:
+    who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
+    waited = None if wait_us is None else wait_us * US
+    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
+
+
+def demands(*rows: Row, costs: Costs = NO_COSTS) -> Demands:
+    ((_, found),) = Reader(known(), costs).demands(as_batch("host", rows))
+    return found  # what may go on in the next batch is kept back
+
+
+def test_haltpoll_grows_and_shrinks_as_documented() -> None:
+    policy = Haltpoll()
+    periods_us = [30, 45, 120, 250, 30, 1000, 5000, 5000, 60]
+    limits = policy.limits(np.array(periods_us) * US)
+    # 0: missed by 30, begin with 50. 45: caught. 120: missed by 70, double. 250: missed by 150,
+    # double. 30: caught. 1000, 5000: in vain, halve to 100, to 50. 5000: in vain, 25 is below 50.
+    assert (limits // US).tolist() == [0, 50, 50, 100, 200, 200, 100, 50, 0]
+    assert policy.limit_ns == 50 * US
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_us"),
+    [
+        (Haltpoll(limit_ns=200 * US, allow_shrink=False), 200),
+        (Haltpoll(limit_ns=200 * US, shrink=0), 0),
+        (Haltpoll(limit_ns=200 * US, shrink=4), 50),
+    ],
+)
+def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
+    policy.limits(np.array([10_000 * US]))
+    assert policy.limit_ns == after_us * US
+
+
+@needs_compiler
+def test_lightsleep_is_the_module_s_own_policy() -> None:
+    from lightsleep.policy.binding import PollLimit
+
+    rng = np.random.default_rng(1)
+    idle_ns = rng.integers(1, 300_000, 5000)
+    make = parse("lightsleep")["lightsleep"]
+    assert callable(make)
+    policy = make(40_000)
+    found = np.concatenate([policy.limits(idle_ns[:1234]), policy.limits(idle_ns[1234:])])
+    assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+
+
+some_stays = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 400_000), st.integers(0, 10**10)),
+        st.integers(0, 10**6),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=300,
+)
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(some_stays, st.integers(1, 100), st.integers(0, 200_000))
+def test_compiled_and_python_give_the_same_to_the_last_digit(
+    drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int
+) -> None:
+    idle_ns, costs_ns, woken = (np.array(x) for x in zip(*drawn, strict=True))
+    block = np.arange(len(drawn)) * 20 // len(drawn)
+    cost_ns = np.where(woken, costs_ns, 0)
+    stays = Stays(
+        idle_ns=idle_ns,
+        cost_ns=cost_ns,
+        bucket=bucket(cost_ns).astype(np.uint16),
+        woken=woken,
+        block=block.astype(np.uint8),
+        **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),
+    )
+    engines: tuple[Engine, ...] = (CompiledEngine(), PythonEngine())
+    for name, make in parse("lightsleep,haltpoll,fixed:100us").items():
+        assert callable(make)
+        tallies = (Tally(), Tally())
+        for engine, tally in zip(engines, tallies, strict=True):
+            runner = engine.runner(make(weight * halt_ns))
+            for part in (slice(None, 100), slice(100, None)):
+                columns = (getattr(stays, x.name)[part] for x in dataclasses.fields(stays))
+                runner.run(Stays(*columns), weight, tally)
+        assert (tallies[0].data == tallies[1].data).all(), name
+        assert tallies[0]["stays"] == len(drawn)
+    polled_ns, halted = np.minimum(idle_ns, 7000), idle_ns > 7000
+    for name in ("optimum", "given"):
+        tallies = (Tally(), Tally())
+        for engine, tally in zip(engines, tallies, strict=True):
+            if name == "optimum":
+                engine.optimum(stays, weight, tally)
+            else:
+                engine.given(stays, polled_ns, halted, weight, tally)
+        assert (tallies[0].data == tallies[1].data).all(), name
+
+
+def test_without_a_compiler_it_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    for cached in (engine_module.engine, engine_module._library):
+        cached.cache_clear()
+    try:
+        found, why = engine_module.engine()
+        assert isinstance(found, PythonEngine)
+        assert why
+        assert "no C compiler named no-such-compiler" in why
+        done = run(PIPE, "--policies", "lightsleep")
+        assert done.exit_code == 0
+        assert "no C compiler named no-such-compiler" in " ".join(done.stdout.split())
+    finally:
+        for cached in (engine_module.engine, engine_module._library):
+            cached.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [b"no library", b""])
+def test_a_damaged_library_is_a_note_and_the_replay_goes_on(
+    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    path = engine_module.library_file()
+    path.unlink()  # a library that this process has loaded must not change
+    path.write_bytes(damage)
+    for cached in (engine_module.engine, engine_module._library):
+        cached.cache_clear()
+    try:
+        found, why = engine_module.engine()
+        assert isinstance(found, PythonEngine)
+        assert why
+        assert f"remove the folder {path.parent}" in why
+    finally:
+        for cached in (engine_module.engine, engine_module._library):
+            cached.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("words", ["env cc", "cc -Werror -Wall -Wextra -Wpedantic", " ", "env  cc"])
+def test_a_compiler_of_several_words(
+    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", words)
+    assert engine_module.library_file().stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("'cc", "No closing quotation"), ("/", "no C compiler named /"), ("false", "cannot compile")],
+)
+def test_what_is_no_compiler(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", words)
+    with pytest.raises(LightsleepError, match=said):
+        engine_module.library_file()
+
+
+def test_the_defaults_are_the_module_s() -> None:
+    header = (KERNEL / "drivers/cpuidle/lightsleep.h").read_text()
+    parameters = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
+    assert re.search(rf"POLL_LIMIT_US_MAX\s+{CEILING_NS // US}\n", header)
+    assert re.search(rf"WAIT_WEIGHT_DEFAULT\s+{WAIT_WEIGHT}\n", parameters)
+
+
+@pytest.mark.parametrize(
+    "names", ["", "teo", "fixed", "fixed:", "fixed:5", "fixed:-1us", "stock,,"]
+)
+def test_what_is_no_policy(names: str) -> None:
+    done = CliRunner().invoke(replay_command, ["x", "--policies", names])
+    assert done.exit_code == 2
+    assert "there are: stock, lightsleep, haltpoll, fixed:TIME" in " ".join(done.output.split())
+
+
+def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:
+    rows = period(0, 100), period(200, 10), period(300, 70, POLL), period(400, 100, wait_us=75)
+    stay = demands(*rows, period(600, 100, wait_us=None, cause="tick"))
+    # What a task's own wakeup took says it best; else the state's typical cost, 40 us, does.
+    assert (stay.arrival_ns // US).tolist() == [60, 0, 70, 25, 60]
+    assert stay.halted.tolist() == [True, True, False, True, True]
+    assert (stay.polled_ns // US).tolist() == [0, 0, 70, 0, 0]
+
+
+@pytest.mark.parametrize("cause", ["timer", "tick", "device"])
+def test_an_interrupt_of_the_cpu_s_own_wakes_a_task_after_the_exit(cause: str) -> None:
+    rows = period(0, 100, wait_us=5, cause=cause), period(200, 100, wait_us=90, cause=cause)
+    stay = demands(*rows)
+    # From waking to running is no part of the exit, which takes the typical 40 us before it.
+    assert (stay.arrival_ns // US).tolist() == [60, 60]
+    assert (stay.cost_ns // US).tolist() == [40, 40]
+
+
+def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
+    polled = period(0, 100, POLL, None, cause="unknown")
+    assert len(demands(polled, period(101, 60))) == 1
+    stay = demands(polled, period(101, 60))
+    assert (int(stay.polled_ns[0]), int(stay.arrival_ns[0])) == (100 * US, 121 * US)
+    # Woken, or followed by something else first, it is a stay of its own.
+    assert len(demands(period(0, 100, POLL), period(101, 60))) == 2
+    assert len(demands(polled, period(150, 60))) == 2
+    assert len(demands(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
+
+
+def test_nobody_waits_for_a_cpu_that_no_task_needs() -> None:
+    stay = demands(period(0, 100, wait_us=None, cause="tick"))
+    assert stay.cost_ns.tolist() == [0]
+    assert stay.woken.tolist() == [False]
+
+
+def test_costs_are_what_wakeups_took_above_the_reference() -> None:
+    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
+    costs = costs_of(known(), [as_batch("host", rows)])
+    assert costs
+    assert costs.reference_ns is None
+    assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
+    rows += [period(50_000 + n, 0, AWAKE, 10) for n in range(40)]
+    costs = costs_of(known(), [as_batch("host", rows)])
+    assert costs
+    assert costs.halt_ns == pytest.approx(40_000, rel=0.05)
+    given = costs_of(known(), [as_batch("host", rows)], 7_000)
+    assert given
+    assert given.halt_ns == 7_000
+    assert costs_of(known(), [as_batch("host", rows[40:])]) is None
+
+
+def test_under_a_driver_that_hides_its_polls_no_state_polls() -> None:
+    hidden = known()
+    hidden.environment["cpuidle_driver"] = "lightsleep"
+    rows = [period(1000 * n, 100, POLL, 50) for n in range(40)]
+    assert costs_of(known(), [as_batch("host", rows)]) is None
+    costs = costs_of(hidden, [as_batch("host", rows)])
+    assert costs
+    assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
+    for engine in (CompiledEngine(), PythonEngine()) if shutil.which("cc") else (PythonEngine(),):
+        made = replay(hidden, costs, [as_batch("host", rows)], {STOCK: None}, engine=engine)
+        assert made.outcomes[STOCK].recorded.polled_ns == 0
+        assert any("in no event" in note for note in words.notes(made, [("x.dat", costs)]))
+
+
+def test_a_recording_without_an_idle_driver_is_told_apart() -> None:
+    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
+    for environment, told in (
+        ({"cpuidle_driver": None}, True),
+        ({"cpuidle_driver": "intel_idle"}, False),
+        ({}, False),  # nobody looked
+    ):
+        recorded = known()
+        recorded.environment = environment
+        costs = costs_of(recorded, [as_batch("host", rows)])
+        assert costs
+        made = replay(recorded, costs, [as_batch("host", rows)], {STOCK: None})
+        said = words.notes(made, [("x.dat", costs)])
+        assert any("mode=off, and record again" in note for note in said) == told
+
+
+def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
+    there = [period(1000 * n, 100, pair=(7, 8)) for n in range(40)]
+    back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]
+    costs = costs_of(known(), [as_batch("host", there + back)])
+    assert costs
+    assert costs.loop_share == 1
+    stay = demands(period(0, 100, wait_us=40), costs=costs)
+    assert int(stay.earliest_ns[0]) == max(0, int(stay.arrival_ns[0]) - costs.halt_ns)
+    for few in (back[:20], []):
+        costs = costs_of(known(), [as_batch("host", there + few)])
+        assert costs
+        assert costs.loop_share == 0
+
+
+POLICIES = {STOCK: None} | {name: parse(name)[name] for name in ("haltpoll", "fixed:50us")}
+
+rows_of_cpus = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # CPU
+        st.integers(0, 30),  # gap
+        st.integers(0, 400),  # length
+        st.sampled_from([POLL, HALT, HALT, AWAKE]),
+        st.one_of(st.none(), st.integers(1, 90)),
+        st.sampled_from(["unknown", "ipi", "timer", "tick", "device"]),
+        st.sampled_from([(7, 8), (8, 7), (0, 9)]),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]]) -> list[Row]:
+    """Return rows in which each CPU's time goes on."""
+    now, rows = [0, 0, 0], []
+    for cpu, gap, length, state, wait, cause, pair in drawn:
+        begin = now[cpu] + gap
+        length = 0 if state == AWAKE else length
+        now[cpu] = begin + length
+        rows.append(period(begin, length, state, wait, pair, cpu, cause))
+    return rows
+
+
+def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
+    costs = Costs(5_000.0, {HALT: 40_000.0}, 40_000, np.array([7 << 32 | 8, 8 << 32 | 7]), 0.5)
+    return replay(known(), costs, batches, POLICIES, engine=engine)
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(rows_of_cpus)
+def test_compiled_and_python_make_the_same_stays(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+) -> None:
+    batches = [as_batch("host", made(drawn)), as_batch("host", [period(10**6, 50, cpu=0)])]
+    compiled, python = (replayed(batches, x) for x in (CompiledEngine(), PythonEngine()))
+    assert (compiled.idle_ns, compiled.wakes) == (python.idle_ns, python.wakes)
+    for name, outcome in compiled.outcomes.items():
+        other = python.outcomes[name]
+        assert (outcome.recorded.tally.data == other.recorded.tally.data).all()
+        assert (outcome.earliest.tally.data == other.earliest.tally.data).all()
+
+
+@settings(max_examples=60)
+@given(rows_of_cpus, st.integers(1, 40))
+def test_no_cut_of_the_data_changes_a_figure(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]], size: int
+) -> None:
+    batch = as_batch("host", [*made(drawn), period(10**6, 50, cpu=0)])
+    parts = [batch.slice(start, size) for start in range(0, len(batch), size)]
+    whole, cut = replayed([batch]), replayed(parts)
+    for name, outcome in whole.outcomes.items():
+        for a, b in (
+            (outcome.recorded, cut.outcomes[name].recorded),
+            (outcome.earliest, cut.outcomes[name].earliest),
+        ):
+            assert (a.tally.data == b.tally.data).all()
+
+
+@settings(max_examples=60)
+@given(rows_of_cpus)
+def test_nobody_is_better_than_the_optimum(
+    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+) -> None:
+    outcomes = replayed([as_batch("host", made(drawn))]).outcomes
+    best = outcomes[OPTIMUM]
+    for name, outcome in outcomes.items():
+        assert outcome.recorded.paid_ns >= best.recorded.paid_ns, name
+        if name != STOCK:
+            assert outcome.earliest.paid_ns >= best.earliest.paid_ns, name
+
+
+def test_a_fixed_limit_by_hand() -> None:
+    # Arrivals after 60, 0 and 260 us; the last is nobody's.
+    rows = [period(0, 100), period(200, 10), period(300, 300, wait_us=None, cause="tick")]
+    outcome = replay(
+        known(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
+    ).outcomes["f"]
+    account = outcome.recorded
+    assert [account.tally[x] for x in ("hits", "in_vain", "stays")] == [1, 2, 3]
+    assert account.polled_ns == (50 + 0 + 50) * US
+    assert account.waits.total_ns == 40 * US
+    assert account.paid_ns == 140 * US
+
+
+def test_two_recordings_add_up() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+    one, two = replayed([batch]), replayed([batch])
+    alone = one.outcomes["fixed:50us"].recorded.to_json()
+    one.merge(two)
+    both = one.outcomes["fixed:50us"].recorded
+    assert both.paid_ns == 2 * int(alone["paid_ns"])
+    assert both.waits.count == 100
+    assert one.span_ns == 2 * two.span_ns
+
+
+def on_host(host: str, gain_us: int) -> Replay:
+    """A second of recording in which polling for 100 us gains so much in each ms."""
+    rows = [period(1000 * n, 40 + (40 - gain_us), pair=(7, 8)) for n in range(1000)]
+    of = dataclasses.replace(known(), host=host)
+    return replay(of, NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"))
+
+
+def test_machines_that_differ_widen_the_interval() -> None:
+    # Each machine gains the same in every part of its time: only machines differ.
+    alike, differ = on_host("a", 20), on_host("a", 10)
+    alone = gain(alike, "fixed:100us")
+    assert alone.low_ns == alone.high_ns == alone.ns == 1000 * 20 * US
+    for host in "bcd":
+        alike.merge(on_host(host, 20))
+    differ.merge(on_host("b", 30))
+    same, wide = gain(alike, "fixed:100us"), gain(differ, "fixed:100us")
+    assert (same.ns, same.low_ns) == (4 * alone.ns, 4 * alone.ns)
+    # By hand: two machines, 10 and 30 ms, each 10 ms from their mean, and t of 1 degree of freedom.
+    assert wide.ns == 2 * alone.ns
+    assert wide.ns - wide.low_ns == pytest.approx(12.706 * 2**0.5 * (2 * 10_000_000**2) ** 0.5)
+    assert any("2 machines differ" in note for note in words.notes(differ, []))
+    # Two recordings of one machine count as one, beside another machine.
+    differ.merge(on_host("b", 30))
+    assert [(x.host, x.span_ns) for x in differ.machines()] == [("a", 10**9), ("b", 2 * 10**9)]
+    # Machines without a name are as many as recordings.
+    for _ in range(2):
+        differ.merge(on_host("unknown", 30))
+    assert [x.host for x in differ.machines()] == ["a", "b", "unknown", "unknown"]
+
+
+def test_recordings_of_one_machine_say_nothing_of_others() -> None:
+    one = on_host("a", 20)
+    one.merge(on_host("a", 20))
+    assert len(one.machines()) == 2
+    assert any("2 recordings differ; it says nothing" in note for note in words.notes(one, []))
+
+
+def test_a_recommendation_has_an_interval_that_bears_it() -> None:
+    # Every 1 ms a task comes after 20 us of idleness, and would have been caught.
+    rows = [period(1000 * n, 60, pair=(7, 8)) for n in range(999)]
+    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    saved = gain(outcome, "fixed:30us")
+    assert saved.ns == 999 * (40 - 20) * US
+    assert saved.low_ns > 0
+    assert words.recommendation(outcome).startswith("Try fixed:30us.")
+    # Nobody comes within any limit.
+    rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
+    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    assert words.recommendation(outcome).startswith("Keep what was recorded")
+
+
+def test_waiting_counts_as_often_as_its_weight_says() -> None:
+    # Tasks come after 100 us, and a wakeup costs 40 us: worth a poll only if waiting is dear.
+    rows = [period(1000 * n, 140, pair=(7, 8)) for n in range(999)]
+    for weight, worth in ((1, False), (4, True)):
+        outcome = replay(
+            known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"), weight
+        )
+        saved = gain(outcome, "fixed:100us")
+        assert saved.ns == 999 * (weight * 40 - 100) * US
+        assert words.recommendation(outcome).startswith("Try") == worth
+        assert (outcome.outcomes[OPTIMUM].recorded.tally["hits"] > 0) == worth
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
+
+
+def test_a_real_recording(tmp_path: Path) -> None:
+    table = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    policies = "stock,haltpoll,fixed:100us"
+    from_text, from_parquet = (
+        json.loads(run(path, "--policies", policies, "--json").stdout) for path in (PIPE, table)
+    )
+    assert from_text["policies"] == from_parquet["policies"]
+    assert from_text["closed_loop_share"] > 0.8
+    assert [x["policy"] for x in from_text["policies"]] == [*policies.split(","), OPTIMUM]
+    stock, _, fixed, optimum = from_text["policies"]
+    assert stock["as_recorded"]["polled_ns"] == 0
+    assert fixed["as_recorded"]["hits"] > 0
+    assert fixed["as_recorded"]["waited_ns"] < stock["as_recorded"]["waited_ns"]
+    assert optimum["regret_ns"] == 0
+    shown = run(table, "--policies", policies, "--halt-cost", "50us").stdout
+    assert "haltpoll" in shown
+    assert "closed loops" in shown
+
+
+def test_a_table_that_counts_no_events(tmp_path: Path) -> None:
+    recording, table = open_recording(PIPE), tmp_path / "pipe.parquet"
+    for _ in write_parquet(recording, table):
+        recording.known.events = 0
+    done = run(table, "--policies", "haltpoll", "--json")
+    assert done.exit_code == 0, done.output
+
+
+def test_the_page_shows_time_polled_against_time_waited(tmp_path: Path) -> None:
+    page = tmp_path / "replay.html"
+    policies = "stock,haltpoll,fixed:100us,fixed:1ms"
+    found = json.loads(run(PIPE, "--policies", policies, "-o", page, "--json").stdout)
+    points = {
+        x["policy"]: (x["as_recorded"]["polled_ns"], x["as_recorded"]["waited_ns"])
+        for x in found["policies"]
+    }
+    front = {x["policy"] for x in found["policies"] if x["on_pareto_front"]}
+    assert STOCK in front  # nobody polls less
+    assert OPTIMUM not in front
+    for name in set(points) - front - {OPTIMUM}:
+        assert any(
+            points[x][0] <= points[name][0] and points[x][1] <= points[name][1] for x in front
+        )
+    html = page.read_text()
+    assert found["recommendation"] in html
+    assert html.count("<svg") == 1
+    for name in points:
+        assert f'<th scope="row">{name}</th>' in html
+        assert f">{name}</text>" in html
+    assert run(PIPE, "-o", PIPE).exit_code == 1
+
+
+def test_more_processes_give_the_same(tmp_path: Path) -> None:
+    table = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    recording = open_recording(table)
+    costs = costs_of(recording.known, recording.batches)
+    assert costs
+    one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
+    assert one.wakes == two.wakes > 0
+    assert words.to_json(one, []) == words.to_json(two, [])
+
+
+def killed(_part: parts.Part) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_replayed", killed)
+    with pytest.raises(LightsleepError, match=r"x\.parquet: a process of the replay was killed"):
+        replay_table(tmp_path / "x.parquet", NO_COSTS, STOCK, 4, jobs=2)
+
+
+def test_the_page_overwrites_no_table_of_a_folder(tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
+    for _ in write_parquet(open_recording(PIPE), table):
+        pass
+    before = table.read_bytes()
+    done = CliRunner().invoke(replay_command, [str(tmp_path), "-o", str(table)])
+    assert done.exit_code == 1
+    assert "is a recording" in done.output
+    assert table.read_bytes() == before
+
+
+def test_what_cannot_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    done = run(path)
+    assert done.exit_code == 1
+    assert "no recording" in done.output
+    assert run(path, "--halt-cost", "5").exit_code == 2

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Replaying on a Dask cluster: the same figures, also if a worker dies, and errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from paths import ROOT
+from recordings import PIPE
+
+from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.replay import cluster, parts
+from lightsleep.replay.account import Replay
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.demand import Costs
+
+pytestmark = pytest.mark.slow
+
+POLICIES = "lightsleep,haltpoll,fixed:50us"
+HOSTS = 3
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the tables of several hosts."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for host in range(HOSTS):
+        recording = open_recording(PIPE)
+        recording.known.host = f"host-{host}"
+        for _ in write_parquet(recording, folder / f"{host}.parquet"):
+            pass
+    return folder
+
+
+@contextlib.contextmanager
+def started(workers: int, folder: Path) -> Iterator[tuple[str, int]]:
+    """Start a cluster as the documentation says; yield its address and the scheduler's process."""
+    knows = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    written = folder / "scheduler.json"
+    with contextlib.ExitStack() as stack:
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
+            process = subprocess.Popen(command, env=knows, cwd=folder, start_new_session=True)
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            return process
+
+        where = ("--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(written))
+        scheduler = start("scheduler", *where)
+        deadline = time.monotonic() + 60
+        while not written.exists() or not written.read_text().endswith("}"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        address = json.loads(written.read_text())["address"]
+        for _ in range(workers):
+            start("worker", address, "--nthreads", "1", "--local-directory", str(folder))
+        yield address, scheduler.pid
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a cluster of two workers, each a process of one thread."""
+    with started(2, tmp_path_factory.mktemp("cluster")) as (address, _):
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split every table among the workers, however small it is."""
+    monkeypatch.setattr(parts, "WORTH", 1)
+
+
+def replayed(*words: object) -> Result:
+    return CliRunner().invoke(replay_command, [*map(str, words), "--policies", POLICIES, "--json"])
+
+
+def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """Return the figures by this process alone."""
+    with monkeypatch.context() as here:
+        here.setattr(parts, "WORTH", 1 << 40)
+        return replayed(tables)
+
+
+def dies_once(
+    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+) -> Replay:
+    """Replay a part as ever; of one part, kill the worker before it hands in the result."""
+    made = parts.replay_part(parts.Part(table, index, of, costs, policies, weight))
+    died = table.with_name("died")
+    if index == 1 and table.stem == "1" and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+
+
+def test_a_cluster_gives_the_same_to_the_last_digit(
+    tables: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_cluster = replayed(tables, "--dask", address)
+    assert by_cluster.exit_code == 0, by_cluster.output
+    assert by_cluster.stdout == local(tables, monkeypatch).stdout
+    assert by_cluster.stdout.count('"policy": "haltpoll"') == 1
+
+
+def test_a_worker_that_is_killed_half_way_changes_nothing(
+    tables: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_piece", dies_once)
+    by_cluster = replayed(tables, "--dask", address)
+    assert (tables / "died").exists()
+    assert by_cluster.exit_code == 0, by_cluster.output
+    assert by_cluster.stdout == local(tables, monkeypatch).stdout
+
+
+def test_what_a_worker_cannot_read(address: str, tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "link").symlink_to("shared")  # what another machine may have in another place
+    damaged = tmp_path / "link" / "damaged.parquet"
+    whole = (tables / "0.parquet").read_bytes()
+    damaged.write_bytes(whole[:100] + bytes(400) + whole[500:])
+    done = replayed(damaged, "--dask", address)
+    assert done.exit_code == 1
+    assert f"a worker at {address} says: {damaged}: " in done.output
+
+
+def test_no_more_parts_than_cpus(tables: Path) -> None:
+    assert parts.parts_of(tables / "0.parquet", 1000) == [(0, 2), (1, 2)]
+
+
+def test_a_worker_with_another_lightsleep(
+    address: str, tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_code", lambda: "another")
+    done = replayed(tables, "--dask", address)
+    assert done.exit_code == 1
+    assert "has another lightsleep than the command that asks it" in done.output
+
+
+def kills_the_scheduler(
+    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+) -> Replay:
+    os.kill(int(table.with_name("scheduler").read_text()), signal.SIGKILL)
+    time.sleep(60)
+    raise AssertionError("the scheduler lives")
+
+
+def test_a_scheduler_that_is_killed(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_piece", kills_the_scheduler)
+    copy = Path(shutil.copy(tables / "0.parquet", tmp_path))
+    with started(1, tmp_path) as (address, scheduler):
+        (tmp_path / "scheduler").write_text(str(scheduler))
+        done = replayed(copy, "--dask", address)
+    assert done.exit_code == 1
+    assert f"the cluster at {address} gave up" in done.output
+
+
+def test_a_recording_that_is_no_table_is_not_sent(address: str) -> None:
+    done = replayed(PIPE, "--dask", address)
+    assert done.exit_code == 1
+    assert "lightsleep report --parquet saves one" in done.output
+
+
+def test_no_scheduler(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_S", 1)
+    for wrong in ("tcp://127.0.0.1:1", "nonsense://x", ""):
+        done = replayed(tables, "--dask", wrong)
+        assert (done.exit_code, done.exception.__class__) == (1, SystemExit), done.output
+        assert "no scheduler answers there" in done.output
+
+
+def test_a_scheduler_without_workers(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_S", 1)
+    with started(0, tmp_path) as (address, _):
+        done = replayed(tables, "--dask", address)
+    assert done.exit_code == 1
+    assert "the scheduler has no workers: start some with dask worker" in done.output
+
+
+def test_without_dask(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: Any = None
+    monkeypatch.setitem(sys.modules, "distributed", missing)
+    done = replayed(tables, "--dask", "tcp://127.0.0.1:8786")
+    assert done.exit_code == 1
+    assert "pip install 'lightsleep[dask]'" in done.output

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Whether lightsleep could load here: each obstacle on a machine that has it, and near misses."""
+
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from scan_trees import NAMES, plant, unfold
+
+from lightsleep.scan import loading
+from lightsleep.scan.collect import collect
+from lightsleep.scan.obstacles import RULES, in_short, obstacles
+from lightsleep.scan.tree import Tree
+
+RELEASE = "lib/modules/6.12.0"
+MODULE = f"{RELEASE}/updates/dkms/cpuidle_lightsleep.ko"
+SIGNATURE = "~Module signature appended~"
+LOCKED = "sys/kernel/security/lockdown: none [integrity] confidentiality"
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+SIGNED = f"{MODULE}: {SIGNATURE}\n{LOCKED}\nvar/lib/dkms/mok.pub: KEY"
+OWNER_KEYS = "sys/firmware/efi/mok-variables/MokListRT"
+
+# What is planted on a guest without a cpuidle driver -> the obstacles.
+CASES = {
+    f"{MODULE}: module": [],
+    f"{RELEASE}/extra/cpuidle_lightsleep.ko: module": [],
+    f"{RELEASE}/build/Makefile: all": ["not-built"],
+    f"{RELEASE}/modules.dep: x": ["not-built"],
+    "lib/modules/6.11.0/updates/cpuidle_lightsleep.ko: module": ["not-built"],
+    f"{MODULE}: module\n{LOCKED}": ["unsigned"],
+    f"{MODULE}: module\nsys/kernel/security/lockdown: [none] integrity confidentiality": [],
+    f"{MODULE}: module\nsys/module/module/parameters/sig_enforce: Y": ["unsigned"],
+    f"{MODULE}: module\nsys/module/module/parameters/sig_enforce: N": [],
+    f"{SIGNED}\n{OWNER_KEYS}: OTHER": ["not-enrolled"],
+    f"{SIGNED}\n{OWNER_KEYS}: OTHER KEY": [],
+    SIGNED: [],  # whether it is enrolled is not known
+    "proc/cmdline: idle=poll": ["idle-option"],
+    "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],
+    "proc/cmdline: quiet cpuidle.off=0": [],
+    "sys/devices/system/cpu/cpuidle/current_driver: haltpoll": ["other-driver"],
+    "sys/devices/system/cpu/cpuidle/current_driver: odd_idle": ["other-driver"],
+    "sys/devices/system/cpu/cpuidle/current_driver: lightsleep": [],
+    "proc/sys/kernel/modules_disabled: 1": ["no-modules"],
+    "proc/sys/kernel/modules_disabled: 0": [],
+    ".dockerenv:": ["container"],
+    "run/systemd/container: lxc": ["container"],
+    "run/.containerenv:": ["container"],
+}
+
+
+def found(root: Path) -> list[str]:
+    return [obstacle.id for obstacle in obstacles(collect(root)[0])]
+
+
+@pytest.mark.parametrize("planted", CASES, ids=lambda text: text.replace("\n", ", "))
+def test_obstacles(planted: str, tmp_path: Path) -> None:
+    plant(unfold("no-cpuidle", tmp_path), planted)
+    assert found(tmp_path) == CASES[planted]
+
+
+def test_a_kernel_without_cpuidle(tmp_path: Path) -> None:
+    unfold("no-cpuidle", tmp_path)
+    for name in ("current_driver", "current_governor", "available_governors"):
+        (tmp_path / "sys/devices/system/cpu/cpuidle" / name).unlink()
+    assert found(tmp_path) == ["no-cpuidle"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x06\0\0\0\1", b"\x06\0\0\0\0", b"garbage"])
+def test_secure_boot(content: bytes, tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{SECURE_BOOT}: x")
+    (root / SECURE_BOOT).write_bytes(content)
+    known = {b"\x06\0\0\0\1": True, b"\x06\0\0\0\0": False}
+    assert collect(root)[0].loading.secure_boot is known.get(content)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "signed"),
+    [
+        (".xz", b"not xz", None),
+        (".gz", b"not gzip", None),
+        (".zst", b"anything", None),
+        ("", b"module", False),
+        ("", f"module{SIGNATURE}\n".encode(), True),
+    ],
+)
+def test_signatures(suffix: str, content: bytes, signed: bool | None, tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}{suffix}: x")
+    (root / f"{MODULE}{suffix}").write_bytes(content)
+    assert collect(root)[0].loading.signed is signed
+
+
+def test_a_machine_without_any_modules_folder_has_no_headers(tmp_path: Path) -> None:
+    tree = Tree(unfold("no-cpuidle", tmp_path))
+    assert loading.read(tree, "6.12.0", running=True).headers is False
+    assert loading.read(tree, "6.12.0", running=False).headers is None
+
+
+def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:
+    plant(unfold("lightsleep-guest", tmp_path), f"{LOCKED}\n{RELEASE}/modules.dep: x")
+    assert found(tmp_path) == []
+    assert dict(in_short(collect(tmp_path)[0]))["lightsleep"].startswith("active")
+
+
+def test_who_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "not-root" in [x.id for x in obstacles(collect(Path("/"))[0])]
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert "not-root" not in [x.id for x in obstacles(collect(Path("/"))[0])]
+
+
+@pytest.mark.parametrize("machine", NAMES)
+def test_every_machine_is_told_whether_it_could(machine: str, tmp_path: Path) -> None:
+    scan = collect(unfold(machine, tmp_path))[0]
+    (line, *_) = [text for name, text in in_short(scan) if name == "lightsleep"]
+    bound = scan.cpuidle.driver not in (None, "lightsleep")
+    assert bound == line.startswith("cannot load: the cpuidle driver")
+
+
+def test_hardware_drivers_are_no_obstacle_to_unload(tmp_path: Path) -> None:
+    (one,) = obstacles(collect(unfold("intel-laptop", tmp_path))[0])
+    assert "rmmod" not in one.fix
+    assert "no-deeper-than" in one.fix
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_haltpoll_gives_way_where_it_can_be_unloaded(loaded: bool, tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_driver: haltpoll")
+    if loaded:
+        plant(root, "sys/module/cpuidle_haltpoll/initstate: live")
+    scan = collect(root)[0]
+    (one,) = obstacles(scan)
+    assert ("lightsleep enable unloads haltpoll" in one.fix) == loaded
+    assert ("built into this kernel" in one.fix) != loaded
+    line = dict(in_short(scan))["lightsleep"]
+    assert line.startswith("can load (lightsleep enable) in place of haltpoll") == loaded
+
+
+def test_the_page_names_every_obstacle() -> None:
+    page = (ROOT / "docs/scan.md").read_text()
+    assert [name for name in RULES if f"| `{name}` |" not in page] == []

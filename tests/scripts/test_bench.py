@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Experiments that are run unattended: what is to run, what is there already, what is counted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from comparisons import made_up
+from paths import ROOT
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab import experiment, repeat
+
+SCRIPTS = ROOT / "scripts"
+COMMIT = "0123abc"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_script", SCRIPTS / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bench, false_alarms = script("bench"), script("false_alarms")
+
+
+ARGUMENTS = ["same", "--boots", "6"]
+
+
+def result_file(path: Path, differs: bool = False) -> None:
+    result = made_up(n=12, boots=6)
+    if differs:
+        samples = result.metrics["sched_pipe_s"].samples
+        samples["control"] = [2 * x for x in samples["stock"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result.to_json()))
+
+
+class Tool:
+    """Takes the place of ``lightsleep lab compare``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[str] = []
+        self.differs = False
+        monkeypatch.setattr(subprocess, "run", self.run)
+
+    def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        arguments = command[command.index("compare") + 1 : command.index("--json")]
+        self.ran.append(" ".join(arguments))
+        if arguments[0] == "broken":
+            return subprocess.CompletedProcess(command, 2)
+        result_file(Path(command[-1]), self.differs)
+        return subprocess.CompletedProcess(command, 0)
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
+    return Tool(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeat, "commit", lambda: COMMIT)
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_result_is_used_again_only_for_the_same_sources_and_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    assert repeat.there(path, ARGUMENTS) is None
+    repeat.run(ARGUMENTS, path)
+    assert repeat.there(path, ARGUMENTS)
+    assert repeat.there(path, [*ARGUMENTS, "--runs", "24"]) is None
+    monkeypatch.setattr(repeat, "commit", lambda: "older")
+    assert repeat.there(path, ARGUMENTS) is None
+    monkeypatch.setattr(repeat, "commit", lambda: COMMIT)
+    path.write_text(path.read_text()[:-100])
+    assert repeat.there(path, ARGUMENTS) is None
+
+
+@pytest.mark.usefixtures("tool")
+@pytest.mark.parametrize("commit", [f"{COMMIT}-dirty", None])
+def test_a_result_of_sources_that_cannot_be_told_is_kept_but_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str | None
+) -> None:
+    monkeypatch.setattr(repeat, "commit", lambda: commit)
+    repeat.run(ARGUMENTS, tmp_path / "x.json")
+    assert (tmp_path / "x.json").exists()
+    assert repeat.there(tmp_path / "x.json", ARGUMENTS) is None
+
+
+def test_a_run_that_fails_leaves_the_older_result(tmp_path: Path, tool: Tool) -> None:
+    path = tmp_path / "x.json"
+    repeat.run(ARGUMENTS, path)
+    before = path.read_text()
+    with pytest.raises(LightsleepError, match="exit status 2, no result"):
+        repeat.run(["broken"], path)
+    assert path.read_text() == before
+    assert tool.ran == [" ".join(ARGUMENTS), "broken"]
+
+
+def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:
+    with pytest.raises(LightsleepError, match=r"(?s)compare nap .*exit status 2.*no experiment"):
+        repeat.run(["nap"], tmp_path / "out/nap.json")
+    assert not (tmp_path / "out/nap.json").exists()
+
+
+def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(
+        "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64.md)"
+        "[c](results/idle-poll-aarch64.md)"
+    )
+    planned = bench.plan([tmp_path / "page.md"])
+    assert [each.name for each in planned] == ["idle-poll-aarch64", "idle-x86_64"]
+    result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
+    assert result.exit_code == 0
+    *lines, total = result.output.splitlines()
+    assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
+        experiment.names()
+    )
+    assert total.startswith(f"{len(lines)} to run: ")
+
+
+def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
+) -> None:
+    planned = [bench.Planned(name, "x86_64", 90.0) for name in ("a", "broken", "c")]
+    monkeypatch.setattr(bench, "plan", lambda _: planned)
+    repeat.run(planned[0].arguments, tmp_path / "a-x86_64.json")
+    tool.ran.clear()
+    tool.differs = True
+    result = CliRunner().invoke(bench.main, [str(tmp_path)])
+    assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]
+    assert result.exit_code == 1
+    assert "2 to run: 3 min" in result.output
+    assert "c-x86_64: the control differs" in result.output
+    assert "compare broken" in result.output
+
+
+def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:
+    assert CliRunner().invoke(false_alarms.main, ["1", str(tmp_path)]).exit_code == 0
+    tool.differs = True
+    assert CliRunner().invoke(false_alarms.main, ["2", str(tmp_path)]).exit_code == 0
+    tool.differs = False
+    result = CliRunner().invoke(false_alarms.main, ["4", str(tmp_path)])
+    assert result.exit_code == 0
+    assert (
+        "4 of 4: 1 of 4 comparisons showed a difference; at 5% each, up to 1 are within 95 %"
+        in result.output
+    )
+    assert "sched_pipe_s: boots scatter by" in result.output
+    assert len(tool.ran) == 4
+    CliRunner().invoke(false_alarms.main, ["4", str(tmp_path), "--rounds", "24"])
+    assert len(tool.ran) == 8

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The scripts: what `make man` and `make deb` write."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from lightsleep import __version__
+from lightsleep.cli import VERBS
+from lightsleep.lab.cli import lab
+
+SCRIPTS = ROOT / "scripts"
+
+
+def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, SCRIPTS / "man_pages.py", tmp_path], check=True)
+    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.1")}
+    assert pages.keys() == {"lightsleep", *(f"lightsleep-{verb}" for verb in VERBS)} | {
+        f"lightsleep-lab-{name}" for name in lab.commands
+    }
+    for page in pages.values():
+        (name,) = re.findall(r"^\.SH NAME\n(.*)$", page, re.MULTILINE)
+        assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)
+
+
+option_tables = runpy.run_path(str(SCRIPTS / "option_tables.py"))
+
+
+@pytest.mark.parametrize("verb", ["enable", "scan", "try", "watch"])
+def test_pages_have_the_options_that_help_prints(verb: str) -> None:
+    page = (SCRIPTS.parent / f"docs/{verb}.md").read_text()
+    assert f"<!-- options of lightsleep {verb} -->" in page
+    assert option_tables["renewed"](page) == page, "run make options"
+
+
+debian_source = runpy.run_path(str(SCRIPTS / "debian_source.py"))
+BEFORE, AFTER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_a_later_state_of_the_tree_is_a_higher_version() -> None:
+    version = debian_source["version"]
+    rising = [
+        version("0.1.0", False, 99, "ffffffff", None),
+        version("0.1.0", False, 99, "ffffffff", BEFORE),
+        version("0.1.0", False, 99, "ffffffff", AFTER),
+        version("0.1.0", False, 100, "aaaaaaaa", None),
+        version("0.1.0", True, 100, "aaaaaaaa", None),
+        version("0.1.0", True, 100, "aaaaaaaa", BEFORE),
+        version("0.1.1", False, 101, "00000000", None),
+    ]
+    for older, newer in pairwise(rising):
+        subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
+
+
+def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> None:
+    argv = [sys.executable, f"{SCRIPTS}/debian_source.py", str(tmp_path)]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    assert (tmp_path / "debian/changelog").read_text().startswith(f"lightsleep ({said}) ")
+    assert (tmp_path / "lightsleep/kernel/Kbuild").exists()
+    assert os.access(tmp_path / "debian/rules", os.X_OK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_next_release_is_the_same_everywhere() -> None:
+    changelog = (SCRIPTS.parent / "debian/changelog").read_text()
+    assert changelog.startswith(f"lightsleep ({__version__}) ")
+
+
+screens = runpy.run_path(str(SCRIPTS / "screens.py"))
+
+
+def test_a_picture_shows_what_is_left_on_the_terminal() -> None:
+    progress = (
+        "\x1b[?25lwarm-up ---- 0:00:10\r\x1b[2Klightsleep ---- 0:00:05\r\n\x1b[1A\x1b[2K\x1b[?25h"
+    )
+    output = f"{progress}\x1b[1mWall time\x1b[0m\r\n  1.25 s\r\n"
+    svg = screens["picture"]("try", "sudo lightsleep try -- true", output)
+    shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg)).replace("&#160;", " ")
+    assert "sudo lightsleep try -- true" in shown
+    assert "Wall time" in shown
+    assert "1.25 s" in shown
+    assert "warm-up" not in shown
+    assert "0:00:05" not in shown
+    assert not re.findall(r"url\((?!#)|href|@import|@font-face", svg)
+
+
+@pytest.mark.parametrize("name", screens["TYPED"])
+def test_every_picture_is_shown_on_a_page(name: str) -> None:
+    pages = (SCRIPTS.parent / "docs").glob("*.md")
+    assert any(f"](results/{name}.svg)" in page.read_text() for page in pages)
+    assert (SCRIPTS.parent / f"docs/results/{name}.svg").read_text().startswith("<svg")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What Prometheus makes of the metrics, the example alerts and the dashboard."""
+
+import contextlib
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import prometheus
+import pytest
+from paths import ROOT
+from prometheus_client.parser import text_string_to_metric_families
+from scan_trees import plant, unfold
+
+from lightsleep.watch import openmetrics
+from lightsleep.watch.model import CpuCount, Snapshot, States
+from lightsleep.watch.reading import Reader
+
+CONTRIB = ROOT / "contrib"
+RULES = CONTRIB / "prometheus/lightsleep.rules.yml"
+DASHBOARD = CONTRIB / "grafana/lightsleep.json"
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> bytes:
+    """All metrics there are."""
+    root = unfold("lightsleep-guest", tmp_path)
+    cpu = "sys/devices/system/cpu/cpu{0-3}"
+    plant(root, f"{cpu}/cpuidle/state0/promote/stuck_us: 5\n{cpu}/lightsleep/halt_cost_ns: 7000")
+    rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    with contextlib.closing(Reader(root, None)) as reader:
+        return openmetrics.text(reader.read())
+
+
+def test_counters_are_in_base_units(metrics: bytes) -> None:
+    families = {x.name: x for x in text_string_to_metric_families(metrics.decode())}
+    values = {
+        name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
+        for name, family in families.items()
+    }
+    assert values["lightsleep_info"] == {("lightsleep", "menu", "adaptive"): 1}
+    assert values["lightsleep_idle_state_seconds"]["3", "HALT"] == 600
+    assert values["lightsleep_idle_state_entries"]["0", "POLL"] == 100_000
+    assert values["lightsleep_polled_in_vain_seconds"]["1",] == 1
+    assert values["lightsleep_poll_limit_seconds"]["0",] == pytest.approx(50e-6)
+    assert values["lightsleep_halt_cost_seconds"]["0",] == pytest.approx(7e-6)
+    assert values["lightsleep_interrupts"]["2", "ipi"] == 5
+    assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
+
+
+def test_labels_are_escaped() -> None:
+    cpu = CpuCount(('C1 "x\\y"\n',), States((1,), (2,), None), None, None, None, None)
+    found = openmetrics.text(Snapshot(1.0, None, None, None, {0: cpu})).decode()
+    (entries,) = [x for x in text_string_to_metric_families(found) if "entries" in x.name]
+    assert [x.labels["state"] for x in entries.samples] == ['C1 "x\\y"\n']
+
+
+@pytest.mark.parametrize("file", [RULES, DASHBOARD], ids=lambda file: file.name)
+def test_alerts_and_dashboard_name_metrics_that_there_are(file: Path, metrics: bytes) -> None:
+    there = set(re.findall(r"(?m)^(lightsleep_\w+)", metrics.decode()))
+    named = set(re.findall(r"\b(lightsleep_\w+)", file.read_text()))
+    assert named
+    assert named <= there
+
+
+def test_the_dashboard_is_one() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(target["expr"] for panel in panels for target in panel["targets"])
+
+
+@pytest.mark.build
+def test_promtool_accepts_the_metrics_and_the_alerts_fire(metrics: bytes) -> None:
+    tool = prometheus.programs() / "promtool"
+    checked = subprocess.run([tool, "check", "metrics"], input=metrics, capture_output=True)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    for words in (["check", "rules", RULES.name], ["test", "rules", "lightsleep.rules.test.yml"]):
+        done = subprocess.run([tool, *words], cwd=RULES.parent, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expressions(instance: str) -> list[str]:
+    """Return the queries of the dashboard, as Grafana asks them."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    texts = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [text.replace("$instance", instance).replace("$__rate_interval", "1m") for text in texts]
+
+
+@pytest.mark.build
+def test_prometheus_runs_the_alerts_and_answers_the_dashboard(
+    metrics: bytes, tmp_path: Path
+) -> None:
+    alerts = re.findall(r"(?m)^ +- alert: (\w+)$", RULES.read_text())
+    with (
+        prometheus.page(metrics) as target,
+        prometheus.server(tmp_path, RULES, target) as ask,
+    ):
+
+        def rules() -> list[dict[str, Any]]:
+            return [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+
+        def looked_twice() -> bool:
+            found = ask("query", query="count_over_time(lightsleep_info[1m])")["result"]
+            return bool(found) and float(found[0]["value"][1]) >= 2
+
+        prometheus.eventually(looked_twice)
+        prometheus.eventually(lambda: all(rule["health"] != "unknown" for rule in rules()))
+        assert [(rule["name"], rule["health"]) for rule in rules()] == [(x, "ok") for x in alerts]
+        for expression in expressions(target):
+            assert ask("query", query=expression)["result"], expression
