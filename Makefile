@@ -115,7 +115,7 @@ lint:
 	git ls-files -z ':!LICENSE' ':!docs/results' ':!tests/fixtures' | xargs -0 $(VENV)/bin/codespell
 	@test ! -d $(GRAMMAR) || { echo "==> grammar"; \
 		git ls-files -z '*.md' ':!docs/results' | xargs -0 node $(GRAMMAR)/grammar.mjs; }
-	shellcheck -x -S warning .ci/run lightsleep/lab/inside/init $$(git ls-files '*.sh')
+	shellcheck -x -S warning .ci/run lightsleep/lab/boot/inside/init $$(git ls-files '*.sh')
 
 test: ## some tests: TEST='tests/test_order.py -k median'
 	$(call environment,lab$(comma)dev)

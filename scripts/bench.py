@@ -20,7 +20,7 @@ from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import repeat
+from lightsleep.lab.run import repeat
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lightsleep.compare.same import NAME, report
-from lightsleep.lab import protocol, repeat
+from lightsleep.lab.run import protocol, repeat
 
 
 @click.command()

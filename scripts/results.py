@@ -23,7 +23,7 @@ from lightsleep.compare.table import print_table
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
-from lightsleep.lab import experiment
+from lightsleep.lab import experiments
 
 DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
@@ -37,7 +37,7 @@ def load_result(path: Path) -> tuple[CompareResult, bool]:
     result = load(path, FORMAT)
     if result.claims:
         return result, False
-    claims = list(experiment.load(result.experiment).claims)
+    claims = list(experiments.load(result.experiment).claims)
     try:
         check_claims(claims, result.arms, result.metrics)
     except ValueError:  # the experiment has other arms or metrics by now

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from lightsleep import terminal
 from lightsleep.files import write_text
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.programs.run import starter
-from lightsleep.lab.programs.servers import REDIS
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.loads.programs.run import starter
+from lightsleep.lab.loads.programs.servers import REDIS
 
 WIDTH = 140
 BENCHMARK = "redis-benchmark -t get -q -c 1 -n 2000"

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from lightsleep import cache
-from lightsleep.lab import build
-from lightsleep.lab.config import ARCHES, lookup
+from lightsleep.lab.kernels import build
+from lightsleep.lab.kernels.config import ARCHES, lookup
 
 
 def main(arch_name: str = "x86_64", base: str = "6.12") -> int:

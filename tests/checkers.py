@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels.source import kernel_source
 
 STYLE_TOOLS = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from lightsleep.lab.roots import MirrorOutOfStep
+from lightsleep.lab.kernels.roots import MirrorOutOfStep
 
 if TYPE_CHECKING:
-    from lightsleep.lab.guest import Guest
+    from lightsleep.lab.boot.guest import Guest
 
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
@@ -46,8 +46,8 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session")
 def booted_guest() -> Iterator[Guest]:
     """One guest, booted once, for all tests that leave it as they found it."""
-    from lightsleep.lab.guest import boot
-    from lightsleep.lab.machine import Machine
+    from lightsleep.lab.boot.guest import boot
+    from lightsleep.lab.boot.machine import Machine
 
     with boot(Machine(accel="tcg"), "shared", timeout_s=300) as guest:
         yield guest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.roots import sources
+from lightsleep.lab.kernels.roots import sources
 
 RUN = ("dkms", "kmod", "linux-headers-cloud-amd64", "make", "python3-click", "python3-rich")
 """What our packages depend on."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.initramfs import with_dependencies
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.initramfs import with_dependencies
+from lightsleep.lab.kernels.build import any_tree
+from lightsleep.lab.kernels.config import ARCHES
 
 
 def copy(guest: Guest, file: Path, to: str) -> None:

@@ -7,7 +7,7 @@ boot there and take the modules.
 
 import pytest
 
-from lightsleep.lab.config import KERNELS
+from lightsleep.lab.kernels.config import KERNELS
 
 FIRST = "6.12"
 RT = "6.12-rt"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from paths import ROOT
 
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
 
 SELFTESTS = ROOT / "kernel/tools/testing/selftests/cpuidle"
 

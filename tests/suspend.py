@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
 
 SUSPEND_APPEND = "no_console_suspend ignore_loglevel"
 """What tells from outside how far a guest has got."""

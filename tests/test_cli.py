@@ -16,7 +16,7 @@ from paths import ROOT
 
 from lightsleep.cli import main
 from lightsleep.files import write_json
-from lightsleep.lab import protocol
+from lightsleep.lab.run import protocol
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_another_error_is_not_blamed_on_standard_output(result: Path) -> None:
 
 COMPARE = """
 from lightsleep.cli import main
-from lightsleep.lab import protocol
+from lightsleep.lab.run import protocol
 from comparisons import made_up
 protocol.compare = lambda *_: made_up()
 main(["lab", "compare", "idle", "--json", "/dev/full"])

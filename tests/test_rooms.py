@@ -30,12 +30,22 @@ LAYERS = (
     {"cli"},
     {"__main__"},
 )
+LAB = (
+    {"host"},
+    {"kernels"},
+    {"boot"},
+    {"options", "run"},
+    {"loads"},
+    {"experiments"},
+    {"cli"},
+)
+"""The same for the rooms of the lab."""
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 
 
-def rooms() -> Iterator[str]:
-    """Yield every room there is."""
-    for path in PACKAGE.iterdir():
+def rooms(package: Path = PACKAGE) -> Iterator[str]:
+    """Yield every room that a package has."""
+    for path in package.iterdir():
         if path.suffix == ".py" and path.stem != "__init__":
             yield path.stem
         elif (path / "__init__.py").exists():
@@ -57,6 +67,14 @@ def imported(path: Path) -> Iterator[str]:
                 yield "cli" if module.partition(".")[0] == "cli" else room
 
 
+def imported_of_lab(path: Path) -> Iterator[str]:
+    """Yield the modules of the lab that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightsleep.lab"):
+            inside = (node.module or "").removeprefix("lightsleep.lab").lstrip(".")
+            yield from [inside] if inside else [alias.name for alias in node.names]
+
+
 def test_every_room_has_its_layer() -> None:
     assert sorted(rooms()) == sorted(LAYER)
 
@@ -70,6 +88,17 @@ def test_a_room_uses_those_below_it_only(room: str) -> None:
     used = {name for path in files for name in imported(path)} - {room}
     above = {name for name in used if LAYER[name] >= LAYER[room]}
     assert not above, f"{room} imports from {', '.join(sorted(above))}: not below it"
+
+
+def test_the_lab_has_its_layers() -> None:
+    assert sorted(rooms(PACKAGE / "lab")) == sorted(set().union(*LAB))
+    for number, layer in enumerate(LAB):
+        allowed = set().union(*LAB[:number]) | {""}
+        for room in layer:
+            files = [*(PACKAGE / "lab" / room).glob("**/*.py"), *PACKAGE.glob(f"lab/{room}.py")]
+            for path in files:
+                used = {x.partition(".")[0] for x in imported_of_lab(path)} - {room}
+                assert used <= allowed, f"{path} imports from {sorted(used - allowed)}: not below"
 
 
 def test_tests_have_the_rooms_of_the_package() -> None:

@@ -19,14 +19,15 @@ from lightsleep.compare import words
 from lightsleep.compare.result import CompareResult
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
-from lightsleep.lab import experiment, protocol
-from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, ROOTS, lookup
-from lightsleep.lab.guest import Guest, prepare
-from lightsleep.lab.machine import Described, Machine
+from lightsleep.lab import experiments
+from lightsleep.lab.boot.guest import Guest, prepare
+from lightsleep.lab.boot.machine import Described, Machine
+from lightsleep.lab.kernels.build import any_tree
+from lightsleep.lab.kernels.config import ARCHES, ROOTS, lookup
+from lightsleep.lab.kernels.series import bases, read_topics, write_mails
+from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.lab.options import arch_option, available, kernel_named, machine_options
-from lightsleep.lab.series import bases, read_topics, write_mails
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.run import experiment, protocol
 
 LEAST_RUNS = 6
 """Fewer give no interval of 95 %; see lightsleep/compare/method.py."""
@@ -108,7 +109,7 @@ def compare(
     from lightsleep.compare.table import print_table
 
     chosen = experiment.adapted(
-        experiment.load(name),
+        experiments.load(name),
         arms=[arm.strip() for arm in arms.split(",") if arm.strip()],
         vcpus=vcpus,
         kernel_named=kernel_named(),
@@ -132,7 +133,7 @@ def compare(
                 console.print(what + left)
 
         result = protocol.compare(
-            experiment.title_of(name), chosen, machine, runs, boots, seed, show
+            experiments.title_of(name), chosen, machine, runs, boots, seed, show
         )
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
     with written(*writes):
@@ -279,8 +280,8 @@ def series(base: str, out: Path, names: tuple[str, ...]) -> None:
 def list_() -> None:
     """Show the experiments, the architectures and their kernels."""
     table = Table("what", "name", "about", box=None, show_header=False, pad_edge=False)
-    for name in experiment.names():
-        table.add_row("experiment", name, experiment.load(name).title)
+    for name in experiments.names():
+        table.add_row("experiment", name, experiments.load(name).title)
     for arch in ARCHES.values():
         table.add_row("architecture", arch.name, f"{arch.qemu} -machine {arch.machine}")
         for kernel in arch.kernels.values():

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import click
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import ARCHES, lookup
-from lightsleep.lab.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.kernels.config import ARCHES, lookup
 
 FOREIGN = ("image", "modules", "tree")
 

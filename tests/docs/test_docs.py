@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 
 from lightsleep.cli import main
-from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.run.experiment import Experiment
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

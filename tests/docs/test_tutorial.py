@@ -18,8 +18,8 @@ from paths import ROOT
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.guest import Guest, prepare
-from lightsleep.lab.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.boot.guest import Guest, prepare
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 
 pytestmark = [
     pytest.mark.boot,

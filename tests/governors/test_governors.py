@@ -16,7 +16,7 @@ from recordings import PIPE, RECORDINGS
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.cli import replay_command

@@ -7,11 +7,11 @@ import pytest
 from ktap import SELFTESTS, run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
-from lightsleep.lab import build
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import ARCHES, BuiltKernel
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Devices, Machine
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.kernels import build
+from lightsleep.lab.kernels.config import ARCHES, BuiltKernel
 
 CPUS = "/sys/devices/system/cpu"
 ENOUGH_S = 1200.0

@@ -5,9 +5,9 @@ import pytest
 from kernels import EACH_KERNEL
 from ktap import Result, run_selftest
 
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.hosttime import Load
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.hosttime import Load
+from lightsleep.lab.boot.machine import Machine
 
 pytestmark = pytest.mark.boot
 

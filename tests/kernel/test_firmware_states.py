@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 from ktap import run_selftest
 
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Described, Machine
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Described, Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

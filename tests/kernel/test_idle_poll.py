@@ -9,9 +9,9 @@ import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

@@ -8,9 +8,9 @@ import pytest
 from checkers import CHECK_TOOLS, style_tools
 from kernels import seldom
 
-from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.modules import build_modules
-from lightsleep.lab.roots import kernel_tree
+from lightsleep.lab.kernels.config import ARCHES, KERNELS
+from lightsleep.lab.kernels.modules import build_modules
+from lightsleep.lab.kernels.roots import kernel_tree
 from lightsleep.sources import KERNEL
 
 pytestmark = pytest.mark.build

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightsleep.lab import host
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.sources import KERNEL
 
 pytestmark = [pytest.mark.build, pytest.mark.more]

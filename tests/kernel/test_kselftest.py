@@ -9,11 +9,12 @@ import pytest
 from intree import copy
 
 from lightsleep import cache
-from lightsleep.lab import host, series
-from lightsleep.lab.guest import boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab import host
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.kernels import series
+from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.sources import KERNEL
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]

@@ -5,10 +5,10 @@ import pytest
 from kernels import FIRST, ON_X86_64, RT
 from ktap import run_selftest
 
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import boot
-from lightsleep.lab.machine import Devices, Machine
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.kernels.config import ARCHES
 
 pytestmark = pytest.mark.boot
 

@@ -17,9 +17,9 @@ import pytest
 from kernels import FIRST, WITHOUT_RT
 from ktap import Result, run_selftest
 
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Devices, Machine
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Devices, Machine
 
 pytestmark = pytest.mark.boot
 

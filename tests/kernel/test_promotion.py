@@ -7,12 +7,12 @@ import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
-from lightsleep.lab.accel import Wanted
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments.promotion import figures
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.inside.silence import EXIT, Silence, complete, silences
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.promotions import KERNEL, Counts, counts
+from lightsleep.lab.loads.promotions import KERNEL, Counts, counts
+from lightsleep.lab.loads.silence import EXIT, Silence, complete, silences
 
 DEEPEST = 3
 
@@ -119,7 +119,7 @@ def states_module(kernel: str) -> str:
 
 def mislead(guest: Guest, kernel: str) -> None:
     """Make CPU 1 sleep shortly, many times, and then for long."""
-    command = ("python3", "-m", "lightsleep.lab.inside.silence", "--silence-ms", "50")
+    command = ("python3", "-m", "lightsleep.lab.loads.silence", "--silence-ms", "50")
     guest.run((*command, "--sleep-us", str(15 * SLOW[kernel])), timeout_s=ENOUGH_S)
 
 

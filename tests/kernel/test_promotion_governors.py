@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from lightsleep.governors import build
 from lightsleep.governors.build import GOVERNORS
-from lightsleep.lab.config import SERIES_KERNELS, BuiltKernel
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels.config import SERIES_KERNELS, BuiltKernel
+from lightsleep.lab.kernels.source import kernel_source
 
 pytestmark = pytest.mark.build
 

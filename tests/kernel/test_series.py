@@ -13,10 +13,10 @@ import pytest
 from checkers import style_tools
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import build, series
-from lightsleep.lab.config import ARCHES, SERIES_KERNELS, Arch, BuiltKernel
-from lightsleep.lab.roots import unpack
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels import build, series
+from lightsleep.lab.kernels.config import ARCHES, SERIES_KERNELS, Arch, BuiltKernel
+from lightsleep.lab.kernels.roots import unpack
+from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.sources import KERNEL
 
 STOCK = "int hook(void)\n{\n\treturn 0;\n}\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.pipe import CALLS, interrupts
-from lightsleep.lab.waking import APPEND, bring_up
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.loads.pipe import CALLS, interrupts
+from lightsleep.lab.loads.waking import APPEND, bring_up
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

@@ -10,11 +10,11 @@ from intree import copy
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import boot
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.kernels.build import any_tree
+from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.kernels.source import kernel_source
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

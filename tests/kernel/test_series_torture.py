@@ -9,8 +9,8 @@ import time
 import pytest
 from intree import insmod
 
-from lightsleep.lab.guest import boot
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

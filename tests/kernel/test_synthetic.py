@@ -5,9 +5,9 @@ import pytest
 from kernels import FIRST, ON_X86_64
 from ktap import run_selftest
 
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.guest import boot
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.machine import Machine
 
 pytestmark = pytest.mark.boot
 
@@ -15,7 +15,7 @@ SELFTEST = "cpuidle-synthetic.sh"
 ENOUGH_S = 300.0
 
 # Each load attaches to tracepoints, so the kernel patches its code again and again. Under
-# multi-threaded TCG that may go wrong; see lightsleep.lab.splat.emulator_raced().
+# multi-threaded TCG that may go wrong; see lightsleep.lab.boot.splat.emulator_raced().
 ACCEL: Wanted = "tcg-single"
 
 

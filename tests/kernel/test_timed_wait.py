@@ -8,8 +8,8 @@ stream, and what KUnit's test says; not how long a real CPU sleeps.
 import pytest
 from ktap import parse
 
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lightsleep.lab import disks
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import poll_source_file, poll_source_net, poll_source_off
 from lightsleep.lab.experiments.poll_source_blk import DISKS
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.loads import disks
 
 INTERRUPTS = """\
            CPU0       CPU1

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import emulator, roots
-from lightsleep.lab.config import ARCHES, Arch
+from lightsleep.lab.boot import emulator
+from lightsleep.lab.kernels import roots
+from lightsleep.lab.kernels.config import ARCHES, Arch
 
 POWER = ARCHES["ppc64le"]
 

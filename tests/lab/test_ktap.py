@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 from ktap import Result, parse, run_selftest
 
-from lightsleep.lab.agent import Completed
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.agent import Completed
+from lightsleep.lab.boot.guest import Guest
 
 WHOLE = "KTAP version 1\n1..3\nok 1 one\n# why\n# not\nnot ok 2 two\nok 3 three # SKIP\n"
 

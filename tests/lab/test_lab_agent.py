@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lightsleep.lab.agent import Agent, AgentGone, CommandTimeout, RequestError
+from lightsleep.lab.boot.agent import Agent, AgentGone, CommandTimeout, RequestError
 
-SERVE = "import sys; from lightsleep.lab.inside import agent; agent.serve(int(sys.argv[1]))"
+SERVE = "import sys; from lightsleep.lab.boot.inside import agent; agent.serve(int(sys.argv[1]))"
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_who_watches_the_guest_may_end_the_wait(monkeypatch: pytest.MonkeyPatch)
         if ill := next(looks):
             raise ill
 
-    monkeypatch.setattr("lightsleep.lab.agent.WATCH_S", 0.01)
+    monkeypatch.setattr("lightsleep.lab.boot.agent.WATCH_S", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(Ill):
         Agent(ours, watch).run(["sleep", "1000"], 1000)
@@ -153,7 +153,7 @@ def test_a_line_that_breaks_is_noticed(pair: tuple[Agent, socket.socket]) -> Non
 def test_an_agent_that_does_not_even_kill_is_gone(
     pair: tuple[Agent, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightsleep.lab.agent.KILL_S", 0.2)
+    monkeypatch.setattr("lightsleep.lab.boot.agent.KILL_S", 0.2)
     agent, other = pair
     with pytest.raises(AgentGone, match="killed after"):
         agent.run(["sleep", "9"], 0.1)

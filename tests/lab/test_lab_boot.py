@@ -20,13 +20,14 @@ from kernels import seldom
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import guest, roots
-from lightsleep.lab.agent import CommandTimeout
-from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.guest import Guest, GuestFailed, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Devices, ForeignKernel, Machine
-from lightsleep.lab.modules import build_modules
+from lightsleep.lab.boot import guest
+from lightsleep.lab.boot.agent import CommandTimeout
+from lightsleep.lab.boot.guest import Guest, GuestFailed, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.kernels import roots
+from lightsleep.lab.kernels.config import ARCHES, KERNELS
+from lightsleep.lab.kernels.modules import build_modules
 
 pytestmark = pytest.mark.boot
 

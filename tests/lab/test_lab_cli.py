@@ -13,10 +13,11 @@ from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import cli, experiment, protocol
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.experiment import Experiment
-from lightsleep.lab.machine import Machine
+from lightsleep.lab import cli, experiments
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.run import protocol
+from lightsleep.lab.run.experiment import Experiment
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def test_bad_input_is_explained(
         ("EXPERIMENT = 1\n", "mine.py has an EXPERIMENT of another type"),
         ("\0", "mine.py"),
         (
-            "from lightsleep.lab.experiment import Experiment\n"
+            "from lightsleep.lab.run.experiment import Experiment\n"
             "EXPERIMENT = Experiment('t', 'h', (), (), print)\n",
             "mine.py, line 2: ValueError: arms: exactly one arm must have the role baseline",
         ),
@@ -222,7 +223,7 @@ def test_list_names_everything() -> None:
 @pytest.mark.parametrize("columns", ["20", "40", None])
 def test_list_cuts_no_name(columns: str | None) -> None:
     out = CliRunner().invoke(main, ["lab", "list"], env={"COLUMNS": columns}).output
-    for name in (*experiment.names(), "6.12-series-debug"):
+    for name in (*experiments.names(), "6.12-series-debug"):
         assert name in out
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     if columns is None:

@@ -11,10 +11,12 @@ import pytest
 from paths import ROOT
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, config, experiment, host, modules, roots, source
-from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.guest import prepare
-from lightsleep.lab.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab import experiments, host
+from lightsleep.lab.boot import accel
+from lightsleep.lab.boot.guest import prepare
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.kernels import config, modules, roots, source
+from lightsleep.lab.kernels.config import ARCHES, KERNELS
 
 X86 = ARCHES["x86_64"]
 
@@ -55,7 +57,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(LightsleepError, match="no architecture 'vax'; there are: x86_64"):
         prepare(Machine(arch="vax"))
     with pytest.raises(LightsleepError, match=r"no experiment 'nap'; there are: .*idle"):
-        experiment.load("nap")
+        experiments.load("nap")
 
 
 def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +81,7 @@ def test_every_needed_program_has_a_package() -> None:
 
 def apt_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     done = subprocess.CompletedProcess([], 0, stdout=text)
-    monkeypatch.setattr("lightsleep.lab.roots.subprocess.run", lambda *_, **__: done)
+    monkeypatch.setattr("lightsleep.lab.kernels.roots.subprocess.run", lambda *_, **__: done)
 
 
 def test_mirrors_are_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +157,7 @@ def test_a_source_that_a_newer_one_replaced_is_one_sentence(
 NEEDS_PACKAGES = """\
 import pytest
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.roots import MirrorOutOfStep
+from lightsleep.lab.kernels.roots import MirrorOutOfStep
 
 @pytest.fixture
 def guest():
@@ -240,7 +242,7 @@ def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(accel, "KVM", tmp_path / "kvm")
     assert accel.choose("auto", X86, tree).reason == "no /dev/kvm"
     (tmp_path / "kvm").write_text("")
-    monkeypatch.setattr("lightsleep.lab.accel.os.access", lambda *_: False)
+    monkeypatch.setattr("lightsleep.lab.boot.accel.os.access", lambda *_: False)
     assert "group kvm" in accel.choose("auto", X86, tree).reason
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import foreign
-from lightsleep.lab.config import ARCHES, NEEDED_OPTIONS
-from lightsleep.lab.machine import ForeignKernel
+from lightsleep.lab.boot import foreign
+from lightsleep.lab.boot.machine import ForeignKernel
+from lightsleep.lab.kernels.config import ARCHES, NEEDED_OPTIONS
 
 X86 = ARCHES["x86_64"]
 RELEASE = "7.4.0-mine"

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import guest
-from lightsleep.lab.accel import Accelerator
-from lightsleep.lab.agent import AgentGone, Completed
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed
-from lightsleep.lab.machine import Devices, Machine
-from lightsleep.lab.vm import Hardware, with_files
+from lightsleep.lab.boot import guest
+from lightsleep.lab.boot.accel import Accelerator
+from lightsleep.lab.boot.agent import AgentGone, Completed
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
+from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.boot.vm import Hardware, with_files
+from lightsleep.lab.kernels.config import ARCHES
 
 RACED = """\
 [    1.669117] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI

@@ -23,14 +23,15 @@ from comparisons import made_up
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import clock, hosttime, protocol
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.boot import hosttime
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
+from lightsleep.lab.boot.hosttime import ThreadTime
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
-from lightsleep.lab.guest import EmulatorRaced, Guest, GuestFailed
-from lightsleep.lab.hosttime import ThreadTime
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
-from lightsleep.lab.progress import Progress
+from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.run import clock, protocol
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.progress import Progress
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
 

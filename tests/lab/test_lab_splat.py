@@ -3,7 +3,7 @@
 
 import pytest
 
-from lightsleep.lab import splat
+from lightsleep.lab.boot import splat
 
 SPLATS = [
     "[    5.000001] BUG: kernel NULL pointer dereference, address: 0000000000000000",

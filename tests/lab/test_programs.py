@@ -14,15 +14,23 @@ from hypothesis import strategies as st
 from paths import FIXTURES
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.agent import Completed
+from lightsleep.lab.boot.agent import Completed
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.hosttime import ThreadTime
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments import halt_cost, overcommit
 from lightsleep.lab.experiments.programs import EXPERIMENT
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.hosttime import ThreadTime
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.programs import outputs, run
-from lightsleep.lab.programs.outputs import Outcome
-from lightsleep.lab.programs.servers import MANY, MOSQUITTO, NGINX, ONE, PROGRAMS, REDIS, Program
+from lightsleep.lab.loads.programs import outputs, run
+from lightsleep.lab.loads.programs.outputs import Outcome
+from lightsleep.lab.loads.programs.servers import (
+    MANY,
+    MOSQUITTO,
+    NGINX,
+    ONE,
+    PROGRAMS,
+    REDIS,
+    Program,
+)
 
 RECORDED = FIXTURES / "generators"
 READ = {

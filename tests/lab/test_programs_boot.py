@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Metric
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments import halt_cost, overcommit, programs
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Metric
 
 pytestmark = [pytest.mark.boot, pytest.mark.more]
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from measurements import State, made_up
 
-from lightsleep.lab import experiment, waking
+from lightsleep.lab import experiments
 from lightsleep.lab.experiments import measure_table, measure_truth
+from lightsleep.lab.loads import waking
 
-NAMES = [name for name in experiment.names() if name.startswith("measure-")]
+NAMES = [name for name in experiments.names() if name.startswith("measure-")]
 
 
 def honest() -> dict[str, Any]:
@@ -25,7 +26,7 @@ def honest() -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_names_have_hyphens(name: str) -> None:
     assert "_" not in name
-    assert experiment.load(name).title
+    assert experiments.load(name).title
 
 
 def test_the_truth_is_recognised() -> None:

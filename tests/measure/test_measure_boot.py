@@ -12,9 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.sources import DKMS_INSTALL
 
 pytestmark = pytest.mark.boot

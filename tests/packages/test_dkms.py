@@ -10,9 +10,9 @@ import pytest
 
 import lightsleep
 from lightsleep.lab import host
-from lightsleep.lab.config import ARCHES, KERNELS
-from lightsleep.lab.modules import is_source
-from lightsleep.lab.roots import sources
+from lightsleep.lab.kernels.config import ARCHES, KERNELS
+from lightsleep.lab.kernels.modules import is_source
+from lightsleep.lab.kernels.roots import sources
 from lightsleep.sources import KERNEL
 
 pytestmark = pytest.mark.build

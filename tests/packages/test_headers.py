@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lightsleep.lab.config import ARCHES, Arch, Kernel
-from lightsleep.lab.modules import build_modules
-from lightsleep.lab.roots import kernel_tree, sources
+from lightsleep.lab.kernels.config import ARCHES, Arch, Kernel
+from lightsleep.lab.kernels.modules import build_modules
+from lightsleep.lab.kernels.roots import kernel_tree, sources
 from lightsleep.sources import KERNEL
 
 pytestmark = [pytest.mark.build, pytest.mark.more]

@@ -80,7 +80,7 @@ def test_an_installed_command_needs_no_clone(installed: Path) -> None:
     assert lightsleep("scan", "--json").startswith("{")
     assert "idle" in lightsleep("lab", "list")
     program = (
-        "from lightsleep.lab.series import bases, read_topics\n"
+        "from lightsleep.lab.kernels.series import bases, read_topics\n"
         "from lightsleep.policy import binding, promote\n"
         "assert [read_topics(base) for base in bases()]\n"
         "binding.library(); promote.library()\n"

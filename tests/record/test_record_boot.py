@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from lightsleep.document import load
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.machine import Machine
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.periods import histogram
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.source import open_recording

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments import prediction
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.machine import Machine
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import Known
 from lightsleep.periods.source import Recording, as_batch, open_recording, write_parquet

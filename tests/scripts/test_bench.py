@@ -17,7 +17,8 @@ from comparisons import made_up
 from paths import ROOT
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import experiment, repeat
+from lightsleep.lab import experiments
+from lightsleep.lab.run import repeat
 
 SCRIPTS = ROOT / "scripts"
 COMMIT = "0123abc"
@@ -129,7 +130,7 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     assert result.exit_code == 0
     *lines, total = result.output.splitlines()
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
-        experiment.names()
+        experiments.names()
     )
     assert total.startswith(f"{len(lines)} to run: ")
 

@@ -15,11 +15,11 @@ import pytest
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
-from lightsleep.lab.guest import Guest, boot
-from lightsleep.lab.initramfs import GUEST_MODULES
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.programs.run import starter
-from lightsleep.lab.programs.servers import REDIS
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.loads.programs.run import starter
+from lightsleep.lab.loads.programs.servers import REDIS
 from lightsleep.trial.verdict import judge
 
 pytestmark = pytest.mark.boot

@@ -12,8 +12,8 @@ The guests' clock counts instructions, so differences that a host's noise would 
 """
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment
-from lightsleep.lab.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.loads.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.run.experiment import Arm, Experiment
 
 EXPERIMENT = Experiment(
     title="A driver that never polls",

@@ -20,11 +20,11 @@ import time
 
 from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import PIPE, PIPE_WAKES, SCHED_PIPE_S, measure_pipe
-from lightsleep.lab.programs.run import run_load, starter
-from lightsleep.lab.programs.servers import NGINX, ONE, REDIS
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.pipe import PIPE, PIPE_WAKES, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.loads.programs.run import run_load, starter
+from lightsleep.lab.loads.programs.servers import NGINX, ONE, REDIS
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 ARMS = 3
 """Each is booted as often as a comparison says."""

@@ -11,9 +11,9 @@ in a second run of equal length, because counting them costs a trace event per w
 from __future__ import annotations
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "15")
 SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "2500")

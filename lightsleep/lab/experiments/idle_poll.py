@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import idle
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import IPIS
+from lightsleep.lab.loads.pipe import IPIS
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
 SERIES = "6.12-series"
 SWITCH = "/sys/module/idle_poll/parameters/enabled"

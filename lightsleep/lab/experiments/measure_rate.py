@@ -7,9 +7,9 @@ method costs no more than an interrupt per sample.
 
 from __future__ import annotations
 
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, measure_in, row_of
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, measure_in, row_of
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("timer", "ipi")
 FAST_US = (2, 20, 50)

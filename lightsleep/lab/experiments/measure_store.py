@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, bring_up, median_us, rows_of
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, bring_up, median_us, rows_of
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SAMPLES = 1000
 TRACEPOINT = "sched:sched_wake_idle_without_ipi"

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.waking import APPEND, DEST_CPU, MODULE, Row, measure_in, median_us
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, Row, measure_in, median_us
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("ipi", "timer")
 

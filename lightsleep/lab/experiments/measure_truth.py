@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.waking import DEST_CPU, MODULE, SOURCE_CPU, measure_in, median_us, row_of
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, SOURCE_CPU, measure_in, median_us, row_of
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("timer", "ipi")
 TRUTHS_US = (2, 20, 200, 2000)

@@ -17,13 +17,13 @@ queues.
 from __future__ import annotations
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment, Metric
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments.idle import MESSAGING
 from lightsleep.lab.experiments.programs import EQUAL, LIGHTSLEEP, STOCK, STOCK_AGAIN
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.programs.outputs import cyclictest_mean_us
-from lightsleep.lab.programs.run import metrics_of, run_load, starter
-from lightsleep.lab.programs.servers import MANY, ONE, REDIS
+from lightsleep.lab.loads.programs.outputs import cyclictest_mean_us
+from lightsleep.lab.loads.programs.run import metrics_of, run_load, starter
+from lightsleep.lab.loads.programs.servers import MANY, ONE, REDIS
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 CYCLICTEST = ("cyclictest", "-q", "-t1", "-p80", "-i1000", "-l500")
 ARMS = (

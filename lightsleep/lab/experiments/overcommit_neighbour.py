@@ -6,8 +6,8 @@ a core. A vCPU that polls spends this half on waiting. See ``overcommit.py`` for
 what a guest can know of its host.
 """
 
-from lightsleep.lab.experiment import Experiment
 from lightsleep.lab.experiments.overcommit import ARMS, CLAIMS, METRICS, measure, start
+from lightsleep.lab.run.experiment import Experiment
 
 EXPERIMENT = Experiment(
     title="Two vCPUs beside a busy guest, saturated and waiting",

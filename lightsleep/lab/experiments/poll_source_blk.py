@@ -6,9 +6,9 @@ Two disks of nothing: one answers at once, so the way of its answer is all there
 """
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab import disks
-from lightsleep.lab.disks import ARMS, Disk
-from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.loads import disks
+from lightsleep.lab.loads.disks import ARMS, Disk
+from lightsleep.lab.run.experiment import Experiment
 
 AT_ONCE = tuple(f"{workload}_iops" for workload in disks.WORKLOADS)
 AFTER_20_US = tuple(f"{workload}_20us_iops" for workload in disks.WORKLOADS)

@@ -6,9 +6,9 @@ long as the host's own disk does, and as the threads of QEMU that ask it.
 """
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab import disks
-from lightsleep.lab.disks import ARMS, Disk
-from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.loads import disks
+from lightsleep.lab.loads.disks import ARMS, Disk
+from lightsleep.lab.run.experiment import Experiment
 
 DISKS = (Disk("", "vdb", "a file of the host", "scratch=64M,format=raw,cache=none,aio=threads"),)
 

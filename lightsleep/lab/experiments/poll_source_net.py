@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.machine import Devices
-from lightsleep.lab.pipe import interrupts
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.machine import Devices
+from lightsleep.lab.loads.pipe import interrupts
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
 """Polls for longer than an answer takes, whatever a wake costs on this host at this time."""

@@ -6,9 +6,9 @@ instructions, so differences that a host's noise would hide are seen, and waitin
 """
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.pipe import SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 DRIVER = "cpuidle_lightsleep"
 ALONE = "lightsleep_alone"

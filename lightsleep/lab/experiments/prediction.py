@@ -35,8 +35,8 @@ import pyarrow.parquet as pq
 
 from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 CLIENT, SERVER, READY = "/run/client.py", "/run/server.py", "/run/ready"
 PORT = 9

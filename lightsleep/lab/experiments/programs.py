@@ -18,10 +18,10 @@ the driver nor the governor. The arm fixed-100us polls for as long as the first 
 from collections.abc import Sequence
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.programs.run import all_metrics, run_all, starter
-from lightsleep.lab.programs.servers import MANY, ONE, PROGRAMS, Program
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.programs.run import all_metrics, run_all, starter
+from lightsleep.lab.loads.programs.servers import MANY, ONE, PROGRAMS, Program
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
 STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
 LIGHTSLEEP = Arm(

@@ -6,12 +6,12 @@ nothing of saturated programs, nor of a guest at rest.
 """
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Experiment
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments.programs import ARMS, NEAR_LIMIT, claims_of
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import IPIS, SCHED_PIPE_S, measure_pipe
-from lightsleep.lab.programs.run import all_metrics, run_all, starter
-from lightsleep.lab.programs.servers import NGINX, ONE, REDIS
+from lightsleep.lab.loads.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.loads.programs.run import all_metrics, run_all, starter
+from lightsleep.lab.loads.programs.servers import NGINX, ONE, REDIS
+from lightsleep.lab.run.experiment import Experiment
 
 PROGRAMS = (REDIS, NGINX)
 

@@ -2,7 +2,7 @@
 """How long a CPU stays in a shallow idle state by mistake, with and without promotion.
 
 A burst of short sleeps teaches the governor that sleeps are short; then nothing comes
-(inside/silence.py). menu and teo keep the tick in that case, which ends the mistake after some
+(loads/silence.py). menu and teo keep the tick in that case, which ends the mistake after some
 milliseconds at the earliest; ladder stops it. A timer that ends the sleep, for the governor to
 choose again, is what was proposed before: promote_by_timer.c.
 """
@@ -13,10 +13,8 @@ import statistics
 from collections.abc import Sequence
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.inside.silence import Silence
-from lightsleep.lab.promotions import (
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.promotions import (
     KERNEL,
     Counts,
     counts,
@@ -24,6 +22,8 @@ from lightsleep.lab.promotions import (
     shallow_us,
     silences,
 )
+from lightsleep.lab.loads.silence import Silence
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 CPU = 1
 SILENCES = 10

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from lightsleep.compare.result import Claim, Role
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import PIPE, SCHED_PIPE_S
-from lightsleep.lab.promotions import KERNEL, Counts, counts, need_states
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.pipe import PIPE, SCHED_PIPE_S
+from lightsleep.lab.loads.promotions import KERNEL, Counts, counts, need_states
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "100")
 CYCLIC = (

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What promotion is worth where a CPU sleeps for all kinds of times (inside/mix.py)."""
+"""What promotion is worth where a CPU sleeps for all kinds of times (loads/mix.py)."""
 
 from __future__ import annotations
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Experiment, Metric
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments.promotion_cost import arms
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.promotions import KNOBS, counts, need_states
+from lightsleep.lab.loads.promotions import KNOBS, counts, need_states
+from lightsleep.lab.run.experiment import Experiment, Metric
 
 CPU = 1
 SLEEPS = 2000
@@ -26,7 +26,7 @@ def measure(guest: Guest) -> dict[str, float]:
     need_states(guest, STATES)
     before, spent_us = counts(guest, CPU), times_us(guest)
     guest.run(
-        ["python3", "-m", "lightsleep.lab.inside.mix", "--cpu", str(CPU), "--count", str(SLEEPS)],
+        ["python3", "-m", "lightsleep.lab.loads.mix", "--cpu", str(CPU), "--count", str(SLEEPS)],
         timeout_s=300,
     )
     counted = counts(guest, CPU) - before

@@ -16,10 +16,10 @@ import statistics
 from dataclasses import replace
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Experiment, Metric
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import promotion
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.promotions import need_states, shallow_us, silences
+from lightsleep.lab.loads.promotions import need_states, shallow_us, silences
+from lightsleep.lab.run.experiment import Experiment, Metric
 
 SIBLING, CPU = 2, 3
 """A core without the CPU that has the guest's other work."""

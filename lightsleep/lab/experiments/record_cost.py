@@ -13,8 +13,8 @@ Caches cost nothing here. A recording that evicts what a program needs costs mor
 from __future__ import annotations
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 LOOP = """\
 import sys, time

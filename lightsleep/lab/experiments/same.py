@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from lightsleep.lab.experiment import Arm, Experiment
-from lightsleep.lab.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.loads.pipe import IPIS, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.run.experiment import Arm, Experiment
 
 EXPERIMENT = Experiment(
     title="The same kernel twice",

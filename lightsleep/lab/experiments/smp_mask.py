@@ -16,10 +16,10 @@ import statistics
 from collections.abc import Iterator
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab import pipe
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.waking import APPEND, bring_up
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads import pipe
+from lightsleep.lab.loads.waking import APPEND, bring_up
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 VCPUS = 8
 TARGETS = (1, 3, 7)

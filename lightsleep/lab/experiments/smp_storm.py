@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What sparing polling CPUs an interrupt costs CPUs that never poll: all are busy.
 
-They interrupt one another as fast as they can (inside/storm.py), so each call asks of each CPU
+They interrupt one another as fast as they can (loads/storm.py), so each call asks of each CPU
 whether it polls, and none does.
 """
 
 from __future__ import annotations
 
 from lightsleep.compare.result import Claim
-from lightsleep.lab import pipe
-from lightsleep.lab.experiment import Arm, Experiment, Metric
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads import pipe
+from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SECONDS = 3
 
@@ -18,7 +18,7 @@ SECONDS = 3
 def rate(guest: Guest, kind: str) -> tuple[float, float]:
     """Return how often per second that was done, and the interrupts of calls per second."""
     before = guest.read_text("/proc/interrupts")
-    argv = ("python3", "-m", "lightsleep.lab.inside.storm", kind, "--seconds", str(SECONDS))
+    argv = ("python3", "-m", "lightsleep.lab.loads.storm", kind, "--seconds", str(SECONDS))
     per_s = float(guest.run(argv, timeout_s=60).stdout)
     after = guest.read_text("/proc/interrupts")
     rows = (pipe.CALLS, "TLB shootdowns")

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lightsleep.lab.programs import outputs
-from lightsleep.lab.programs.outputs import Outcome
+from lightsleep.lab.loads.programs import outputs
+from lightsleep.lab.loads.programs.outputs import Outcome
 
 ONE, MANY = 1, 50
 """Connections of the two loads of each program."""

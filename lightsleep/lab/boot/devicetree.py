@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.config import Arch
+from lightsleep.lab.kernels.config import Arch
 
 STATE = """
 / {{

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import accel, acpi, devicetree, emulator, foreign, hosttime, splat
-from lightsleep.lab.agent import Agent, AgentGone, Completed, RequestError
-from lightsleep.lab.build import any_tree
-from lightsleep.lab.config import ARCHES, Arch, lookup
-from lightsleep.lab.initramfs import GUEST_MODULES, initramfs
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.modules import project_modules
-from lightsleep.lab.roots import BootFiles, guest_root
-from lightsleep.lab.vm import VM, Hardware
+from lightsleep.lab.boot import accel, acpi, devicetree, emulator, foreign, hosttime, splat
+from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
+from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.boot.vm import VM, Hardware
+from lightsleep.lab.kernels.build import any_tree
+from lightsleep.lab.kernels.config import ARCHES, Arch, lookup
+from lightsleep.lab.kernels.modules import project_modules
+from lightsleep.lab.kernels.roots import BootFiles, guest_root
 from lightsleep.sources import kernel_sources
 
 BOOT_S = 120.0

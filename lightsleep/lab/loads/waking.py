@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
 
 MODULE = "test_cpuidle_latency"
 SOURCE_CPU, DEST_CPU = 0, 1

@@ -37,14 +37,14 @@ from typing import Any
 from lightsleep import __version__
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import emulator, hosttime
-from lightsleep.lab.clock import Clock, corrected
-from lightsleep.lab.config import Arch
-from lightsleep.lab.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
-from lightsleep.lab.guest import EmulatorRaced, Guest, prepare
-from lightsleep.lab.machine import Machine
-from lightsleep.lab.progress import Progress
-from lightsleep.lab.vm import Hardware
+from lightsleep.lab.boot import emulator, hosttime
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.boot.vm import Hardware
+from lightsleep.lab.kernels.config import Arch
+from lightsleep.lab.run.clock import Clock, corrected
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.progress import Progress
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
 

@@ -22,9 +22,9 @@ from typing import Literal
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import emulator
-from lightsleep.lab.config import Arch
-from lightsleep.lab.roots import BootFiles
+from lightsleep.lab.boot import emulator
+from lightsleep.lab.kernels.config import Arch
+from lightsleep.lab.kernels.roots import BootFiles
 
 KVM = Path("/dev/kvm")
 PROBE_S = 10.0

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.experiment import Arm, Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.machine import Devices
-from lightsleep.lab.pipe import interrupts
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.machine import Devices
+from lightsleep.lab.loads.pipe import interrupts
+from lightsleep.lab.run.experiment import Arm, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
 """Polls as long as any disk here takes, whatever a wake costs on this host at this time."""

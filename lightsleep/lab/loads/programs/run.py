@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.agent import Completed
-from lightsleep.lab.experiment import Metric
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.pipe import BETWEEN_CPUS, interrupts
-from lightsleep.lab.programs.outputs import Outcome
-from lightsleep.lab.programs.servers import GROUP, MANY, ONE, PASSWD, Load, Program
+from lightsleep.lab.boot.agent import Completed
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.loads.programs.outputs import Outcome
+from lightsleep.lab.loads.programs.servers import GROUP, MANY, ONE, PASSWD, Load, Program
+from lightsleep.lab.run.experiment import Metric
 
 READY_S = 60.0
 PROBE_EVERY_S = 0.2

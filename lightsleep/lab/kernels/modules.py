@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.config import Arch
-from lightsleep.lab.roots import Headers
+from lightsleep.lab.kernels.config import Arch
+from lightsleep.lab.kernels.roots import Headers
 from lightsleep.sources import kernel_sources
 
 SOURCES = ("*.[chS]", "Kbuild", "Makefile", "Kconfig")

@@ -20,7 +20,7 @@ from pathlib import Path
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.config import (
+from lightsleep.lab.kernels.config import (
     ARCHES,
     BUILD_TOOLS,
     KERNEL_TOOLS,
@@ -29,11 +29,11 @@ from lightsleep.lab.config import (
     Kernel,
     lookup,
 )
-from lightsleep.lab.roots import KernelTree, kernel_tree, unpack
-from lightsleep.lab.series import Patch, Topic, apply, read_series
-from lightsleep.lab.source import kernel_source
+from lightsleep.lab.kernels.roots import KernelTree, kernel_tree, unpack
+from lightsleep.lab.kernels.series import Patch, Topic, apply, read_series
+from lightsleep.lab.kernels.source import kernel_source
 
-FRAGMENTS = Path(__file__).parent / "kernels"
+FRAGMENTS = Path(__file__).parent / "fragments"
 BUILD_S = 2 * 3600.0
 """On two idle cores it takes minutes; on a busy machine, many of them."""
 

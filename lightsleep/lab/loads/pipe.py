@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from lightsleep.lab.experiment import Metric
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.run.experiment import Metric
 
 TURNS = 3000
 PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", str(TURNS))

@@ -16,8 +16,8 @@ import lightsleep
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.config import DRIVERS, USEFUL_DRIVERS
-from lightsleep.lab.roots import BootFiles, GuestRoot
+from lightsleep.lab.kernels.config import DRIVERS, USEFUL_DRIVERS
+from lightsleep.lab.kernels.roots import BootFiles, GuestRoot
 from lightsleep.sources import KERNEL
 
 GUEST_FILES = Path(__file__).parent / "inside"

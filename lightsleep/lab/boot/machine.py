@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from lightsleep.lab.accel import Wanted
+from lightsleep.lab.boot.accel import Wanted
 
 Described = Literal["no", "devicetree", "acpi"]
 

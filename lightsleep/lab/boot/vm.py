@@ -25,10 +25,10 @@ from qemu.qmp import QMPClient, QMPError
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.accel import Accelerator
-from lightsleep.lab.config import Arch
-from lightsleep.lab.inside.agent import PORT_NAME
-from lightsleep.lab.machine import Devices, Machine
+from lightsleep.lab.boot.accel import Accelerator
+from lightsleep.lab.boot.inside.agent import PORT_NAME
+from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.kernels.config import Arch
 
 QMP_S = 20.0
 

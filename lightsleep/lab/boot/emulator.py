@@ -19,8 +19,9 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab import host, roots
-from lightsleep.lab.config import ARCHES, Arch, lookup
+from lightsleep.lab import host
+from lightsleep.lab.kernels import roots
+from lightsleep.lab.kernels.config import ARCHES, Arch, lookup
 
 SUITE = "trixie"
 LEAST_MAJOR = 10

@@ -8,8 +8,8 @@ from pathlib import Path
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.config import ARCHES
-from lightsleep.lab.roots import unpack
+from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.kernels.roots import unpack
 
 NOT_THERE = "Unable to locate package"
 """What apt says of a package that a suite does not have, or has no longer."""

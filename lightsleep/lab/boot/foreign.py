@@ -20,10 +20,10 @@ from pathlib import Path
 from lightsleep import cache
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab import host
-from lightsleep.lab.build import FRAGMENTS, settings
-from lightsleep.lab.config import NEEDED_OPTIONS, Arch
-from lightsleep.lab.machine import ForeignKernel
-from lightsleep.lab.modules import project_modules
+from lightsleep.lab.boot.machine import ForeignKernel
+from lightsleep.lab.kernels.build import FRAGMENTS, settings
+from lightsleep.lab.kernels.config import NEEDED_OPTIONS, Arch
+from lightsleep.lab.kernels.modules import project_modules
 from lightsleep.sources import kernel_sources
 
 HEAD = 1 << 16

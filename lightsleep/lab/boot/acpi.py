@@ -13,9 +13,9 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
-from lightsleep.lab.config import ARCHES, Arch, lookup
-from lightsleep.lab.initramfs import pack
-from lightsleep.lab.roots import unpack
+from lightsleep.lab.boot.initramfs import pack
+from lightsleep.lab.kernels.config import ARCHES, Arch, lookup
+from lightsleep.lab.kernels.roots import unpack
 
 FIRMWARE_SUITE = "bookworm"
 """No newer than the oldest QEMU that is to run it."""

@@ -1,30 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What an experiment is: arms that differ in one thing, and what is measured in each.
 
-One file in ``experiments/`` is one experiment: it defines ``EXPERIMENT``, and its file name, with
-hyphens, is the experiment's name. A file anywhere else is one, too, and is named by its path. How
-the arms are run is the protocol's business (``protocol.py``).
+How the arms are run is the protocol's business (``protocol.py``).
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pkgutil
-import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from lightsleep.compare.result import Better, Claim, Role, check_claims
-from lightsleep.errors import LightsleepError, WrongUsage
-from lightsleep.lab import experiments
-from lightsleep.lab.accel import Wanted
-from lightsleep.lab.config import lookup
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.machine import Devices
+from lightsleep.errors import WrongUsage
+from lightsleep.lab.boot.accel import Wanted
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.machine import Devices
 
 
 @dataclass(frozen=True)
@@ -125,66 +115,6 @@ class Experiment:
     def check_claims(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for a claim about what is not among the arms or these metrics."""
         check_claims(self.claims, [arm.name for arm in self.arms], {m.name: m for m in metrics})
-
-
-def names() -> list[str]:
-    """Return the names of all experiments."""
-    modules = pkgutil.iter_modules(experiments.__path__)
-    return sorted(module.name.replace("_", "-") for module in modules)
-
-
-def load(name: str) -> Experiment:
-    """Return the experiment ``name``, or that of a file. Raises WrongUsage for what is wrong."""
-    if is_file(name):
-        return _load_file(Path(name))
-    try:
-        lookup("experiment", dict.fromkeys(names()), name)
-    except LightsleepError as error:
-        raise WrongUsage(f"{error.message}; a file is named by its path: ./{name}.py") from None
-    module = importlib.import_module(f"{experiments.__name__}.{name.replace('-', '_')}")
-    experiment = module.EXPERIMENT
-    assert isinstance(experiment, Experiment)
-    return experiment
-
-
-def is_file(name: str) -> bool:
-    """Return whether ``name`` is the path of an experiment."""
-    return "/" in name or name.endswith(".py")
-
-
-def title_of(name: str) -> str:
-    """Return the name of an experiment as results have it."""
-    return Path(name).stem.replace("_", "-") if is_file(name) else name
-
-
-def _load_file(path: Path) -> Experiment:
-    """Return what a file defines as EXPERIMENT; the file is run."""
-    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise WrongUsage(f"{path}: the name of an experiment's file ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as dataclasses need it
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise WrongUsage(f"{path}, line {error.lineno}: no valid Python: {error.msg}") from error
-    except OSError as error:
-        raise WrongUsage(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # whatever its code does
-        trace = traceback.extract_tb(error.__traceback__)
-        lines = [x.lineno for x in trace if Path(x.filename).resolve() == path.resolve()]
-        where = f", line {lines[-1]}" if lines else ""
-        raise WrongUsage(f"{path}{where}: {type(error).__name__}: {error}") from error
-    found = getattr(module, "EXPERIMENT", None)
-    if not isinstance(found, Experiment):
-        what = (
-            "does not define EXPERIMENT" if found is None else "has an EXPERIMENT of another type"
-        )
-        raise WrongUsage(
-            f"{path} {what}: assign an Experiment of lightsleep.lab.experiment to it, as in "
-            "docs/how-to/add-an-experiment.md"
-        )
-    return found
 
 
 def adapted(

@@ -19,7 +19,7 @@ from typing import Protocol
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
-from lightsleep.lab.config import (
+from lightsleep.lab.kernels.config import (
     ARCHES,
     BUILD_TOOLS,
     GUEST_SUITE,

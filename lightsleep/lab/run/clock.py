@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lightsleep.lab.experiment import Metric
-from lightsleep.lab.guest import Guest
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.run.experiment import Metric
 
 TOLERANCE = 0.2
 """How far a guest's clock may be off: beyond, its timers are too wrong for what is measured."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.guest import Guest
-from lightsleep.lab.inside.silence import Silence
+from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.silence import Silence
 
 KERNEL = "6.12-series"
 STATES = "lite:1:10,mid:16:30,deep:32:64"
@@ -70,7 +70,7 @@ def need_states(guest: Guest, states: str = STATES) -> None:
 
 def silences(guest: Guest, cpu: int, count: int, sibling: int | None = None) -> list[Silence]:
     """Mislead a CPU and leave it alone, ``count`` times; return what became of it."""
-    argv = ["python3", "-m", "lightsleep.lab.inside.silence", "--cpu", str(cpu)]
+    argv = ["python3", "-m", "lightsleep.lab.loads.silence", "--cpu", str(cpu)]
     pattern = PATTERNS[guest.machine.arch]
     argv += ["--count", str(count), "--sleep-us", str(pattern.sleep_us)]
     argv += ["--silence-ms", str(pattern.silence_ms)]
