@@ -261,7 +261,7 @@ def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:
         return f"{title}: {found.arm} is better than {found.reference}"
     percent = metrics[0].unit == "%"
     bounds = [
-        f"at {which} {bound:.3g}{' points' if percent else ''}"
+        f"at {which} {bound:.4g}{' points' if percent else ''}"
         for which, bound in (("least", found.at_least), ("most", found.at_most))
         if bound is not None
     ]

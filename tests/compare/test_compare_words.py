@@ -7,8 +7,8 @@ import pytest
 from comparisons import made_up
 
 from lightsleep.compare.analysis import analyse
-from lightsleep.compare.result import MetricResult
-from lightsleep.compare.words import control_sentences, together
+from lightsleep.compare.result import Claim, MetricResult
+from lightsleep.compare.words import claim, control_sentences, together
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,12 @@ from lightsleep.compare.words import control_sentences, together
 def test_metrics_are_named_together(titles: list[str], said: str) -> None:
     metrics = [MetricResult("/s", "higher", title, "", {}) for title in titles]
     assert together(metrics) == said
+
+
+def test_a_bound_close_to_1_is_not_rounded_to_it() -> None:
+    metric = MetricResult("us", "lower", "Period", "", {})
+    said = claim(Claim("histogram", "off", ("period_us",), at_most=1.005), [metric])
+    assert said == "Period: histogram / off is at most 1.005"
 
 
 def test_what_a_control_could_have_missed_is_one_short_sentence() -> None:

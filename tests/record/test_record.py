@@ -15,6 +15,9 @@ from click.testing import CliRunner, Result
 from paths import ROOT
 
 from lightsleep import options
+from lightsleep.compare.analysis import analyse
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, keeper, run, tracing
 
@@ -243,3 +246,25 @@ def test_the_keeper_ends_without_an_order() -> None:
     )
     assert done.returncode == 0
     assert done.stdout == b""
+
+
+def test_help_says_what_the_experiment_found() -> None:
+    result = load(ROOT / "docs/results/record-cost-x86_64.json", FORMAT)
+    found = {x.name: {arm.name: arm.baseline for arm in x.arms} for x in analyse(result)}
+    said = " ".join(CliRunner().invoke(cli.record, ["--help"]).output.split())
+
+    def percent(factor: float | None) -> str:
+        assert factor
+        return f"{factor - 1:.0%}".replace("%", " %")
+
+    fast, slow = found["period_100k_us"], found["period_10k_us"]
+    assert fast["on"]
+    assert fast["on"].ratio
+    assert fast["histogram"]
+    assert fast["histogram"].ratio
+    assert f"is {percent(fast['on'].ratio.value)} slower" in said
+    assert f"and {percent(fast['histogram'].ratio.value)} with --histogram" in said
+    assert slow["on"]
+    assert slow["histogram"]
+    below = [percent(slow[arm].detectable) for arm in ("on", "histogram")]  # type: ignore[union-attr]
+    assert f"below {below[0]}, and below {below[1]}" in said
