@@ -49,10 +49,15 @@ def _parse_part(part: str, text: str) -> Iterable[int]:
 
 def format(cpus: Iterable[int]) -> str:
     """Return CPUs in the kernel's list format, shortest form: ``[0, 1, 2, 8]`` is ``0-2,8``."""
-    runs: list[list[int]] = []
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs(cpus))
+
+
+def runs(cpus: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last CPU of each run of consecutive CPUs, in order."""
+    found: list[tuple[int, int]] = []
     for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
+        if found and cpu == found[-1][1] + 1:
+            found[-1] = (found[-1][0], cpu)
         else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+            found.append((cpu, cpu))
+    return found

@@ -4,6 +4,15 @@
 from __future__ import annotations
 
 import math
+import re
+
+NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+
+
+def parse_ns(text: str) -> int | None:
+    """Return a time such as 200us or 1.5ms in ns; None where it is none."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ns|us|ms)", text)
+    return round(float(found[1]) * NS[found[2]]) if found else None
 
 
 def value(number: float, unit: str) -> str:

@@ -17,9 +17,9 @@ nothing can be said about polls that there were.
 from dataclasses import dataclass
 from typing import Literal
 
+from lightsleep.scan import facts
 from lightsleep.scan.model import Lightsleep, PollStats, Scan
 
-ENOUGH_POLLS = 1000
 UNKNOWN_COST = "what a wakeup from a halt costs is not known"
 
 Verdict = Literal["pays", "does not pay", "too early", "not polling", "unknown"]
@@ -51,12 +51,12 @@ def pays(scan: Scan) -> Pays:
         if not polls:
             return Pays("not polling", None, None, f"It does not poll yet: {UNKNOWN_COST}.")
         return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {UNKNOWN_COST}.")
-    if polls < ENOUGH_POLLS:
+    if polls < facts.ENOUGH_POLLS:
         return Pays(
             "too early",
             saved_ns,
             wasted_ns,
-            f"It is too early to tell: {polls:,} polls, and {ENOUGH_POLLS:,} are needed.",
+            f"It is too early to tell: {polls:,} polls, and {facts.ENOUGH_POLLS:,} are needed.",
         )
     weight = parameters.wait_weight or 1
     figures = (

@@ -219,8 +219,8 @@ def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
         raise LightsleepError(
-            f"{path}: cannot be read: {command[0]} {ended} behind line {printed.number} of what it "
-            f"prints: {said or 'without a word'}"
+            f"{path}: cannot be read: {command[0]} {ended} after line {printed.number} of what it "
+            f"prints: {said or 'no error message'}"
         )
     if said:
         known.notes.append(f"{command[0]} says: {said}")
@@ -309,7 +309,9 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
         if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
-            raise ValueError("no table of idle periods: its columns or its metadata are others")
+            raise ValueError(
+                "not a table of idle periods of lightsleep: its columns or its metadata differ"
+            )
         known = Known.from_json(json.loads(document))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
@@ -332,4 +334,4 @@ def _parquet_batches(
             row += len(batch)
             yield batch
     except (pa.ArrowException, OSError) as error:
-        raise LightsleepError(f"{path}: damaged behind row {row}: {error}") from error
+        raise LightsleepError(f"{path}: damaged after row {row}: {error}") from error

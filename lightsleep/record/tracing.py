@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper
 
@@ -61,13 +62,7 @@ EVENTS = (
 
 
 def _ranges(field: str, cpus: Sequence[int]) -> Iterable[str]:
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    for first, last in runs:
+    for first, last in cpulist.runs(cpus):
         yield f"{field}=={first}" if first == last else f"({field}>={first}&&{field}<={last})"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from lightsleep import terminal
+from lightsleep import terminal, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
@@ -22,7 +22,7 @@ from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
 from lightsleep.replay.demand import NEEDED, Costs, costs_of
 from lightsleep.replay.parts import replay_table, require_costs
-from lightsleep.replay.policies import STOCK, UNITS_NS, WAIT_WEIGHT, parse
+from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 
 PARQUET = ".parquet"
 
@@ -37,11 +37,9 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
 def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
     if text is None:
         return None
-    for unit, factor in UNITS_NS.items():
-        number = text.removesuffix(unit)
-        if number != text and number.isascii() and number.isdigit() and len(number) < 10:
-            return int(number) * factor
-    raise click.BadParameter(f"{shortened(text)!r} is no time; write 50us or 1ms")
+    if (time_ns := units.parse_ns(text)) is None:
+        raise click.BadParameter(f"{shortened(text)!r} is no time; write 50us or 1.5ms")
+    return time_ns
 
 
 @click.command("replay")

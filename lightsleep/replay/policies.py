@@ -21,7 +21,6 @@ learn from a period only once that period is over.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,9 +28,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lightsleep import units
 from lightsleep.errors import LightsleepError
 from lightsleep.policy.model import Model
 from lightsleep.replay.governed import Governor
+from lightsleep.scan import facts
 
 Ns = npt.NDArray[np.int64]
 
@@ -41,7 +42,6 @@ CEILING_NS = 10_000_000
 WAIT_WEIGHT = 4
 """WAIT_WEIGHT_DEFAULT of lightsleep_sysfs.c: what 1 ns of waiting is worth in ns of CPU time."""
 
-UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 STOCK = "stock"
 
 
@@ -84,14 +84,9 @@ class Lightsleep:
 
 
 @dataclass
-class Haltpoll:
+class Haltpoll(facts.HaltpollParameters):
     """The haltpoll governor's rule; the fields are its parameters and what a CPU has learned."""
 
-    guest_halt_poll_ns: int = 200_000
-    grow: int = 2
-    grow_start_ns: int = 50_000
-    shrink: int = 2
-    allow_shrink: bool = True
     limit_ns: int = 0
 
     def as_struct(self) -> tuple[int, ...]:
@@ -141,8 +136,8 @@ def _maker(name: str) -> Make | Governor | None:
         return Lightsleep
     if name == "haltpoll":
         return lambda _cost: Haltpoll()
-    if match := re.fullmatch(r"fixed:(\d{1,9}(?:\.\d{1,3})?)(ns|us|ms)", name, re.ASCII):
-        limit_ns = round(float(match[1]) * UNITS_NS[match[2]])
+    kind, _, time = name.partition(":")
+    if kind == "fixed" and (limit_ns := units.parse_ns(time)) is not None:
         return lambda _cost: Fixed(limit_ns)
     if governor := Governor.named(name):
         return governor

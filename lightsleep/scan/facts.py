@@ -3,11 +3,26 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from lightsleep import cpulist
 from lightsleep.scan.model import Cpu, Scan, State
 
 LIGHTSLEEP_DRIVER = "lightsleep"
+
+ENOUGH_POLLS = 1000
+"""Fewer polls say nothing about how many of them pay."""
+
+
+@dataclass
+class HaltpollParameters:
+    """The haltpoll governor's, with the defaults of governors/haltpoll.c in Linux 6.12."""
+
+    guest_halt_poll_ns: int = 200_000
+    grow: int = 2
+    grow_start_ns: int = 50_000
+    shrink: int = 2
+    allow_shrink: bool = True
 
 
 def words(scan: Scan, *prefixes: str) -> list[str]:

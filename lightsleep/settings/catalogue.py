@@ -13,11 +13,11 @@ and not say why.
 - What is set so already is no change. ``as-is`` changes nothing.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import CPU_DIR
 from lightsleep.scan.loading import MODULE
@@ -29,7 +29,6 @@ HALTPOLL = "cpuidle_haltpoll"
 GOVERNOR = f"{CPU_DIR}/cpuidle/current_governor"
 MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
-NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 
 EXAMPLES = (
     "as-is",
@@ -133,12 +132,11 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
 
 def duration_ns(text: str, around: Around) -> int:
     """Return a time such as 200us in ns; 0 needs no unit. Raises WrongUsage."""
-    found = re.fullmatch(r"([0-9]{1,9})(ns|us|ms)", text)
     if text == "0":
         return 0
-    if not found:
+    if (time_ns := units.parse_ns(text)) is None:
         raise around.wrong(f"{text!r} is not a time such as 200us")
-    return int(found[1]) * NS[found[2]]
+    return time_ns
 
 
 def module_in_sources(sources: Path, release: str | None) -> Path | None:

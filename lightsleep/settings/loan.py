@@ -414,8 +414,8 @@ def _recover(journal: Path, root: Path) -> list[str]:
         notes, refused = guardian.end(journal, root)
     except ValueError as error:
         raise LightsleepError(
-            f"the journal of an earlier command, {journal}, cannot be trusted: {error}; set back "
-            "by hand what it names (mostly the disable files of idle states), and remove it"
+            f"cannot read the journal of an earlier command, {journal}: {error}; restore by hand "
+            "the settings that it names (mostly the disable files of idle states), then remove it"
         ) from error
     earlier = f"an earlier lightsleep {header.get('verb', 'command')} was killed"
     if refused:

@@ -21,7 +21,8 @@ from schemas import validator
 
 from lightsleep.cli import main
 from lightsleep.enable import change
-from lightsleep.enable.pays import ENOUGH_POLLS, pays
+from lightsleep.enable.pays import pays
+from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
@@ -378,7 +379,7 @@ def test_killed_while_it_keeps_all_is_kept_or_nothing(
         ("", "pays"),
         ("sys/devices/system/cpu/cpu{0-3}/lightsleep/wasted_ns: 4000000000", "does not pay"),
         (
-            f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {ENOUGH_POLLS // 4 - 1}",
+            f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {facts.ENOUGH_POLLS // 4 - 1}",
             "too early",
         ),
         (f"{PARAMETERS}/halt_cost_ns: 0", "unknown"),

@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The haltpoll driver and governor."""
 
+from dataclasses import asdict
+
 from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
 from lightsleep.scan.rule import Rule
-
-DEFAULTS = {
-    "guest_halt_poll_ns": 200_000,
-    "grow": 2,
-    "grow_start_ns": 50_000,
-    "shrink": 2,
-    "allow_shrink": True,
-}
 
 
 def _haltpoll_grow_start(scan: Scan) -> str | None:
@@ -37,7 +31,7 @@ def _haltpoll_unused(scan: Scan) -> str | None:
         return None
     changed = [
         f"{name} {value}"
-        for name, default in DEFAULTS.items()
+        for name, default in asdict(facts.HaltpollParameters()).items()
         if (value := getattr(scan.haltpoll, name)) not in (None, default)
     ]
     if scan.cpuidle.driver == "haltpoll":

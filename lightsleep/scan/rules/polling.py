@@ -5,8 +5,6 @@ from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
 from lightsleep.scan.rule import Rule
 
-# Too few polls say nothing about a hit rate.
-ENOUGH_POLLS = 1000
 POOR_HIT_RATE = 0.1
 
 
@@ -31,7 +29,7 @@ def _lightsleep_wasteful(scan: Scan) -> str | None:
     stats = [cpu.lightsleep for cpu in scan.cpus if cpu.lightsleep]
     polls = sum(s.polls or 0 for s in stats)
     hits = sum(s.hits or 0 for s in stats)
-    if polls < ENOUGH_POLLS or hits >= polls * POOR_HIT_RATE:
+    if polls < facts.ENOUGH_POLLS or hits >= polls * POOR_HIT_RATE:
         return None
     return f"mode fixed, and {hits:,} of {polls:,} polls ({hits / polls:.1%}) saw a wakeup"
 
