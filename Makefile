@@ -37,7 +37,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test check check-quick check-more lint results options screens bench false-alarms bench-policy bench-replay man clean clean-cache
+.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-replay man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -143,10 +143,10 @@ results: ## write the pages of results from their JSON files: RESULTS=docs/resul
 	$(call environment,lab)
 	$(PYTHON) scripts/results.py $(RESULTS)
 
-options: ## write the tables of options in docs/ from what --help prints
+reference: ## write the tables of options, files and JSON keys in docs/ from what they describe
 	$(call packages,python3 python3-venv)
 	$(call environment,lab)
-	$(PYTHON) scripts/option_tables.py
+	$(PYTHON) scripts/reference.py
 
 screens: ## draw what try, status and watch show, from real runs in a guest: RESULTS=docs/results
 	$(call packages,$(LAB_PACKAGES))

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from comparisons import made_up
 
@@ -43,21 +40,6 @@ def refusal(path: Path, content: object) -> str:
 def test_what_is_written_is_read_back(tmp_path: Path, document: Document) -> None:
     write_json(tmp_path / "deep" / "result.json", document)
     assert load(tmp_path / "deep" / "result.json", FORMAT) == made_up()
-
-
-def test_the_schema_is_a_schema_and_describes_every_key() -> None:
-    text = resources.files("lightsleep.compare").joinpath("result.schema.json").read_text()
-    schema = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(schema)
-
-    def undescribed(part: Document, where: str) -> Iterator[str]:
-        for key, value in part.get("properties", {}).items():
-            if "description" not in value:
-                yield f"{where}.{key}"
-            yield from undescribed(value, f"{where}.{key}")
-
-    assert not list(undescribed(schema, ""))
-    assert not list(undescribed(schema["$defs"]["metric"], "metric"))
 
 
 def test_every_cut_is_noticed(tmp_path: Path, document: Document) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from measurements import made_up
 
@@ -52,22 +49,6 @@ def test_what_is_written_is_read_back(tmp_path: Path, mode: Any) -> None:
     result = made_up(mode=mode)
     write_json(tmp_path / "r.json", result.to_json())
     assert load(tmp_path / "r.json", FORMAT) == result
-
-
-def test_the_schema_is_a_schema_and_describes_every_key() -> None:
-    text = resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
-    schema = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(schema)
-
-    def undescribed(part: Document, where: str) -> Iterator[str]:
-        for key, value in part.get("properties", {}).items():
-            if "description" not in value:
-                yield f"{where}.{key}"
-            yield from undescribed(value, f"{where}.{key}")
-
-    assert not list(undescribed(schema, ""))
-    assert not list(undescribed(schema["$defs"]["row"], "row"))
-    assert not list(undescribed(schema["$defs"]["figures"], "figures"))
 
 
 def test_every_cut_is_noticed(tmp_path: Path, document: Document) -> None:

@@ -31,16 +31,6 @@ def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
         assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)
 
 
-option_tables = runpy.run_path(str(SCRIPTS / "option_tables.py"))
-
-
-@pytest.mark.parametrize("verb", ["enable", "scan", "try", "watch"])
-def test_pages_have_the_options_that_help_prints(verb: str) -> None:
-    page = (SCRIPTS.parent / f"docs/{verb}.md").read_text()
-    assert f"<!-- options of lightsleep {verb} -->" in page
-    assert option_tables["renewed"](page) == page, "run make options"
-
-
 debian_source = runpy.run_path(str(SCRIPTS / "debian_source.py"))
 BEFORE, AFTER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 
