@@ -37,7 +37,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-replay man clean clean-cache
+.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -101,7 +101,7 @@ deb: ## build the Debian packages in out/deb: the command; the driver and the te
 	@rm -rf $(OUT)/deb/source
 	@ls $(OUT)/deb/*.deb
 
-lint:
+lint: ## linters: Python, shell, spelling, grammar
 	$(call packages,python3 python3-venv $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	@# Debian's npm is hundreds of packages: used where it is there, not installed for this.
@@ -173,6 +173,11 @@ bench-replay: ## how fast lightsleep replay is, and how much memory it takes
 	$(call packages,python3 python3-venv gcc libc6-dev)
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) benchmarks/replay.py $(OUT)/replay.json
+
+bench-watch: ## what lightsleep watch costs on a machine of 256 CPUs, which is made up
+	$(call packages,python3 python3-venv)
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) benchmarks/watch.py
 
 man: ## man pages of the command-line tool, in out/man
 	$(call packages,python3 python3-venv)

@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[1]
 ABI = ROOT / "kernel/Documentation/ABI/testing"
 TABLE = re.compile(r"(?m)^(<!-- (options of lightsleep|files of|keys of) (.+) -->\n\n)(?:\|.*\n)*")
 
-CODE = re.compile(
-    r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*|(?<=default: )[^\s;(\]]*,[^\s;\]]*"
-)
+CODE = re.compile(r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*|(?<=default: )[^\s;(\]]*,[^\s;\]]*")
 """What is code in a text: options, lists of CPUs, and defaults that are lists."""
 
 NAMES = re.compile(r"(?<![`,] )(?<!`)\b[a-zA-Z]+(?:_\w+)+\b(?:\.\w+)?|/(?:proc|sys)/[\w/]+")

@@ -33,10 +33,10 @@ assert set(guardian.FILES) == {OPTIONS_FILE, LOAD_FILE}
 
 
 @dataclass(frozen=True)
-class Done:
-    """What was done, a sentence each, and what is worth knowing besides."""
+class Changes:
+    """What was changed, a sentence each, and what is worth knowing besides."""
 
-    did: list[str]
+    changed: list[str]
     notes: list[str]
 
 
@@ -87,7 +87,7 @@ def check_lasts(text: str, changes: Sequence[Change]) -> None:
 
 def enable(
     text: str, root: Path, *, now: bool, persist: bool, module_file: Path | None = None
-) -> Done:
+) -> Changes:
     """Keep the setting ``text``: from ``now`` on, at each boot if ``persist``.
 
     Raises LightsleepError where it cannot be kept, Skipped where it is kept already.
@@ -105,21 +105,21 @@ def enable(
         )
     _check_files(root, files)
     loan.kept(root)  # what cannot be read could not be kept, either
-    did = []
+    changed = []
     with loan.borrow(root, "enable", setting=text) as borrowed:
         notes = list(borrowed.notes)
         if now:
             with applied(changes, borrowed, root):
                 pass
-            did += [_said(change) for change in changes]
+            changed += [_said(change) for change in changes]
         for name, content in files.items():
             if content != content_of(root, name):
                 borrowed.write(root / name, content)
-                did.append(f"{'wrote' if content else 'removed'} /{name}")
+                changed.append(f"{'wrote' if content else 'removed'} /{name}")
         if not borrowed.changed:
             raise Skipped(f"{text} is enabled already: nothing to do")
         borrowed.keep()
-    return Done(did, notes)
+    return Changes(changed, notes)
 
 
 def _check_files(root: Path, files: dict[str, str | None]) -> None:
@@ -142,40 +142,40 @@ def _said(change: Change) -> str:
     raise AssertionError(change)
 
 
-def disable(root: Path) -> Done:
+def disable(root: Path) -> Changes:
     """Undo what was enabled, remove our files, and unload the module.
 
     Raises LightsleepError where something refuses or is not ours, Skipped where nothing is there.
     """
-    did: list[str] = []
+    changed: list[str] = []
     with loan.alone(root, "disable") as earlier:
         kept = loan.kept(root)
         notes = [*earlier, *loan.take_back(root)]
         if kept:
-            did.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
-        did += _remove_files(root)
-        did += _unload(root)
+            changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+        changed += _remove_files(root)
+        changed += _unload(root)
     foreign = [name for name in guardian.FILES if (root / name).exists()]
     if foreign:
         raise LightsleepError(
-            "\n".join([*did, f"/{foreign[0]} was not written by lightsleep: left as it is"])
+            "\n".join([*changed, f"/{foreign[0]} was not written by lightsleep: left as it is"])
         )
-    if not did:
+    if not changed:
         raise Skipped("lightsleep is not enabled on this machine: nothing to do")
-    return Done(did, notes)
+    return Changes(changed, notes)
 
 
 def _remove_files(root: Path) -> list[str]:
-    did: list[str] = []
+    changed: list[str] = []
     for name in (LOAD_FILE, OPTIONS_FILE):
         if is_ours(content_of(root, name)):
             try:
                 guardian.write_file(root, str(root / name), None)
             except OSError as error:
                 why = f"cannot remove /{name}: {error.strerror}"
-                raise LightsleepError("\n".join([*did, why])) from error
-            did.append(f"removed /{name}")
-    return did
+                raise LightsleepError("\n".join([*changed, why])) from error
+            changed.append(f"removed /{name}")
+    return changed
 
 
 def _unload(root: Path) -> list[str]:

@@ -3,6 +3,7 @@
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -97,11 +98,12 @@ def status(as_json: bool) -> None:
         raise SystemExit(4)
 
 
-def _tell(done: change.Done, as_json: bool) -> None:
+def _tell(done: change.Changes, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"did": done.did, "notes": done.notes}))
+        head = {"schema": "lightsleep.enable", "version": 1}
+        click.echo(json.dumps(head | asdict(done)))
         return
-    for line in done.did:
+    for line in done.changed:
         click.echo(line)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)

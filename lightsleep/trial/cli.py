@@ -158,7 +158,7 @@ def try_settings(
     )
     if period_s is not None and total_s is not None:
         plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed)
-        how = {"switchback_s": period_s, "settle_s": plan.settle_s}
+        how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
         what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
@@ -179,7 +179,7 @@ def try_settings(
         raise SystemExit(1)
     if keep and outcome.winner:
         kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
-        for line in [*kept.did, "undo with: sudo lightsleep disable"]:
+        for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
             click.echo(line, err=as_json)
 
 

@@ -5,8 +5,8 @@ There is no command to repeat. So every setting holds for a period, in rounds of
 what the machine and the service did in that period is a sample. A round is a block: its periods lie
 side by side, so what the load does over the day hits all settings alike.
 
-The first part of a period is dropped: SETTLE of it. There the queues of the setting before drain
-(carry-over), and lightsleep's driver, loaded a moment ago, learns. The module is not kept loaded
+The first part of a period is dropped: CARRY_OVER of it. In it, the queues of the previous setting
+drain, and lightsleep's driver, loaded a moment ago, learns. The module is not kept loaded
 with mode=off between its periods: as-is would then be another idle loop than the one that was
 found, and the comparison with it would be with something nobody runs.
 """
@@ -21,7 +21,7 @@ from lightsleep.compare.method import rounds_needed
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.trial import metrics, reading, run
 
-SETTLE = 0.25
+CARRY_OVER = 0.25
 """The share of each period that does not count."""
 
 LEAST_S = 1.0
@@ -41,9 +41,9 @@ class Plan:
     printed: list[metrics.Printed]
 
     @property
-    def settle_s(self) -> float:
+    def carry_over_s(self) -> float:
         """The part of a period that does not count, in seconds."""
-        return SETTLE * self.period_s
+        return CARRY_OVER * self.period_s
 
 
 def plan(
@@ -75,11 +75,11 @@ def plan(
 
 def period(plan: Plan, root: Path) -> dict[str, float]:
     """Measure one period under the setting of the moment. Raises LightsleepError."""
-    time.sleep(plan.settle_s)
+    time.sleep(plan.carry_over_s)
     counts = any(x.rate for x in plan.printed)
     start, first = time.monotonic(), _ask(plan.argv) if counts else ""
     before = reading.read(root)
-    time.sleep(plan.period_s - plan.settle_s)
+    time.sleep(plan.period_s - plan.carry_over_s)
     after = reading.read(root)
     end, last = time.monotonic(), _ask(plan.argv)
     found = {x.name: _figure(x, first, last, end - start) for x in plan.printed}

@@ -53,8 +53,9 @@ def done(*words: str) -> str:
     return result.output
 
 
-VALID = validator(
-    json.loads(resources.files("lightsleep.enable").joinpath("status.schema.json").read_text())
+VALID, CHANGED = (
+    validator(json.loads(resources.files("lightsleep.enable").joinpath(name).read_text()))
+    for name in ("status.schema.json", "enable.schema.json")
 )
 
 
@@ -66,6 +67,15 @@ def status() -> dict[str, Any]:
 
 def mode(root: Path) -> str:
     return (root / PARAMETERS / "mode").read_text().strip()
+
+
+def test_json_says_what_was_changed(root: Path) -> None:
+    enabled = json.loads(run("enable", "--json").stdout)
+    CHANGED.validate(enabled)
+    assert "modprobe cpuidle_lightsleep" in enabled["changed"][0]
+    disabled = json.loads(run("disable", "--json").stdout)
+    CHANGED.validate(disabled)
+    assert disabled["changed"]
 
 
 def test_enable_until_the_next_boot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_settings_alternate_under_a_service(root: Path, tmp_path: Path) -> None:
     assert samples["lightsleep"] == [1.0] * 6
     assert samples["as-is"] == samples["as-is-again"] == [10.0] * 6
     protocol = document["protocol"]
-    assert (protocol["runs"], protocol["switchback_s"], protocol["settle_s"]) == (6, 0.1, 0.025)
+    assert (protocol["runs"], protocol["switchback_s"], protocol["carry_over_s"]) == (6, 0.1, 0.025)
     assert "wall_s" not in document["metrics"]
     assert document["title"] == "Idle settings for what runs on this machine"
     assert fake_modules.snapshot(root) == before

@@ -88,8 +88,6 @@ module_param(produced, uint, 0444);
 MODULE_PARM_DESC(produced, "events so far");
 
 static unsigned int consumed;
-module_param(consumed, uint, 0444);
-MODULE_PARM_DESC(consumed, "of those, the ones that were noticed");
 
 static unsigned int notified;
 module_param(notified, uint, 0444);
