@@ -28,7 +28,7 @@ OFFLINE_S = 5.0
 """How long a CPU may take to go offline, once its knobs are gone."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is measured, how many of the expected nanoseconds are done, and how many there are."""
+"""Called with what is measured, how many of the expected ns are done, and how many there are."""
 
 
 class Knobs(Protocol):

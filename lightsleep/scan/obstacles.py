@@ -28,7 +28,8 @@ class Obstacle:
     fix: str
 
 
-Told = tuple[str, str] | None
+Reason = tuple[str, str] | None
+"""What keeps lightsleep from being loaded, and what to do; None where nothing does."""
 
 HARDWARE_DRIVERS = {
     "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
@@ -40,7 +41,7 @@ HARDWARE_DRIVERS = {
 """Drivers of the processor's own idle states -> what is known about getting rid of them."""
 
 
-def _container(scan: Scan) -> Told:
+def _container(scan: Scan) -> Reason:
     kind = scan.loading.container
     if not kind:
         return None
@@ -50,7 +51,7 @@ def _container(scan: Scan) -> Told:
     )
 
 
-def _no_cpuidle(scan: Scan) -> Told:
+def _no_cpuidle(scan: Scan) -> Reason:
     cpuidle = scan.cpuidle
     if not scan.cpus or cpuidle.driver or cpuidle.available_governors or cpuidle.governor:
         return None
@@ -62,7 +63,7 @@ def _no_cpuidle(scan: Scan) -> Told:
     )
 
 
-def _cpuidle_off(scan: Scan) -> Told:
+def _cpuidle_off(scan: Scan) -> Reason:
     if not facts.cpuidle_off(scan):
         return None
     return (
@@ -71,7 +72,7 @@ def _cpuidle_off(scan: Scan) -> Told:
     )
 
 
-def _idle_option(scan: Scan) -> Told:
+def _idle_option(scan: Scan) -> Reason:
     options = scan.kernel.options
     words = [f"idle={options['idle']}"] if options.get("idle") else []
     words += ["powersave=off"] if options.get("powersave") == "off" else []
@@ -83,7 +84,7 @@ def _idle_option(scan: Scan) -> Told:
     )
 
 
-def _other_driver(scan: Scan) -> Told:
+def _other_driver(scan: Scan) -> Reason:
     driver = scan.cpuidle.driver
     if not driver or driver == facts.LIGHTSLEEP_DRIVER:
         return None
@@ -111,7 +112,7 @@ def _gives_way(scan: Scan) -> bool:
     return scan.cpuidle.driver == "haltpoll" and "cpuidle_haltpoll" in scan.loading.unloadable
 
 
-def _modules(scan: Scan) -> Told:
+def _modules(scan: Scan) -> Reason:
     if scan.loading.modules is not False:
         return None
     return (
@@ -121,7 +122,7 @@ def _modules(scan: Scan) -> Told:
     )
 
 
-def _not_built(scan: Scan) -> Told:
+def _not_built(scan: Scan) -> Reason:
     here = scan.loading
     if here.loaded or here.installed or here.headers is None:
         return None
@@ -148,7 +149,7 @@ def _enforced(scan: Scan) -> str | None:
     return None
 
 
-def _unsigned(scan: Scan) -> Told:
+def _unsigned(scan: Scan) -> Reason:
     enforced = _enforced(scan)
     if scan.loading.loaded or not enforced or scan.loading.signed is not False:
         return None
@@ -159,7 +160,7 @@ def _unsigned(scan: Scan) -> Told:
     )
 
 
-def _not_enrolled(scan: Scan) -> Told:
+def _not_enrolled(scan: Scan) -> Reason:
     enforced = _enforced(scan)
     here = scan.loading
     if here.loaded or not enforced or not here.signed or here.enrolled is not False:
@@ -171,13 +172,13 @@ def _not_enrolled(scan: Scan) -> Told:
     )
 
 
-def _not_root(scan: Scan) -> Told:
+def _not_root(scan: Scan) -> Reason:
     if scan.loading.root is not False:
         return None
     return "only root may load a module", "Run the command with sudo."
 
 
-RULES: dict[str, Callable[[Scan], Told]] = {
+RULES: dict[str, Callable[[Scan], Reason]] = {
     "container": _container,
     "no-cpuidle": _no_cpuidle,
     "cpuidle-off": _cpuidle_off,

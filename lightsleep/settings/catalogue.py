@@ -84,7 +84,7 @@ Change = Knob | Load | Unload | Hold
 
 
 @dataclass(frozen=True)
-class Around:
+class Context:
     """What a part is planned in: the scan, the parts before it, and a module not yet installed."""
 
     scan: Scan
@@ -121,7 +121,7 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
         if name not in PARTS:
             raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(EXAMPLES)}")
         names.append(name)
-        changes += PARTS[name](value, Around(scan, root, text, module_file, changes))
+        changes += PARTS[name](value, Context(scan, root, text, module_file, changes))
     if "as-is" in names and len(names) > 1:
         raise WrongUsage(f"setting {text!r}: as-is means no change, so it stands alone")
     repeated = [name for name in set(names) - {"sysfs"} if names.count(name) > 1]
@@ -130,12 +130,12 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
     return changes
 
 
-def duration_ns(text: str, around: Around) -> int:
+def duration_ns(text: str, context: Context) -> int:
     """Return a time such as 200us in ns; 0 needs no unit. Raises WrongUsage."""
     if text == "0":
         return 0
     if (time_ns := units.parse_ns(text)) is None:
-        raise around.wrong(f"{text!r} is not a time such as 200us")
+        raise context.wrong(f"{text!r} is not a time such as 200us")
     return time_ns
 
 
@@ -149,74 +149,79 @@ def module_in_sources(sources: Path, release: str | None) -> Path | None:
         return None
 
 
-def _as_is(value: str, around: Around) -> list[Change]:
+def _as_is(value: str, context: Context) -> list[Change]:
     if value:
-        raise around.wrong("as-is takes no value")
+        raise context.wrong("as-is takes no value")
     return []
 
 
-def lightsleep_parameters(value: str, around: Around) -> dict[str, str]:
+def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
     """Return the module's parameters for the values of ``lightsleep:...``. Raises WrongUsage."""
     parameters = {}
     for word in value.split(":") if value else []:
         if word in MODES and "mode" not in parameters:
             parameters["mode"] = word
         elif "poll_limit_us" not in parameters:
-            limit_ns = duration_ns(word, around)
+            limit_ns = duration_ns(word, context)
             if limit_ns % 1000 or not 1 <= limit_ns // 1000 <= MAX_LIMIT_US:
-                raise around.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
+                raise context.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
             parameters["poll_limit_us"] = str(limit_ns // 1000)
         else:
-            raise around.wrong(f"{word!r} is none of {', '.join(MODES)} and no second poll limit")
+            raise context.wrong(f"{word!r} is none of {', '.join(MODES)} and no second poll limit")
     return parameters
 
 
-def _lightsleep(value: str, around: Around) -> list[Change]:
-    scan, parameters = around.scan, lightsleep_parameters(value, around)
+def _lightsleep(value: str, context: Context) -> list[Change]:
+    scan, parameters = context.scan, lightsleep_parameters(value, context)
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
         folder = f"sys/module/{MODULE}/parameters"
         parameters = {"mode": "adaptive"} | parameters
         return [Knob(f"{folder}/{name}", text) for name, text in parameters.items()]
-    makes_room = _unload_other(around, HALTPOLL, "haltpoll")
+    makes_room = _unload_other(context, HALTPOLL, "haltpoll")
     passed = {"not-root"} | ({"other-driver"} if makes_room else set())
-    passed |= {"not-built", "unsigned", "not-enrolled"} if around.module_file else set()
+    passed |= {"not-built", "unsigned", "not-enrolled"} if context.module_file else set()
     if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
         why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
-        raise CannotSet(f"{around.text} cannot be set here:{why}")
-    file = around.module_file
+        raise CannotSet(f"{context.text} cannot be set here:{why}")
+    file = context.module_file
     how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
     words = tuple(f"{name}={text}" for name, text in parameters.items())
     return [*makes_room, Load(MODULE, (*how, *words))]
 
 
-def _haltpoll(value: str, around: Around) -> list[Change]:
-    scan = around.scan
+def _haltpoll(value: str, context: Context) -> list[Change]:
+    scan = context.scan
     limit = (
-        [Knob("sys/module/haltpoll/parameters/guest_halt_poll_ns", str(duration_ns(value, around)))]
+        [
+            Knob(
+                "sys/module/haltpoll/parameters/guest_halt_poll_ns",
+                str(duration_ns(value, context)),
+            )
+        ]
         if value
         else []
     )
     if "haltpoll" not in scan.cpuidle.available_governors:
-        raise around.refuse("this kernel has no governor haltpoll")
+        raise context.refuse("this kernel has no governor haltpoll")
     governor = Knob(GOVERNOR, "haltpoll")
     if scan.cpuidle.driver == "haltpoll":
         return [governor, *limit]
-    makes_room = _unload_other(around, MODULE, "lightsleep")
+    makes_room = _unload_other(context, MODULE, "lightsleep")
     if scan.cpuidle.driver and not makes_room:
-        raise around.refuse(
+        raise context.refuse(
             f"the cpuidle driver {scan.cpuidle.driver} is bound and cannot be unloaded"
         )
-    folder = around.root / "lib/modules" / (scan.kernel.release or "") / "kernel/drivers/cpuidle"
+    folder = context.root / "lib/modules" / (scan.kernel.release or "") / "kernel/drivers/cpuidle"
     if not any(folder.glob("cpuidle-haltpoll.ko*")):
-        raise around.refuse(f"kernel {scan.kernel.release} has no module cpuidle-haltpoll")
+        raise context.refuse(f"kernel {scan.kernel.release} has no module cpuidle-haltpoll")
     # The host's hint, which force=1 replaces, is a matter of cost to the host, not of function.
     load = Load(HALTPOLL, ("modprobe", HALTPOLL, "force=1"))
     return [*makes_room, load, governor, *limit]
 
 
-def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
+def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
     """Return how to unbind ``driver``, if it is bound and a module that can be loaded again."""
-    scan = around.scan
+    scan = context.scan
     if scan.cpuidle.driver != driver or module not in scan.loading.unloadable:
         return []
     reload = ["modprobe", module]
@@ -229,7 +234,7 @@ def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
         sets, then = Knob(GOVERNOR, "haltpoll"), [Knob(GOVERNOR, scan.cpuidle.governor)]
     if module == MODULE and scan.lightsleep:
         if not scan.loading.installed:
-            raise around.refuse(
+            raise context.refuse(
                 f"{MODULE} was loaded from a file, so it could not be loaded again afterwards; "
                 f"install it ({DKMS_INSTALL})"
             )
@@ -239,22 +244,22 @@ def _unload_other(around: Around, module: str, driver: str) -> list[Change]:
     return [Unload(module, tuple(reload), sets), *then]
 
 
-def _qos(value: str, around: Around) -> list[Change]:
-    limit_ns = duration_ns(value, around)
+def _qos(value: str, context: Context) -> list[Change]:
+    limit_ns = duration_ns(value, context)
     if limit_ns % 1000:
-        raise around.wrong("a latency limit is a whole number of us")
-    around.need_driver("a latency limit")
-    if not (around.root / "dev/cpu_dma_latency").exists():
-        raise around.refuse("there is no /dev/cpu_dma_latency")
+        raise context.wrong("a latency limit is a whole number of us")
+    context.need_driver("a latency limit")
+    if not (context.root / "dev/cpu_dma_latency").exists():
+        raise context.refuse("there is no /dev/cpu_dma_latency")
     return [Hold(limit_ns // 1000)]
 
 
-def _no_deeper_than(value: str, around: Around) -> list[Change]:
-    scan = around.scan
+def _no_deeper_than(value: str, context: Context) -> list[Change]:
+    scan = context.scan
     if not scan.cpuidle.driver:
-        raise around.refuse("no cpuidle driver is bound, so there are no idle states")
+        raise context.refuse("no cpuidle driver is bound, so there are no idle states")
     if scan.cpuidle.governor == "haltpoll":
-        raise around.refuse("the governor haltpoll ignores disabled states")
+        raise context.refuse("the governor haltpoll ignores disabled states")
     changes: list[Change] = []
     for cpu in scan.cpus:
         indexes = [state.index for state in cpu.states if state.name.lower() == value.lower()]
@@ -265,43 +270,43 @@ def _no_deeper_than(value: str, around: Around) -> list[Change]:
         ]
     names = dict.fromkeys(state.name for cpu in scan.cpus for state in cpu.states)
     if value.lower() not in [name.lower() for name in names]:
-        raise around.refuse(f"there is no idle state {value!r}; there are: {', '.join(names)}")
+        raise context.refuse(f"there is no idle state {value!r}; there are: {', '.join(names)}")
     if not changes:
-        raise around.refuse(f"no idle state is deeper than {value}")
+        raise context.refuse(f"no idle state is deeper than {value}")
     return changes
 
 
-def _governor(value: str, around: Around) -> list[Change]:
-    around.need_driver("a governor")
-    available = around.scan.cpuidle.available_governors
+def _governor(value: str, context: Context) -> list[Change]:
+    context.need_driver("a governor")
+    available = context.scan.cpuidle.available_governors
     if value not in available:
-        raise around.refuse(f"this kernel has the governors {', '.join(available)}")
+        raise context.refuse(f"this kernel has the governors {', '.join(available)}")
     return [Knob(GOVERNOR, value)]
 
 
-def _kvm_halt_poll(value: str, around: Around) -> list[Change]:
-    limit_ns = duration_ns(value, around)
-    if not around.scan.kvm:
-        raise around.refuse("this machine is no KVM host: the module kvm is not loaded")
+def _kvm_halt_poll(value: str, context: Context) -> list[Change]:
+    limit_ns = duration_ns(value, context)
+    if not context.scan.kvm:
+        raise context.refuse("this machine is no KVM host: the module kvm is not loaded")
     return [Knob("sys/module/kvm/parameters/halt_poll_ns", str(limit_ns))]
 
 
-def _sysfs(value: str, around: Around) -> list[Change]:
+def _sysfs(value: str, context: Context) -> list[Change]:
     path, equals, content = value.partition("=")
     if not equals or not path.startswith("/sys/") or not content.strip():
-        raise around.wrong("it is written sysfs:/sys/PATH=VALUE")
-    file = around.root / path.lstrip("/")
+        raise context.wrong("it is written sysfs:/sys/PATH=VALUE")
+    file = context.root / path.lstrip("/")
     if ".." in file.parts or not file.is_file():
-        raise around.refuse(f"there is no file {path}")
+        raise context.refuse(f"there is no file {path}")
     mode = file.stat().st_mode
     if not mode & 0o200:
-        raise around.refuse(f"{path} is read-only")
+        raise context.refuse(f"{path} is read-only")
     if not mode & 0o400:
-        raise around.refuse(f"{path} cannot be read, so it could not be set back")
+        raise context.refuse(f"{path} cannot be read, so it could not be set back")
     return [Knob(path.lstrip("/"), content)]
 
 
-PARTS: dict[str, Callable[[str, Around], list[Change]]] = {
+PARTS: dict[str, Callable[[str, Context], list[Change]]] = {
     "as-is": _as_is,
     "lightsleep": _lightsleep,
     "haltpoll": _haltpoll,

@@ -43,7 +43,7 @@ Sample = Callable[[], dict[str, float]]
 """Measures once what runs under the setting of the moment. Raises LightsleepError."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what runs now, how many runs are done, and how many there are."""
+"""Called with what runs now, how many runs are done, and how many there are."""
 
 
 @dataclass(frozen=True)
