@@ -82,6 +82,7 @@ def test_a_recording_leaves_its_file_and_nothing_else(machine: Path, tmp_path: P
     assert not list((machine / "instances").iterdir())
     words = output.read_text().split()
     assert words[words.index("-C") + 1] == "mono"
+    assert words[words.index("-b") + 1] == "64"
     assert "prev_pid==0||next_pid==0" in output.read_text()
 
 

@@ -521,6 +521,27 @@ def test_a_real_recording(tmp_path: Path) -> None:
     assert "closed loops" in shown
 
 
+def test_the_weight_of_waiting_decides_what_polling_is_worth() -> None:
+    regrets = {}
+    for weight in (1, 100):
+        words = (
+            "--policies",
+            "fixed:1ms",
+            "--wait-weight",
+            weight,
+            "--halt-cost",
+            "50us",
+            "--json",
+        )
+        document = json.loads(run(PIPE, *words).stdout)
+        assert document["wait_weight"] == weight
+        stock, polls, _ = (x["as_recorded"] for x in document["policies"])
+        assert polls["polled_ns"] > 0
+        regrets[weight] = weight * (polls["waited_ns"] - stock["waited_ns"]) + polls["polled_ns"]
+    assert regrets[100] < regrets[1]
+    assert run(PIPE, "--wait-weight", 0).exit_code == 2
+
+
 def test_a_table_that_counts_no_events(tmp_path: Path) -> None:
     recording, table = open_recording(PIPE), tmp_path / "pipe.parquet"
     for _ in write_parquet(recording, table):
