@@ -63,7 +63,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     default=RUNS,
     show_default=True,
     callback=enough_runs,
-    help="Rounds, each with a sample of every arm and metric.",
+    help="Rounds, each with a sample of every arm and metric; 6 at least.",
 )
 @click.option(
     "--boots",
@@ -71,7 +71,9 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
     help="How often each arm is booted; the rounds are divided among the boots. "
     f"Default: {protocol.BOOTS}, or the next smaller number that divides the rounds.",
 )
-@click.option("--seed", type=int, help="Seed for the order of the arms. Default: a new one.")
+@click.option(
+    "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."
+)
 @click.option(
     "--json",
     "json_path",

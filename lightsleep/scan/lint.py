@@ -7,7 +7,7 @@ saw (or None), and two texts that hold wherever it fires. ``why`` states what th
 merely costs power is no finding; one that is silently ignored is.
 
 Each rule has two rows in tests/scan/test_scan_lint.py: a machine on which it fires, and near
-misses.
+misses. It has a row in docs/scan.md, with the same ``why``.
 """
 
 from lightsleep.scan.model import Scan

@@ -271,3 +271,8 @@ def test_kvm_is_judged_by_a_boot(
     verdict = accel.probe(X86, roots.KernelTree(KERNELS["6.12"], tmp_path, "6.12"))
     assert verdict.name == name
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_every_experiment_is_one(name: str) -> None:
+    assert experiments.load(name).title

@@ -102,6 +102,15 @@ def test_a_breakpoint_that_is_not_in_the_code_is_the_emulators(log: str) -> None
     assert splat.emulator_raced(f"[    0.0] Linux version\n{log}\n[    1.8] Call Trace:\n")
 
 
+LATE = "[    0.02] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug"
+
+
+def test_a_timer_that_comes_late_is_the_hosts() -> None:
+    assert splat.emulator_was_late(f"[    0.0] Linux version\n{LATE}\n")
+    assert not splat.emulator_was_late(f"[    0.0] BUG: bad page state\n{LATE}\n")
+    assert not splat.emulator_was_late("[    0.0] Linux version\n")
+
+
 ASSERTIONS = [
     "qemu-system-x86_64: ../system/physmem.c:2671: iotlb_to_section: Assertion "
     "`section_index < d->map.sections_nb' failed.",

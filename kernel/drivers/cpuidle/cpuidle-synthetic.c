@@ -43,6 +43,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/stringify.h>
 #include <linux/sysfs.h>
 #include <linux/timekeeping.h>
 #include <linux/tracepoint.h>
@@ -282,7 +283,7 @@ static const char *parse_state(char *item)
 	const char *wrong;
 
 	if (driver.state_count == CPUIDLE_STATE_MAX)
-		return "there can be 10 states at most";
+		return "there can be " __stringify(CPUIDLE_STATE_MAX) " states at most";
 	memset(state, 0, sizeof(*state));
 	wrong = parse_name(strsep(&item, ":"), state->name);
 	if (!wrong)

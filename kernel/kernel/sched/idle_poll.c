@@ -382,7 +382,10 @@ static bool end_sources(bool hit)
 	if (!poll_sources_exist())
 		return hit;
 	local_irq_disable();
-	/* A CPU that polled in vain may hold back after work: its next idle period begins with a poll. */
+	/*
+	 * A CPU that polled in vain may hold back notifications after work: its next
+	 * idle period begins with a poll.
+	 */
 	hit |= poll_sources_stop();
 	/* The handlers run. */
 	local_irq_enable();

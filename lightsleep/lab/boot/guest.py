@@ -259,7 +259,11 @@ class Guest:
         said = "".join(f"  QEMU said: {line}\n" for line in self.vm.said().splitlines()[-SAID:])
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
-        raced = splat.emulator_raced(log) or splat.emulator_gave_up(self.vm.said(), log)
+        raced = (
+            splat.emulator_raced(log)
+            or splat.emulator_was_late(log)
+            or splat.emulator_gave_up(self.vm.said(), log)
+        )
         kind = EmulatorRaced if raced else GuestFailed
         why += "; that was QEMU's emulation, not the kernel" if raced else ""
         return kind(

@@ -101,6 +101,16 @@ def emulator_raced(log: str) -> bool:
     return code is not None and code["before"] not in (None, "cc")
 
 
+def emulator_was_late(log: str) -> bool:
+    """Whether a guest died because its host did not run it in time.
+
+    As it boots, x86's kernel waits for ten ticks, by the clock of the CPU. On a host that is busy,
+    the emulated timer is late for them.
+    """
+    alarms = find(log)
+    return bool(alarms) and "IO-APIC + timer doesn't work" in alarms[0].text
+
+
 def emulator_gave_up(said: str, log: str) -> bool:
     """Whether QEMU ended because it found itself in a state that must not be.
 

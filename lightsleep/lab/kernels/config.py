@@ -40,8 +40,10 @@ class BuiltKernel:
     version: str
     """The series of the source."""
     fragments: tuple[str, ...]
-    """Files of ``kernels/`` that configure it, on top of the base and the architecture's; each with
-    what is for one architecture only in a file of its own, NAME.ARCH.config."""
+    """Files of ``fragments/`` that configure it, on top of the base and the architecture's.
+
+    What is for one architecture only is in a file of its own, NAME.ARCH.config.
+    """
     target: str = field(default="", repr=False)
     """The suite's backports, where the source comes from there."""
     patched: bool = field(default=False, repr=False)
