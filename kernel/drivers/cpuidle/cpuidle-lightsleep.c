@@ -120,6 +120,18 @@ static bool is_adaptive(const struct lightsleep *ls)
 	       !ls->dev.states_usage[POLL_INDEX].disable;
 }
 
+/*
+ * The CPU waited like @how. What a measurement chose is no part of the statistics, which say
+ * what polling is worth to the programs.
+ */
+static void count_wait(struct lightsleep *ls, enum idle_wait how, u64 *statistic)
+{
+	if (!ls->forced)
+		(*statistic)++;
+	else if (READ_ONCE(ls->cost.forced) == how)
+		ls->cost.forced_waits++;
+}
+
 static void learn(struct lightsleep *ls, u64 idle_ns)
 {
 	struct poll_limit_params p = {
@@ -156,13 +168,14 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 
 	ls->seen_ns = total_ns;
+	if (polled && !ls->forced)
+		ls->polled_ns += residency_ns;
 	account_steal(ls, now_ns, polled ? residency_ns : 0);
 
 	switch (ls->outcome) {
 	case IDLE_NONE:
 		return false;
 	case IDLE_EXPIRED:
-		ls->polled_ns += residency_ns;
 		ls->period_ns += residency_ns;
 		if (ls->switches == idle_switches())
 			return true;
@@ -170,11 +183,11 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		learn(ls, ls->period_ns);
 		break;
 	case IDLE_WOKEN:
-		ls->polled_ns += residency_ns;
 		learn(ls, ls->period_ns + residency_ns);
 		break;
 	case IDLE_HALTED:
-		ls->wasted_ns += ls->period_ns;
+		if (!ls->forced)
+			ls->wasted_ns += ls->period_ns;
 		/* The residency includes the wakeup itself; what ended it does not. */
 		if (residency_ns > cost_ns)
 			ls->period_ns += residency_ns - cost_ns;
@@ -218,7 +231,8 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	u64 end_ns = start_ns + for_ns;
 	unsigned int looks = 0;
 
-	ls->cost.polls++;
+	if (!ls->forced)
+		ls->cost.polls++;
 	poll_gaps_begin(&ls->gaps, start_ns);
 	poll_sources_start();
 	local_irq_enable();
@@ -243,7 +257,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 		outcome = IDLE_WOKEN;
 	poll_gaps_end(&ls->gaps);
 	if (outcome == IDLE_WOKEN)
-		ls->cost.hits++;
+		count_wait(ls, WAIT_POLL, &ls->cost.hits);
 	else
 		ls->switches = idle_switches();
 	return outcome;
@@ -278,7 +292,7 @@ static int leave_halted(struct lightsleep *ls)
 		return leave_awake(ls);
 	}
 
-	ls->cost.halts++;
+	count_wait(ls, WAIT_HALT, &ls->cost.halts);
 	if (ls->deliberate)
 		ls->deliberate_halts++;
 	idle_driver_halt();
@@ -322,6 +336,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	__current_set_polling();
 	now_ns = lightsleep_clock_ns();
 	same_period = account_residency(ls, now_ns);
+	ls->forced = !is_free(ls);
 	ls->rests = must_rest(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
 	if (!same_period)

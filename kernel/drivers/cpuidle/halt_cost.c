@@ -181,21 +181,21 @@ static int round_trip(struct probe *probe, u32 *sample_ns)
 	return 0;
 }
 
-static u64 waits(const struct probe *probe, unsigned int cpu, enum idle_wait how)
+static u64 waits(const struct probe *probe, unsigned int cpu)
 {
-	return probe->ops->waits(cpu, how);
+	return probe->ops->waits(cpu);
 }
 
 /*
  * Did both CPUs wait as they were told, in all round trips but a few? The driver may count from 0
  * again where a CPU comes online.
  */
-static bool waited(const struct probe *probe, enum idle_wait how, u64 cpu_before, u64 peer_before)
+static bool waited(const struct probe *probe, u64 cpu_before, u64 peer_before)
 {
 	const u64 enough = HALT_COST_BLOCK * 3 / 4;
 
-	return waits(probe, probe->cpu, how) >= cpu_before + enough &&
-	       waits(probe, probe->peer, how) >= peer_before + enough;
+	return waits(probe, probe->cpu) >= cpu_before + enough &&
+	       waits(probe, probe->peer) >= peer_before + enough;
 }
 
 static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HALT_COST_BLOCK])
@@ -210,14 +210,14 @@ static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HA
 		ret = round_trip(probe, &samples[0]);
 		if (ret)
 			return ret;
-		cpu_before = waits(probe, probe->cpu, how);
-		peer_before = waits(probe, probe->peer, how);
+		cpu_before = waits(probe, probe->cpu);
+		peer_before = waits(probe, probe->peer);
 		for (n = 0; n < HALT_COST_BLOCK; n++) {
 			ret = round_trip(probe, &samples[n]);
 			if (ret)
 				return ret;
 		}
-		if (waited(probe, how, cpu_before, peer_before))
+		if (waited(probe, cpu_before, peer_before))
 			return 0;
 	}
 	return -EAGAIN;

@@ -24,13 +24,13 @@ enum idle_wait {
 /**
  * struct halt_cost_ops - what the measurement needs from the idle driver
  * @force: make @cpu wait in this way from its next idle entry on
- * @waits: how many waits of this kind @cpu has ended so far
+ * @waits: how many waits of the kind that was forced @cpu has ended so far
  *
  * Both may be called while @cpu is offline, or comes or goes.
  */
 struct halt_cost_ops {
 	void (*force)(unsigned int cpu, enum idle_wait how);
-	u64 (*waits)(unsigned int cpu, enum idle_wait how);
+	u64 (*waits)(unsigned int cpu);
 };
 
 /* The measurement is repeated with sleeps of these lengths. */

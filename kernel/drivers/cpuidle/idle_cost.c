@@ -83,11 +83,9 @@ static void force_wait(unsigned int cpu, enum idle_wait how)
 	WRITE_ONCE(ops->of(cpu)->forced, how);
 }
 
-static u64 count_waits(unsigned int cpu, enum idle_wait how)
+static u64 count_waits(unsigned int cpu)
 {
-	const struct idle_cost *ic = ops->of(cpu);
-
-	return how == WAIT_HALT ? READ_ONCE(ic->halts) : READ_ONCE(ic->hits);
+	return READ_ONCE(ops->of(cpu)->forced_waits);
 }
 
 static const struct halt_cost_ops halt_cost_ops = {

@@ -19,10 +19,11 @@ struct workqueue_struct;
  * single words, so there is nothing to lock.
  *
  * @wake_cost: the experiment on its cycles; written by its own CPU, in idle
- * @polls: polls begun; by its own CPU
- * @hits: polls that ended with a wakeup; by its own CPU
- * @halts: times halted; by its own CPU
+ * @polls: polls begun, without those of measurements; by its own CPU
+ * @hits: of those, the ones that ended with a wakeup; by its own CPU
+ * @halts: times halted, without those of measurements; by its own CPU
  * @forced: wait like this; written by the measurement
+ * @forced_waits: how often it did, up to a wakeup; by its own CPU
  * @left_alone: isolated or in nohz_full=: nothing is measured here
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
@@ -42,6 +43,7 @@ struct idle_cost {
 	u64 hits;
 	u64 halts;
 	enum idle_wait forced;
+	u64 forced_waits;
 	bool left_alone;
 	struct wake_cost_estimate estimate;
 	bool estimated;

@@ -59,6 +59,7 @@ enum idle_outcome {
  * @outcome: how the last call ended
  * @rests: the CPU was told to be idle, in the last call
  * @required: a halt was forbidden in the last call
+ * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
  * @period_ns: time polled so far in the open idle period
  * @seen_ns: residency that is accounted for already
@@ -69,7 +70,7 @@ enum idle_outcome {
  * @switches: context switches of the idle task when the last poll expired
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
- * @polled_ns: time polled
+ * @polled_ns: time polled, without measurements
  * @wasted_ns: of that, time that ended with a halt all the same
  */
 struct lightsleep {
@@ -80,6 +81,7 @@ struct lightsleep {
 	enum idle_outcome outcome;
 	bool rests;
 	bool required;
+	bool forced;
 	bool deliberate;
 	u64 period_ns;
 	u64 seen_ns;

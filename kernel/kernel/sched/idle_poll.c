@@ -157,6 +157,7 @@ enum outcome {
  * @gaps: the last poll
  * @last_ns: how long that was, 0 if the last pass did not poll
  * @outcome: how far the last pass has come
+ * @forced: how the idle period is spent, if a measurement chose that
  * @learns: the idle period is spent as @policy chose
  * @deliberate: it is spent without a poll, for the experiment of @cost
  * @watching: rcu_watching() when the last pass went on
@@ -179,6 +180,7 @@ struct idle_poll {
 	struct poll_gaps gaps;
 	u64 last_ns;
 	enum outcome outcome;
+	enum idle_wait forced;
 	bool learns;
 	bool deliberate;
 	int watching;
@@ -303,6 +305,18 @@ static void learn(struct idle_poll *ip)
 }
 
 /*
+ * The CPU waited like @how. What a measurement chose is no part of the statistics, which say
+ * what polling is worth to the programs. Idle task.
+ */
+static void count_wait(struct idle_poll *ip, enum idle_wait how)
+{
+	if (ip->forced == WAIT_FREE)
+		add(how == WAIT_POLL ? &ip->cost.hits : &ip->cost.halts, 1);
+	else if (ip->forced == how && READ_ONCE(ip->cost.forced) == how)
+		add(&ip->cost.forced_waits, 1);
+}
+
+/*
  * Accounts for the last pass; true if its idle period goes on, as no task ran since.
  * Idle task.
  */
@@ -314,7 +328,7 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 	if (ip->switches == idle_switches())
 		return true;
 
-	add(ip->outcome == IDLE_CAUGHT ? &ip->cost.hits : &ip->cost.halts, 1);
+	count_wait(ip, ip->outcome == IDLE_CAUGHT ? WAIT_POLL : WAIT_HALT);
 	if (ip->learns)
 		learn(ip);
 	ip->outcome = IDLE_ACCOUNTED;
@@ -326,6 +340,7 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
 	bool polls = is_free(ip) && poll_limit_ns(ip, now_ns);
 
+	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
 		wake_cost_forestalled(&ip->cost.wake_cost);
 	wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
@@ -460,6 +475,8 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	/* Neither what the host took nor long softirqs were polled. */
 	polled_ns = ip->last_ns - poll_gaps_ns(&ip->gaps, ip->last_ns);
 	hit = end_sources(hit);
+	if (ip->forced != WAIT_FREE)
+		return hit;
 	add(&ip->cost.polls, 1);
 	add(&ip->polled_ns, polled_ns);
 	if (!hit)

@@ -94,6 +94,16 @@ measures_the_halt_cost() {
 	! grep -q '^halt_cost/' /proc/[0-9]*/comm 2> /dev/null || fail "threads left behind"
 }
 
+# They tell what polling is worth to the programs: the measurement of the machine is none.
+leaves_measurements_out_of_its_statistics() {
+	loaded mode=off
+	calibrate
+	before="$(statistic polls) $(statistic hits) $(statistic polled_ns)"
+	calibrate
+	after="$(statistic polls) $(statistic hits) $(statistic polled_ns)"
+	[ "$before" = "$after" ] || fail "polls, hits and polled_ns were $before, and are $after"
+}
+
 assumes_a_cost_while_busy() {
 	unload
 	mark_log
@@ -633,6 +643,7 @@ fi
 
 if [ $# = 0 ]; then
 	set -- binds_and_names_its_states measures_the_halt_cost \
+		leaves_measurements_out_of_its_statistics \
 		assumes_a_cost_while_busy asks_the_programs weighs_waiting enters_both_states \
 		accounts_for_its_time shows_all_counters_in_one_line \
 		takes_parameters_at_run_time halts_after_the_longest_poll \
