@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep.enable.status import Status, hit_rate
+from lightsleep.enable.why import not_polling
 from lightsleep.terminal import whole
 
 
@@ -59,8 +60,9 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
 def _cpus(status: Status) -> Table:
     table = Table(box=None, pad_edge=False)
     before = ("cpu", "limit ns", "polls", "hits", "hit rate", "store/s")
-    for column in (*before, "halts", "polled ms", "in vain ms"):
+    for column in (*before, "halts", "polled ms", "in vain ms", "pauses"):
         table.add_column(column, justify="right")
+    table.add_column("does not poll because")
     for cpu in status.scan.cpus:
         if x := cpu.lightsleep:
             rate = hit_rate(x.polls, x.hits)
@@ -72,6 +74,8 @@ def _cpus(status: Status) -> Table:
                 _number(x.halts),
                 _ms(x.polled_ns),
                 _ms(x.wasted_ns),
+                _number(x.contention_pauses),
+                not_polling(cpu, status.scan.lightsleep) or "",
             )
     return whole(table)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
+from lightsleep.enable.why import not_polling
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
@@ -103,6 +104,7 @@ def document(status: Status) -> dict[str, Any]:
                 "cpu": cpu.number,
                 **dataclasses.asdict(cpu.lightsleep),
                 "stores_per_s": stores.get(cpu.number),
+                "not_polling": not_polling(cpu, scan.lightsleep),
             }
             for cpu in scan.cpus
             if cpu.lightsleep

@@ -272,6 +272,9 @@ def _poll_stats(tree: Tree, folder: str) -> PollStats | None:
         wasted_ns=tree.number(f"{folder}/wasted_ns"),
         limit_ns=tree.number(f"{folder}/limit_ns"),
         halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
+        contended=tree.number(f"{folder}/contended"),
+        contention_pauses=tree.number(f"{folder}/contention_pauses"),
+        program_cost_upper_ns=tree.signed(f"{folder}/program_cost_upper_ns"),
     )
 
 

@@ -75,6 +75,11 @@ class PollStats:
     limit_ns: int | None
     halt_cost_ns: int | None
     """What a wakeup from halt costs here, 0 where that is not known or polling does harm."""
+    contended: int | None = None
+    """1 while the CPU does not poll because its host is short of cores."""
+    contention_pauses: int | None = None
+    program_cost_upper_ns: int | None = None
+    """What a halt costs the programs here, at most; below 0, polls make them slower."""
 
 
 @dataclass(frozen=True)

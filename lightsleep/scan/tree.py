@@ -91,6 +91,16 @@ class Tree:
         self.problems[path] = f"not a number: {text[:20]!r}"
         return None
 
+    def signed(self, path: str) -> int | None:
+        """Return a file that holds one decimal number from -2^63 to 2^63-1."""
+        text = self.text(path)
+        if text is None:
+            return None
+        if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63:
+            return int(text)
+        self.problems[path] = f"not a number: {text[:20]!r}"
+        return None
+
     def flag(self, path: str) -> bool | None:
         """Return a file that holds a kernel boolean: Y, N, 0 or 1."""
         text = self.text(path)

@@ -45,7 +45,8 @@ def test_commands_have_the_verbs_and_options_that_pages_name(page: Path) -> None
     for text in COMMAND.findall(page.read_text()):
         command: click.Command = main
         # Words up to the remark, which two blanks or "#" set apart.
-        for word in re.split(r"  |#|\\", text)[0].split()[1:]:
+        plain = re.split(r"  |#|\\", re.sub(r"'[^']*'", "QUOTED", text))[0]
+        for word in plain.split()[1:]:
             if word == "--":
                 break  # a command of somebody else follows
             if word.startswith("-"):
