@@ -43,6 +43,8 @@ def test_kunit(arch: str, append: str, cpu: str) -> None:
     )
     with boot(machine, f"kunit-{arch}", ENOUGH_S) as guest:
         result = parse(kunit(guest))
+        features = guest.run(["grep", "-m1", "Features", "/proc/cpuinfo"], check=False).stdout
+    assert ("wfxt" in features.split()) is (arch == "aarch64" and not cpu)
     assert not result.failed
     assert not result.skipped
     assert "interrupts_off" in result.passed

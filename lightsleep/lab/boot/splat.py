@@ -104,8 +104,8 @@ def emulator_raced(log: str) -> bool:
 def emulator_was_late(log: str) -> bool:
     """Whether a guest died because its host did not run it in time.
 
-    As it boots, x86's kernel waits for ten ticks, by the clock of the CPU. On a host that is busy,
-    the emulated timer is late for them.
+    As it boots, x86's kernel waits for ten ticks of the timer, by the clock of the CPU. It was
+    seen to miss them once, in a stock kernel, while its host was busy.
     """
     alarms = find(log)
     return bool(alarms) and "IO-APIC + timer doesn't work" in alarms[0].text

@@ -13,6 +13,7 @@ import pkgutil
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab.kernels.config import lookup
@@ -34,9 +35,7 @@ def load(name: str) -> Experiment:
     except LightsleepError as error:
         raise WrongUsage(f"{error.message}; a file is named by its path: ./{name}.py") from None
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    experiment = module.EXPERIMENT
-    assert isinstance(experiment, Experiment)
-    return experiment
+    return _defined(module, Path(str(module.__file__)))
 
 
 def is_file(name: str) -> bool:
@@ -67,6 +66,11 @@ def _load_file(path: Path) -> Experiment:
         lines = [x.lineno for x in trace if Path(x.filename).resolve() == path.resolve()]
         where = f", line {lines[-1]}" if lines else ""
         raise WrongUsage(f"{path}{where}: {type(error).__name__}: {error}") from error
+    return _defined(module, path)
+
+
+def _defined(module: ModuleType, path: Path) -> Experiment:
+    """Return what a module has as EXPERIMENT. Raises WrongUsage."""
     found = getattr(module, "EXPERIMENT", None)
     if not isinstance(found, Experiment):
         what = (
