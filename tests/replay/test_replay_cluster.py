@@ -47,7 +47,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def started(workers: int, folder: Path) -> Iterator[tuple[str, int]]:
     """Start a cluster as the documentation says; yield its address and the scheduler's process."""
-    knows = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    knows = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}"}
     written = folder / "scheduler.json"
     with contextlib.ExitStack() as stack:
 
