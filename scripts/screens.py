@@ -18,7 +18,7 @@ from rich.text import Text
 from lightsleep import terminal
 from lightsleep.files import write_text
 from lightsleep.lab.boot.guest import Guest, boot
-from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.initramfs import INSTALL_DRIVER
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.loads.programs.run import starter
 from lightsleep.lab.loads.programs.servers import REDIS
@@ -33,10 +33,7 @@ TYPED = {
 """Name of the picture -> what is typed. All but the first run once lightsleep is enabled."""
 
 INSTALL = f"""\
-folder=/lib/modules/$(uname -r)/updates
-mkdir -p $folder
-cp {GUEST_MODULES}/cpuidle_lightsleep.ko $folder
-depmod
+{INSTALL_DRIVER}
 mkdir -p /dev/pts
 busybox mount -t devpts devpts /dev/pts
 printf '#!/bin/sh\\nexec python3 -m lightsleep "$@"\\n' > /usr/bin/lightsleep

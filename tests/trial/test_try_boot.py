@@ -16,7 +16,7 @@ import pytest
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.lab.boot.guest import Guest, boot
-from lightsleep.lab.boot.initramfs import GUEST_MODULES
+from lightsleep.lab.boot.initramfs import INSTALL_DRIVER
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.loads.programs.run import starter
 from lightsleep.lab.loads.programs.servers import REDIS
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.boot
 ENOUGH_S = 300.0
 WATCH_SCHEMA = resources.files("lightsleep.watch") / "watch.schema.json"
 LIGHTSLEEP = ("python3", "-m", "lightsleep")
-
-INSTALL = f"""\
-    folder=/lib/modules/$(uname -r)/updates
-    mkdir -p $folder
-    cp {GUEST_MODULES}/cpuidle_lightsleep.ko $folder
-    depmod
-"""
 
 # Modules, files in /etc, and every setting of idle in sysfs; counters differ.
 STATE = """\
@@ -91,7 +84,7 @@ def asked(guest: Guest, *words: str) -> dict[str, Any]:
 def test_a_user_tries_enables_and_disables() -> None:
     with boot(Machine(accel="tcg"), "try", ENOUGH_S) as guest:
         assert "is not installed" in said(guest, "scan")
-        shell(guest, INSTALL)
+        shell(guest, INSTALL_DRIVER)
         assert "can load (lightsleep enable)" in said(guest, "scan")
         before = shell(guest, STATE)
 
@@ -139,7 +132,7 @@ def test_a_user_tries_enables_and_disables() -> None:
 def test_killed_at_a_hundred_random_moments_nothing_remains() -> None:
     rng = random.Random(17)
     with boot(Machine(accel="tcg"), "try-killed", ENOUGH_S) as guest:
-        shell(guest, INSTALL)
+        shell(guest, INSTALL_DRIVER)
         before = shell(guest, STATE)
         for number in range(MOMENTS):
             after_a_change = bool(number % 2)
@@ -155,7 +148,7 @@ def test_switchback_under_a_service_finds_what_the_experiment_programs_found(
     """Redis with one connection is faster with lightsleep: see docs/results/programs-quick."""
     with boot(Machine(accel="tcg", root="programs"), "switchback", ENOUGH_S) as guest:
         starter([REDIS])(guest)
-        shell(guest, INSTALL)
+        shell(guest, INSTALL_DRIVER)
         before = shell(guest, STATE)
         shell(guest, SERVICE_LOAD)
         words = [*LIGHTSLEEP, "try", *SWITCHBACK, *RATE, "-s", "lightsleep", "--json"]

@@ -117,8 +117,8 @@ def modules(
     except LightsleepError as error:
         if needed:
             raise LightsleepError(
-                f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}), "
-                f"which {kernel_sources()} has for Linux 6.1 to 7.3"
+                f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}): "
+                f"{kernel_sources()}/dkms-kernels.sh names the kernels that they are for"
             ) from None
         note(f"our modules do not build for {kernel.release}: guests are without them")
         return []

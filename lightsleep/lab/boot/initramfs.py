@@ -23,6 +23,13 @@ from lightsleep.sources import KERNEL
 GUEST_FILES = Path(__file__).parent / "inside"
 GUEST_MODULES = "/usr/lib/lightsleep/modules"
 """Where a guest finds the modules we built."""
+INSTALL_DRIVER = f"""\
+folder=/lib/modules/$(uname -r)/updates
+mkdir -p $folder
+cp {GUEST_MODULES}/cpuidle_lightsleep.ko $folder
+depmod
+"""
+"""What makes modprobe in a guest find our driver, as after the installation of the package."""
 
 
 def with_dependencies(

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.messaging import MESSAGING, SCHED_MESSAGING_S
 from lightsleep.lab.loads.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.arms import IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment, Metric
 
-MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "15")
 SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "2500")
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 WAKE_BOUND = (SCHED_PIPE_S.name, "sched_seccomp_notify_s")
@@ -47,32 +48,10 @@ EXPERIMENT = Experiment(
         "idle=poll and makes nearly all wakeup interrupts disappear. A busy guest (messaging) runs "
         "as fast as before, and a guest left alone sleeps as much."
     ),
-    arms=(
-        Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once"),
-        Arm(
-            "lightsleep",
-            "treatment",
-            "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
-            modules=("cpuidle_lightsleep",),
-        ),
-        Arm(
-            "idle=poll",
-            "limit",
-            "the same kernel booted with idle=poll: idle CPUs never halt",
-            append="idle=poll",
-            spins=True,
-        ),
-        Arm("stock-again", "control", "a second guest booted exactly as stock"),
-    ),
+    arms=(STOCK, LIGHTSLEEP, IDLE_POLL, STOCK_AGAIN),
     metrics=(
         SCHED_PIPE_S,
-        Metric(
-            "sched_messaging_s",
-            "s",
-            "lower",
-            "Messaging",
-            f"Groups of senders and receivers that keep all CPUs busy: {' '.join(MESSAGING)}",
-        ),
+        SCHED_MESSAGING_S,
         Metric(
             "sched_seccomp_notify_s",
             "s",

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.experiments.idle import MESSAGING
-from lightsleep.lab.experiments.programs import EQUAL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.experiments.programs import EQUAL
+from lightsleep.lab.loads.messaging import MESSAGING, SCHED_MESSAGING_S
 from lightsleep.lab.loads.programs.outputs import cyclictest_mean_us
 from lightsleep.lab.loads.programs.run import metrics_of, run_load, starter
 from lightsleep.lab.loads.programs.servers import MANY, ONE, REDIS
+from lightsleep.lab.run.arms import LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 CYCLICTEST = ("cyclictest", "-q", "-t1", "-p80", "-i1000", "-l500")
@@ -41,13 +42,7 @@ ARMS = (
 METRICS = (
     *metrics_of(REDIS, ONE),
     *metrics_of(REDIS, MANY),
-    Metric(
-        "sched_messaging_s",
-        "s",
-        "lower",
-        "Messaging",
-        f"Groups of senders and receivers that keep all CPUs busy: {' '.join(MESSAGING)}",
-    ),
+    SCHED_MESSAGING_S,
     Metric(
         "cyclictest_us",
         "us",

@@ -21,16 +21,9 @@ from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.programs.run import all_metrics, run_all, starter
 from lightsleep.lab.loads.programs.servers import MANY, ONE, PROGRAMS, Program
+from lightsleep.lab.run.arms import IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
-STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
-LIGHTSLEEP = Arm(
-    "lightsleep",
-    "treatment",
-    "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
-    modules=("cpuidle_lightsleep",),
-)
-STOCK_AGAIN = Arm("stock-again", "control", "a second guest booted exactly as stock")
 ARMS = (
     STOCK,
     LIGHTSLEEP,
@@ -40,13 +33,7 @@ ARMS = (
         "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
         modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
     ),
-    Arm(
-        "idle=poll",
-        "limit",
-        "the same kernel booted with idle=poll: idle CPUs never halt",
-        append="idle=poll",
-        spins=True,
-    ),
+    IDLE_POLL,
     STOCK_AGAIN,
 )
 

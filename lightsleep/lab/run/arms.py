@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Arms that several experiments have: a stock kernel, and what its idle CPUs can do instead."""
+
+from lightsleep.lab.run.experiment import Arm
+
+STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
+LIGHTSLEEP = Arm(
+    "lightsleep",
+    "treatment",
+    "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
+    modules=("cpuidle_lightsleep",),
+)
+IDLE_POLL = Arm(
+    "idle=poll",
+    "limit",
+    "the same kernel booted with idle=poll: idle CPUs never halt",
+    append="idle=poll",
+    spins=True,
+)
+STOCK_AGAIN = Arm("stock-again", "control", "a second guest booted exactly as stock")
