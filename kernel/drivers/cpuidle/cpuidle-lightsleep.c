@@ -74,21 +74,12 @@ static enum cpuhp_state hotplug_state;
 
 static struct pm_qos_request latency_onlooker;
 
-/* How long may this CPU poll before it halts? Asked by anybody, for sysfs. */
+/* How long would this CPU poll, if nobody measures? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 {
 	/* Who disables POLL does not want HALT to poll, either, nor a measurement. */
 	if (ls->dev.states_usage[POLL_INDEX].disable)
 		return 0;
-
-	switch (READ_ONCE(ls->cost.forced)) {
-	case WAIT_HALT:
-		return 0;
-	case WAIT_POLL:
-		return FORCED_POLL_NS;
-	case WAIT_FREE:
-		break;
-	}
 
 	switch (lightsleep_mode()) {
 	case MODE_ADAPTIVE:
@@ -101,6 +92,20 @@ u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 		break;
 	}
 	return 0;
+}
+
+/* How long may it poll now? Its own CPU, in idle. */
+static u64 limit_now_ns(const struct lightsleep *ls, u64 now_ns)
+{
+	switch (READ_ONCE(ls->cost.forced)) {
+	case WAIT_HALT:
+		return 0;
+	case WAIT_POLL:
+		return ls->dev.states_usage[POLL_INDEX].disable ? 0 : FORCED_POLL_NS;
+	case WAIT_FREE:
+		break;
+	}
+	return lightsleep_limit_ns(ls, now_ns);
 }
 
 static unsigned long idle_switches(void)
@@ -177,6 +182,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		return false;
 	case IDLE_EXPIRED:
 		ls->period_ns += residency_ns;
+		if (!ls->forced)
+			ls->period_counted_ns += residency_ns;
 		if (ls->switches == idle_switches())
 			return true;
 		/* The wakeup came on the way back to idle: almost caught. */
@@ -186,8 +193,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		learn(ls, ls->period_ns + residency_ns);
 		break;
 	case IDLE_HALTED:
-		if (!ls->forced)
-			ls->wasted_ns += ls->period_ns;
+		/* A measurement may have begun or ended between the poll and the halt. */
+		ls->wasted_ns += ls->period_counted_ns;
 		/* The residency includes the wakeup itself; what ended it does not. */
 		if (residency_ns > cost_ns)
 			ls->period_ns += residency_ns - cost_ns;
@@ -197,6 +204,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 
 	ls->outcome = IDLE_NONE;
 	ls->period_ns = 0;
+	ls->period_counted_ns = 0;
 	return false;
 }
 
@@ -347,7 +355,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	if (ls->rests || (ls->deliberate && is_free(ls)))
 		for_ns = 0;
 	else
-		for_ns = lightsleep_limit_ns(ls, now_ns);
+		for_ns = limit_now_ns(ls, now_ns);
 	if (for_ns > 0 && (!same_period || READ_ONCE(ls->cost.forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls);

@@ -62,6 +62,7 @@ enum idle_outcome {
  * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
  * @period_ns: time polled so far in the open idle period
+ * @period_counted_ns: of that, what is in @polled_ns
  * @seen_ns: residency that is accounted for already
  * @cycle_start_ns: when the open cycle began, 0 if none is open
  * @cycle_switches: context switches of the idle task by then
@@ -84,6 +85,7 @@ struct lightsleep {
 	bool forced;
 	bool deliberate;
 	u64 period_ns;
+	u64 period_counted_ns;
 	u64 seen_ns;
 	u64 cycle_start_ns;
 	unsigned long cycle_switches;

@@ -245,11 +245,15 @@ holds_back_after_work() {
 	sleep 0.5
 	[ "$(column holds)" -eq "$holds" ] || fail "holds with hold_us=0"
 	expired=$(column expired)
+	polls=$(column polls)
 	parameter hold_us 10000000
 	sleep 1
+	polls=$(($(column polls) - polls))
 	holds=$(($(column holds) - holds))
 	expired=$(($(column expired) - expired))
 	cat $TABLE
+	# The idle loop leaves its cores to a host that needs them. Who does not poll holds nothing.
+	[ ! "$IN_TREE" ] || [ $polls -gt 20 ] || skip "polls only $polls times a second"
 	[ $holds -gt 0 ] || fail "does not hold"
 	[ $expired -lt $((holds / 2 + 1)) ] || fail "$expired of $holds expired"
 	ends_well
