@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Has NAPI kept packets, to merge more into them? Where it notes that moved into struct
- * gro_node with "net: gro: decouple GRO from the NAPI layer" (v6.15).
+ * Has NAPI kept packets, to merge more into them? "net: gro: decouple GRO from the NAPI layer"
+ * (v6.15) moved the bitmask that says so into struct gro_node.
  */
 #ifndef _LIGHTSLEEP_COMPAT_NETDEVICE_H
 #define _LIGHTSLEEP_COMPAT_NETDEVICE_H

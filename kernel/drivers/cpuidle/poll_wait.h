@@ -2,10 +2,9 @@
 /*
  * How a CPU that polls spends the time between two looks.
  *
- * An architecture may have a better way than a relax loop, which ends with a store to the
- * flags of the task, as a wakeup is (cpu_poll_relax(): WFE or WFET on arm64). Then each look
- * is also one at the clock. What poll sources look at is elsewhere in memory: a CPU that has
- * some can only look again soon.
+ * Some architectures have a wait that a store to the flags of the task ends, as a wakeup is
+ * one (cpu_poll_relax(): WFE or WFET on arm64). Each look is then also one at the clock. Others
+ * look again soon. So does a CPU that has poll sources, which look at other memory.
  */
 #ifndef _DRIVERS_CPUIDLE_POLL_WAIT_H
 #define _DRIVERS_CPUIDLE_POLL_WAIT_H
