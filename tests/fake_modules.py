@@ -77,7 +77,7 @@ def snapshot(root: Path) -> dict[str, str]:
     }
 
 
-def wait_for_the_guardian(root: Path) -> None:
+def wait_for_the_restorer(root: Path) -> None:
     """Wait until nobody holds the lock; it and its folder may not be there yet."""
     file = root / "run/lightsleep/lock"
     if file.exists():

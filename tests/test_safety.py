@@ -26,7 +26,7 @@ from lightsleep.cli import main
 from lightsleep.scan.collect import collect
 from lightsleep.scan.record import record
 from lightsleep.scan.requests import with_request
-from lightsleep.settings import guardian
+from lightsleep.settings import restorer
 from lightsleep.trial import run, switchback
 from lightsleep.watch import cli as watch_cli
 from lightsleep.watch import draw, openmetrics
@@ -139,7 +139,7 @@ LINES = st.sampled_from(
 @examples(12)
 @given(
     name=st.sampled_from(["journal", "kept", "lock"]),
-    first=st.sampled_from([b"", json.dumps({"boot_id": guardian.boot_id()}).encode() + b"\n"]),
+    first=st.sampled_from([b"", json.dumps({"boot_id": restorer.boot_id()}).encode() + b"\n"]),
     lines=st.lists(LINES),
     rest=st.binary(max_size=20),
 )
@@ -159,7 +159,7 @@ def test_no_record_trips_a_command(
 
 
 @examples(40)
-@given(name=st.sampled_from(guardian.FILES), content=st.binary(max_size=60))
+@given(name=st.sampled_from(restorer.FILES), content=st.binary(max_size=60))
 def test_a_file_of_somebody_else_stays(root: Path, name: str, content: bytes) -> None:
     file = root / name
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Keeps a setting, until the next boot or across boots, and takes it away to the last file.
 
-What is kept until the next boot stands in the record of lightsleep/settings/loan.py. A setting
-that comes back at each boot is two files. modules-load.d loads the module; modprobe.d, where
-needed, has its parameters. They are the smallest thing that does it: no unit, no script, nothing
-that runs.
+What is kept until the next boot stands in the record of lightsleep/settings/journalled.py. A
+setting that comes back at each boot is two files. modules-load.d loads the module; modprobe.d,
+where needed, has its parameters. They are the smallest thing that does it: no unit, no script,
+nothing that runs.
 
-An enable that is killed leaves nothing: the guardian undoes it. If the machine dies in the middle,
+An enable that is killed leaves nothing: the restorer undoes it. If the machine dies in the middle,
 the journal is gone with /run. So the file of modules-load.d is written last and removed first. Only
 with it has the other an effect. ``disable`` removes either by itself.
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE
-from lightsleep.settings import guardian, loan
+from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload, plan
 from lightsleep.sources import DKMS_INSTALL
@@ -29,7 +29,7 @@ from lightsleep.sources import DKMS_INSTALL
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
 OPTIONS_FILE = "etc/modprobe.d/lightsleep.conf"
 LOAD_FILE = "etc/modules-load.d/lightsleep.conf"
-assert set(guardian.FILES) == {OPTIONS_FILE, LOAD_FILE}
+assert set(restorer.FILES) == {OPTIONS_FILE, LOAD_FILE}
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
 
 
 def content_of(root: Path, name: str) -> str | None:
-    """Return what one of guardian.FILES holds, None without it. Raises LightsleepError."""
+    """Return what one of restorer.FILES holds, None without it. Raises LightsleepError."""
     try:
-        return guardian.read_file(root, str(root / name))
+        return restorer.read_file(root, str(root / name))
     except OSError as error:
         raise LightsleepError(f"cannot read /{name}: {error.strerror}") from error
 
@@ -104,21 +104,21 @@ def enable(
             f"it: {DKMS_INSTALL}"
         )
     _check_files(root, files)
-    loan.kept(root)  # what cannot be read could not be kept, either
+    journalled.kept(root)  # what cannot be read could not be kept, either
     changed = []
-    with loan.borrow(root, "enable", setting=text) as borrowed:
-        notes = list(borrowed.notes)
+    with journalled.session(root, "enable", setting=text) as session:
+        notes = list(session.notes)
         if now:
-            with applied(changes, borrowed, root):
+            with applied(changes, session, root):
                 pass
             changed += [_said(change) for change in changes]
         for name, content in files.items():
             if content != content_of(root, name):
-                borrowed.write(root / name, content)
+                session.write(root / name, content)
                 changed.append(f"{'wrote' if content else 'removed'} /{name}")
-        if not borrowed.changed:
+        if not session.changed:
             raise Skipped(f"{text} is enabled already: nothing to do")
-        borrowed.keep()
+        session.keep()
     return Changes(changed, notes)
 
 
@@ -148,14 +148,14 @@ def disable(root: Path) -> Changes:
     Raises LightsleepError where something refuses or is not ours, Skipped where nothing is there.
     """
     changed: list[str] = []
-    with loan.alone(root, "disable") as earlier:
-        kept = loan.kept(root)
-        notes = [*earlier, *loan.take_back(root)]
+    with journalled.exclusive(root, "disable") as earlier:
+        kept = journalled.kept(root)
+        notes = [*earlier, *journalled.restore_kept(root)]
         if kept:
             changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
         changed += _remove_files(root)
         changed += _unload(root)
-    foreign = [name for name in guardian.FILES if (root / name).exists()]
+    foreign = [name for name in restorer.FILES if (root / name).exists()]
     if foreign:
         raise LightsleepError(
             "\n".join([*changed, f"/{foreign[0]} was not written by lightsleep: left as it is"])
@@ -170,7 +170,7 @@ def _remove_files(root: Path) -> list[str]:
     for name in (LOAD_FILE, OPTIONS_FILE):
         if is_ours(content_of(root, name)):
             try:
-                guardian.write_file(root, str(root / name), None)
+                restorer.write_file(root, str(root / name), None)
             except OSError as error:
                 why = f"cannot remove /{name}: {error.strerror}"
                 raise LightsleepError("\n".join([*changed, why])) from error
@@ -179,7 +179,7 @@ def _remove_files(root: Path) -> list[str]:
 
 
 def _unload(root: Path) -> list[str]:
-    if guardian.read_module(root, MODULE) is None:
+    if restorer.read_module(root, MODULE) is None:
         return []
     scan, _ = collect(root)
     if holders := scan.loading.holders:
@@ -188,7 +188,7 @@ def _unload(root: Path) -> list[str]:
             f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
         )
     try:
-        guardian.write_module(root, MODULE, None)
+        restorer.write_module(root, MODULE, None)
     except OSError as error:
         raise LightsleepError(f"cannot unload {MODULE}: {error.strerror}") from error
     return [f"unloaded the module {MODULE}"]

@@ -14,7 +14,7 @@ from lightsleep.enable import status as state
 from lightsleep.enable.render import render
 from lightsleep.errors import LightsleepError
 from lightsleep.options import json_option, module_option
-from lightsleep.settings import catalogue, loan
+from lightsleep.settings import catalogue, journalled
 from lightsleep.sources import KERNEL
 
 ROOT = Path("/")
@@ -60,7 +60,7 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
     if persist and module_file:
         raise click.UsageError("--persist needs an installed module; --module loads a file once")
     need_root("enabling changes settings of the machine")
-    with loan.orderly_end():
+    with journalled.orderly_end():
         file = module_file or module_beside_sources(ROOT)
         done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
     _tell(done, as_json)

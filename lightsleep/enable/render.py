@@ -10,6 +10,7 @@ from rich.text import Text
 
 from lightsleep.enable.status import Status, hit_rate
 from lightsleep.enable.why import not_polling
+from lightsleep.scan.model import PollStats
 from lightsleep.terminal import whole
 
 
@@ -19,7 +20,7 @@ def render(console: Console, status: Status) -> None:
     for name, value in _facts(status):
         grid.add_row(Text(name, style="bold"), Text(value))
     console.print(whole(grid, "value"), crop=False)
-    if status.active and any(cpu.lightsleep for cpu in status.scan.cpus):
+    if status.active:
         console.print()
         console.print(_cpus(status), crop=False)
     if status.pays:
@@ -64,19 +65,19 @@ def _cpus(status: Status) -> Table:
         table.add_column(column, justify="right")
     table.add_column("does not poll because")
     for cpu in status.scan.cpus:
-        if x := cpu.lightsleep:
-            rate = hit_rate(x.polls, x.hits)
-            table.add_row(
-                str(cpu.number),
-                *(_number(value) for value in (x.limit_ns, x.polls, x.hits)),
-                "-" if rate is None else f"{rate:.1%}",
-                _number(status.stores.get(cpu.number)),
-                _number(x.halts),
-                _ms(x.polled_ns),
-                _ms(x.wasted_ns),
-                _number(x.contention_pauses),
-                not_polling(cpu, status.scan.lightsleep) or "",
-            )
+        x = cpu.lightsleep or PollStats()
+        rate = hit_rate(x.polls, x.hits)
+        table.add_row(
+            str(cpu.number),
+            *(_number(value) for value in (x.limit_ns, x.polls, x.hits)),
+            "-" if rate is None else f"{rate:.1%}",
+            _number(status.stores.get(cpu.number)),
+            _number(x.halts),
+            _ms(x.polled_ns),
+            _ms(x.wasted_ns),
+            _number(x.contention_pauses),
+            not_polling(cpu, status.scan) or "",
+        )
     return whole(table)
 
 

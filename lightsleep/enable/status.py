@@ -13,9 +13,9 @@ from lightsleep.enable.pays import Pays, pays
 from lightsleep.enable.why import not_polling
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
-from lightsleep.scan.model import Scan
+from lightsleep.scan.model import PollStats, Scan
 from lightsleep.scan.obstacles import Obstacle, obstacles
-from lightsleep.settings import loan
+from lightsleep.settings import journalled
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import Reader
 
@@ -53,7 +53,7 @@ class Status:
 def read(root: Path) -> Status:
     """Return the status of the machine at ``root``. Raises LightsleepError."""
     scan, _ = collect(root)
-    kept = loan.kept(root)
+    kept = journalled.kept(root)
     header = kept.header if kept else {}
     files = [name for name in (OPTIONS_FILE, LOAD_FILE) if is_ours(content_of(root, name))]
     active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
@@ -65,7 +65,7 @@ def read(root: Path) -> Status:
         at_boot=LOAD_FILE in files,
         interrupted=files == [OPTIONS_FILE],
         files=[f"/{name}" for name in files],
-        changed=[name for _, name in kept.loans] if kept else [],
+        changed=[name for _, name in kept.undos] if kept else [],
         scan=scan,
         stores=_stores(root) if active and scan.cpus else {},
         pays=pays(scan) if active else None,
@@ -102,11 +102,10 @@ def document(status: Status) -> dict[str, Any]:
         "cpus": [
             {
                 "cpu": cpu.number,
-                **dataclasses.asdict(cpu.lightsleep),
+                **dataclasses.asdict(cpu.lightsleep or PollStats()),
                 "stores_per_s": stores.get(cpu.number),
-                "not_polling": not_polling(cpu, scan.lightsleep),
+                "not_polling": not_polling(cpu, scan),
             }
-            for cpu in scan.cpus
-            if cpu.lightsleep
+            for cpu in (scan.cpus if status.active else [])
         ],
     }

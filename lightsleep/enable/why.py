@@ -5,25 +5,46 @@ The order is that of docs/how-to/why-not-polling.md: a reason comes before those
 it. A CPU whose limit is 0 without another reason has idle periods that are too long to poll in.
 """
 
-from lightsleep.scan.model import Cpu, Lightsleep
+from lightsleep.scan import facts
+from lightsleep.scan.model import Cpu, Scan
 
 POLL = "POLL"
 """The driver's name for its polling state."""
 
 
-def not_polling(cpu: Cpu, parameters: Lightsleep | None) -> str | None:
+def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     """Return why a CPU that lightsleep idles would not poll now; None where it would."""
     counts = cpu.lightsleep
     if counts is None:
         return "not registered: see dmesg"
-    if parameters and parameters.mode == "off":
+    if _may_not_halt(cpu):
+        return None
+    if counts.contended:
+        return "the host needs the core"
+    if _latency_limit_forbids_halt(cpu, scan):
+        return None
+    if scan.lightsleep and scan.lightsleep.mode == "off":
         return "mode is off"
     if any(state.name == POLL and state.disabled for state in cpu.states):
         return "POLL is disabled"
-    if counts.contended:
-        return "the host needs the core"
     if counts.program_cost_upper_ns is not None and counts.program_cost_upper_ns < 0:
         return "polls slow its programs"
     if counts.limit_ns != 0:
         return None
     return "a halt costs nothing" if counts.halt_cost_ns == 0 else "idle for too long"
+
+
+def _may_not_halt(cpu: Cpu) -> bool:
+    """Return whether the user has disabled all that halts."""
+    halts = facts.deeper(cpu)
+    return bool(halts) and all(state.disabled for state in halts)
+
+
+def _latency_limit_forbids_halt(cpu: Cpu, scan: Scan) -> bool:
+    """Return whether a latency limit keeps the CPU polling, unless its host needs the core.
+
+    The driver compares by itself, so it does not matter which governor runs.
+    """
+    limit_us = facts.latency_limit_us(scan, cpu)
+    latencies = [x.latency_us for x in facts.deeper(cpu) if x.latency_us is not None]
+    return limit_us is not None and bool(latencies) and limit_us < min(latencies)

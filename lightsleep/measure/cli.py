@@ -26,7 +26,7 @@ from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import cpus_option, json_option, output_option
-from lightsleep.settings import loan
+from lightsleep.settings import journalled
 
 ROOT = Path("/")
 DEFAULT_SOURCES: tuple[Source, ...] = ("timer", "ipi", "store")
@@ -131,7 +131,7 @@ def measure(
     seed = random.getrandbits(32) if seed is None else seed
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(loan.orderly_end())  # what was loaded is unloaded, too
+        stack.enter_context(journalled.orderly_end())  # what was loaded is unloaded, too
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
         tallies, trouble = _measure(here, cells, wish, backend, seed)
@@ -189,12 +189,12 @@ def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backe
 def _measure(
     here: machine.Machine, cells: list[plan.Cell], wish: plan.Wish, backend: Backend, seed: int
 ) -> tuple[list[Tally], list[str]]:
-    with terminal.progress() as progress, loan.borrow(ROOT, "measure") as borrowed:
+    with terminal.progress() as progress, journalled.session(ROOT, "measure") as session:
         tallies, notes = take(
-            here, cells, wish.samples, backend, borrowed, random.Random(seed), ROOT, progress
+            here, cells, wish.samples, backend, session, random.Random(seed), ROOT, progress
         )
     samples = (sample for tally in tallies for sample in tally.samples)
-    return tallies, [*backend.notes(samples), *notes, *borrowed.notes]
+    return tallies, [*backend.notes(samples), *notes, *session.notes]
 
 
 def _csv(tallies: list[Tally]) -> str:

@@ -2,7 +2,7 @@
 """Takes the samples: sets the idle states of a CPU, runs batches, counts what came of them.
 
 While a CPU is measured, every state but the one in question is disabled, and the one in question is
-enabled. The knobs are borrowed: they go back to what they were on every end of this process.
+enabled. The session (lightsleep/settings/) sets every knob back, however this process ends.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
 from lightsleep.scan.collect import CPU_DIR
-from lightsleep.settings.loan import ChangedMeanwhile, KnobGone
+from lightsleep.settings.journalled import ChangedMeanwhile, KnobGone
 
 OFFLINE_S = 5.0
 """How long a CPU may take to go offline, once its knobs are gone."""
@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Knobs(Protocol):
-    """Where settings are changed, to be restored by whoever lends them."""
+    """Where settings are changed, to be restored at the end of the session."""
 
     def set(self, knob: Path, value: str) -> None:
         """Set a knob."""
@@ -176,7 +176,7 @@ def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -
 
 
 def _set_back(cpu: Cpu, knobs: Knobs) -> None:
-    """Set the states back as soon as a CPU is done; on an error the lender of the knobs does."""
+    """Set the states back as soon as a CPU is done; on an error the end of the session does."""
     for state in cpu.states:
         if state.knob:
             with contextlib.suppress(ChangedMeanwhile):  # it was told, or will be at the end

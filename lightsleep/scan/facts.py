@@ -86,6 +86,12 @@ def deeper(cpu: Cpu) -> list[State]:
     return [state for state in cpu.states if not state.polls]
 
 
+def latency_limit_us(scan: Scan, cpu: Cpu) -> int | None:
+    """Return the strictest latency limit of a CPU, the system's or its own; None without one."""
+    limits = (cpu.resume_latency_us, scan.latency_limit_us)
+    return min((x for x in limits if x is not None), default=None)
+
+
 def polls_first(cpu: Cpu) -> bool:
     """Return whether the shallowest state of a CPU polls."""
     return bool(cpu.states) and cpu.states[0].polls

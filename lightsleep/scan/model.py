@@ -67,13 +67,13 @@ class State:
 class PollStats:
     """What lightsleep's driver counted on one CPU since it was loaded."""
 
-    polls: int | None
-    hits: int | None
-    halts: int | None
-    polled_ns: int | None
-    wasted_ns: int | None
-    limit_ns: int | None
-    halt_cost_ns: int | None
+    polls: int | None = None
+    hits: int | None = None
+    halts: int | None = None
+    polled_ns: int | None = None
+    wasted_ns: int | None = None
+    limit_ns: int | None = None
+    halt_cost_ns: int | None = None
     """What a wakeup from halt costs here, 0 where that is not known or polling does harm."""
     contended: int | None = None
     """1 while the CPU does not poll because its host is short of cores."""

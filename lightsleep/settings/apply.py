@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Makes the changes that a setting consists of; whoever lends the settings undoes them."""
+"""Makes the changes that a setting consists of; the end of the session undoes them."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from lightsleep.errors import LightsleepError
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
-from lightsleep.settings.loan import Borrowed
+from lightsleep.settings.journalled import Session
 
 LATENCY = "dev/cpu_dma_latency"
 
 
 @contextlib.contextmanager
-def applied(changes: Sequence[Change], borrowed: Borrowed, root: Path) -> Iterator[None]:
-    """Make the changes; a latency limit ends with the context, all else with the loan.
+def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator[None]:
+    """Make the changes; a latency limit ends with the context, all else with the session.
 
     Raises LightsleepError where one cannot be made.
     """
@@ -24,12 +24,12 @@ def applied(changes: Sequence[Change], borrowed: Borrowed, root: Path) -> Iterat
         for change in changes:
             match change:
                 case Knob(path, value):
-                    borrowed.set(root / path, value)
+                    session.set(root / path, value)
                 case Load(module, argv):
-                    borrowed.load(module, list(argv))
+                    session.load(module, list(argv))
                 case Unload(module, reload, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    borrowed.unload(module, list(reload), knob)
+                    session.unload(module, list(reload), knob)
                 case Hold(latency_us):
                     held.enter_context(_latency_limit(root / LATENCY, latency_us))
         yield

@@ -22,7 +22,7 @@ from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
 from lightsleep.options import json_option, module_option, output_option, seconds
 from lightsleep.scan.collect import collect
-from lightsleep.settings import catalogue, loan
+from lightsleep.settings import catalogue, journalled
 from lightsleep.trial import metrics, run, switchback, verdict
 
 ROOT = Path("/")
@@ -162,7 +162,7 @@ def try_settings(
         what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
-    with loan.orderly_end():
+    with journalled.orderly_end():
         trial, notes = _run(arms, what, seed)
     result = _result(arms, trial, printed, what, seed, notes)
     done = len(trial.runs[BASELINE])
@@ -241,11 +241,11 @@ def _is_set(arm: run.Arm) -> bool:
 
 
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
-    with terminal.progress() as progress, loan.borrow(ROOT, "try") as borrowed:
+    with terminal.progress() as progress, journalled.session(ROOT, "try") as session:
         trial = run.run(
-            arms, what.rounds, what.sample, borrowed, ROOT, random.Random(seed), progress
+            arms, what.rounds, what.sample, session, ROOT, random.Random(seed), progress
         )
-    return trial, borrowed.notes
+    return trial, session.notes
 
 
 def _result(

@@ -26,7 +26,7 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import Change
-from lightsleep.settings.loan import Borrowed
+from lightsleep.settings.journalled import Session
 from lightsleep.trial import metrics, reading
 
 WARMUP = 1
@@ -72,7 +72,7 @@ def run(
     arms: Sequence[Arm],
     rounds: int,
     sample: Sample,
-    borrowed: Borrowed,
+    session: Session,
     root: Path,
     rng: random.Random,
     progress: Progress,
@@ -88,7 +88,7 @@ def run(
             progress(name, done, total)
             done += 1
             try:
-                found[name] = _under(by_name[name], sample, borrowed, root)
+                found[name] = _under(by_name[name], sample, session, root)
             except LightsleepError as error:
                 what = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
                 trial.trouble = f"{name}, {what}: {error.message}"
@@ -100,12 +100,12 @@ def run(
     return trial
 
 
-def _under(arm: Arm, sample: Sample, borrowed: Borrowed, root: Path) -> dict[str, float]:
+def _under(arm: Arm, sample: Sample, session: Session, root: Path) -> dict[str, float]:
     """Measure once under a setting, and undo that."""
-    with applied(arm.changes, borrowed, root):
+    with applied(arm.changes, session, root):
         found = sample()
-        borrowed.check()
-    if notes := borrowed.restore():
+        session.check()
+    if notes := session.restore():
         raise LightsleepError("; ".join(notes))
     return found
 

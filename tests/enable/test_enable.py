@@ -200,7 +200,7 @@ def test_a_file_that_cannot_be_removed(root: Path, monkeypatch: pytest.MonkeyPat
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("lightsleep.settings.guardian.write_file", refuse)
+    monkeypatch.setattr("lightsleep.settings.restorer.write_file", refuse)
     result = run("disable")
     assert result.exit_code == 1
     assert f"cannot remove /{LOAD}: Read-only file system" in " ".join(result.output.split())
@@ -328,7 +328,7 @@ def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
         time.sleep(rng.uniform(0.05, 0.6))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        fake_modules.wait_for_the_guardian(root)  # after which nothing changes any more
+        fake_modules.wait_for_the_restorer(root)  # after which nothing changes any more
         found = status()
         assert found["active"] == found["at_boot"] == bool(found["enabled"])
         if found["enabled"]:
@@ -363,7 +363,7 @@ def test_killed_while_it_keeps_all_is_kept_or_nothing(
     script = KILLED_WHILE_IT_KEEPS.format(step=step, name=name) + KILLED
     process = subprocess.run([sys.executable, "-c", script, str(root)])
     assert process.returncode == -signal.SIGKILL
-    fake_modules.wait_for_the_guardian(root)
+    fake_modules.wait_for_the_restorer(root)
     found = status()
     if step == "replace":
         assert found == kept

@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lightsleep.enable.why import not_polling
+from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Cpu, Lightsleep, PollStats, State
 
 COUNTS = PollStats(9, 5, 4, 90, 40, 100_000, 25_000, 0, 3, 30_000)
 STATES = [
-    State(number, name, None, 0, 0, False, None, 1, 1, 0, 0, 0, None, None)
+    State(number, name, None, number, number, False, None, 1, 1, 0, 0, 0, None, None)
     for number, name in enumerate(("POLL", "HALT"))
 ]
 CPU = Cpu(3, STATES, None, [3], COUNTS)
 PARAMETERS = Lightsleep(mode="adaptive", poll_limit_us=0, halt_cost_ns=25_000, wait_weight=4)
+with tempfile.TemporaryDirectory() as _tree:
+    Path(_tree, "sys/devices/system/cpu").mkdir(parents=True)
+    SCAN = replace(collect(Path(_tree))[0], lightsleep=PARAMETERS)
 
 
 def off(name: str) -> list[State]:
@@ -30,6 +36,16 @@ def off(name: str) -> list[State]:
         (replace(CPU, lightsleep=None), "not registered: see dmesg"),
         (replace(CPU, states=off("POLL")), "POLL is disabled"),
         (replace(CPU, states=off("HALT")), None),
+        (replace(CPU, states=off("HALT"), lightsleep=replace(COUNTS, contended=1)), None),
+        (replace(CPU, resume_latency_us=0, lightsleep=replace(COUNTS, limit_ns=0)), None),
+        (
+            replace(CPU, resume_latency_us=2, lightsleep=replace(COUNTS, limit_ns=0)),
+            "idle for too long",
+        ),
+        (
+            replace(CPU, resume_latency_us=0, lightsleep=replace(COUNTS, contended=1)),
+            "the host needs the core",
+        ),
         (replace(CPU, lightsleep=replace(COUNTS, contended=1)), "the host needs the core"),
         (
             replace(CPU, lightsleep=replace(COUNTS, program_cost_upper_ns=-1)),
@@ -48,10 +64,16 @@ def off(name: str) -> list[State]:
     ],
 )
 def test_the_first_reason_that_applies(cpu: Cpu, reason: str | None) -> None:
-    assert not_polling(cpu, PARAMETERS) == reason
+    assert not_polling(cpu, SCAN) == reason
 
 
 def test_mode_off_is_the_reason_on_every_cpu() -> None:
-    parameters = replace(PARAMETERS, mode="off")
-    assert not_polling(CPU, parameters) == "mode is off"
-    assert not_polling(replace(CPU, states=off("POLL")), parameters) == "mode is off"
+    scan = replace(SCAN, lightsleep=replace(PARAMETERS, mode="off"))
+    assert not_polling(CPU, scan) == "mode is off"
+    assert not_polling(replace(CPU, states=off("POLL")), scan) == "mode is off"
+
+
+def test_a_system_wide_latency_limit_keeps_cpus_polling_in_every_mode() -> None:
+    scan = replace(SCAN, lightsleep=replace(PARAMETERS, mode="off"), latency_limit_us=0)
+    assert not_polling(CPU, scan) is None
+    assert not_polling(CPU, replace(scan, latency_limit_us=1)) == "mode is off"

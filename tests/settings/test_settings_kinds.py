@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Borrowed modules and files, and what is kept of them."""
+"""Session modules and files, and what is kept of them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import scan_trees
 from scan_trees import plant
 
 from lightsleep.errors import LightsleepError
-from lightsleep.settings import guardian, loan
+from lightsleep.settings import journalled, restorer
 
 NAME = "cpuidle_lightsleep"
 LOAD = ["modprobe", NAME, "mode=fixed"]
@@ -23,12 +23,12 @@ LOAD = ["modprobe", NAME, "mode=fixed"]
 BORROWER = """
 import sys, time
 from pathlib import Path
-from lightsleep.settings import loan
+from lightsleep.settings import journalled
 root = Path(sys.argv[1])
-with loan.orderly_end(), loan.borrow(root, "try") as borrowed:
-    borrowed.load("cpuidle_lightsleep", ["modprobe", "cpuidle_lightsleep", "mode=fixed"])
-    borrowed.write(root / "etc/modprobe.d/lightsleep.conf", "options\\n")
-    borrowed.write(root / "etc/modules-load.d/lightsleep.conf", "name\\n")
+with journalled.orderly_end(), journalled.session(root, "try") as session:
+    session.load("cpuidle_lightsleep", ["modprobe", "cpuidle_lightsleep", "mode=fixed"])
+    session.write(root / "etc/modprobe.d/lightsleep.conf", "options\\n")
+    session.write(root / "etc/modules-load.d/lightsleep.conf", "name\\n")
     print(flush=True)
     time.sleep(1000)
 """
@@ -60,19 +60,19 @@ def wait_until_there(file: Path) -> None:
 
 def test_a_module_is_loaded_until_the_end(root: Path) -> None:
     before = fake_modules.snapshot(root)
-    with loan.borrow(root) as borrowed:
-        borrowed.load(NAME, LOAD)
+    with journalled.session(root) as session:
+        session.load(NAME, LOAD)
         assert (root / "sys/module" / NAME / "parameters/mode").read_text() == "fixed\n"
-    assert borrowed.notes == []
+    assert session.notes == []
     assert fake_modules.snapshot(root) == before
 
 
 def test_a_module_is_unloaded_until_the_end(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     before = fake_modules.snapshot(root)
-    with loan.borrow(root) as borrowed:
-        borrowed.unload("cpuidle_haltpoll", ["modprobe", "cpuidle_haltpoll", "force=1"])
-        borrowed.load(NAME, LOAD)
+    with journalled.session(root) as session:
+        session.unload("cpuidle_haltpoll", ["modprobe", "cpuidle_haltpoll", "force=1"])
+        session.load(NAME, LOAD)
         assert not (root / "sys/module/cpuidle_haltpoll").exists()
     assert fake_modules.snapshot(root) == before
 
@@ -108,7 +108,7 @@ def test_killed_while_the_module_is_half_loaded(
         wait_until_there(root / "started")
         {"process": os.kill, "group": os.killpg}[sent_to](process.pid, number)
         process.wait()
-    fake_modules.wait_for_the_guardian(root)
+    fake_modules.wait_for_the_restorer(root)
     for name in ("slow", "started"):
         (root / name).unlink()
     assert fake_modules.snapshot(root) == before
@@ -116,7 +116,7 @@ def test_killed_while_the_module_is_half_loaded(
 
 def test_killed_while_the_module_is_half_unloaded(root: Path) -> None:
     before = fake_modules.snapshot(root)
-    script = BORROWER.replace("time.sleep(1000)", "borrowed.restore()")
+    script = BORROWER.replace("time.sleep(1000)", "session.restore()")
     with subprocess.Popen(
         [sys.executable, "-c", script, str(root)], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
@@ -125,7 +125,7 @@ def test_killed_while_the_module_is_half_unloaded(root: Path) -> None:
         plant(root, "slow: 0.5")
         wait_until_there(root / "started")
         process.send_signal(signal.SIGHUP)
-    fake_modules.wait_for_the_guardian(root)
+    fake_modules.wait_for_the_restorer(root)
     for name in ("slow", "started"):
         (root / name).unlink()
     assert fake_modules.snapshot(root) == before
@@ -133,35 +133,38 @@ def test_killed_while_the_module_is_half_unloaded(root: Path) -> None:
 
 def test_a_module_that_is_refused(root: Path) -> None:
     (root / "refused").write_text(f"{NAME}\n")
-    with loan.borrow(root) as borrowed, pytest.raises(LightsleepError, match="Key was rejected"):
-        borrowed.load(NAME, LOAD)
-    assert borrowed.notes == []
+    with (
+        journalled.session(root) as session,
+        pytest.raises(LightsleepError, match="Key was rejected"),
+    ):
+        session.load(NAME, LOAD)
+    assert session.notes == []
     assert not loaded(root)
 
 
 def test_a_module_in_use_is_told_and_stays_in_the_journal(root: Path) -> None:
-    with loan.borrow(root) as borrowed:
-        borrowed.load(NAME, LOAD)
+    with journalled.session(root) as session:
+        session.load(NAME, LOAD)
         (root / "busy").write_text(f"{NAME}\n")
-    assert "is in use" in borrowed.notes[0]
-    with pytest.raises(LightsleepError, match="by hand"), loan.borrow(root):
+    assert "is in use" in session.notes[0]
+    with pytest.raises(LightsleepError, match="by hand"), journalled.session(root):
         pass
     (root / "busy").unlink()
-    with loan.borrow(root):
+    with journalled.session(root):
         assert not loaded(root)
 
 
 def test_a_file_that_somebody_else_changed_stays(root: Path) -> None:
-    with loan.borrow(root) as borrowed:
-        borrowed.write(options(root), "ours\n")
+    with journalled.session(root) as session:
+        session.write(options(root), "ours\n")
         options(root).write_text("theirs\n")
     assert options(root).read_text() == "theirs\n"
-    assert "changed by somebody else" in borrowed.notes[0]
+    assert "changed by somebody else" in session.notes[0]
 
 
 def test_only_two_files_may_be_written(root: Path) -> None:
-    with loan.borrow(root) as borrowed, pytest.raises(ValueError, match="is none of"):
-        borrowed.write(root / "etc/passwd", "root::0:0:\n")
+    with journalled.session(root) as session, pytest.raises(ValueError, match="is none of"):
+        session.write(root / "etc/passwd", "root::0:0:\n")
     assert not (root / "etc/passwd").exists()
 
 
@@ -179,65 +182,65 @@ def test_only_two_files_may_be_written(root: Path) -> None:
 def test_what_a_journal_cannot_ask_for(root: Path, change: dict[str, str]) -> None:
     run_dir = root / "run/lightsleep"
     run_dir.mkdir(parents=True)
-    lines = [{"boot_id": guardian.boot_id()}, change]
+    lines = [{"boot_id": restorer.boot_id()}, change]
     (run_dir / "journal").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    with pytest.raises(LightsleepError), loan.borrow(root):
+    with pytest.raises(LightsleepError), journalled.session(root):
         pass
 
 
 def test_what_is_kept_is_taken_back(root: Path) -> None:
     before = fake_modules.snapshot(root)
-    with loan.borrow(root, "enable", setting="lightsleep:fixed") as borrowed:
-        borrowed.load(NAME, LOAD)
-        borrowed.write(options(root), "ours\n")
-        borrowed.keep()
-    assert borrowed.notes == []
+    with journalled.session(root, "enable", setting="lightsleep:fixed") as session:
+        session.load(NAME, LOAD)
+        session.write(options(root), "ours\n")
+        session.keep()
+    assert session.notes == []
     assert loaded(root)
-    kept = loan.kept(root)
+    kept = journalled.kept(root)
     assert kept
     assert kept.header["setting"] == "lightsleep:fixed"
     assert kept.header["since"]
-    with loan.borrow(root):  # another command meanwhile leaves it alone
+    with journalled.session(root):  # another command meanwhile leaves it alone
         pass
     assert loaded(root)
-    with loan.alone(root, "disable") as notes:
+    with journalled.exclusive(root, "disable") as notes:
         assert notes == []
-        assert loan.take_back(root) == []
+        assert journalled.restore_kept(root) == []
     assert fake_modules.snapshot(root) == before
-    assert loan.kept(root) is None
+    assert journalled.kept(root) is None
 
 
 def test_what_is_kept_twice_goes_back_to_the_first(root: Path) -> None:
     before = fake_modules.snapshot(root)
     mode = root / "sys/module" / NAME / "parameters/mode"
     for value in ("off", "adaptive"):
-        with loan.borrow(root, "enable", setting=value) as borrowed:
-            borrowed.load(NAME, LOAD)
-            borrowed.set(mode, value)
-            borrowed.keep()
-    kept = loan.kept(root)
+        with journalled.session(root, "enable", setting=value) as session:
+            session.load(NAME, LOAD)
+            session.set(mode, value)
+            session.keep()
+    kept = journalled.kept(root)
     assert kept
     assert kept.header["setting"] == "adaptive"
-    with loan.alone(root, "disable"):
-        loan.take_back(root)
+    with journalled.exclusive(root, "disable"):
+        journalled.restore_kept(root)
     assert fake_modules.snapshot(root) == before
 
 
 def test_nothing_is_kept_after_a_reboot(root: Path) -> None:
-    with loan.borrow(root, "enable") as borrowed:
-        borrowed.load(NAME, LOAD)
-        borrowed.keep()
+    with journalled.session(root, "enable") as session:
+        session.load(NAME, LOAD)
+        session.keep()
     file = root / "run/lightsleep/kept"
     header, rest = file.read_text().split("\n", 1)
     file.write_text(json.dumps(json.loads(header) | {"boot_id": "another"}) + "\n" + rest)
-    assert loan.kept(root) is None
+    assert journalled.kept(root) is None
 
 
 def test_who_is_not_root_may_read_what_is_kept_and_nothing_else(root: Path) -> None:
-    with loan.borrow(root, "enable") as borrowed:
-        borrowed.load(NAME, LOAD)
+    with journalled.session(root, "enable") as session:
+        session.load(NAME, LOAD)
         for name in ("journal", "lock"):
             assert (root / "run/lightsleep" / name).stat().st_mode & 0o777 == 0o600
-        borrowed.keep()
+        session.keep()
     assert (root / "run/lightsleep").stat().st_mode & 0o777 == 0o755
     assert (root / "run/lightsleep/kept").stat().st_mode & 0o777 == 0o644

@@ -73,7 +73,7 @@ def test_a_terminal_that_is_lost(root: Path) -> None:
     os.close(terminal)
     _, status = os.waitpid(process, 0)
     assert status != 0
-    fake_modules.wait_for_the_guardian(root)
+    fake_modules.wait_for_the_restorer(root)
     assert fake_modules.snapshot(root) == before
 
 
@@ -95,7 +95,7 @@ def test_a_command_does_not_wait_for_the_terminal(root: Path) -> None:
 
 
 def test_of_two_at_once_the_second_refuses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightsleep.settings.loan.LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr("lightsleep.settings.journalled.LOCK_PATIENCE_S", 0.1)
     words = [sys.executable, "-c", KILLED, str(root), *COMMAND]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
         wait_until_loaded(root)
@@ -103,8 +103,8 @@ def test_of_two_at_once_the_second_refuses(root: Path, monkeypatch: pytest.Monke
         assert first.poll() is None
         first.terminate()
     assert second.exit_code == 1
-    assert f"lightsleep try, process {first.pid}, has borrowed" in " ".join(second.output.split())
-    fake_modules.wait_for_the_guardian(root)
+    assert f"lightsleep try, process {first.pid}, is changing" in " ".join(second.output.split())
+    fake_modules.wait_for_the_restorer(root)
 
 
 def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
         lines = (run_dir / "journal").read_text().splitlines(keepends=True)
         assert "cpuidle_lightsleep" in lines[-1]
         os.killpg(process.pid, signal.SIGKILL)
-    fake_modules.wait_for_the_guardian(root)
+    fake_modules.wait_for_the_restorer(root)
     header = json.loads(lines[0]) | {"boot_id": "00000000-0000-0000-0000-000000000000"}
     (run_dir / "journal").write_text("".join([f"{json.dumps(header)}\n", *lines[1:]]))
     assert fake_modules.snapshot(root) == before  # as the kernel boots
@@ -148,5 +148,5 @@ def kill_at_random_moments(
             time.sleep(rng.uniform(0.3, 3.0))
         process.send_signal(number)
         assert process.wait(60) != 0
-        fake_modules.wait_for_the_guardian(root)
+        fake_modules.wait_for_the_restorer(root)
         assert fake_modules.snapshot(root) == before

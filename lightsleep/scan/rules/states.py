@@ -22,16 +22,16 @@ def _only_polling_left(scan: Scan) -> str | None:
 
 
 def _limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
-    limits = [x for x in (cpu.resume_latency_us, scan.latency_limit_us) if x is not None]
+    limit_us = facts.latency_limit_us(scan, cpu)
     usable = [state.latency_us for state in facts.deeper(cpu) if not state.disabled]
     latencies = [latency for latency in usable if latency is not None]
-    if not limits or not latencies or not facts.polls_first(cpu):
+    if limit_us is None or not latencies or not facts.polls_first(cpu):
         return False
     # haltpoll and ladder poll only where no latency at all is tolerated; menu and teo compare
     # the limit with the exit latencies.
     if scan.cpuidle.governor in ("haltpoll", "ladder"):
-        return min(limits) == 0
-    return min(limits) < min(latencies)
+        return limit_us == 0
+    return limit_us < min(latencies)
 
 
 def _limits(scan: Scan, cpus: list[Cpu]) -> list[str]:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Borrowing settings, which are set back on every end of the process, SIGKILL included.
+"""Changing settings in a session: at its end, however the process ends, all are set back.
 
-The guardian (guardian.py) sets back; here it is started, and told what is borrowed. One borrower
-at a time: it and its guardian hold a lock, so that nobody borrows what is not yet set back. Where
-even the guardian was killed, the next borrower finds the journal and sets back first.
+A second process, the restorer (restorer.py), sets them back, after SIGKILL too. Here it is started,
+and each change is noted in a journal, from which it works. There is one session at a time: its
+owner and the restorer hold a lock until everything is set back. If even the restorer was killed,
+the next session finds the journal and sets back first.
 
-A borrower may also keep what it changed (``lightsleep enable``). The journal then becomes the
-record of what is kept, from which ``lightsleep disable`` sets back by the same rules.
+The owner of a session may also keep what it changed (``lightsleep enable``). The journal then
+becomes the record of what is kept, from which ``lightsleep disable`` sets back by the same rules.
 """
 
 import contextlib
@@ -28,12 +29,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightsleep.errors import LightsleepError
-from lightsleep.settings import guardian
-from lightsleep.settings.guardian import KINDS, Loan, Setting, Value
+from lightsleep.settings import restorer
+from lightsleep.settings.restorer import KINDS, Setting, Undo, Value
 
 RUN_DIR = "run/lightsleep"
 
-# The guardian of a borrower just killed needs a moment before it lets go of the lock.
+# The restorer of an owner just killed needs a moment before it lets go of the lock.
 LOCK_PATIENCE_S = 2.0
 
 # Open files that a forked child must not keep: the pipe would not end with this process, and the
@@ -54,36 +55,36 @@ class KnobGone(LightsleepError):
 
 
 class ChangedMeanwhile(LightsleepError):
-    """Somebody else changed a setting that is borrowed; it is left as it is."""
+    """Somebody else changed a setting during the session; it is left as it is."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a borrower kept: who it was, when, under which name, and the loans to set back."""
+    """What a session kept: whose it was, when, under which name, and how to undo its changes."""
 
     header: dict[str, Any]
-    loans: dict[Setting, Loan]
+    undos: dict[Setting, Undo]
 
 
-class Borrowed:
-    """The settings a process has borrowed. For one thread at a time."""
+class Session:
+    """The settings that a process has changed. For one thread at a time."""
 
     def __init__(
-        self, run_dir: Path, journal: IO[bytes], keeper: subprocess.Popen[bytes], root: Path
+        self, run_dir: Path, journal: IO[bytes], process: subprocess.Popen[bytes], root: Path
     ) -> None:
-        """Note changes in ``journal``, which has its first line, and which ``keeper`` sets back."""
+        """Note changes in ``journal``, whose first line is written; ``process`` sets them back."""
         self.notes: list[str] = []
         self._run_dir = run_dir
         self._journal = journal
         self._header_size = os.fstat(journal.fileno()).st_size
-        self._keeper = keeper
+        self._process = process
         self._root = root
         self._last: dict[Setting, Value] = {}
-        assert keeper.stdin
-        self._held = (keeper.stdin.fileno(),)
+        assert process.stdin
+        self._held = (process.stdin.fileno(),)
 
     def set(self, knob: Path, value: str) -> None:
-        """Set a knob until the end of the loan; does nothing if it has that value.
+        """Set a knob until the end of the session; does nothing if it has that value.
 
         Raises KnobGone where there is no such knob, ChangedMeanwhile where somebody else has set
         it since this process did, LightsleepError where it cannot be read or written or does not
@@ -92,11 +93,11 @@ class Borrowed:
         self._change(("knob", str(knob)), value)
 
     def load(self, module: str, argv: list[str]) -> None:
-        """Load a module by ``argv``, modprobe or insmod, until the end of the loan."""
+        """Load a module by ``argv``, modprobe or insmod, until the end of the session."""
         self._change(("module", module), shlex.join(argv))
 
     def unload(self, module: str, reload: list[str], sets: tuple[Path, str] | None = None) -> None:
-        """Unload a module; ``reload`` is the command that loads it at the end of the loan.
+        """Unload a module; ``reload`` is the command that loads it at the end of the session.
 
         ``sets`` is a knob that loading it sets, and the value: it is set back after that.
         """
@@ -110,7 +111,7 @@ class Borrowed:
         return bool(self._last)
 
     def write(self, file: Path, text: str | None) -> None:
-        """Write one of guardian.FILES, or remove it; it is as before at the end of the loan."""
+        """Write one of restorer.FILES, or remove it; it is as before at the end of the session."""
         self._change(("file", str(file)), text)
 
     def check(self) -> None:
@@ -119,8 +120,8 @@ class Borrowed:
         restore() cannot tell when somebody else has set it back already. What is gone is not told
         here: restore() does.
         """
-        loans = self._loans()
-        for setting in loans.keys() & self._last.keys():
+        undos = self._undos()
+        for setting in undos.keys() & self._last.keys():
             with contextlib.suppress(OSError):
                 self._check_ours(setting, KINDS[setting[0]].read(self._root, setting[1]))
 
@@ -129,43 +130,43 @@ class Borrowed:
 
         The journal forgets what is set back, so that a value which this process wrote earlier, and
         somebody else writes later, is not taken for this process's own. Killed before that, the
-        guardian finds every setting as it was, and writes nothing.
+        restorer finds every setting as it was, and writes nothing.
 
         Raises LightsleepError where something refuses.
         """
-        loans = self._loans()
-        notes, refused = guardian.set_back(loans, self._root, self._held)
+        undos = self._undos()
+        notes, refused = restorer.set_back(undos, self._root, self._held)
         if refused:
             raise LightsleepError("; ".join(refused))
-        for setting, loan in loans.items():
-            self._last[setting] = loan.old
-        if loans and not notes:
+        for setting, undo in undos.items():
+            self._last[setting] = undo.old
+        if undos and not notes:
             self._journal.truncate(self._header_size)
             os.fsync(self._journal.fileno())
         return notes
 
     def keep(self) -> None:
-        """Keep what was changed: it outlives this process, and take_back() sets it back.
+        """Keep what was changed: it outlives this process, and restore_kept() sets it back.
 
         Killed in the middle, either all is kept or nothing: that turns where ``kept`` is replaced.
         """
-        journal, kept = self._run_dir / "journal", self._run_dir / guardian.KEPT
+        journal, kept = self._run_dir / "journal", self._run_dir / restorer.KEPT
         lines = journal.read_text()
-        if kept.exists() and guardian.read(kept, self._root)[0]:
+        if kept.exists() and restorer.read(kept, self._root)[0]:
             header, changes = lines.split("\n", 1)
             earlier = kept.read_text().split("\n", 1)[1]
             lines = f"{header}\n{earlier}{changes}"
-        scratch = self._run_dir / guardian.KEPT_SOON
+        scratch = self._run_dir / restorer.KEPT_SOON
         scratch.write_text(lines)
         scratch.chmod(0o644)  # status reads it without being root
         scratch.replace(kept)
         journal.unlink()
 
-    def _loans(self) -> dict[Setting, Loan]:
-        """Return what is borrowed now, which only the journal tells. Raises LightsleepError."""
+    def _undos(self) -> dict[Setting, Undo]:
+        """Return how to undo what is changed now, from the journal. Raises LightsleepError."""
         journal = self._run_dir / "journal"
         try:
-            return guardian.read(journal, self._root)[1]
+            return restorer.read(journal, self._root)[1]
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             names = ", ".join(name for _, name in self._last)
@@ -191,8 +192,8 @@ class Borrowed:
         """Change a setting; ``old`` stands for what it is, where reading does not tell all."""
         if refusal := KINDS[setting[0]].refuse(self._root, setting[1]):
             raise ValueError(refusal)
-        what = guardian.said(setting, value)
-        if self._keeper.poll() is not None:
+        what = restorer.said(setting, value)
+        if self._process.poll() is not None:
             raise LightsleepError(
                 f"cannot {what}: the process that would set it back was killed; start again"
             )
@@ -207,7 +208,7 @@ class Borrowed:
             kind.write(self._root, setting[1], value, self._held)
             found = kind.read(self._root, setting[1])
             if not kind.same(found, value):
-                # Neither ours nor the old value: the guardian would leave it alone.
+                # Neither ours nor the old value: the restorer would leave it alone.
                 kind.write(self._root, setting[1], before, self._held)
         except OSError as error:
             # ENODEV: it went while it was open.
@@ -221,21 +222,21 @@ class Borrowed:
     def _check_ours(self, setting: Setting, now: Value) -> None:
         if setting in self._last and not KINDS[setting[0]].same(now, self._last[setting]):
             raise ChangedMeanwhile(
-                f"{setting[1]} was {guardian.changed(setting, now)} by somebody else meanwhile: "
+                f"{setting[1]} was {restorer.changed(setting, now)} by somebody else meanwhile: "
                 "left so; find out who changes it, and start again"
             )
 
 
 @contextlib.contextmanager
-def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iterator[Borrowed]:
-    """Lend settings of the machine at ``root``; all are set back when context or process ends.
+def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iterator[Session]:
+    """Change settings of the machine at ``root`` until context or process ends; then all go back.
 
-    ``verb`` is told to whoever wants to borrow meanwhile; it and ``about`` stand in the record of
-    what is kept. ``notes`` of what is lent tells, from the start, what an earlier run had left
-    behind, and after the context, what could not be set back.
+    ``verb`` is told to whoever wants a session meanwhile; it and ``about`` stand in the record of
+    what is kept. ``notes`` of the session say, from the start, what an earlier one had left behind,
+    and after the context, what could not be set back.
 
-    Raises LightsleepError where another process borrows, where an earlier one's journal cannot be
-    trusted or its settings not set back, and where the journal cannot be kept.
+    Raises LightsleepError where another process has a session, where an earlier one's journal
+    cannot be trusted or its settings not set back, and where the journal cannot be kept.
     """
     root = root.absolute()
     run_dir = root / RUN_DIR
@@ -247,30 +248,30 @@ def borrow(root: Path = Path("/"), verb: str = "measure", **about: str) -> Itera
             # O_APPEND: after the journal was truncated, the next line goes to its new end.
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
             file = stack.enter_context(_opened(journal, flags))
-            header = {"boot_id": guardian.boot_id(), "verb": verb, "pid": str(os.getpid())}
+            header = {"boot_id": restorer.boot_id(), "verb": verb, "pid": str(os.getpid())}
             _append(file, {**header, **_origin(), **about})
-            guardian.sync_folder(run_dir)
+            restorer.sync_folder(run_dir)
         except OSError as error:
             raise LightsleepError(f"cannot keep a journal in {run_dir}: {_why(error)}") from error
-        keeper = _start(journal, root, lock)
-        borrowed = Borrowed(run_dir, file, keeper, root)
-        borrowed.notes += notes
+        process = _start(journal, root, lock)
+        here = Session(run_dir, file, process, root)
+        here.notes += notes
         try:
-            yield borrowed
+            yield here
         finally:
-            borrowed.notes += _finish(keeper, journal, root)
+            here.notes += _finish(process, journal, root)
 
 
 def kept(root: Path = Path("/")) -> Kept | None:
     """Return what is kept, None where nothing is. Raises LightsleepError."""
-    file = root / RUN_DIR / guardian.KEPT
+    file = root / RUN_DIR / restorer.KEPT
     try:
-        header, loans = guardian.read(file, root)
+        header, undos = restorer.read(file, root)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
-    return Kept(header, loans) if header else None
+    return Kept(header, undos) if header else None
 
 
 def _why(error: OSError) -> str:
@@ -286,10 +287,10 @@ def _damaged(record: Path, error: Exception) -> LightsleepError:
 
 
 @contextlib.contextmanager
-def alone(root: Path, verb: str) -> Iterator[list[str]]:
-    """Keep borrowers away; yields notes on what an earlier one had left behind.
+def exclusive(root: Path, verb: str) -> Iterator[list[str]]:
+    """Keep sessions away; yields notes on what an earlier one had left behind.
 
-    Raises LightsleepError as borrow() does.
+    Raises LightsleepError as session() does.
     """
     root = root.absolute()
     run_dir = root / RUN_DIR
@@ -302,17 +303,17 @@ def alone(root: Path, verb: str) -> Iterator[list[str]]:
         yield notes
 
 
-def take_back(root: Path) -> list[str]:
-    """Set back what is kept; return what is worth telling. To be called when alone().
+def restore_kept(root: Path) -> list[str]:
+    """Set back what is kept; return what is worth telling. To be called when exclusive().
 
     Raises LightsleepError where something refuses; it is then still kept.
     """
     root = root.absolute()
-    file = root / RUN_DIR / guardian.KEPT
+    file = root / RUN_DIR / restorer.KEPT
     if not file.exists():
         return []
     try:
-        notes, refused = guardian.restore(file, root)
+        notes, refused = restorer.restore(file, root)
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     if refused:
@@ -390,7 +391,7 @@ def _acquire(lock: IO[bytes], run_dir: Path) -> None:
                 lock.seek(0)
                 holder = lock.read().decode(errors="replace") or "another process"
                 raise LightsleepError(
-                    f"{holder} has borrowed settings of this machine ({run_dir}); wait for its end"
+                    f"{holder} is changing settings of this machine ({run_dir}); wait for its end"
                 ) from None
             time.sleep(0.05)
 
@@ -405,13 +406,13 @@ def _not_inherited(file: IO[bytes]) -> Iterator[None]:
 
 
 def _recover(journal: Path, root: Path) -> list[str]:
-    """Set back what an earlier process left borrowed; return what is worth telling."""
+    """Set back what an earlier process left changed; return what is worth telling."""
     if not journal.exists():
         return []
     try:
-        header, loans = guardian.read(journal, root)
-        loans = {} if guardian.is_kept(journal) else loans
-        notes, refused = guardian.end(journal, root)
+        header, undos = restorer.read(journal, root)
+        undos = {} if restorer.is_kept(journal) else undos
+        notes, refused = restorer.end(journal, root)
     except ValueError as error:
         raise LightsleepError(
             f"cannot read the journal of an earlier command, {journal}: {error}; restore by hand "
@@ -422,15 +423,15 @@ def _recover(journal: Path, root: Path) -> list[str]:
         raise LightsleepError(
             f"{earlier}, and {'; '.join(refused)}; set it back by hand and remove {journal}"
         )
-    if loans:
+    if undos:
         notes.insert(0, f"{earlier}: set back the settings that it had changed")
     return notes
 
 
 def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the guardian, which keeps the lock, too; return when it is deaf to signals."""
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", guardian.__file__, str(journal), str(root)],
+    """Start the restorer, which keeps the lock, too; return when it is deaf to signals."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", restorer.__file__, str(journal), str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -438,32 +439,32 @@ def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes
         pass_fds=[lock.fileno()],
         start_new_session=True,
     )
-    assert keeper.stdin
-    assert keeper.stdout
-    _not_for_children.append(keeper.stdin)
-    if keeper.stdout.readline() != guardian.READY:
+    assert process.stdin
+    assert process.stdout
+    _not_for_children.append(process.stdin)
+    if process.stdout.readline() != restorer.READY:
         raise LightsleepError(
             f"cannot start the process that sets settings back: {sys.executable} "
-            f"{guardian.__file__}"
+            f"{restorer.__file__}"
         )
-    return keeper
+    return process
 
 
-def _finish(keeper: subprocess.Popen[bytes], journal: Path, root: Path) -> list[str]:
-    """End the loan; return what is worth telling."""
-    assert keeper.stdin
-    assert keeper.stdout
-    keeper.stdin.close()
-    _not_for_children.remove(keeper.stdin)
-    report = keeper.stdout.read()
-    keeper.stdout.close()
-    if keeper.wait() == 0:
+def _finish(process: subprocess.Popen[bytes], journal: Path, root: Path) -> list[str]:
+    """End the session; return what is worth telling."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.close()
+    _not_for_children.remove(process.stdin)
+    report = process.stdout.read()
+    process.stdout.close()
+    if process.wait() == 0:
         notes, refused = json.loads(report)
         return [*notes, *refused]
     if not journal.exists():
         return []
     try:
-        notes, refused = guardian.end(journal, root)
+        notes, refused = restorer.end(journal, root)
     except (OSError, ValueError) as error:
         return [f"cannot set back the settings: {journal}: {error}"]
     return [

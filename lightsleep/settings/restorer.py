@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The guardian of borrowed settings: it sets them back, however their borrower ended.
+"""The restorer: sets changed settings back, however the process that changed them ended.
 
-A process that is killed with SIGKILL cannot clean up, so another one does: the guardian. It starts
-before the first setting is changed, in a session of its own, and ignores the signals that end its
-borrower. It blocks in reading a pipe of which the borrower holds the only write end. The pipe ends
-when the borrower says so, or with the borrower; to the guardian that is the same. There is no other
-way back: the orderly end takes the path that has to work after SIGKILL.
+A process that is killed with SIGKILL cannot clean up, so another one does: the restorer. The
+process that changes settings is the *owner* of the journal. The restorer starts before the first
+setting is changed, in a session of its own (setsid), and ignores the signals that end the owner. It
+blocks in reading a pipe of which the owner holds the only write end. The pipe ends when the owner
+closes it, or with the owner; to the restorer that is the same. There is no other way back: the
+orderly end takes the path that has to work after SIGKILL.
 
 What to set back stands in the journal, which is written before the setting is changed. One JSON
-document a line. The first names the boot and the borrower, every other one a change:
+document a line. The first names the boot and the owner, every other one a change:
 
     {"boot_id": "...", "verb": "try", ...}
     {"knob": "/sys/devices/system/cpu/cpu1/cpuidle/state0/disable", "old": "0", "new": "1"}
@@ -16,22 +17,22 @@ document a line. The first names the boot and the borrower, every other one a ch
     {"file": "/etc/modules-load.d/lightsleep.conf", "old": null, "new": "..."}
 
 A knob is a file of sysfs. A module that is not loaded is null, one that is loaded stands as the
-command that loads it. A file that is not there is null. The borrower had not yet acted upon a line
-without its newline. A borrower that has set everything back and goes on truncates the journal to
+command that loads it. A file that is not there is null. The owner had not yet acted upon a line
+without its newline. An owner that has set everything back and goes on truncates the journal to
 its first line.
 
-The journal survives the guardian. Whoever finds it, sets back by the same rules:
+The journal survives the restorer. Whoever finds it, sets back by the same rules:
 
 - in reverse order of the first change, to the value found at that change;
-- only what still holds a value that the borrower wrote: any other value was set by somebody else
+- only what still holds a value that the owner wrote: any other value was set by somebody else
   meanwhile, and stays;
 - a knob that is gone (CPU offline, driver unloaded) has nothing to set back;
 - nothing but sysfs, modules and FILES, and nothing after a reboot. A reboot resets sysfs and
-  modules by itself and empties /run, where the journal is. Of FILES, which survive it, the borrower
+  modules by itself and empties /run, where the journal is. Of FILES, which survive it, the owner
   writes last the one without which the others have no effect (see lightsleep/enable/change.py).
 
 This file runs on its own (``python -I -S``, by its path): it needs only the standard library, and
-neither the environment, the working folder nor the threads of its borrower can disturb it.
+neither the environment, the working folder nor the threads of its owner can disturb it.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 
 FILES = ("etc/modprobe.d/lightsleep.conf", "etc/modules-load.d/lightsleep.conf")
-"""The only files that a borrower may write, below the root."""
+"""The only files that an owner may write, below the root."""
 
 KEPT, KEPT_SOON = "kept", "kept.new"
-"""The record of what a borrower keeps, beside the journal: its first line, then the changes."""
+"""The record of what an owner keeps, beside the journal: its first line, then the changes."""
 
 MODULE_S = 60
 """How long loading or unloading a module may take, in seconds."""
@@ -66,12 +67,12 @@ MODULE_S = 60
 Value = str | None
 Held = Sequence[int]
 Setting = tuple[str, str]
-"""What is borrowed: its kind, one of KINDS, and its name."""
+"""What is changed: its kind, one of KINDS, and its name."""
 
 
 @dataclasses.dataclass
-class Loan:
-    """A borrowed setting: the value to set back, and every value that the borrower wrote."""
+class Undo:
+    """How to undo changes of a setting: the value to set back, and all that the owner wrote."""
 
     old: Value
     written: set[Value] = dataclasses.field(default_factory=set)
@@ -79,9 +80,9 @@ class Loan:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of setting: what may be borrowed, and how it is read and written.
+    """A kind of setting: what may be changed, and how it is read and written.
 
-    ``refuse`` gets the root and a name, and returns why that may not be borrowed, else None.
+    ``refuse`` gets the root and a name, and returns why that may not be changed, else None.
     ``read`` and ``write`` raise OSError. ``same`` compares what was read with what was written. A
     command that ``write`` starts holds the descriptors it gets, until it ends.
     """
@@ -151,7 +152,7 @@ def write_module(_root: Path, name: str, value: Value, held: Held = ()) -> None:
     The command runs to its end whatever ends the process that started it: half a load is no
     setting that could be set back. So no signal of a terminal reaches the command, nothing kills it
     before MODULE_S, and what it says goes to a file, not to a pipe that could break. It holds the
-    borrower's end of the pipe, so that the guardian does not look before it has ended.
+    owner's end of the pipe, so that the restorer does not look before it has ended.
     """
     argv = ["rmmod", name] if value is None else shlex.split(value)
     if not loads(argv, name) and value is not None:
@@ -272,10 +273,10 @@ KINDS = {
 # The journal.
 
 
-def read(journal: Path, root: Path) -> tuple[dict[str, Any], dict[Setting, Loan]]:
-    """Return the first line of a journal, and what is borrowed, oldest first.
+def read(journal: Path, root: Path) -> tuple[dict[str, Any], dict[Setting, Undo]]:
+    """Return the first line of a journal, and how to undo each change, oldest first.
 
-    Nothing is borrowed if the journal is of an earlier boot. Raises ValueError, saying what is
+    There is nothing to undo if the journal is of an earlier boot. Raises ValueError, saying what is
     wrong with the journal, and OSError.
     """
     # What follows the last newline was never acted upon.
@@ -286,13 +287,13 @@ def read(journal: Path, root: Path) -> tuple[dict[str, Any], dict[Setting, Loan]
         header, *changes = [json.loads(line) for line in lines]
         if header["boot_id"] != boot_id():
             return {}, {}
-        loans: dict[Setting, Loan] = {}
+        undos: dict[Setting, Undo] = {}
         for change in changes:
             setting, old, new = _parse(change, root)
-            loans.setdefault(setting, Loan(old)).written.add(new)
+            undos.setdefault(setting, Undo(old)).written.add(new)
     except (KeyError, TypeError, RecursionError, StopIteration) as error:
-        raise ValueError("a line is not what the guardian writes") from error
-    return header, loans
+        raise ValueError("a line is not what the restorer writes") from error
+    return header, undos
 
 
 def _parse(change: dict[str, Any], root: Path) -> tuple[Setting, Value, Value]:
@@ -308,7 +309,7 @@ def _parse(change: dict[str, Any], root: Path) -> tuple[Setting, Value, Value]:
 
 
 def is_kept(journal: Path) -> bool:
-    """Return whether the borrower had decided to keep what this journal names, and was killed then.
+    """Return whether the owner had decided to keep what this journal names, and was killed then.
 
     The record of what is kept takes its place at once, and only then the journal is removed.
     """
@@ -320,7 +321,7 @@ def is_kept(journal: Path) -> bool:
 
 
 def end(journal: Path, root: Path) -> tuple[list[str], list[str]]:
-    """End a loan: set back what is not kept. Returns and raises as restore() does."""
+    """End a session: set back what is not kept. Returns and raises as restore() does."""
     journal.with_name(KEPT_SOON).unlink(missing_ok=True)
     if is_kept(journal):
         journal.unlink()
@@ -341,20 +342,20 @@ def restore(journal: Path, root: Path) -> tuple[list[str], list[str]]:
 
 
 def set_back(
-    loans: dict[Setting, Loan], root: Path, held: Held = ()
+    undos: dict[Setting, Undo], root: Path, held: Held = ()
 ) -> tuple[list[str], list[str]]:
     """Set back settings, the last first; return as restore() does."""
     notes, refused = [], []
-    for setting, loan in reversed(loans.items()):
+    for setting, undo in reversed(undos.items()):
         try:
             if setting[0] == "file":  # killed before the new content took its place
                 scratch_of(Path(setting[1])).unlink(missing_ok=True)
-            note = give_back(setting, loan, root, held)
+            note = set_back_one(setting, undo, root, held)
         except OSError as error:
             if error.errno in GONE:
                 note = f"{setting[1]} is gone: nothing to set back"
             else:
-                refused.append(f"cannot {said(setting, loan.old)} again: {error.strerror}")
+                refused.append(f"cannot {said(setting, undo.old)} again: {error.strerror}")
                 continue
         notes += [note] if note else []
     return notes, refused
@@ -369,16 +370,16 @@ def said(setting: Setting, value: Value) -> str:
     return f"{gone if value is None else there} {name}"
 
 
-def give_back(setting: Setting, loan: Loan, root: Path, held: Held = ()) -> str | None:
+def set_back_one(setting: Setting, undo: Undo, root: Path, held: Held = ()) -> str | None:
     """Set one setting back; return why it was left alone. Raises OSError."""
     kind, name = KINDS[setting[0]], setting[1]
     value = kind.read(root, name)
-    if kind.same(value, loan.old):
+    if kind.same(value, undo.old):
         return None
-    if not any(kind.same(value, written) for written in loan.written):
+    if not any(kind.same(value, written) for written in undo.written):
         return f"{name} was {changed(setting, value)} by somebody else meanwhile: left so"
-    kind.write(root, name, loan.old, held)
-    if not kind.same(kind.read(root, name), loan.old):
+    kind.write(root, name, undo.old, held)
+    if not kind.same(kind.read(root, name), undo.old):
         raise OSError(errno.EIO, "it does not take the value")
     return None
 
@@ -394,7 +395,7 @@ def changed(setting: Setting, value: Value) -> str:
 
 
 def main(journal: Path, root: Path) -> None:
-    """Wait for the borrower's end, set back, and tell those who still listen."""
+    """Wait for the owner's end, set back, and tell those who still listen."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     os.write(sys.stdout.fileno(), READY)
