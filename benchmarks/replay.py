@@ -27,14 +27,14 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import bucket
-from lightsleep.periods.model import CAUSES, Known
+from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.source import ROWS
 from lightsleep.replay.account import replay
-from lightsleep.replay.demand import BLOCKS, Costs
 from lightsleep.replay.engine import engine
 from lightsleep.replay.governed import Advertised, Governor, GovernorRunner
+from lightsleep.replay.intervals import BLOCKS, Costs
 from lightsleep.replay.policies import parse
-from lightsleep.replay.tally import Stays, Tally
+from lightsleep.replay.tally import Intervals, Tally
 
 CPUS = 4
 POLICIES = "fixed:100us,haltpoll,lightsleep"
@@ -43,9 +43,9 @@ STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (Fals
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
 BYTES = 8 + 8 + 2 + 1 + 1
-"""What struct stays has of each period."""
+"""What struct intervals has of each period."""
 
-KNOWN = Known("host", "made up", first_ns=0)
+KNOWN = Metadata("host", "made up", first_ns=0)
 COSTS = Costs(5_000.0, {1: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
 
 
@@ -106,7 +106,7 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     cost_ns = np.full(count, 40_000)
     block = (np.arange(count) * BLOCKS // count).astype(np.uint8)
     begins_ns = np.cumsum(idle_ns + 100_000)
-    stays = Stays(
+    intervals = Intervals(
         *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
         *(begins_ns, cost_ns, idle_ns, idle_ns),
     )
@@ -115,7 +115,7 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
         assert make
         assert not isinstance(make, Governor)
         runner = runs.runner(make(160_000))
-        found[name] = timed(lambda runner=runner: runner.run(stays, 4, Tally()), count)  # type: ignore[misc]
+        found[name] = timed(lambda runner=runner: runner.run(intervals, 4, Tally()), count)  # type: ignore[misc]
     for name in GOVERNORS:
         governor = Governor.named(name)
         assert governor
@@ -124,8 +124,8 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
         except LightsleepError as error:
             click.echo(f"{name} is left out: {error.message}", err=True)
             continue
-        found[name] = timed(lambda governed=governed: governed.run(stays, 4, Tally()), count)  # type: ignore[misc]
-    found["optimum"] = timed(lambda: runs.optimum(stays, 4, Tally()), count)
+        found[name] = timed(lambda governed=governed: governed.run(intervals, 4, Tally()), count)  # type: ignore[misc]
+    found["optimum"] = timed(lambda: runs.optimum(intervals, 4, Tally()), count)
     return found
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 
 EXIT = 0xFFFFFFFF
 """The state of the cpu_idle event at the end of a period."""
@@ -91,21 +91,21 @@ class Builder:
     Every method raises ValueError where an event cannot follow those before it.
     """
 
-    def __init__(self, known: Known) -> None:
-        """Count what cannot be a row in ``known``."""
+    def __init__(self, metadata: Metadata) -> None:
+        """Count what cannot be a row in ``metadata``."""
         self.rows: list[Row] = []
-        self._known = known
+        self._metadata = metadata
         self._cpus: dict[int, Cpu] = {}
         self._wakings: dict[int, Waking] = {}
 
     def at(self, number: int, now_ns: int) -> Cpu:
         """Return the CPU on which something happens now."""
-        known = self._known
-        known.events += 1
-        if known.first_ns is None:
-            known.first_ns = now_ns
-        if known.last_ns is None or now_ns > known.last_ns:
-            known.last_ns = now_ns
+        metadata = self._metadata
+        metadata.events += 1
+        if metadata.first_ns is None:
+            metadata.first_ns = now_ns
+        if metadata.last_ns is None or now_ns > metadata.last_ns:
+            metadata.last_ns = now_ns
         cpu = self._cpus.get(number)
         if cpu is None:
             cpu = self._cpus[number] = Cpu()
@@ -126,7 +126,7 @@ class Builder:
         if cpu.phase == "left":
             self._emit(number, cpu)
         elif cpu.phase == "idle":
-            self._known.incomplete += 1
+            self._metadata.incomplete += 1
         cpu.phase, cpu.entered_ns, cpu.state, cpu.cause = "idle", now_ns, state, ""
         cpu.miss = None
         cpu.sleep_length_ns, cpu.next_event_ns = cpu.prediction
@@ -166,7 +166,7 @@ class Builder:
         if cpu.phase == "left":
             self._emit(number, cpu, (comm, pid), waking, now_ns)
         elif cpu.phase == "idle":  # its end is lost
-            self._known.incomplete += 1
+            self._metadata.incomplete += 1
         elif cpu.phase == "awake" and waking and waking.at_ns >= cpu.entered_ns:
             cpu.state, cpu.cause, cpu.miss = AWAKE, "", None
             cpu.sleep_length_ns, cpu.next_event_ns = NO_PREDICTION
@@ -178,16 +178,16 @@ class Builder:
         """A CPU has nothing to run."""
         cpu = self._cpus[number]
         if cpu.phase in ("idle", "left"):  # the switch between is lost
-            self._known.incomplete += 1
+            self._metadata.incomplete += 1
         cpu.phase, cpu.entered_ns = "awake", now_ns
         cpu.prediction = NO_PREDICTION  # a state was chosen before, but not entered: a task came
 
     def lost(self, number: int, count: int) -> None:
         """The kernel lost events of a CPU: what it does is not known."""
-        self._known.lost[number] = self._known.lost.get(number, 0) + count
+        self._metadata.lost[number] = self._metadata.lost.get(number, 0) + count
         cpu = self._cpus.get(number)
         if cpu:
-            self._known.incomplete += cpu.phase in ("idle", "left")
+            self._metadata.incomplete += cpu.phase in ("idle", "left")
             cpu.phase, cpu.prediction = "busy", NO_PREDICTION
 
     def finish(self) -> None:
@@ -196,7 +196,7 @@ class Builder:
             if cpu.phase == "left":
                 self._emit(number, cpu)
             elif cpu.phase == "idle":
-                self._known.incomplete += 1
+                self._metadata.incomplete += 1
             cpu.phase = "busy"
 
     def _emit(

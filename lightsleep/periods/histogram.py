@@ -25,7 +25,7 @@ import numpy as np
 
 from lightsleep.document import Format, shortened
 from lightsleep.periods.lost import KINDS, State, TimeLost, Wakes, bucket
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.timeline import Timeline
 from lightsleep.record import sidecar
 
@@ -71,37 +71,39 @@ def parse(text: str, what: str) -> tuple[list[Bucket], int]:
 
 def _built(document: dict[str, Any]) -> TimeLost:
     """Return what a histogram says of time lost. Raises ValueError."""
-    known = Known(document["host"], "histogram", document["environment"], document["settings"])
+    metadata = Metadata(
+        document["host"], "histogram", document["environment"], document["settings"]
+    )
     for cpu, states in document["states"].items():
         for state in states:
             row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
             row["residency_us"] = state["residency_us"]
-            known.add_state(row | {key: state[key] for key in ("name", "polls")})
-    known.first_ns, known.last_ns = 0, int(document["elapsed_s"] * 1e9)
+            metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
+    metadata.first_ns, metadata.last_ns = 0, int(document["elapsed_s"] * 1e9)
     groups: dict[str, defaultdict[str, Wakes]] = {kind: defaultdict(Wakes) for kind in KINDS}
-    lost = TimeLost(known, groups, defaultdict(State), Wakes(), Wakes(), Timeline())
+    lost = TimeLost(metadata, groups, defaultdict(State), Wakes(), Wakes(), Timeline())
     idle, idle_dropped = parse(document["histograms"]["idle"], "histograms.idle")
     for each in idle:
-        state = lost.states[known.name(each.cpu, each.state)]
+        state = lost.states[metadata.name(each.cpu, each.state)]
         state.periods += each.number
         state.total_ns += each.total_ns
     wakes, wakes_dropped = parse(document["histograms"]["wake"], "histograms.wake")
     for each in wakes:
         for group in _groups(lost, each):
             group.merge(_wakes(each))
-    known.events = sum(each.number for each in (*idle, *wakes))
-    known.notes.append(BUCKETS)
+    metadata.events = sum(each.number for each in (*idle, *wakes))
+    metadata.notes.append(BUCKETS)
     if dropped := idle_dropped + wakes_dropped + document.get("dropped", 0):
-        known.notes.append(f"the kernel left {dropped:,} events out: figures are low")
+        metadata.notes.append(f"the kernel left {dropped:,} events out: figures are low")
     return lost
 
 
 def _groups(lost: TimeLost, each: Bucket) -> Iterator[Wakes]:
-    if each.state == AWAKE or lost.known.polls(each.cpu, each.state):
+    if each.state == AWAKE or lost.metadata.polls(each.cpu, each.state):
         yield lost.reference
         return
     yield lost.all
-    yield lost.groups["state"][lost.known.name(each.cpu, each.state)]
+    yield lost.groups["state"][lost.metadata.name(each.cpu, each.state)]
     yield lost.groups["cpu"][str(each.cpu)]
 
 

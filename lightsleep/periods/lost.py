@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ KINDS = ("state", "cause", "task", "waker", "cpu")
 class TimeLost:
     """What a recording says. ``groups`` maps each of KINDS to its groups by name."""
 
-    known: Known
+    metadata: Metadata
     groups: dict[str, defaultdict[str, Wakes]]
     states: defaultdict[str, State]
     reference: Wakes
@@ -135,16 +135,16 @@ class TimeLost:
 
     def share(self, wakes: Wakes) -> float:
         """Return how much of the recording's time a group took; over 1 where CPUs overlap."""
-        return wakes.total_ns / self.known.span_ns if self.known.span_ns else 0.0
+        return wakes.total_ns / self.metadata.span_ns if self.metadata.span_ns else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
-        described = self.known.to_json()
+        described = self.metadata.to_json()
         return {
             "schema": "lightsleep.lost",
             "version": 1,
             "recording": {key: described[key] for key in described if key != "schema"},
-            "span_ns": self.known.span_ns,
+            "span_ns": self.metadata.span_ns,
             "idle": {
                 name: {"periods": state.periods, "total_ns": state.total_ns}
                 for name, state in self.states.items()
@@ -164,10 +164,10 @@ class TimeLost:
         }
 
 
-def time_lost(known: Known, batches: Iterable[pa.RecordBatch]) -> TimeLost:
+def time_lost(metadata: Metadata, batches: Iterable[pa.RecordBatch]) -> TimeLost:
     """Read a recording and return what it says."""
     lost = TimeLost(
-        known,
+        metadata,
         {kind: defaultdict(Wakes) for kind in KINDS},
         defaultdict(State),
         Wakes(),
@@ -181,7 +181,7 @@ def time_lost(known: Known, batches: Iterable[pa.RecordBatch]) -> TimeLost:
 
 def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
     cpus, states = integers(batch, "cpu"), integers(batch, "state")
-    names = _names(lost.known, cpus, states)
+    names = _names(lost.metadata, cpus, states)
     entered, lengths = integers(batch, "entered_ns"), integers(batch, "length_ns")
     asleep = states != AWAKE
     _add_states(lost, names, lengths, asleep)
@@ -190,7 +190,7 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
     waits = batch.column("waking_to_running_ns")
     woken = np.asarray(waits.is_valid())
     taken = integers(batch, "waking_to_running_ns")
-    polls = np.array([lost.known.polls(*pair) for pair in names.pairs], np.bool_)[names.codes]
+    polls = np.array([lost.metadata.polls(*pair) for pair in names.pairs], np.bool_)[names.codes]
     # The CPU's own interrupts wake tasks in another way: on the CPU itself, which is awake by then.
     by_others = integers(batch, "waker_pid") != 0
     lost.reference.add(taken[woken & by_others & (~asleep | polls)])
@@ -247,10 +247,10 @@ class Names:
         return [self.names[code] for code in self.codes.tolist()]
 
 
-def _names(known: Known, cpus: Ns, states: Ns) -> Names:
+def _names(metadata: Metadata, cpus: Ns, states: Ns) -> Names:
     joined, codes = np.unique((cpus << 16) + (states + 1), return_inverse=True)
     pairs = [(int(x) >> 16, (int(x) & 0xFFFF) - 1) for x in joined]
-    return Names(codes, pairs, [known.name(*pair) for pair in pairs])
+    return Names(codes, pairs, [metadata.name(*pair) for pair in pairs])
 
 
 def integers(batch: pa.RecordBatch, name: str) -> Ns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is known of a recording as a whole, beside its rows (see columns.py)."""
+"""The metadata of a recording: what is known of it as a whole, beside its rows (see columns.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
 
 @dataclass
-class Known:
+class Metadata:
     """What is known of a recording beside its rows; complete once all rows are read.
 
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
@@ -98,19 +98,19 @@ class Known:
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Known:
+    def from_json(cls, document: dict[str, Any]) -> Metadata:
         """Return what to_json() was given; raises KeyError, TypeError and ValueError."""
         if document["schema"] != SCHEMA or document["version"] > VERSION:
             raise ValueError(f"schema {document['schema']} version {document['version']}")
-        known = cls(host=str(document["host"]), source=str(document["source"]))
+        metadata = cls(host=str(document["host"]), source=str(document["source"]))
         for key in ("environment", "settings", "notes", "first_ns", "last_ns"):
-            setattr(known, key, document[key])
-        known.events, known.incomplete = int(document["events"]), int(document["incomplete"])
-        known.expected_ns = known.span_ns
-        known.lost = {int(cpu): int(count) for cpu, count in document["lost"].items()}
+            setattr(metadata, key, document[key])
+        metadata.events, metadata.incomplete = int(document["events"]), int(document["incomplete"])
+        metadata.expected_ns = metadata.span_ns
+        metadata.lost = {int(cpu): int(count) for cpu, count in document["lost"].items()}
         for row in document["states"]:
-            known.add_state(row)
-        return known
+            metadata.add_state(row)
+        return metadata
 
     def add_state(self, row: dict[str, Any]) -> None:
         """Learn of a state: its cpu, state, name, polls, advertised_us and residency_us."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 
 SEQUENCE = 1
 COLUMNS = (
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def write_perfetto(
-    known: Known, batches: Iterable[pa.RecordBatch], target: Path
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], target: Path
 ) -> Iterator[pa.RecordBatch]:
     """Write idle periods to ``target`` while they pass by; the file is whole at the end.
 
@@ -43,7 +43,7 @@ def write_perfetto(
             "--perfetto needs the Python package perfetto: pip install perfetto"
         ) from error
     with streamed(target) as file:
-        out = _Writer(known, StreamingTraceProtoBuilder(file), TrackEvent)
+        out = _Writer(metadata, StreamingTraceProtoBuilder(file), TrackEvent)
         for batch in batches:
             for row in batch.select(COLUMNS).to_pylist():
                 out.row(row)
@@ -51,8 +51,8 @@ def write_perfetto(
 
 
 class _Writer:
-    def __init__(self, known: Known, builder: Any, events: Any) -> None:
-        self._known, self._builder, self._events = known, builder, events
+    def __init__(self, metadata: Metadata, builder: Any, events: Any) -> None:
+        self._metadata, self._builder, self._events = metadata, builder, events
         self._described = set[int]()
 
     def row(self, row: dict[str, Any]) -> None:
@@ -62,11 +62,11 @@ class _Writer:
         if state != AWAKE:
             track = self._track(cpu, 0)
             said = {"ended by": row["ended_by"]}
-            self._slice(track, begin_ns, end_ns, self._known.name(cpu, state), "idle", said)
+            self._slice(track, begin_ns, end_ns, self._metadata.name(cpu, state), "idle", said)
         if wait_ns is not None:
-            halted = state != AWAKE and not self._known.polls(cpu, state)
+            halted = state != AWAKE and not self._metadata.polls(cpu, state)
             waking_ns = max(begin_ns, end_ns - wait_ns)
-            said = {"woken by": row["waker_comm"], "state": self._known.name(cpu, state)}
+            said = {"woken by": row["waker_comm"], "state": self._metadata.name(cpu, state)}
             name, kind = row["wakee_comm"] or "?", "wakeup" if halted else "reference"
             self._slice(self._track(cpu, 1), waking_ns, waking_ns + wait_ns, name, kind, said)
 

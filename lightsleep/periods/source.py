@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Opening a recording of any kind: as what is known of it, and a stream of its rows.
+"""Opening a recording of any kind: as its metadata, and a stream of its rows.
 
 formats.py recognises a file by its first bytes. A trace.dat is read by trace-cmd report, a
 perf.data by perf script, and a folder in the Common Trace Format by babeltrace2, which know every
@@ -39,7 +39,7 @@ from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS, SINCE_2
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, SCHEMA, Known
+from lightsleep.periods.model import CAUSES, SCHEMA, Metadata
 from lightsleep.record import sidecar
 
 ROWS = 1 << 16
@@ -64,12 +64,12 @@ READER_BYTES = 4 << 30
 
 @dataclass
 class Recording:
-    """A recording that is being read. ``known`` is complete when ``batches`` has ended.
+    """A recording that is being read. ``metadata`` is complete when ``batches`` has ended.
 
     ``is_table`` says that it is a table already: ``batches`` may lack columns.
     """
 
-    known: Known
+    metadata: Metadata
     batches: Iterator[pa.RecordBatch]
     is_table: bool = False
 
@@ -82,24 +82,24 @@ def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recordin
     head = b"" if ctf.is_trace(path) else head_of(path)
     if head.startswith(PARQUET):
         return _parquet(path, columns)
-    known = _described(path)
-    return Recording(known, _batches(path, head, known))
+    metadata = _described(path)
+    return Recording(metadata, _batches(path, head, metadata))
 
 
 def watched(
-    known: Known, batches: Iterator[pa.RecordBatch]
+    metadata: Metadata, batches: Iterator[pa.RecordBatch]
 ) -> Generator[pa.RecordBatch, None, None]:
     """Pass the rows of a recording on, and show on a terminal how far they are."""
     console = Console(stderr=True)
     columns = [TextColumn("reading {task.fields[file]}"), BarColumn(), TimeRemainingColumn()]
     bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
     with bar:
-        task = bar.add_task("", total=known.expected_ns, file=known.source)
+        task = bar.add_task("", total=metadata.expected_ns, file=metadata.source)
         begin: int | None = None
         for batch in batches:
             if len(batch):
                 entered = batch.column("entered_ns")[len(batch) - 1].as_py()
-                begin = known.first_ns if begin is None else begin
+                begin = metadata.first_ns if begin is None else begin
                 bar.update(task, completed=max(0, entered - (begin or entered)))
             yield batch
 
@@ -116,30 +116,33 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
         for batch in recording.batches:
             writer.write_batch(batch)
             yield batch
-        document = json.dumps(recording.known.to_json())
+        document = json.dumps(recording.metadata.to_json())
         writer.add_key_value_metadata({METADATA: document.encode()})
 
 
-def _batches(path: Path, head: bytes, known: Known) -> Iterator[pa.RecordBatch]:
-    builder = Builder(known)
-    with _text(path, head, known) as lines:
+def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
+    builder = Builder(metadata)
+    with _text(path, head, metadata) as lines:
         for _ in feed(builder, lines, str(path)):
             if len(builder.rows) >= ROWS:
-                yield as_batch(known.host, builder.rows)
+                yield as_batch(metadata.host, builder.rows)
                 builder.rows.clear()
     builder.finish()
-    if not known.events:
+    if not metadata.events:
         raise LightsleepError(
             f"{path}: no recording, or a damaged one: none of the events that lightsleep record "
             "records can be read from it"
-            + "".join(f"; {note}" for note in known.notes if " says: " in note)
+            + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
-    if known.ends_ns is not None and (early_ns := known.ends_ns - (known.last_ns or 0)) > SLACK_NS:
-        known.notes.append(
+    if (
+        metadata.ends_ns is not None
+        and (early_ns := metadata.ends_ns - (metadata.last_ns or 0)) > SLACK_NS
+    ):
+        metadata.notes.append(
             f"the last event is {early_ns / 1e9:.1f} s before the end of the recording: the file "
             "may be damaged"
         )
-    yield as_batch(known.host, builder.rows)
+    yield as_batch(metadata.host, builder.rows)
 
 
 def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
@@ -158,20 +161,22 @@ def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 @contextlib.contextmanager
-def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
+def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]]:
     """Lend the lines of a trace in any format but Parquet."""
     if path.is_dir():
-        with _printed([*ctf.COMMAND, str(path)], path, known) as lines:
+        with _printed([*ctf.COMMAND, str(path)], path, metadata) as lines:
             yield ctf.lines(lines)
         return
     if head.startswith(TRACE_DAT):
-        with _printed(["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, known) as lines:
+        with _printed(
+            ["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, metadata
+        ) as lines:
             yield lines
         return
     if head.startswith(PERF_DATA):
         fields = "comm,pid,cpu,time,event,trace"
         with _printed(
-            ["perf", "script", "-F", fields, "--ns", "-i", str(path)], path, known
+            ["perf", "script", "-F", fields, "--ns", "-i", str(path)], path, metadata
         ) as lines:
             yield lines
         return
@@ -188,7 +193,7 @@ def _text(path: Path, head: bytes, known: Known) -> Iterator[Iterable[str]]:
 
 
 @contextlib.contextmanager
-def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[str]]:
+def _printed(command: list[str], path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
     """Lend what a program prints. What it complains about becomes a note.
 
     Raises LightsleepError where it fails, or falls silent.
@@ -223,7 +228,7 @@ def _printed(command: list[str], path: Path, known: Known) -> Iterator[Iterable[
             f"prints: {said or 'no error message'}"
         )
     if said:
-        known.notes.append(f"{command[0]} says: {said}")
+        metadata.notes.append(f"{command[0]} says: {said}")
 
 
 class _Counted:
@@ -267,31 +272,31 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
         raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
 
 
-def _described(path: Path) -> Known:
+def _described(path: Path) -> Metadata:
     """Return what the document beside a trace says; little where there is none."""
     document = sidecar.beside(path)
-    known = Known(host="unknown", source=path.name)
+    metadata = Metadata(host="unknown", source=path.name)
     if not document.exists():
-        known.notes.append(
+        metadata.notes.append(
             f"{document.name} is missing: idle states have no names, and what the machine is, is "
             "not known"
         )
-        return known
+        return metadata
     described = load(document, FORMAT)
-    known.host = described["host"]
-    known.environment = described["environment"]
-    known.settings = described["settings"]
+    metadata.host = described["host"]
+    metadata.environment = described["environment"]
+    metadata.settings = described["settings"]
     for cpu, states in described["states"].items():
         for state in states:
             row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
             row["residency_us"] = state.get("residency_us")
-            known.add_state(row | {key: state[key] for key in ("name", "polls")})
+            metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
     recorded = described["recorded"]
-    known.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
+    metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
     if described.get("window_ns"):
-        known.ends_ns = described["window_ns"][1]
-    known.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
-    return known
+        metadata.ends_ns = described["window_ns"][1]
+    metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
+    return metadata
 
 
 FORMAT: Format[dict[str, Any]] = Format(
@@ -312,10 +317,10 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
             raise ValueError(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
-        known = Known.from_json(json.loads(document))
+        metadata = Metadata.from_json(json.loads(document))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
-    return Recording(known, _parquet_batches(path, file, columns), is_table=True)
+    return Recording(metadata, _parquet_batches(path, file, columns), is_table=True)
 
 
 def _parquet_batches(

@@ -71,8 +71,8 @@ def headline(lost: TimeLost) -> list[str]:
     if not lost.all.count:
         return ["No task was seen to wait for a CPU in an idle state."]
     said = [
-        f"In {seconds(lost.known.span_ns)}, {lost.all.count:,} wakeups found their CPU in an idle "
-        f"state. From waking to running they took {seconds(lost.all.total_ns)} in all.",
+        f"In {seconds(lost.metadata.span_ns)}, {lost.all.count:,} wakeups found their CPU in an "
+        f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all.",
         f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, one in a hundred "
         f"{us(lost.all.percentile_ns(0.99))} us or more.",
     ]
@@ -94,16 +94,16 @@ def headline(lost: TimeLost) -> list[str]:
 
 def notes(lost: TimeLost) -> list[str]:
     """Return what a reader has to know about the figures."""
-    known, said = lost.known, list(lost.known.notes)
-    if known.lost and not any("events were lost" in note for note in said):
+    metadata, said = lost.metadata, list(lost.metadata.notes)
+    if metadata.lost and not any("events were lost" in note for note in said):
         said.append(
-            f"{sum(known.lost.values()):,} events or more were lost on CPU "
-            f"{cpulist.format(known.lost)}: figures are too low"
+            f"{sum(metadata.lost.values()):,} events or more were lost on CPU "
+            f"{cpulist.format(metadata.lost)}: figures are too low"
         )
-    if known.incomplete:
+    if metadata.incomplete:
         said.append(
             "idle periods whose begin or end is not in the recording, and which are not counted: "
-            f"{known.incomplete:,}"
+            f"{metadata.incomplete:,}"
         )
     return [UNPRINTABLE.sub("?", note) for note in said]
 
@@ -118,7 +118,7 @@ def idle_lines(lost: TimeLost) -> list[tuple[str, ...]]:
 
 def show(console: Console, lost: TimeLost, label: str) -> None:
     """Print what a recording says: the answer and the first lines of each table."""
-    console.print(Text(f"{label}: {lost.known.host}", "bold"))
+    console.print(Text(f"{label}: {lost.metadata.host}", "bold"))
     for sentence in headline(lost):
         console.print(Text(sentence))
     for number, kind in enumerate(kinds(lost)):

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a policy costs over a recording, beside what it would cost somebody who knows the future.
 
-A stay that ends within the poll limit is a hit: the CPU polled until then, and nobody waited. Any
-other stay is polled up to the limit, and its task waits for the CPU to wake. A policy pays
+An idle interval that ends within the poll limit is a hit: the CPU polled until then, and nobody
+waited. Any other interval is polled up to the limit, and its task waits for the CPU to wake. A
+policy pays
 
     time polled + weight x time waited
 
 in ns of CPU time: the weight says what one ns of waiting is worth, as wait_weight of the module
-does. The *offline optimum* knows each stay beforehand: it polls where a task will come before the
-price of a wakeup is reached, and halts at once otherwise. What a policy pays above the optimum is
-its *regret*.
+does. The *offline optimum* knows each interval beforehand: it polls where a task will come before
+the price of a wakeup is reached, and halts at once otherwise. What a policy pays above the optimum
+is its *regret*.
 
 Sums are kept for BLOCKS parts of the recording's time. How much they differ says how far a gain
 can be trusted to come again on this machine. Of several recordings, how much the machines differ
@@ -31,13 +32,13 @@ import numpy as np
 import pyarrow as pa
 
 from lightsleep.periods.lost import Wakes
-from lightsleep.periods.model import Known
-from lightsleep.replay.demand import BLOCKS, Costs
+from lightsleep.periods.model import Metadata
 from lightsleep.replay.engine import Engine, Runner
 from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
+from lightsleep.replay.intervals import BLOCKS, Costs
 from lightsleep.replay.policies import STOCK, Make
-from lightsleep.replay.tally import Stays, Tally
+from lightsleep.replay.tally import Intervals, Tally
 
 T_19 = 2.093
 """The 97.5 % quantile of Student's t with BLOCKS - 1 degrees of freedom."""
@@ -51,7 +52,7 @@ T = (
 
 @dataclass
 class Account:
-    """What one policy did with all stays; 1 ns of waiting counts ``weight`` ns."""
+    """What one policy did with all intervals; 1 ns of waiting counts ``weight`` ns."""
 
     weight: int = 1
     tally: Tally = field(default_factory=Tally)
@@ -75,7 +76,7 @@ class Account:
         """Return all figures."""
         waits = self.waits
         return {
-            "stays": self.tally["stays"],
+            "intervals": self.tally["intervals"],
             "hits": self.tally["hits"],
             "polled_in_vain": self.tally["in_vain"],
             "polled_ns": self.polled_ns,
@@ -97,7 +98,7 @@ class Outcome:
 
     @classmethod
     def weighed(cls, name: str, weight: int) -> Outcome:
-        """Return an outcome without any stays, in which waiting counts ``weight`` times."""
+        """Return an outcome without any intervals, in which waiting counts ``weight`` times."""
         return cls(name, Account(weight), Account(weight))
 
     def ends(self) -> tuple[Account, Account]:
@@ -162,8 +163,8 @@ class Replay:
         by_host: dict[str, Machine] = {}
         for number, each in enumerate(self.recordings):
             host = each.host if each.host not in UNNAMED else f"{each.host} {number}"
-            known = by_host.get(host)
-            by_host[host] = known.with_(each) if known else each
+            same = by_host.get(host)
+            by_host[host] = same.with_(each) if same else each
         return list(by_host.values()) if len(by_host) > 1 else self.recordings
 
     def _recordings(self) -> list[Machine]:
@@ -186,7 +187,7 @@ OPTIMUM = "optimum"
 
 
 def replay(
-    known: Known,
+    metadata: Metadata,
     costs: Costs,
     batches: Iterable[pa.RecordBatch],
     policies: Mapping[str, Make | Governor | None],
@@ -200,54 +201,58 @@ def replay(
     slow = None
     if engine is None:
         engine, slow = fastest()
-    reader = engine.reader(known, costs)
+    reader = engine.reader(metadata, costs)
     outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
     runs = [
-        _Run(engine, known, costs, outcomes[name], make) for name, make in policies.items() if make
+        _Run(engine, metadata, costs, outcomes[name], make)
+        for name, make in policies.items()
+        if make
     ]
     # Without closed loops, both ends of the bracket are the same.
     ends = 2 if len(costs.loops) else 1
     idle_ns = wakes = 0
-    for part in chain((reader.demands(batch) for batch in batches), [reader.rest()]):
-        for cpu, demands in part:
-            recorded = Stays(
-                idle_ns=demands.arrival_ns,
-                cost_ns=demands.cost_ns,
-                bucket=demands.bucket,
-                woken=demands.woken,
-                block=demands.block,
-                entered_ns=demands.entered_ns,
-                typical_ns=demands.typical_ns,
-                timer_ns=demands.timer_ns,
-                arrival_ns=demands.arrival_ns,
+    for part in chain((reader.intervals(batch) for batch in batches), [reader.rest()]):
+        for cpu, found in part:
+            recorded = Intervals(
+                idle_ns=found.arrival_ns,
+                cost_ns=found.cost_ns,
+                bucket=found.bucket,
+                woken=found.woken,
+                block=found.block,
+                entered_ns=found.entered_ns,
+                typical_ns=found.typical_ns,
+                timer_ns=found.timer_ns,
+                arrival_ns=found.arrival_ns,
             )
-            earliest = dataclasses.replace(recorded, idle_ns=demands.earliest_ns)
-            idle_ns += int(demands.arrival_ns.sum())
-            wakes += int(demands.woken.sum())
+            earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
+            idle_ns += int(found.arrival_ns.sum())
+            wakes += int(found.woken.sum())
             for run in runs:
                 run.add(cpu, recorded, earliest, ends)
             if STOCK in outcomes:
                 stock = outcomes[STOCK]
                 for account in (stock.recorded, stock.earliest)[:ends]:
-                    engine.given(recorded, demands.polled_ns, demands.halted, weight, account.tally)
-            for account, stays in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
-                engine.optimum(stays, weight, account.tally)
+                    engine.given(recorded, found.polled_ns, found.halted, weight, account.tally)
+            for account, intervals in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
+                engine.optimum(intervals, weight, account.tally)
     if ends == 1:
         for outcome in outcomes.values():
             outcome.earliest.tally.merge(outcome.recorded.tally)
     return Replay(
         outcomes=outcomes,
-        span_ns=known.span_ns,
+        span_ns=metadata.span_ns,
         idle_ns=idle_ns,
         loop_share=costs.loop_share,
         wakes=wakes,
         weight=weight,
-        host=known.host,
+        host=metadata.host,
         slow=slow,
     )
 
 
-def _ends(outcome: Outcome, recorded: Stays, earliest: Stays) -> list[tuple[Account, Stays]]:
+def _ends(
+    outcome: Outcome, recorded: Intervals, earliest: Intervals
+) -> list[tuple[Account, Intervals]]:
     return [(outcome.recorded, recorded), (outcome.earliest, earliest)]
 
 
@@ -255,25 +260,30 @@ class _Run:
     """One policy, with a state for each CPU and each end of the bracket."""
 
     def __init__(
-        self, engine: Engine, known: Known, costs: Costs, outcome: Outcome, make: Make | Governor
+        self,
+        engine: Engine,
+        metadata: Metadata,
+        costs: Costs,
+        outcome: Outcome,
+        make: Make | Governor,
     ) -> None:
-        self._engine, self._known, self._costs = engine, known, costs
+        self._engine, self._metadata, self._costs = engine, metadata, costs
         self._outcome, self._make = outcome, make
         self._runners: dict[tuple[int, int], Runner] = {}
 
-    def add(self, cpu: int, recorded: Stays, earliest: Stays, ends: int) -> None:
-        """Replay some stays of a CPU, by one end of the bracket or by both."""
-        for end, (account, stays) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
+    def add(self, cpu: int, recorded: Intervals, earliest: Intervals, ends: int) -> None:
+        """Replay some intervals of a CPU, by one end of the bracket or by both."""
+        for end, (account, intervals) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
             runner = self._runners.get((cpu, end))
             if runner is None:
                 runner = self._runners[cpu, end] = self._runner(cpu)
-            runner.run(stays, account.weight, account.tally)
+            runner.run(intervals, account.weight, account.tally)
 
     def _runner(self, cpu: int) -> Runner:
         if isinstance(self._make, Governor):
-            return self._make.runner(self._known, self._costs, cpu)
-        price_ns = self._outcome.recorded.weight * self._costs.halt_ns
-        return self._engine.runner(self._make(price_ns))
+            return self._make.runner(self._metadata, self._costs, cpu)
+        miss_cost_ns = self._outcome.recorded.weight * self._costs.halt_ns
+        return self._engine.runner(self._make(miss_cost_ns))
 
 
 @dataclass(frozen=True)

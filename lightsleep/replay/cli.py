@@ -20,7 +20,7 @@ from lightsleep.periods.source import open_recording, watched, write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
-from lightsleep.replay.demand import NEEDED, Costs, costs_of
+from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.parts import replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 
@@ -165,6 +165,6 @@ def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tu
         if not recording.is_table:  # text is slow to read
             table = Path(folder) / f"periods{PARQUET}"
             batches = write_parquet(recording, table)
-        with contextlib.closing(watched(recording.known, batches)) as rows:
-            costs = require_costs(path, costs_of(recording.known, rows, cost_ns))
+        with contextlib.closing(watched(recording.metadata, batches)) as rows:
+            costs = require_costs(path, costs_of(recording.metadata, rows, cost_ns))
         return costs, replay_table(table, costs, policies, weight)

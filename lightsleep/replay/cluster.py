@@ -20,7 +20,7 @@ from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.policy.binding import KERNEL
 from lightsleep.replay.account import Replay
-from lightsleep.replay.demand import Costs
+from lightsleep.replay.intervals import Costs
 from lightsleep.replay.parts import Part, costs_of_table, parts_of, replay_part
 
 CONNECT_S = 20

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The loops of a replay, over columns: what each policy does in each stay of one
+ * The loops of a replay, over columns: what each policy does in each interval of one
  * CPU, added up. engine.py has the same in Python; both count integers, and no
- * sum depends on the order of the stays of different CPUs.
+ * sum depends on the order of the intervals of different CPUs.
  */
 #include "engine.h"
 
-/* A stay of which so much was polled, and which ended in a halt or not. */
-static inline __attribute__((always_inline)) void count(struct tally *t, const struct stays *s,
+/* An interval of which so much was polled, and which ended in a halt or not. */
+static inline __attribute__((always_inline)) void count(struct tally *t, const struct intervals *s,
 							size_t i, u64 weight, u64 polled_ns,
 							bool halted)
 {
 	u64 waited_ns = halted ? s->cost_ns[i] : 0;
 	u64 woken = s->woken[i];
 
-	t->stays++;
+	t->intervals++;
 	t->hits += !halted;
 	t->in_vain += halted && polled_ns;
 	t->polled_ns += polled_ns;
@@ -25,7 +25,7 @@ static inline __attribute__((always_inline)) void count(struct tally *t, const s
 	t->histogram[halted ? s->bucket[i] : 0] += woken;
 }
 
-static inline __attribute__((always_inline)) void limited(struct tally *t, const struct stays *s,
+static inline __attribute__((always_inline)) void limited(struct tally *t, const struct intervals *s,
 							  size_t i, u64 weight, u64 limit_ns)
 {
 	u64 idle_ns = s->idle_ns[i];
@@ -34,13 +34,13 @@ static inline __attribute__((always_inline)) void limited(struct tally *t, const
 	count(t, s, i, weight, halted ? limit_ns : idle_ns, halted);
 }
 
-void replay_fixed(u64 limit_ns, const struct stays *s, u64 weight, struct tally *t)
+void replay_fixed(u64 limit_ns, const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++)
 		limited(t, s, i, weight, limit_ns);
 }
 
-void replay_haltpoll(struct haltpoll *h, const struct stays *s, u64 weight, struct tally *t)
+void replay_haltpoll(struct haltpoll *h, const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		u64 limit_ns = h->limit_ns, halted_ns;
@@ -61,7 +61,7 @@ void replay_haltpoll(struct haltpoll *h, const struct stays *s, u64 weight, stru
 }
 
 void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       const struct stays *s, u64 weight, struct tally *t)
+		       const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		limited(t, s, i, weight, pl->limit_ns);
@@ -69,8 +69,8 @@ void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *pa
 	}
 }
 
-/* Knows how long a stay lasts: polls where that is cheaper. Where nobody comes, it halts. */
-void replay_optimum(const struct stays *s, u64 weight, struct tally *t)
+/* Knows how long an interval lasts: polls where that is cheaper. Where nobody comes, it halts. */
+void replay_optimum(const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		bool halts = weight * s->cost_ns[i] < s->idle_ns[i] || !s->woken[i];
@@ -80,7 +80,7 @@ void replay_optimum(const struct stays *s, u64 weight, struct tally *t)
 }
 
 /* What somebody else has decided. */
-void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct stays *s, u64 weight,
+void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct intervals *s, u64 weight,
 		  struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++)

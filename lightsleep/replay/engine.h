@@ -14,14 +14,14 @@
 #define TALLY_BUCKETS	2048
 
 /**
- * struct stays - some stays of one CPU, in order: a column each
+ * struct intervals - some intervals of one CPU, in order: a column each
  * @idle_ns: until something arrived
  * @cost_ns: what the wakeup costs if the CPU has halted; 0 where no task waits
  * @bucket: of a histogram, that @cost_ns falls into
  * @woken: whether a task waits
  * @block: the part of the recording that it is in
  */
-struct stays {
+struct intervals {
 	size_t count;
 	const u64 *idle_ns;
 	const u64 *cost_ns;
@@ -31,19 +31,19 @@ struct stays {
 };
 
 /**
- * struct tally - what a policy did in all stays; every sum is exact
- * @stays: how many
+ * struct tally - what a policy did in all intervals; every sum is exact
+ * @intervals: how many
  * @hits: those in which the poll caught the wakeup
  * @in_vain: those that were polled, and ended in a halt
  * @polled_ns: time polled
- * @wakes: stays that ended because a task was woken
+ * @wakes: intervals that ended because a task was woken
  * @waited_ns: how long those tasks waited for their CPU
  * @longest_ns: the longest of these waits
  * @paid_ns: time polled and waited, weighed, by block
  * @histogram: how many tasks waited how long
  */
 struct tally {
-	u64 stays;
+	u64 intervals;
 	u64 hits;
 	u64 in_vain;
 	u64 polled_ns;
@@ -66,12 +66,12 @@ struct haltpoll {
 	u64 limit_ns;
 };
 
-void replay_fixed(u64 limit_ns, const struct stays *s, u64 weight, struct tally *t);
-void replay_haltpoll(struct haltpoll *h, const struct stays *s, u64 weight, struct tally *t);
+void replay_fixed(u64 limit_ns, const struct intervals *s, u64 weight, struct tally *t);
+void replay_haltpoll(struct haltpoll *h, const struct intervals *s, u64 weight, struct tally *t);
 void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       const struct stays *s, u64 weight, struct tally *t);
-void replay_optimum(const struct stays *s, u64 weight, struct tally *t);
-void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct stays *s, u64 weight,
+		       const struct intervals *s, u64 weight, struct tally *t);
+void replay_optimum(const struct intervals *s, u64 weight, struct tally *t);
+void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct intervals *s, u64 weight,
 		  struct tally *t);
 
 #endif /* _LIGHTSLEEP_REPLAY_ENGINE_H */

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from lightsleep.periods.lost import integers
-from lightsleep.periods.model import AWAKE, Known
-from lightsleep.replay.demand import Flags, code, codes_of
+from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.governed import Advertised, Cpu, Governor
+from lightsleep.replay.intervals import Flags, code, codes_of
 
 UNKNOWN_NS = np.iinfo(np.int64).min
 """The sleep length of a governor that did not ask for it."""
@@ -58,7 +58,7 @@ class Followed:
 
 
 def follow(
-    known: Known, batches: Iterable[pa.RecordBatch], governor: Governor, warm_up: int = 0
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], governor: Governor, warm_up: int = 0
 ) -> Followed:
     """Ask ``governor`` in each period; the first ``warm_up`` periods of each CPU do not count.
 
@@ -71,7 +71,7 @@ def follow(
         states, cpus = integers(batch, "state"), integers(batch, "cpu")
         for cpu in np.unique(cpus[states != AWAKE]).tolist():
             rows = _rows(batch, (cpus == cpu) & (states != AWAKE))
-            simulated = governor.cpu(Advertised.of(known, cpu))
+            simulated = governor.cpu(Advertised.of(metadata, cpu))
             chosen, asked = _asked(simulated, rows)
             _count(found, rows[warm_up:], chosen[warm_up:], asked[warm_up:])
     return found

@@ -6,7 +6,7 @@ shallow states (kernel/drivers/cpuidle/promote.c). lightsleep/governors simulate
 loop, its tick of 250 Hz, and what latencies and residencies its driver advertises.
 
 - The next timer is the one that the recorded governor was told of. Where it did not ask, it is the
-  timer that ended the stay, else 1 s away.
+  timer that ended the interval, else 1 s away.
 - A task that finds the CPU polling does not wait. Any other waits for as long as it did, plus what
   leaving the chosen state typically costs more than leaving the recorded one. A state that the
   recording never saw costs what its driver advertises.
@@ -24,9 +24,9 @@ import numpy as np
 from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.periods.lost import bucket
-from lightsleep.periods.model import Known
-from lightsleep.replay.demand import Costs, Ns
-from lightsleep.replay.tally import Stays, Tally
+from lightsleep.periods.model import Metadata
+from lightsleep.replay.intervals import Costs, Ns
+from lightsleep.replay.tally import Intervals, Tally
 
 NAME = re.compile(r"(menu|teo|ladder)@(\d{1,2}\.\d{1,3})(\+promote)?", re.ASCII)
 
@@ -45,22 +45,22 @@ class Advertised:
     polls: tuple[bool, ...]
 
     @classmethod
-    def of(cls, known: Known, cpu: int) -> Advertised:
+    def of(cls, metadata: Metadata, cpu: int) -> Advertised:
         """Return what a recording says. Raises LightsleepError where that is not enough."""
-        states = sorted(known.states.get(cpu, {}))
+        states = sorted(metadata.states.get(cpu, {}))
         keys = [(cpu, state) for state in states]
-        wanted = [x for x in keys if x in known.advertised_us and x in known.residency_us]
+        wanted = [x for x in keys if x in metadata.advertised_us and x in metadata.residency_us]
         if not states or states != list(range(len(states))) or wanted != keys:
             raise LightsleepError(
-                f"{known.source}: latencies and residencies of CPU {cpu}'s idle states are not "
+                f"{metadata.source}: latencies and residencies of CPU {cpu}'s idle states are not "
                 "known, and a governor needs them: record with lightsleep record, under a driver"
             )
         if len(states) > build.STATES_MAX:
-            raise LightsleepError(f"{known.source}: CPU {cpu} has {len(states)} idle states")
+            raise LightsleepError(f"{metadata.source}: CPU {cpu} has {len(states)} idle states")
         return cls(
-            tuple(1000 * known.advertised_us[key] for key in keys),
-            tuple(1000 * known.residency_us[key] for key in keys),
-            tuple(key in known.polling for key in keys),
+            tuple(1000 * metadata.advertised_us[key] for key in keys),
+            tuple(1000 * metadata.residency_us[key] for key in keys),
+            tuple(key in metadata.polling for key in keys),
         )
 
 
@@ -96,9 +96,9 @@ class Governor:
         made.lib.machine_promote(self.promote)
         return made
 
-    def runner(self, known: Known, costs: Costs, cpu: int) -> GovernorRunner:
-        """Return what replays stays of a CPU of that recording. Raises LightsleepError."""
-        states = Advertised.of(known, cpu)
+    def runner(self, metadata: Metadata, costs: Costs, cpu: int) -> GovernorRunner:
+        """Return what replays intervals of a CPU of that recording. Raises LightsleepError."""
+        states = Advertised.of(metadata, cpu)
         cost_ns = [
             0 if polls else round(costs.states.get(state, states.latency_ns[state]))
             for state, polls in enumerate(states.polls)
@@ -115,36 +115,36 @@ class GovernorRunner:
         self._awake = np.array([*states.polls, True])
         self._busy_since_ns: int | None = None
 
-    def run(self, stays: Stays, weight: int, tally: Tally) -> None:
-        """Replay stays that follow those of the last call."""
-        if not len(stays):
+    def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
+        """Replay intervals that follow those of the last call."""
+        if not len(intervals):
             return
-        made = self._choices(stays)
+        made = self._choices(intervals)
         last = made["last"]
         awake = self._awake[last]
-        waited_ns = np.maximum(stays.cost_ns + self._cost_ns[last] - stays.typical_ns, 0)
-        cost_ns = np.where(stays.woken & ~awake, waited_ns, 0)
-        priced = replace(stays, cost_ns=cost_ns, bucket=bucket(cost_ns).astype(np.uint16))
+        waited_ns = np.maximum(intervals.cost_ns + self._cost_ns[last] - intervals.typical_ns, 0)
+        cost_ns = np.where(intervals.woken & ~awake, waited_ns, 0)
+        priced = replace(intervals, cost_ns=cost_ns, bucket=bucket(cost_ns).astype(np.uint16))
         tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight)
 
-    def _choices(self, stays: Stays) -> Any:
+    def _choices(self, intervals: Intervals) -> Any:
         # A governor learns from how long the CPU slept: what a late wakeup took is part of that.
-        late_ns = np.where(stays.woken, stays.cost_ns - stays.typical_ns, 0)
-        ends_ns = stays.entered_ns + np.maximum(stays.arrival_ns + late_ns, 0)
+        late_ns = np.where(intervals.woken, intervals.cost_ns - intervals.typical_ns, 0)
+        ends_ns = intervals.entered_ns + np.maximum(intervals.arrival_ns + late_ns, 0)
         first_ns = self._busy_since_ns
-        first_ns = int(stays.entered_ns[0]) if first_ns is None else first_ns
+        first_ns = int(intervals.entered_ns[0]) if first_ns is None else first_ns
         since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
         self._busy_since_ns = int(ends_ns[-1])
-        periods = np.empty((len(stays), 3), np.uint64)
-        periods[:, 0] = np.maximum(stays.idle_ns + late_ns, 0)
-        periods[:, 1] = np.maximum(stays.entered_ns - since_ns, 0)
-        periods[:, 2] = stays.timer_ns
-        choices = np.zeros(len(stays), CHOICE)
+        periods = np.empty((len(intervals), 3), np.uint64)
+        periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, 0)
+        periods[:, 1] = np.maximum(intervals.entered_ns - since_ns, 0)
+        periods[:, 2] = intervals.timer_ns
+        choices = np.zeros(len(intervals), CHOICE)
         ffi = self._cpu.ffi
         self._cpu.lib.machine_run(
             ffi.from_buffer("struct period[]", periods),
             ffi.from_buffer("struct choice[]", choices, require_writable=True),
-            len(stays),
+            len(intervals),
             ffi.new("struct totals *"),
         )
         return choices

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.replay.account import Replay, replay
-from lightsleep.replay.demand import NEEDED, Costs, costs_of
+from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.policies import parse
 
 WORTH = 4_000_000
@@ -59,7 +59,7 @@ def costs_of_table(table: Path, given_ns: int | None) -> Costs:
     Raises LightsleepError where it is damaged, or no wakeup tells them.
     """
     recording = open_recording(table, NEEDED)
-    return require_costs(table, costs_of(recording.known, recording.batches, given_ns))
+    return require_costs(table, costs_of(recording.metadata, recording.batches, given_ns))
 
 
 def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
@@ -123,12 +123,12 @@ def _leave_it_to_the_parent() -> None:
 def replay_part(part: Part, shown: bool = False) -> Replay:
     """Replay some CPUs of a table; ``shown`` on a terminal as it goes on."""
     recording = open_recording(part.table, NEEDED)
-    known, rows = recording.known, recording.batches
+    metadata, rows = recording.metadata, recording.batches
     rows = _chosen(rows, part) if part.of > 1 else rows
     if not shown:
-        return replay(known, part.costs, rows, parse(part.policies), part.weight)
-    with contextlib.closing(watched(known, rows)) as read:
-        return replay(known, part.costs, read, parse(part.policies), part.weight)
+        return replay(metadata, part.costs, rows, parse(part.policies), part.weight)
+    with contextlib.closing(watched(metadata, rows)) as read:
+        return replay(metadata, part.costs, read, parse(part.policies), part.weight)
 
 
 def _replayed(part: Part) -> Replay:

@@ -66,20 +66,20 @@ class Fixed:
 class Lightsleep:
     """The module's policy, by the model that poll_limit.c is held against; engine.c runs the file.
 
-    ``price_ns`` is what a missed wakeup is worth.
+    ``miss_cost_ns`` is what a missed wakeup is worth.
     """
 
-    def __init__(self, price_ns: int, ceiling_ns: int = CEILING_NS) -> None:
+    def __init__(self, miss_cost_ns: int, ceiling_ns: int = CEILING_NS) -> None:
         """Start with nothing learned."""
-        self.price_ns, self.ceiling_ns = price_ns, ceiling_ns
-        self._model = Model(price_ns, ceiling_ns)
+        self.miss_cost_ns, self.ceiling_ns = miss_cost_ns, ceiling_ns
+        self._model = Model(miss_cost_ns, ceiling_ns)
 
     def limits(self, idle_ns: Ns) -> Ns:
         """Learn from these periods; return the limit that each was given."""
         given = []
         for length_ns in idle_ns.tolist():
             given.append(self._model.limit_ns)
-            self._model.update(self.price_ns, self.ceiling_ns, length_ns)
+            self._model.update(self.miss_cost_ns, self.ceiling_ns, length_ns)
         return np.array(given, np.int64)
 
 

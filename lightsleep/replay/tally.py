@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a policy did in all stays, added up.
+"""What a policy did in all intervals, added up.
 
 Every sum is an integer, and none depends on the order in which CPUs are added. A tally is one
 array, laid out as ``struct tally`` of engine.h, so that engine.c adds to it in place.
@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from lightsleep.periods.lost import Wakes
-from lightsleep.replay.demand import BLOCKS, Flags, Ns
+from lightsleep.replay.intervals import BLOCKS, Flags, Ns
 
 BUCKETS = 2048
 """Of the histogram of waits; the last has room for every int64."""
 
-SUMS = ("stays", "hits", "in_vain", "polled_ns", "wakes", "waited_ns", "longest_ns")
+SUMS = ("intervals", "hits", "in_vain", "polled_ns", "wakes", "waited_ns", "longest_ns")
 
 
 @dataclass(frozen=True)
-class Stays:
-    """Some stays of one CPU, in order: a column each; the first ones as in ``struct stays``.
+class Intervals:
+    """Some intervals of one CPU, in order: a column each, the first as in ``struct intervals``.
 
-    What each is, Demands says; ``idle_ns`` is one of the two ends of when something arrived.
+    RecordedIntervals says what each is; ``idle_ns`` is one end of when something arrived.
     """
 
     idle_ns: Ns
@@ -40,7 +40,7 @@ class Stays:
     arrival_ns: Ns
 
     def __len__(self) -> int:
-        """Return the number of stays."""
+        """Return the number of intervals."""
         return len(self.idle_ns)
 
 
@@ -73,26 +73,26 @@ class Tally:
         return Wakes(self["wakes"], self["waited_ns"], self["longest_ns"], Counter(counts))
 
     def merge(self, other: Tally) -> None:
-        """Add what was done in other stays."""
+        """Add what was done in other intervals."""
         longest = SUMS.index("longest_ns")
         most = max(self.data[longest], other.data[longest])
         self.data += other.data
         self.data[longest] = most
 
-    def add(self, stays: Stays, polled_ns: Ns, halted: Flags, weight: int) -> None:
-        """Add stays of which so much was polled, and which ended in a halt or not."""
-        waited_ns = np.where(halted, stays.cost_ns, 0)
+    def add(self, intervals: Intervals, polled_ns: Ns, halted: Flags, weight: int) -> None:
+        """Add intervals of which so much was polled, and which ended in a halt or not."""
+        waited_ns = np.where(halted, intervals.cost_ns, 0)
         sums = (
-            len(stays),
+            len(intervals),
             int((~halted).sum()),
             int((halted & (polled_ns > 0)).sum()),
             int(polled_ns.sum()),
-            int(stays.woken.sum()),
+            int(intervals.woken.sum()),
             int(waited_ns.sum()),
         )
         self.data[: len(sums)] += sums
         longest = SUMS.index("longest_ns")
         self.data[longest] = max(self.data[longest], waited_ns.max(initial=0))
-        np.add.at(self.paid_ns, stays.block, polled_ns + weight * waited_ns)
-        buckets = np.where(halted, stays.bucket, 0)[stays.woken]
+        np.add.at(self.paid_ns, intervals.block, polled_ns + weight * waited_ns)
+        buckets = np.where(halted, intervals.bucket, 0)[intervals.woken]
         self.histogram[:] += np.bincount(buckets, minlength=BUCKETS)

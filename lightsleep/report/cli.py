@@ -113,9 +113,9 @@ def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
     if trace:
         from lightsleep.periods.perfetto import write_perfetto
 
-        batches = write_perfetto(recording.known, batches, trace)
-    with contextlib.closing(watched(recording.known, batches)) as rows:
-        return time_lost(recording.known, rows)
+        batches = write_perfetto(recording.metadata, batches, trace)
+    with contextlib.closing(watched(recording.metadata, batches)) as rows:
+        return time_lost(recording.metadata, rows)
 
 
 def _summary(loaded: Result) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
     cpus = _shown(lost)
     if not cpus:
         return None
-    used = -(-lost.known.span_ns // timeline.width_ns)
+    used = -(-lost.metadata.span_ns // timeline.width_ns)
     joined = max(1, -(-used // COLUMNS))
     edges_s = np.arange(0, -(-used // joined) + 1) * joined * timeline.width_ns / 1e9
     colours = colours_of(lost)

@@ -61,7 +61,7 @@ def section(key: str, label: str, lost: TimeLost) -> RecordingSection:
         key=key,
         label=label,
         lost=lost,
-        title=f"Time lost waking on {lost.known.host}",
+        title=f"Time lost waking on {lost.metadata.host}",
         headline=headline(lost),
         notes=notes(lost),
         tables=[_table(lost, kind) for kind in kinds(lost)],
@@ -70,8 +70,8 @@ def section(key: str, label: str, lost: TimeLost) -> RecordingSection:
         waits=Markup(waits) if waits else None,
         timeline=Markup(timeline[0]) if timeline else None,
         left_out_cpus=timeline[1] if timeline else 0,
-        environment=flat(lost.known.environment),
-        settings=flat(lost.known.settings),
+        environment=flat(lost.metadata.environment),
+        settings=flat(lost.metadata.settings),
     )
 
 

@@ -20,9 +20,9 @@ from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.demand import costs_of
 from lightsleep.replay.follow import follow
 from lightsleep.replay.governed import Governor
+from lightsleep.replay.intervals import costs_of
 from lightsleep.replay.policies import STOCK, parse
 
 MENU = RECORDINGS / "menu.parquet"
@@ -54,7 +54,7 @@ def test_menu_chooses_what_the_recorded_menu_chose() -> None:
     recording = open_recording(MENU)
     governor = Governor.named("menu@6.12")
     assert governor
-    found = follow(recording.known, recording.batches, governor)
+    found = follow(recording.metadata, recording.batches, governor)
     assert found.known + found.unknown > 8000
     # The rest are states about as long as the time to the tick, which this recording lacks.
     assert found.share > 0.97
@@ -62,7 +62,7 @@ def test_menu_chooses_what_the_recorded_menu_chose() -> None:
     other = Governor.named("teo@6.12")
     assert other
     recording = open_recording(MENU)
-    assert follow(recording.known, recording.batches, other).share < found.share
+    assert follow(recording.metadata, recording.batches, other).share < found.share
 
 
 @pytest.mark.build
@@ -71,7 +71,7 @@ def test_where_the_tick_is_known_menu_chooses_the_same_state_always() -> None:
     governor = Governor.named("menu@6.12")
     assert governor
     batches = list(open_recording(MENU_NEXT).batches)
-    known = open_recording(MENU_NEXT).known
+    known = open_recording(MENU_NEXT).metadata
     whole, warm = (follow(known, batches, governor, warm_up) for warm_up in (0, WARM_UP))
     assert whole.share > 0.99
     assert warm.known > 2500
@@ -87,12 +87,12 @@ def test_where_the_tick_is_known_menu_chooses_the_same_state_always() -> None:
 def replayed(size: int | None) -> Replay:
     recording = open_recording(MENU)
     batches = list(recording.batches)
-    costs = costs_of(recording.known, batches)
+    costs = costs_of(recording.metadata, batches)
     assert costs
     if size:
         batches = [x.slice(n, size) for x in batches for n in range(0, len(x), size)]
     policies = parse("stock,menu@6.12,teo@6.12,ladder@6.12,teo@6.12+promote")
-    return replay(recording.known, costs, batches, policies, 4)
+    return replay(recording.metadata, costs, batches, policies, 4)
 
 
 @pytest.mark.build
@@ -106,8 +106,8 @@ def test_governors_are_replayed_and_no_cut_of_the_data_changes_a_figure() -> Non
     assert waited["menu@6.12"] == pytest.approx(waited[STOCK], rel=0.1)
     assert len(set(waited.values())) == len(waited)  # promotion makes a difference, too
     assert (
-        whole.outcomes["menu@6.12"].recorded.tally["stays"]
-        == whole.outcomes[OPTIMUM].recorded.tally["stays"]
+        whole.outcomes["menu@6.12"].recorded.tally["intervals"]
+        == whole.outcomes[OPTIMUM].recorded.tally["intervals"]
     )
 
 

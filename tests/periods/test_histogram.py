@@ -42,7 +42,7 @@ def test_sums_are_exact_and_polling_is_the_reference(tmp_path: Path) -> None:
     # 100 wakeups of 67 us, where a CPU that polls takes 5.5 us.
     assert lost.above_reference_ns(lost.all) == pytest.approx(6_150_000, rel=0.05)
     assert lost.share(lost.all) == pytest.approx(0.0040665)
-    assert any("left 2 events out" in note for note in lost.known.notes)
+    assert any("left 2 events out" in note for note in lost.metadata.notes)
 
 
 def test_the_report_of_a_histogram(tmp_path: Path) -> None:

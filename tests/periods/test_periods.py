@@ -25,7 +25,7 @@ from lightsleep.periods import systrace
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
-from lightsleep.periods.model import Known
+from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import (
     METADATA,
     ROWS,
@@ -60,10 +60,10 @@ def waking(us: int, cpu: int, pid: int, task: str = "waker-7") -> str:
     return event(us, cpu, f"sched_waking: comm=x pid={pid} prio=120 target_cpu=001", task)
 
 
-def rows_of(path: Path) -> tuple[list[dict[str, Any]], Known]:
+def rows_of(path: Path) -> tuple[list[dict[str, Any]], Metadata]:
     recording = open_recording(path)
     rows = pa.Table.from_batches(list(recording.batches), COLUMNS).to_pylist()
-    return rows, recording.known
+    return rows, recording.metadata
 
 
 @pytest.fixture
@@ -184,10 +184,10 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     lost = "CPU:1 [LOST 12 EVENTS]\n", "CPU:1 [3 EVENTS DROPPED]\n", "CPU:1 [EVENTS DROPPED]\n"
     path.write_text(idle(0, 1, 1) + lost[0] + left(50, 1) + idle(60, 1, 1) + left(61, 1))
-    rows, known = rows_of(path)
+    rows, metadata = rows_of(path)
     assert len(rows) == 1
-    assert known.lost == {1: 12}
-    assert known.incomplete == 1
+    assert metadata.lost == {1: 12}
+    assert metadata.incomplete == 1
     path.write_text(idle(0, 1, 1) + "".join(lost))
     assert rows_of(path)[1].lost == {1: 16}
 
@@ -252,12 +252,12 @@ def test_a_result_is_no_recording(tmp_path: Path) -> None:
 
 
 def test_a_real_recording_adds_up() -> None:
-    rows, known = rows_of(PIPE)
-    assert known.states == {0: {1: "default"}, 1: {1: "default"}}
+    rows, metadata = rows_of(PIPE)
+    assert metadata.states == {0: {1: "default"}, 1: {1: "default"}}
     text = gzip.decompress(PIPE.read_bytes()).decode()
     entered = text.count(" cpu_idle:") - text.count("state=4294967295")
     asleep = [row for row in rows if row["state"] != -1]
-    assert len(asleep) + known.incomplete >= entered - 2
+    assert len(asleep) + metadata.incomplete >= entered - 2
     for cpu in (0, 1):
         mine = [row for row in asleep if row["cpu"] == cpu]
         assert all(
@@ -270,13 +270,13 @@ def test_a_real_recording_adds_up() -> None:
 
 
 def test_parquet_holds_all_of_it(tmp_path: Path) -> None:
-    rows, known = rows_of(PIPE)
+    rows, metadata = rows_of(PIPE)
     target = tmp_path / "pipe.parquet"
     for _ in write_parquet(open_recording(PIPE), target):
         pass
     again, described = rows_of(target)
     assert again == rows
-    assert described.to_json() == known.to_json()
+    assert described.to_json() == metadata.to_json()
     assert [x.name for x in tmp_path.iterdir()] == ["pipe.parquet"]
 
 
@@ -312,7 +312,7 @@ def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
 def test_time_lost_is_the_sum_of_the_waits() -> None:
     rows, _ = rows_of(PIPE)
     recording = open_recording(PIPE)
-    lost = time_lost(recording.known, recording.batches)
+    lost = time_lost(recording.metadata, recording.batches)
     waits = [x["waking_to_running_ns"] for x in rows if x["state"] != -1]
     waits = sorted(x for x in waits if x is not None)
     assert lost.all.count == len(waits)
@@ -347,7 +347,7 @@ def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:
     document = json.loads(sidecar.beside(PIPE).read_text()) | {"states": {"1": known_states}}
     sidecar.beside(path).write_text(json.dumps(document))
     recording = open_recording(path)
-    lost = time_lost(recording.known, recording.batches)
+    lost = time_lost(recording.metadata, recording.batches)
     assert lost.reference.count == 20
     assert lost.reference_ns is None  # too few to compare with
     assert dict(lost.groups["state"]).keys() == {"C1"}
@@ -365,10 +365,10 @@ def test_percentiles_are_near(waits: list[int], share: float) -> None:
 
 
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
-    known = Known("host", "x")
+    metadata = Metadata("host", "x")
     batch = next(iter(open_recording(PIPE).batches))
-    many = time_lost(known, (batch for _ in range(50)))
-    once = time_lost(Known("host", "x"), [batch])
+    many = time_lost(metadata, (batch for _ in range(50)))
+    once = time_lost(Metadata("host", "x"), [batch])
     assert many.all.count == 50 * once.all.count
     assert many.all.histogram.keys() == once.all.histogram.keys()
 
@@ -391,12 +391,12 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     peaks, sizes = [], []
     for count in (4, 40):
         path = tmp_path / f"{count}.parquet"
-        known = Known("host", "x", first_ns=0, last_ns=1)
+        metadata = Metadata("host", "x", first_ns=0, last_ns=1)
         with pq.ParquetWriter(path, COLUMNS, compression="none", use_dictionary=False) as writer:
             for _ in range(count):  # of noise, which no encoding makes smaller
                 noise = pa.array(rng.integers(0, 1 << 60, len(rows)))
                 writer.write_batch(rows.set_column(2, COLUMNS.field(2), noise))
-            writer.add_key_value_metadata({METADATA: json.dumps(known.to_json()).encode()})
+            writer.add_key_value_metadata({METADATA: json.dumps(metadata.to_json()).encode()})
         done = subprocess.run(
             [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
         )
@@ -408,8 +408,8 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ftrace.txt.gz", "perf-script.txt.gz"])
 def test_what_other_tools_write(name: str) -> None:
-    rows, known = rows_of(RECORDINGS / name)
-    assert "is missing" in known.notes[0]
+    rows, metadata = rows_of(RECORDINGS / name)
+    assert "is missing" in metadata.notes[0]
     assert {row["ended_by"] for row in rows} >= {"ipi", "tick"}
     assert [x for x in rows if x["wakee_comm"] == "sched-pipe" and x["waking_to_running_ns"]]
 
@@ -420,5 +420,5 @@ def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
     for end_ns, doubted in ((10_500_000_000, False), (12_000_000_000, True)):
         document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": [0, end_ns]}
         sidecar.beside(path).write_text(json.dumps(document))
-        _, known = rows_of(path)
-        assert any("the file may be damaged" in note for note in known.notes) == doubted
+        _, metadata = rows_of(path)
+        assert any("the file may be damaged" in note for note in metadata.notes) == doubted

@@ -64,8 +64,8 @@ def test_rows_add_up_to_what_the_kernel_counted(guest: Guest, tmp_path: Path) ->
     document: dict[str, Any] = json.loads(sidecar.beside(path).read_text())
     recording = open_recording(path)
     rows = pa.Table.from_batches(list(recording.batches)).to_pylist()
-    assert recording.known.lost == {}
-    assert recording.known.states == {cpu: {0: "C1", 1: "C6"} for cpu in (0, 1)}
+    assert recording.metadata.lost == {}
+    assert recording.metadata.states == {cpu: {0: "C1", 1: "C6"} for cpu in (0, 1)}
 
     begin, end = document["window_ns"]
     inside = [x for x in rows if x["state"] >= 0 and begin <= x["entered_ns"] < end]
@@ -85,7 +85,7 @@ def test_every_period_of_a_state_is_in_the_report(guest: Guest, tmp_path: Path) 
     guest.run([*RECORD, "-o", "/tmp/idle.dat", "--for", "3s"], timeout_s=ENOUGH_S)
     recording = open_recording(fetched(guest, "/tmp/idle.dat", tmp_path))
     batches = list(recording.batches)
-    lost = time_lost(recording.known, batches)
+    lost = time_lost(recording.metadata, batches)
     rows = [x for x in pa.Table.from_batches(batches).to_pylist() if x["state"] == 1]
     assert rows
     # A task may also be woken while its CPU is on the way out, and then waits for less.
@@ -107,7 +107,7 @@ def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: 
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     recording = open_recording(fetched(guest, "/tmp/killed.dat", tmp_path))
     assert sum(len(batch) for batch in recording.batches)
-    assert "killed before its end" in " ".join(recording.known.notes)
+    assert "killed before its end" in " ".join(recording.metadata.notes)
 
 
 COUNTING = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c bpf_link"
@@ -120,7 +120,7 @@ def counted(guest: Guest, name: str, folder: Path) -> TimeLost:
     path = folder / Path(name).name
     path.write_bytes(base64.b64decode(guest.run(["base64", name]).stdout))
     lost = load(path, histogram.FORMAT)
-    assert not any("left" in note for note in lost.known.notes)
+    assert not any("left" in note for note in lost.metadata.notes)
     return lost
 
 
@@ -149,7 +149,7 @@ def test_a_histogram_adds_up_to_what_the_kernel_counted(guest: Guest, tmp_path: 
     )
     assert 100 < least <= periods <= most
     assert lost.states.keys() == {"C1", "C6"}
-    assert sum(x.total_ns for x in lost.states.values()) < 2 * 1.05 * lost.known.span_ns
+    assert sum(x.total_ns for x in lost.states.values()) < 2 * 1.05 * lost.metadata.span_ns
     # The kernel leaves C6 300 us after the wakeup, at the earliest.
     assert lost.groups["state"].keys() <= {"C1", "C6"}
     # Where both ends of the pipe share a CPU for a while, fewer wakeups find one idle.
@@ -175,7 +175,7 @@ def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     assert guest.run(COUNTS).stdout == "0\n"
     lost = counted(guest, "/tmp/killed.json", tmp_path)
-    assert lost.known.events > 0
+    assert lost.metadata.events > 0
     assert lost.groups["cpu"].keys() <= {"1"}
 
 
@@ -215,7 +215,7 @@ def test_a_cpu_may_go_and_come_back(guest: Guest, tmp_path: Path) -> None:
     assert min(entered) < gone_ns
     assert max(entered) > back_ns
     assert not any(gone_ns < x < back_ns for x in entered)
-    assert counted(guest, "/tmp/gone.json", tmp_path).known.events > 0
+    assert counted(guest, "/tmp/gone.json", tmp_path).metadata.events > 0
 
 
 def test_refusals(guest: Guest) -> None:

@@ -12,7 +12,7 @@ from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments import prediction
 from lightsleep.periods.build import Row
-from lightsleep.periods.model import Known
+from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import Recording, as_batch, open_recording, write_parquet
 
 SPAN_NS = 4_000_000_000
@@ -69,8 +69,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(guest: FakeGuest, folder: Path) -> Path:
         guest.run()
         path = folder / "load.dat"
-        known = Known("guest", "made up", events=len(ROWS), first_ns=0, last_ns=SPAN_NS)
-        list(write_parquet(Recording(known, iter([as_batch("guest", ROWS)])), path))
+        metadata = Metadata("guest", "made up", events=len(ROWS), first_ns=0, last_ns=SPAN_NS)
+        list(write_parquet(Recording(metadata, iter([as_batch("guest", ROWS)])), path))
         return path
 
     def replayed(table: Path) -> dict[str, Any]:

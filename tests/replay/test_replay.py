@@ -22,17 +22,17 @@ from recordings import PIPE
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
 from lightsleep.periods.lost import bucket
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording, write_parquet
 from lightsleep.replay import engine as engine_module
 from lightsleep.replay import parts, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.demand import Costs, Demands, Reader, costs_of
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.intervals import Costs, Reader, RecordedIntervals, costs_of
 from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
-from lightsleep.replay.tally import Stays, Tally
+from lightsleep.replay.tally import Intervals, Tally
 from lightsleep.sources import KERNEL
 
 POLL, HALT = 0, 1
@@ -42,8 +42,8 @@ NO_COSTS = Costs(None, {HALT: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
 
-def known() -> Known:
-    made = Known("host", "made up", first_ns=0, last_ns=1_000_000_000)
+def metadata() -> Metadata:
+    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
     for cpu in range(3):
         for state, name in ((POLL, "POLL"), (HALT, "HALT")):
             row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
@@ -65,8 +65,8 @@ def period(
     return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
 
 
-def demands(*rows: Row, costs: Costs = NO_COSTS) -> Demands:
-    ((_, found),) = Reader(known(), costs).demands(as_batch("host", rows))
+def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:
+    ((_, found),) = Reader(metadata(), costs).intervals(as_batch("host", rows))
     return found  # what may go on in the next batch is kept back
 
 
@@ -106,7 +106,7 @@ def test_lightsleep_is_the_module_s_own_policy() -> None:
     assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
 
 
-some_stays = st.lists(
+some_intervals = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 400_000), st.integers(0, 10**10)),
         st.integers(0, 10**6),
@@ -119,14 +119,14 @@ some_stays = st.lists(
 
 @needs_compiler
 @settings(max_examples=60, deadline=None)
-@given(some_stays, st.integers(1, 100), st.integers(0, 200_000))
+@given(some_intervals, st.integers(1, 100), st.integers(0, 200_000))
 def test_compiled_and_python_give_the_same_to_the_last_digit(
     drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int
 ) -> None:
     idle_ns, costs_ns, woken = (np.array(x) for x in zip(*drawn, strict=True))
     block = np.arange(len(drawn)) * 20 // len(drawn)
     cost_ns = np.where(woken, costs_ns, 0)
-    stays = Stays(
+    intervals = Intervals(
         idle_ns=idle_ns,
         cost_ns=cost_ns,
         bucket=bucket(cost_ns).astype(np.uint16),
@@ -141,18 +141,18 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         for engine, tally in zip(engines, tallies, strict=True):
             runner = engine.runner(make(weight * halt_ns))
             for part in (slice(None, 100), slice(100, None)):
-                columns = (getattr(stays, x.name)[part] for x in dataclasses.fields(stays))
-                runner.run(Stays(*columns), weight, tally)
+                columns = (getattr(intervals, x.name)[part] for x in dataclasses.fields(intervals))
+                runner.run(Intervals(*columns), weight, tally)
         assert (tallies[0].data == tallies[1].data).all(), name
-        assert tallies[0]["stays"] == len(drawn)
+        assert tallies[0]["intervals"] == len(drawn)
     polled_ns, halted = np.minimum(idle_ns, 7000), idle_ns > 7000
     for name in ("optimum", "given"):
         tallies = (Tally(), Tally())
         for engine, tally in zip(engines, tallies, strict=True):
             if name == "optimum":
-                engine.optimum(stays, weight, tally)
+                engine.optimum(intervals, weight, tally)
             else:
-                engine.given(stays, polled_ns, halted, weight, tally)
+                engine.given(intervals, polled_ns, halted, weight, tally)
         assert (tallies[0].data == tallies[1].data).all(), name
 
 
@@ -238,60 +238,60 @@ def test_what_is_no_policy(names: str) -> None:
 
 def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:
     rows = period(0, 100), period(200, 10), period(300, 70, POLL), period(400, 100, wait_us=75)
-    stay = demands(*rows, period(600, 100, wait_us=None, cause="tick"))
+    interval = intervals(*rows, period(600, 100, wait_us=None, cause="tick"))
     # What a task's own wakeup took says it best; else the state's typical cost, 40 us, does.
-    assert (stay.arrival_ns // US).tolist() == [60, 0, 70, 25, 60]
-    assert stay.halted.tolist() == [True, True, False, True, True]
-    assert (stay.polled_ns // US).tolist() == [0, 0, 70, 0, 0]
+    assert (interval.arrival_ns // US).tolist() == [60, 0, 70, 25, 60]
+    assert interval.halted.tolist() == [True, True, False, True, True]
+    assert (interval.polled_ns // US).tolist() == [0, 0, 70, 0, 0]
 
 
 @pytest.mark.parametrize("cause", ["timer", "tick", "device"])
 def test_an_interrupt_of_the_cpu_s_own_wakes_a_task_after_the_exit(cause: str) -> None:
     rows = period(0, 100, wait_us=5, cause=cause), period(200, 100, wait_us=90, cause=cause)
-    stay = demands(*rows)
+    interval = intervals(*rows)
     # From waking to running is no part of the exit, which takes the typical 40 us before it.
-    assert (stay.arrival_ns // US).tolist() == [60, 60]
-    assert (stay.cost_ns // US).tolist() == [40, 40]
+    assert (interval.arrival_ns // US).tolist() == [60, 60]
+    assert (interval.cost_ns // US).tolist() == [40, 40]
 
 
 def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     polled = period(0, 100, POLL, None, cause="unknown")
-    assert len(demands(polled, period(101, 60))) == 1
-    stay = demands(polled, period(101, 60))
-    assert (int(stay.polled_ns[0]), int(stay.arrival_ns[0])) == (100 * US, 121 * US)
-    # Woken, or followed by something else first, it is a stay of its own.
-    assert len(demands(period(0, 100, POLL), period(101, 60))) == 2
-    assert len(demands(polled, period(150, 60))) == 2
-    assert len(demands(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
+    assert len(intervals(polled, period(101, 60))) == 1
+    interval = intervals(polled, period(101, 60))
+    assert (int(interval.polled_ns[0]), int(interval.arrival_ns[0])) == (100 * US, 121 * US)
+    # Woken, or followed by something else first, it is an interval of its own.
+    assert len(intervals(period(0, 100, POLL), period(101, 60))) == 2
+    assert len(intervals(polled, period(150, 60))) == 2
+    assert len(intervals(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
 
 
 def test_nobody_waits_for_a_cpu_that_no_task_needs() -> None:
-    stay = demands(period(0, 100, wait_us=None, cause="tick"))
-    assert stay.cost_ns.tolist() == [0]
-    assert stay.woken.tolist() == [False]
+    interval = intervals(period(0, 100, wait_us=None, cause="tick"))
+    assert interval.cost_ns.tolist() == [0]
+    assert interval.woken.tolist() == [False]
 
 
 def test_costs_are_what_wakeups_took_above_the_reference() -> None:
     rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
-    costs = costs_of(known(), [as_batch("host", rows)])
+    costs = costs_of(metadata(), [as_batch("host", rows)])
     assert costs
     assert costs.reference_ns is None
     assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
     rows += [period(50_000 + n, 0, AWAKE, 10) for n in range(40)]
-    costs = costs_of(known(), [as_batch("host", rows)])
+    costs = costs_of(metadata(), [as_batch("host", rows)])
     assert costs
     assert costs.halt_ns == pytest.approx(40_000, rel=0.05)
-    given = costs_of(known(), [as_batch("host", rows)], 7_000)
+    given = costs_of(metadata(), [as_batch("host", rows)], 7_000)
     assert given
     assert given.halt_ns == 7_000
-    assert costs_of(known(), [as_batch("host", rows[40:])]) is None
+    assert costs_of(metadata(), [as_batch("host", rows[40:])]) is None
 
 
 def test_under_a_driver_that_hides_its_polls_no_state_polls() -> None:
-    hidden = known()
+    hidden = metadata()
     hidden.environment["cpuidle_driver"] = "lightsleep"
     rows = [period(1000 * n, 100, POLL, 50) for n in range(40)]
-    assert costs_of(known(), [as_batch("host", rows)]) is None
+    assert costs_of(metadata(), [as_batch("host", rows)]) is None
     costs = costs_of(hidden, [as_batch("host", rows)])
     assert costs
     assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
@@ -308,7 +308,7 @@ def test_a_recording_without_an_idle_driver_is_told_apart() -> None:
         ({"cpuidle_driver": "intel_idle"}, False),
         ({}, False),  # nobody looked
     ):
-        recorded = known()
+        recorded = metadata()
         recorded.environment = environment
         costs = costs_of(recorded, [as_batch("host", rows)])
         assert costs
@@ -320,13 +320,13 @@ def test_a_recording_without_an_idle_driver_is_told_apart() -> None:
 def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
     there = [period(1000 * n, 100, pair=(7, 8)) for n in range(40)]
     back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]
-    costs = costs_of(known(), [as_batch("host", there + back)])
+    costs = costs_of(metadata(), [as_batch("host", there + back)])
     assert costs
     assert costs.loop_share == 1
-    stay = demands(period(0, 100, wait_us=40), costs=costs)
-    assert int(stay.earliest_ns[0]) == max(0, int(stay.arrival_ns[0]) - costs.halt_ns)
+    interval = intervals(period(0, 100, wait_us=40), costs=costs)
+    assert int(interval.earliest_ns[0]) == max(0, int(interval.arrival_ns[0]) - costs.halt_ns)
     for few in (back[:20], []):
-        costs = costs_of(known(), [as_batch("host", there + few)])
+        costs = costs_of(metadata(), [as_batch("host", there + few)])
         assert costs
         assert costs.loop_share == 0
 
@@ -361,13 +361,13 @@ def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]
 
 def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
     costs = Costs(5_000.0, {HALT: 40_000.0}, 40_000, np.array([7 << 32 | 8, 8 << 32 | 7]), 0.5)
-    return replay(known(), costs, batches, POLICIES, engine=engine)
+    return replay(metadata(), costs, batches, POLICIES, engine=engine)
 
 
 @needs_compiler
 @settings(max_examples=60, deadline=None)
 @given(rows_of_cpus)
-def test_compiled_and_python_make_the_same_stays(
+def test_compiled_and_python_make_the_same_intervals(
     drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
 ) -> None:
     batches = [as_batch("host", made(drawn)), as_batch("host", [period(10**6, 50, cpu=0)])]
@@ -412,10 +412,10 @@ def test_a_fixed_limit_by_hand() -> None:
     # Arrivals after 60, 0 and 260 us; the last is nobody's.
     rows = [period(0, 100), period(200, 10), period(300, 300, wait_us=None, cause="tick")]
     outcome = replay(
-        known(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
+        metadata(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
     ).outcomes["f"]
     account = outcome.recorded
-    assert [account.tally[x] for x in ("hits", "in_vain", "stays")] == [1, 2, 3]
+    assert [account.tally[x] for x in ("hits", "in_vain", "intervals")] == [1, 2, 3]
     assert account.polled_ns == (50 + 0 + 50) * US
     assert account.waits.total_ns == 40 * US
     assert account.paid_ns == 140 * US
@@ -435,7 +435,7 @@ def test_two_recordings_add_up() -> None:
 def on_host(host: str, gain_us: int) -> Replay:
     """A second of recording in which polling for 100 us gains so much in each ms."""
     rows = [period(1000 * n, 40 + (40 - gain_us), pair=(7, 8)) for n in range(1000)]
-    of = dataclasses.replace(known(), host=host)
+    of = dataclasses.replace(metadata(), host=host)
     return replay(of, NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"))
 
 
@@ -472,14 +472,14 @@ def test_recordings_of_one_machine_say_nothing_of_others() -> None:
 def test_a_recommendation_has_an_interval_that_bears_it() -> None:
     # Every 1 ms a task comes after 20 us of idleness, and would have been caught.
     rows = [period(1000 * n, 60, pair=(7, 8)) for n in range(999)]
-    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    outcome = replay(metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
     saved = gain(outcome, "fixed:30us")
     assert saved.ns == 999 * (40 - 20) * US
     assert saved.low_ns > 0
     assert words.recommendation(outcome).startswith("Try fixed:30us.")
     # Nobody comes within any limit.
     rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
-    outcome = replay(known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
+    outcome = replay(metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
     assert words.recommendation(outcome).startswith("Keep what was recorded")
 
 
@@ -488,7 +488,7 @@ def test_waiting_counts_as_often_as_its_weight_says() -> None:
     rows = [period(1000 * n, 140, pair=(7, 8)) for n in range(999)]
     for weight, worth in ((1, False), (4, True)):
         outcome = replay(
-            known(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"), weight
+            metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:100us"), weight
         )
         saved = gain(outcome, "fixed:100us")
         assert saved.ns == 999 * (weight * 40 - 100) * US
@@ -544,8 +544,9 @@ def test_the_weight_of_waiting_decides_what_polling_is_worth() -> None:
 
 def test_a_table_that_counts_no_events(tmp_path: Path) -> None:
     recording, table = open_recording(PIPE), tmp_path / "pipe.parquet"
-    for _ in write_parquet(recording, table):
-        recording.known.events = 0
+    recording.batches = iter(list(recording.batches))
+    recording.metadata.events = 0
+    list(write_parquet(recording, table))
     done = run(table, "--policies", "haltpoll", "--json")
     assert done.exit_code == 0, done.output
 
@@ -579,7 +580,7 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     for _ in write_parquet(open_recording(PIPE), table):
         pass
     recording = open_recording(table)
-    costs = costs_of(recording.known, recording.batches)
+    costs = costs_of(recording.metadata, recording.batches)
     assert costs
     one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0

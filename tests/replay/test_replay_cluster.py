@@ -24,7 +24,7 @@ from lightsleep.periods.source import open_recording, write_parquet
 from lightsleep.replay import cluster, parts
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.demand import Costs
+from lightsleep.replay.intervals import Costs
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     for host in range(HOSTS):
         recording = open_recording(PIPE)
-        recording.known.host = f"host-{host}"
+        recording.metadata.host = f"host-{host}"
         for _ in write_parquet(recording, folder / f"{host}.parquet"):
             pass
     return folder

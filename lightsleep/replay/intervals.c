@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * From rows to stays, in one pass; demand.py says what a stay is, and has the
+ * From rows to intervals, in one pass; intervals.py says what an interval is, and has the
  * same in Python.
  */
 #include <stdbool.h>
 
-#include "stays.h"
+#include "intervals.h"
 
 static bool is_in(const struct costs *c, int64_t pair)
 {
@@ -42,8 +42,8 @@ struct ended {
 	bool looped;
 };
 
-static inline void emit(const struct costs *c, const struct open_stay *s, const struct ended *e,
-			struct demands *d, size_t cpu)
+static inline void emit(const struct costs *c, const struct open_interval *s, const struct ended *e,
+			struct recorded_intervals *d, size_t cpu)
 {
 	int64_t exit_ns = e->polls ? 0 : e->woken ? e->paid_ns : s->cost_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
@@ -61,13 +61,13 @@ static inline void emit(const struct costs *c, const struct open_stay *s, const 
 	d->block[i] = min_of(max_of(s->entered_ns - c->first_ns, 0) / c->width_ns, c->blocks - 1);
 }
 
-void stays_make(const struct rows *r, const struct costs *c, struct open_stay *open,
-		struct demands *d)
+void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,
+		struct recorded_intervals *d)
 {
 
 	for (size_t i = 0; i < r->count; i++) {
 		size_t cpu = r->cpu[i];
-		struct open_stay *s = &open[cpu];
+		struct open_interval *s = &open[cpu];
 		int state = r->state[i];
 		bool known = state >= 0 && state < STATES;
 		bool polls = known && c->polls[cpu * STATES + state];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What stays.c reads and writes; cffi reads this file, too.
+ * What intervals.c reads and writes; cffi reads this file, too.
  */
 #ifndef _LIGHTSLEEP_REPLAY_STAYS_H
 #define _LIGHTSLEEP_REPLAY_STAYS_H
@@ -32,7 +32,7 @@ struct rows {
 };
 
 /**
- * struct costs - what demand.py knows before it makes stays of rows
+ * struct costs - what intervals.py knows before it makes intervals of rows
  * @cpus: every row's CPU is below
  * @polls: whether a CPU polls in a state; STATES for each CPU
  * @state_ns: what leaving a state costs
@@ -60,9 +60,9 @@ struct costs {
 };
 
 /**
- * struct open_stay - a stay of one CPU that the next row may go on with
+ * struct open_interval - an interval of one CPU that the next row may go on with
  */
-struct open_stay {
+struct open_interval {
 	int64_t entered_ns;
 	int64_t end_ns;
 	int64_t polled_ns;
@@ -72,10 +72,10 @@ struct open_stay {
 };
 
 /**
- * struct demands - the stays of all CPUs, those of each one behind another
- * @next: of each CPU, where its next stay goes
+ * struct recorded_intervals - the intervals of all CPUs, those of each one behind another
+ * @next: of each CPU, where its next interval goes
  */
-struct demands {
+struct recorded_intervals {
 	size_t *next;
 	int64_t *entered_ns;
 	int64_t *arrival_ns;
@@ -89,7 +89,7 @@ struct demands {
 	uint8_t *block;
 };
 
-void stays_make(const struct rows *r, const struct costs *c, struct open_stay *open,
-		struct demands *d);
+void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,
+		struct recorded_intervals *d);
 
 #endif /* _LIGHTSLEEP_REPLAY_STAYS_H */

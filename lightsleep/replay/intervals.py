@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a recording demanded of its CPUs, apart from how they met the demand.
+"""The idle intervals of a recording: what policies are replayed on.
 
-A *demand* is one stay of a CPU in idleness: from when it had nothing to run to when something
-arrived. A policy decides how much of it the CPU polls. Four things are derived from the rows:
+An *idle interval* of a CPU begins when it has nothing to run, and ends when something arrives. It
+does not depend on how the CPU spent the time. A policy decides how much of it the CPU polls. Four
+things are derived from the rows of the recording:
 
-1. *One stay, several periods.* A CPU that polls to its limit and then halts has two rows. A polling
-   row without evidence and without a wakee is joined with the row that follows at once.
+1. *One interval, several periods.* A CPU that polls to its limit and then halts has two rows. A
+   polling row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
    arrival is the length less what leaving the state took: where another CPU woke a task, what that
    very wakeup took above the reference, and else what the state typically costs. (The CPU's own
@@ -15,9 +16,9 @@ arrived. A policy decides how much of it the CPU polls. Four things are derived 
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
    nothing is subtracted and the cost is an upper bound.
 4. *Closed loops.* Two tasks that wake each other in turn form a conversation. A faster wakeup of
-   one makes the other's next one come earlier, which a recording cannot show. Stays in such loops
-   have a second, earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth
-   is expected between the two.
+   one makes the other's next one come earlier, which a recording cannot show. Intervals in such
+   loops have a second, earlier arrival: what it would be if the peer's wakeup had cost nothing. The
+   truth is expected between the two.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lightsleep.periods.lost import ENOUGH, Wakes, bucket, integers
-from lightsleep.periods.model import AWAKE, Known
+from lightsleep.periods.model import AWAKE, Metadata
 
 Ns = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 JOINED_NS = 10_000
-"""A row that begins so soon after the last one belongs to the same stay."""
+"""A row that begins so soon after the last one belongs to the same interval."""
 
 LOOP_WAKES = 30
 LOOP_BALANCE = 0.5
@@ -50,7 +51,7 @@ ITSELF = ("timer", "tick", "device")
 MAX_PAIRS = 1 << 20
 
 FAR_NS = 1_000_000_000
-"""Until the next timer, where nobody knows: it is not what ended the stay."""
+"""Until the next timer, where nobody knows: it is not what ended the interval."""
 
 BLOCKS = 20
 """Parts of the recording's time that are added up apart."""
@@ -59,7 +60,7 @@ NEEDED = (
     *("cpu", "entered_ns", "length_ns", "state", "ended_by", "sleep_length_ns"),
     *("waker_pid", "wakee_pid", "waking_to_running_ns"),
 )
-"""The columns that demands are made of."""
+"""The columns that intervals are made of."""
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``hides_polls`` and
-    ``lacks_driver`` are those of Known.
+    ``lacks_driver`` are those of Metadata.
     """
 
     reference_ns: float | None
@@ -87,7 +88,7 @@ class Costs:
 
 
 def costs_of(
-    known: Known, batches: Iterable[pa.RecordBatch], given_ns: int | None = None
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], given_ns: int | None = None
 ) -> Costs | None:
     """Read a recording and return its costs; None where no wakeup tells them.
 
@@ -96,7 +97,7 @@ def costs_of(
     by_state: defaultdict[int, Wakes] = defaultdict(Wakes)
     reference, pairs = Wakes(), Counter[int]()
     for batch in batches:
-        rows = _Rows(known, batch)
+        rows = _Rows(metadata, batch)
         by_task = rows.woken & (rows.waker != 0)
         reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
         halted = by_task & (rows.state != AWAKE) & ~rows.polls
@@ -117,7 +118,7 @@ def costs_of(
     most = max(by_state, key=lambda state: by_state[state].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
-    about = (known.hides_polls, known.lacks_driver)
+    about = (metadata.hides_polls, metadata.lacks_driver)
     return Costs(usual, states, round(states[most]), loops, share, *about)
 
 
@@ -149,14 +150,14 @@ def sleep_lengths(batch: pa.RecordBatch) -> Ns:
 
 
 @dataclass
-class Demands:
-    """Some stays of one CPU. Arrays have an element per stay.
+class RecordedIntervals:
+    """Some intervals of one CPU. Arrays have an element per interval.
 
     ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
     what a wakeup costs if the CPU has halted, 0 where no task waited; ``typical_ns`` what leaving
     that state costs typically. ``timer_ns`` is the time until the next timer. ``polled_ns`` is how
     long the CPU polled in the recording, ``halted`` whether it left its poll. ``block`` is the part
-    of the recording that a stay begins in, ``bucket`` where a wait of ``cost_ns`` is in a
+    of the recording that an interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a
     histogram.
     """
 
@@ -173,14 +174,14 @@ class Demands:
     bucket: npt.NDArray[np.uint16]
 
     def __len__(self) -> int:
-        """Return the number of stays."""
+        """Return the number of intervals."""
         return len(self.entered_ns)
 
 
 class _Rows:
-    """The columns of a batch that demands are made of."""
+    """The columns of a batch that intervals are made of."""
 
-    def __init__(self, known: Known, batch: pa.RecordBatch) -> None:
+    def __init__(self, metadata: Metadata, batch: pa.RecordBatch) -> None:
         self.cpu, self.state = integers(batch, "cpu"), integers(batch, "state")
         self.entered_ns, self.length_ns = (
             integers(batch, "entered_ns"),
@@ -196,19 +197,19 @@ class _Rows:
         self.by_itself = np.isin(ended_by, [code(batch, cause) for cause in ITSELF])
         self.sleep_ns = sleep_lengths(batch)
         nobody = np.asarray(batch.column("wakee_pid").is_null())
-        polling = np.array(sorted(cpu << 16 | state for cpu, state in known.polled), np.int64)
+        polling = np.array(sorted(cpu << 16 | state for cpu, state in metadata.polled), np.int64)
         self.polls = np.isin(self.cpu << 16 | self.state, polling)
         self.continued = self.polls & unknown & nobody & ~self.woken
 
 
-def block_width_ns(known: Known) -> int:
+def block_width_ns(metadata: Metadata) -> int:
     """Return how long each of the BLOCKS parts of a recording is."""
-    return max(1, -(-known.span_ns // BLOCKS))
+    return max(1, -(-metadata.span_ns // BLOCKS))
 
 
 @dataclass
 class _Part:
-    """Rows of one CPU, with what a stay needs of each. An element may already be several rows."""
+    """Rows of one CPU, with what an interval needs of each. An element may be several rows."""
 
     entered_ns: Ns
     end_ns: Ns
@@ -233,18 +234,18 @@ class _Part:
 
 @dataclass
 class Reader:
-    """Turns the batches of a recording into demands, CPU by CPU.
+    """Turns the batches of a recording into intervals, CPU by CPU.
 
     What a CPU polled last without result is kept back: the next batch may go on with it.
     """
 
-    known: Known
+    metadata: Metadata
     costs: Costs
     _kept: dict[int, _Part] = field(default_factory=dict)
 
-    def demands(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Demands]]:
-        """Yield each CPU of a batch with its stays, in order."""
-        rows = _Rows(self.known, batch)
+    def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
+        """Yield each CPU of a batch with its intervals, in order."""
+        rows = _Rows(self.metadata, batch)
         asleep = rows.state != AWAKE
         cost_ns = self.costs.of(rows.state, rows.polls)
         reference_ns = round(self.costs.reference_ns or 0)
@@ -276,23 +277,23 @@ class Reader:
                 self._kept[cpu] = joined.taken(slice(-1, None))
                 joined = joined.taken(slice(None, -1))
             if len(joined.entered_ns):
-                yield cpu, self._stays(joined)
+                yield cpu, self._intervals(joined)
 
-    def rest(self) -> Iterator[tuple[int, Demands]]:
+    def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield what was kept back, after the last batch."""
         for cpu, part in self._kept.items():
-            yield cpu, self._stays(part)
+            yield cpu, self._intervals(part)
         self._kept.clear()
 
-    def _stays(self, part: _Part) -> Demands:
+    def _intervals(self, part: _Part) -> RecordedIntervals:
         halted = ~part.polls
         exit_ns = np.where(halted, np.where(part.woken, part.paid_ns, part.cost_ns), 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
         earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)
         cost_ns = np.where(part.woken, part.paid_ns, 0)
-        since_ns = np.maximum(part.entered_ns - (self.known.first_ns or 0), 0)
-        return Demands(
+        since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)
+        return RecordedIntervals(
             entered_ns=part.entered_ns,
             arrival_ns=arrival,
             earliest_ns=arrival - earlier,
@@ -304,7 +305,9 @@ class Reader:
             polled_ns=part.polled_ns,
             halted=halted,
             woken=part.woken,
-            block=np.minimum(since_ns // block_width_ns(self.known), BLOCKS - 1).astype(np.uint8),
+            block=np.minimum(since_ns // block_width_ns(self.metadata), BLOCKS - 1).astype(
+                np.uint8
+            ),
             bucket=bucket(cost_ns).astype(np.uint16),
         )
 

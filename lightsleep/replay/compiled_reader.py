@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""stays.c: what Reader of demand.py does, compiled."""
+"""intervals.c: what Reader of intervals.py does, compiled."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import bucket
-from lightsleep.periods.model import Known
-from lightsleep.replay.demand import (
+from lightsleep.periods.model import Metadata
+from lightsleep.replay.intervals import (
     BLOCKS,
     FAR_NS,
     ITSELF,
     JOINED_NS,
     NEEDED,
     Costs,
-    Demands,
     Ns,
+    RecordedIntervals,
     block_width_ns,
     code,
     codes_of,
@@ -45,15 +45,15 @@ SPECIAL = ("ended_by", "sleep_length_ns")
 """Columns that are no plain integers."""
 
 OPEN = 6
-"""Elements of ``struct open_stay``."""
+"""Elements of ``struct open_interval``."""
 
 
 class CompiledReader:
-    """Turns the batches of a recording into demands, CPU by CPU."""
+    """Turns the batches of a recording into intervals, CPU by CPU."""
 
-    def __init__(self, ffi: Any, lib: Any, known: Known, costs: Costs) -> None:
-        """Begin with no stay open."""
-        self._ffi, self._lib, self._known, self._costs = ffi, lib, known, costs
+    def __init__(self, ffi: Any, lib: Any, metadata: Metadata, costs: Costs) -> None:
+        """Begin with no interval open."""
+        self._ffi, self._lib, self._metadata, self._costs = ffi, lib, metadata, costs
         self._open: Ns = np.zeros((0, OPEN), np.int64)
         self._polls = np.zeros((0, STATES), np.uint8)
         state_ns = np.full(STATES, costs.halt_ns, np.int64)
@@ -63,27 +63,27 @@ class CompiledReader:
         self._state_ns = state_ns
         self._loops = np.ascontiguousarray(costs.loops, np.int64)
 
-    def demands(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Demands]]:
-        """Yield each CPU of a batch with its stays, in order."""
+    def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
+        """Yield each CPU of a batch with its intervals, in order."""
         if not len(batch):
             return
         columns = {name: _plain(batch, name) for name in NEEDED if name not in SPECIAL}
         cpus = columns["cpu"]
         most = int(cpus.max()) + 1
         if int(cpus.min()) < 0 or most > MAX_CPUS:
-            raise LightsleepError(f"{self._known.source}: no machine has a CPU {most - 1}")
+            raise LightsleepError(f"{self._metadata.source}: no machine has a CPU {most - 1}")
         self._grow(most)
         woken = np.asarray(batch.column("waking_to_running_ns").is_valid())
         somebody = np.asarray(batch.column("wakee_pid").is_valid())
         columns |= {"cause": codes_of(batch), "woken": woken, "somebody": somebody}
         columns["sleep_ns"] = sleep_lengths(batch)
-        # A CPU may have one stay more than rows: one that was open before.
+        # A CPU may have one interval more than rows: one that was open before.
         counts = np.bincount(cpus, minlength=most)
         causes = {name: code(batch, name) for name in ("unknown", "timer")}
         causes["itself"] = sum(1 << code(batch, name) for name in ITSELF if code(batch, name) >= 0)
         yield from self._made(columns, causes, counts + (counts > 0))
 
-    def rest(self) -> Iterator[tuple[int, Demands]]:
+    def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield what was kept back, after the last batch."""
         for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
             entered, end, polled, cost, timer_at, _ = self._open[cpu].tolist()
@@ -92,8 +92,8 @@ class CompiledReader:
             made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
             made.typical_ns[0] = cost
             made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
-            since_ns = max(entered - (self._known.first_ns or 0), 0)
-            made.block[0] = min(since_ns // block_width_ns(self._known), BLOCKS - 1)
+            since_ns = max(entered - (self._metadata.first_ns or 0), 0)
+            made.block[0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
             yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
         self._open[:] = 0
 
@@ -102,13 +102,13 @@ class CompiledReader:
         if more > 0:
             self._open = np.concatenate([self._open, np.zeros((more, OPEN), np.int64)])
             self._polls = np.zeros((cpus, STATES), np.uint8)
-            for cpu, state in self._known.polled:
+            for cpu, state in self._metadata.polled:
                 if cpu < cpus and 0 <= state < STATES:
                     self._polls[cpu, state] = 1
 
     def _made(
         self, columns: dict[str, Any], causes: dict[str, int], rooms: Ns
-    ) -> Iterator[tuple[int, Demands]]:
+    ) -> Iterator[tuple[int, RecordedIntervals]]:
         ffi, costs = self._ffi, self._costs
         begins = np.concatenate([[0], np.cumsum(rooms)]).astype(np.uint64)
         nexts = begins[:-1].copy()
@@ -140,8 +140,8 @@ class CompiledReader:
                 "halt_ns": costs.halt_ns,
                 "reference_ns": round(costs.reference_ns or 0),
                 "joined_ns": JOINED_NS,
-                "first_ns": self._known.first_ns or 0,
-                "width_ns": block_width_ns(self._known),
+                "first_ns": self._metadata.first_ns or 0,
+                "width_ns": block_width_ns(self._metadata),
                 "blocks": BLOCKS,
                 **causes,
                 "loops": ffi.from_buffer("int64_t[]", self._loops),
@@ -153,9 +153,9 @@ class CompiledReader:
             for name, kind in _Made.COLUMNS.items()
         }
         next_ = ffi.from_buffer("size_t[]", nexts, require_writable=True)
-        out = ffi.new("struct demands *", {"next": next_, **pairs})
-        open_ = ffi.from_buffer("struct open_stay[]", self._open, require_writable=True)
-        self._lib.stays_make(rows, prices, open_, out)
+        out = ffi.new("struct recorded_intervals *", {"next": next_, **pairs})
+        open_ = ffi.from_buffer("struct open_interval[]", self._open, require_writable=True)
+        self._lib.intervals_make(rows, prices, open_, out)
         buckets = bucket(made.cost_ns).astype(np.uint16)
         for cpu in np.flatnonzero(nexts > begins[:-1]).tolist():
             part = slice(int(begins[cpu]), int(nexts[cpu]))
@@ -163,7 +163,7 @@ class CompiledReader:
 
 
 class _Made:
-    """Room for stays."""
+    """Room for intervals."""
 
     COLUMNS: ClassVar = {
         **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
@@ -177,8 +177,8 @@ class _Made:
         self.polled_ns = np.zeros(count, np.int64)
         self.halted, self.woken, self.block = np.zeros((3, count), np.uint8)
 
-    def taken(self, part: slice, buckets: Any) -> Demands:
-        return Demands(
+    def taken(self, part: slice, buckets: Any) -> RecordedIntervals:
+        return RecordedIntervals(
             entered_ns=self.entered_ns[part],
             arrival_ns=self.arrival_ns[part],
             earliest_ns=self.earliest_ns[part],
