@@ -16,8 +16,10 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 # What the lab needs, and what the tests need on top.
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
 	kmod xz-utils zstd git patch
+READER_PACKAGES := pkgconf libtracecmd-dev libtracefs-dev libtraceevent-dev
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
-	device-tree-compiler acpica-tools trace-cmd linux-perf babeltrace2 python3-sphinx rsync
+	device-tree-compiler acpica-tools trace-cmd $(READER_PACKAGES) linux-perf \
+	babeltrace2 python3-sphinx rsync
 BENCH_PACKAGES := gcc libc6-dev valgrind
 DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git help2man python3 \
 	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools
@@ -32,12 +34,13 @@ TOPIC :=
 RESULTS := docs/results
 RUNS := 40
 PLAN :=
+RECORDING :=
 comma := ,
 
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -168,6 +171,11 @@ bench-policy: ## the polling policy beside other rules, and what an update of it
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) benchmarks/poll_limit.py $(OUT)/poll_limit.json --page docs/polling-policy-figures.md
 	$(PYTHON) benchmarks/poll_limit_instructions.py
+
+bench-reading: ## how fast a recording is read: one that a guest makes, or RECORDING=FILE
+	$(call packages,$(LAB_PACKAGES) gcc libc6-dev trace-cmd $(READER_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) benchmarks/reading.py $(RECORDING)
 
 bench-replay: ## how fast lightsleep replay is, and how much memory it takes
 	$(call packages,python3 python3-venv gcc libc6-dev)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Opening a recording of any kind: as its metadata, and a stream of its rows.
 
-formats.py recognises a file by its first bytes. A trace.dat is read by trace-cmd report, a
-perf.data by perf script, and a folder in the Common Trace Format by babeltrace2, which know every
-version of their format. What they print is text, and so is the kernel's own trace file, also inside
-a page of systrace; lines.py reads them all. A Parquet file holds rows already. All are read in
-constant memory.
+formats.py recognises a file by its first bytes. A trace.dat is read by trace-cmd's library
+(trace_dat.py) or, without a compiler, by trace-cmd report, a perf.data by perf script, and a folder
+in the Common Trace Format by babeltrace2, which know every version of their format. What they print
+is text, and so is the kernel's own trace file, also inside a page of systrace; lines.py reads them
+all. A Parquet file holds rows already. All are read in constant memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
-from lightsleep.periods import ctf, systrace
+from lightsleep.periods import ctf, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS, SINCE_2
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
@@ -51,6 +51,9 @@ KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SIN
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
+
+MANY_EVENTS = 1_000_000
+"""More than that take a while to read as text."""
 
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine."""
@@ -121,13 +124,16 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
 
 
 def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
-    builder = Builder(metadata)
-    with _text(path, head, metadata) as lines:
-        for _ in feed(builder, lines, str(path)):
-            if len(builder.rows) >= ROWS:
-                yield as_batch(metadata.host, builder.rows)
-                builder.rows.clear()
-    builder.finish()
+    program = trace_dat.program() if head.startswith(TRACE_DAT) else ""
+    if isinstance(program, Path):
+        with _output([str(program), str(path)], path, metadata) as chunks:
+            whole = yield from trace_dat.batches(chunks, metadata)
+        if not whole:
+            raise LightsleepError(f"{path}: cannot be read: {program} said nothing of its end")
+    else:
+        yield from _batches_of_text(path, head, metadata)
+        if program and metadata.events > MANY_EVENTS:
+            metadata.notes.append(f"reading was slow, as {program}; install {trace_dat.PACKAGES}")
     if not metadata.events:
         raise LightsleepError(
             f"{path}: no recording, or a damaged one: none of the events that lightsleep record "
@@ -142,6 +148,16 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
             f"the last event is {early_ns / 1e9:.1f} s before the end of the recording: the file "
             "may be damaged"
         )
+
+
+def _batches_of_text(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
+    builder = Builder(metadata)
+    with _text(path, head, metadata) as lines:
+        for _ in feed(builder, lines, str(path)):
+            if len(builder.rows) >= ROWS:
+                yield as_batch(metadata.host, builder.rows)
+                builder.rows.clear()
+    builder.finish()
     yield as_batch(metadata.host, builder.rows)
 
 
@@ -194,15 +210,26 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
 
 @contextlib.contextmanager
 def _printed(command: list[str], path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
-    """Lend what a program prints. What it complains about becomes a note.
-
-    Raises LightsleepError where it fails, or falls silent.
-    """
+    """Lend the lines that a program prints; raises as _output() does."""
     if not shutil.which(command[0]):
         package = {"perf": "linux-perf"}.get(command[0], command[0])
         raise LightsleepError(
             f"reading {path} needs the program {command[0]}: install the package {package}"
         )
+    printed = _Counted()
+    with _output(command, path, metadata, printed) as chunks:
+        printed.lines = _lines(chunks, path)
+        yield printed
+
+
+@contextlib.contextmanager
+def _output(
+    command: list[str], path: Path, metadata: Metadata, printed: _Counted | None = None
+) -> Iterator[Iterable[bytes]]:
+    """Lend what a program writes. What it complains about becomes a note.
+
+    Raises LightsleepError where it fails, or falls silent.
+    """
     with (
         tempfile.TemporaryFile() as log,
         subprocess.Popen(
@@ -212,36 +239,37 @@ def _printed(command: list[str], path: Path, metadata: Metadata) -> Iterator[Ite
         assert process.stdout
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (READER_BYTES, READER_BYTES))
-        printed = _Counted(_lines(_from_pipe(process.stdout.fileno(), path), path))
         try:
-            yield printed
+            yield _from_pipe(process.stdout.fileno(), path)
             status = process.wait(SILENT_S)
         except BaseException:
             process.kill()
             raise
         log.seek(0)
         said = UNPRINTABLE.sub("?", log.read(4096).decode(errors="replace")).strip()
+    name = Path(command[0]).name
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+        where = f" after line {printed.number} of what it prints" if printed else ""
         raise LightsleepError(
-            f"{path}: cannot be read: {command[0]} {ended} after line {printed.number} of what it "
-            f"prints: {said or 'no error message'}"
+            f"{path}: cannot be read: {name} {ended}{where}: {said or 'no error message'}"
         )
     if said:
-        metadata.notes.append(f"{command[0]} says: {said}")
+        metadata.notes.append(f"{name} says: {said}")
 
 
 class _Counted:
     """Lines, and how many of them have passed."""
 
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self.number = lines, 0
+    def __init__(self) -> None:
+        self.lines: Iterator[str] = iter(())
+        self.number = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines)
+        line = next(self.lines)
         self.number += 1
         return line
 

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * From events to idle periods: Builder of build.py, compiled. build.py says what the phases
+ * of a CPU are, and what is evidence of what; nothing here decides otherwise.
+ *
+ * Rows go to a stream in blocks: their number (uint64_t), then as many struct row. A block
+ * of 0 rows is the last one.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "builder.h"
+
+#define BLOCK		4096
+#define SLOTS		(1 << 18)	/* of the wakings: a power of two */
+#define MAX_WAKINGS	(SLOTS / 2)	/* as many as build.py remembers */
+
+bool builder_init(struct builder *b, FILE *out)
+{
+	memset(b, 0, sizeof(*b));
+	b->out = out;
+	b->wakings = calloc(SLOTS, sizeof(*b->wakings));
+	b->rows = calloc(BLOCK, sizeof(*b->rows));
+	return b->wakings && b->rows;
+}
+
+static bool flush(struct builder *b)
+{
+	bool ok = fwrite(&b->row_count, sizeof(b->row_count), 1, b->out) == 1 &&
+		  fwrite(b->rows, sizeof(*b->rows), b->row_count, b->out) == b->row_count;
+
+	b->row_count = 0;
+	return ok;
+}
+
+/* The CPU of that number, if something has happened on it. */
+static struct cpu *known(struct builder *b, int number)
+{
+	return number >= 0 && number < b->cpu_count && b->cpus[number].seen ?
+	       &b->cpus[number] : NULL;
+}
+
+static bool grow(struct builder *b, int number)
+{
+	int count = number + 64;
+	struct cpu *cpus = realloc(b->cpus, count * sizeof(*cpus));
+
+	if (!cpus)
+		return false;
+	memset(cpus + b->cpu_count, 0, (count - b->cpu_count) * sizeof(*cpus));
+	b->cpus = cpus;
+	b->cpu_count = count;
+	return true;
+}
+
+/* Something happens on a CPU now; false if that cannot be. */
+bool builder_at(struct builder *b, int number, int64_t now_ns)
+{
+	struct cpu *cpu;
+
+	if (number < 0 || number >= MAX_CPUS) {
+		snprintf(b->error, sizeof(b->error), "no kernel has a CPU %d", number);
+		return false;
+	}
+	if (number >= b->cpu_count && !grow(b, number)) {
+		snprintf(b->error, sizeof(b->error), "no memory for CPU %d", number);
+		return false;
+	}
+	if (!b->events++) {
+		b->first_ns = now_ns;
+		b->last_ns = now_ns;
+	}
+	if (now_ns > b->last_ns)
+		b->last_ns = now_ns;
+	cpu = &b->cpus[number];
+	if (!cpu->seen) {
+		cpu->seen = true;
+		cpu->state = AWAKE;
+		cpu->cause = UNKNOWN;
+	}
+	if (now_ns < cpu->last_ns) {
+		snprintf(b->error, sizeof(b->error),
+			 "time runs backwards on CPU %d, from %" PRId64 " ns to %" PRId64 " ns",
+			 number, cpu->last_ns, now_ns);
+		return false;
+	}
+	cpu->last_ns = now_ns;
+	return true;
+}
+
+static void emit(struct builder *b, int number, const struct cpu *cpu, const char *wakee_comm,
+		 int32_t wakee, const struct waking *waking, int64_t now_ns)
+{
+	struct row *row = &b->rows[b->row_count++];
+
+	memset(row, 0, sizeof(*row));
+	row->cpu = number;
+	row->entered_ns = cpu->entered_ns;
+	row->length_ns = cpu->left_ns - cpu->entered_ns;
+	row->state = cpu->state;
+	row->sleep_length_ns = cpu->of_state.sleep_length_ns;
+	row->next_event_ns = cpu->of_state.next_event_ns;
+	row->has = cpu->of_state.has;
+	row->cause = cpu->cause;
+	row->miss = cpu->miss;
+	if (wakee_comm) {
+		row->has |= HAS_WAKEE;
+		row->wakee_pid = wakee;
+		memcpy(row->wakee_comm, wakee_comm, COMM);
+	}
+	if (waking && waking->at_ns >= cpu->entered_ns) {
+		row->has |= HAS_WAKER;
+		row->waker_pid = waking->pid;
+		memcpy(row->waker_comm, waking->comm, COMM);
+		row->waking_to_running_ns = now_ns - waking->at_ns;
+	}
+	if (b->row_count == BLOCK && !flush(b))
+		snprintf(b->error, sizeof(b->error), "the reader has gone");
+}
+
+/* A CPU enters a state, or leaves one. */
+void builder_cpu_idle(struct builder *b, int number, int64_t now_ns, uint32_t state)
+{
+	struct cpu *cpu = &b->cpus[number];
+
+	if (state == EXIT) {
+		if (cpu->phase == IDLE) {
+			cpu->phase = LEFT;
+			cpu->left_ns = now_ns;
+		}
+		return;
+	}
+	if (cpu->phase == LEFT)
+		emit(b, number, cpu, NULL, 0, NULL, 0);
+	else if (cpu->phase == IDLE)
+		b->incomplete++;
+	cpu->phase = IDLE;
+	cpu->entered_ns = now_ns;
+	cpu->state = state;
+	cpu->cause = UNKNOWN;
+	cpu->miss = NO_MISS;
+	cpu->of_state = cpu->of_next;
+	cpu->of_next = (struct prediction) { };
+}
+
+/* The governor of a CPU was told how far away its next timer is, and its next event. */
+void builder_sleep_length(struct builder *b, int number, int64_t length_ns, const int64_t *event_ns)
+{
+	b->cpus[number].of_next = (struct prediction) {
+		.sleep_length_ns = length_ns,
+		.next_event_ns = event_ns ? *event_ns : 0,
+		.has = HAS_SLEEP | (event_ns ? HAS_EVENT : 0),
+	};
+}
+
+/* The governor's last choice was too deep or too shallow. */
+void builder_miss(struct builder *b, int number, enum miss kind)
+{
+	struct cpu *cpu = known(b, number);
+
+	if (cpu)
+		cpu->miss = kind;
+}
+
+/* Another CPU did something that ends an idle period of this one. */
+void builder_sent(struct builder *b, int number, enum cause cause)
+{
+	struct cpu *cpu = known(b, number);
+
+	if (cpu && cpu->phase == IDLE && cpu->cause == UNKNOWN)
+		cpu->cause = cause;
+}
+
+/* Something happens on a CPU that ends an idle period. */
+void builder_happened(struct builder *b, int number, enum cause cause)
+{
+	struct cpu *cpu = &b->cpus[number];
+
+	if ((cpu->phase == IDLE || cpu->phase == LEFT) && cpu->cause == UNKNOWN)
+		cpu->cause = cause;
+}
+
+/* Where a task's waking is, or would go: open addressing, linear probing. */
+static struct waking *slot_of(struct builder *b, int32_t wakee)
+{
+	uint32_t i = (uint32_t)wakee * 2654435769u >> 14;
+
+	while (b->wakings[i].used && b->wakings[i].wakee != wakee)
+		i = (i + 1) % SLOTS;
+	return &b->wakings[i];
+}
+
+/* Takes a waking out, and moves those back that were put further on because of it. */
+static void forget(struct builder *b, struct waking *waking)
+{
+	uint32_t hole = waking - b->wakings, i = hole;
+
+	b->waking_count--;
+	for (;;) {
+		uint32_t home;
+
+		i = (i + 1) % SLOTS;
+		if (!b->wakings[i].used)
+			break;
+		home = (uint32_t)b->wakings[i].wakee * 2654435769u >> 14;
+		if ((i - home) % SLOTS >= (i - hole) % SLOTS) {
+			b->wakings[hole] = b->wakings[i];
+			hole = i;
+		}
+	}
+	b->wakings[hole].used = false;
+}
+
+/* A task is woken. */
+void builder_waking(struct builder *b, int64_t now_ns, int32_t wakee, const char *comm, int32_t pid)
+{
+	struct waking *waking;
+
+	if (b->waking_count >= MAX_WAKINGS) {
+		memset(b->wakings, 0, SLOTS * sizeof(*b->wakings));
+		b->waking_count = 0;
+	}
+	waking = slot_of(b, wakee);
+	b->waking_count += !waking->used;
+	waking->used = true;
+	waking->wakee = wakee;
+	waking->at_ns = now_ns;
+	waking->pid = pid;
+	memcpy(waking->comm, comm, COMM);
+}
+
+/* A CPU runs a task again. */
+void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, const char *comm,
+			      int32_t pid)
+{
+	struct cpu *cpu = &b->cpus[number];
+	struct waking *found = slot_of(b, pid);
+	struct waking *waking = found->used ? found : NULL;
+
+	if (cpu->phase == LEFT) {
+		emit(b, number, cpu, comm, pid, waking, now_ns);
+	} else if (cpu->phase == IDLE) {	/* its end is lost */
+		b->incomplete++;
+	} else if (cpu->phase == RUNS_IDLE_TASK && waking && waking->at_ns >= cpu->entered_ns) {
+		cpu->state = AWAKE;
+		cpu->cause = UNKNOWN;
+		cpu->miss = NO_MISS;
+		cpu->of_state = (struct prediction) { };
+		cpu->entered_ns = waking->at_ns;
+		cpu->left_ns = waking->at_ns;
+		emit(b, number, cpu, comm, pid, waking, now_ns);
+	}
+	cpu->phase = BUSY;
+	if (waking)
+		forget(b, waking);
+}
+
+/* A CPU has nothing to run. */
+void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns)
+{
+	struct cpu *cpu = &b->cpus[number];
+
+	if (cpu->phase == IDLE || cpu->phase == LEFT)	/* the switch between is lost */
+		b->incomplete++;
+	cpu->phase = RUNS_IDLE_TASK;
+	cpu->entered_ns = now_ns;
+	/* A state was chosen before, but not entered: a task came. */
+	cpu->of_next = (struct prediction) { };
+}
+
+/* The kernel lost events of a CPU: what it does is not known. */
+void builder_lost(struct builder *b, int number, uint64_t count)
+{
+	struct cpu *cpu;
+
+	if (number < 0 || number >= MAX_CPUS || (number >= b->cpu_count && !grow(b, number)))
+		return;
+	cpu = &b->cpus[number];
+	cpu->lost += count;
+	if (cpu->seen) {
+		b->incomplete += cpu->phase == IDLE || cpu->phase == LEFT;
+		cpu->phase = BUSY;
+		cpu->of_next = (struct prediction) { };
+	}
+}
+
+/* No event follows: what has not ended is no period. False if the stream takes no more. */
+bool builder_finish(struct builder *b)
+{
+	int number;
+
+	for (number = 0; number < b->cpu_count; number++) {
+		struct cpu *cpu = &b->cpus[number];
+
+		if (cpu->phase == LEFT)
+			emit(b, number, cpu, NULL, 0, NULL, 0);
+		else if (cpu->phase == IDLE)
+			b->incomplete++;
+		cpu->phase = BUSY;
+	}
+	return (!b->row_count || flush(b)) && flush(b) && !b->error[0];
+}

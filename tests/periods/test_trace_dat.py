@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The compiled reader of trace.dat gives the rows that the text of trace-cmd report gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recordings import RECORDINGS
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods import source, trace_dat
+from lightsleep.periods.build import EXIT, MAX_WAKINGS, Builder
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.policy.binding import compile_to
+
+US = 1000
+COMMS = ("redis-server", "a", "exactly16charsxx")
+
+
+def sorted_rows(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    rows = pa.Table.from_batches(list(batches), COLUMNS).to_pylist()
+    return sorted(rows, key=lambda row: (row["cpu"], row["entered_ns"], row["state"]))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("driver") / "drive-builder"
+    here = Path(__file__).parent / "drive_builder.c"
+    warnings = ("-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover")
+    files = (here, trace_dat.HERE / "builder.c")
+    compile_to(target, here.name, ["-std=gnu11", *warnings, f"-I{trace_dat.HERE}", *files])
+    return target
+
+
+def step(name: str, *numbers: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[Any, ...]]:
+    value, more = (*numbers, st.just(0), st.just(0))[:2]
+    return st.tuples(
+        st.just(name), st.integers(0, 2), st.integers(0, 9), value, more, st.sampled_from(COMMS)
+    )
+
+
+pids = st.integers(1, 4)
+steps = st.lists(
+    st.one_of(
+        step("idle", st.sampled_from([0, 1, EXIT])),
+        step("idle", st.sampled_from([1, EXIT])),
+        step("sleep", st.integers(-5, 10**6), st.integers(-1, 10**6)),
+        step("miss", st.integers(0, 3), st.integers(0, 1)),
+        step("sent", st.integers(0, 3), st.integers(0, 1)),
+        step("happened", st.integers(0, 4)),
+        step("waking", pids, pids),
+        step("from-idle", pids),
+        step("to-idle"),
+        step("lost", st.integers(1, 9)),
+    ),
+    max_size=60,
+)
+
+
+def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Metadata]:
+    metadata = Metadata("host", "x")
+    builder = Builder(metadata)
+    for name, cpu, now_ns, value, more, comm in events:
+        if name == "lost":
+            builder.lost(cpu, value)
+            continue
+        builder.at(cpu, now_ns)
+        match name:
+            case "idle":
+                builder.cpu_idle(cpu, now_ns, value)
+            case "sleep":
+                builder.sleep_length(cpu, value, None if more < 0 else more)
+            case "miss":
+                builder.miss(value, "below" if more else "above")
+            case "sent":
+                builder.sent(value, "store" if more else "ipi")
+            case "happened":
+                builder.happened(cpu, CAUSES[value])
+            case "waking":
+                builder.waking(now_ns, value, comm, more)
+            case "from-idle":
+                builder.switch_from_idle(cpu, now_ns, comm, value)
+            case "to-idle":
+                builder.switch_to_idle(cpu, now_ns)
+    builder.finish()
+    return sorted_rows([source.as_batch("host", builder.rows)]), metadata
+
+
+def drained(read: Generator[pa.RecordBatch, None, bool]) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the batches, and whether they came to their end."""
+    ends: list[bool] = []
+
+    def run() -> Iterator[pa.RecordBatch]:
+        ends.append((yield from read))
+
+    return list(run()), ends[0]
+
+
+def with_times(drawn: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Let the time of all CPUs rise by what was drawn for each event."""
+    now_ns, events = 0, []
+    for name, cpu, more_us, *others in drawn:
+        now_ns += more_us * US
+        events.append((name, cpu, now_ns, *others))
+    return events
+
+
+@given(steps)
+@settings(max_examples=200, deadline=None)
+def test_compiled_and_python_build_the_same_rows(driver: Path, drawn: list[Any]) -> None:
+    events = with_times(drawn)
+    lines = "".join(f"{' '.join(map(str, event))}\n" for event in events)
+    done = subprocess.run([driver], input=lines.encode(), capture_output=True, check=True)
+    metadata = Metadata("host", "x")
+    pieces = [done.stdout[:100], done.stdout[100:]]
+    found, whole = drained(trace_dat.batches(pieces, metadata))
+    assert whole
+    rows, expected = by_python(events)
+    assert sorted_rows(found) == rows
+    counted = ("events", "incomplete", "first_ns", "last_ns")
+    assert [getattr(metadata, x) for x in counted] == [getattr(expected, x) for x in counted]
+
+
+def test_time_that_runs_backwards_is_an_error(driver: Path) -> None:
+    lines = b"to-idle 1 2000 0 0 x\nto-idle 1 1000 0 0 x\n"
+    done = subprocess.run([driver], input=lines, capture_output=True)
+    assert done.returncode == 1
+    assert done.stderr == b"time runs backwards on CPU 1, from 2000 ns to 1000 ns\n"
+
+
+def test_more_wakings_than_it_remembers(driver: Path) -> None:
+    # All are forgotten at once, as in build.py: only the last one is known after that.
+    most = MAX_WAKINGS
+    wakings = "".join(f"waking 0 5000 {pid} 7 x\n" for pid in range(1, most + 2))
+    lines = f"to-idle 0 1000 0 0 x\n{wakings}from-idle 0 9000 1 0 a\nto-idle 0 9500 0 0 x\n"
+    lines += f"waking 0 9600 3 7 x\nfrom-idle 0 9900 {most + 1} 0 a\n"
+    done = subprocess.run([driver], input=lines.encode(), capture_output=True, check=True)
+    metadata = Metadata("host", "x")
+    rows = sorted_rows(list(trace_dat.batches([done.stdout], metadata)))
+    assert rows == []  # the one is forgotten, the other was woken before its CPU had nothing to do
+    assert metadata.events == most + 6
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.dat"
+    path.write_bytes(gzip.decompress((RECORDINGS / "trace-v6.dat.gz").read_bytes()))
+    return path
+
+
+def needs_the_program() -> None:
+    found = trace_dat.program()
+    if isinstance(found, str):
+        pytest.skip(found)
+
+
+def read_whole(path: Path) -> tuple[list[dict[str, Any]], Metadata]:
+    recording = source.open_recording(path)
+    return sorted_rows(recording.batches), recording.metadata
+
+
+def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_the_program()
+    rows, metadata = read_whole(recorded)
+    assert len(rows) > 50
+    monkeypatch.setattr(trace_dat, "program", lambda: "there is no compiler")
+    expected, by_text = read_whole(recorded)
+    assert rows == expected
+    assert metadata.to_json() == by_text.to_json()
+
+
+def test_a_file_that_is_cut_is_an_error_that_says_where(recorded: Path) -> None:
+    needs_the_program()
+    whole = recorded.read_bytes()
+    recorded.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LightsleepError, match=r"trace\.dat"):
+        read_whole(recorded)
+
+
+def test_a_stream_without_its_end_is_noticed() -> None:
+    assert drained(trace_dat.batches([b"\0" * 3], Metadata("host", "x"))) == ([], False)
+
+
+def test_without_the_library_the_text_is_read(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trace_dat, "program", trace_dat.program.__wrapped__)
+    monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
+    assert trace_dat.program() in ("pkg-config knows no libtracecmd", "there is no pkg-config")
+    monkeypatch.setattr(source, "MANY_EVENTS", 10)
+    rows, metadata = read_whole(recorded)
+    assert rows
+    assert any("libtracecmd-dev" in note for note in metadata.notes)
+    json.dumps(metadata.to_json())
