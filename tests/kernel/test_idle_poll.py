@@ -81,7 +81,9 @@ def test_it_polls_before_any_driver_and_governor(driver: str, governor: str) -> 
     machine = Machine(kernel=KERNEL, append=append, modules=(driver,), accel="tcg")
     with boot(machine, f"idle-poll-{governor}", ENOUGH_S) as guest:
         assert guest.read_text(f"{CPUS}/cpuidle/current_governor").strip() == governor
-        result = run_selftest(guest, SELFTEST, "polls_when_on", "rests_when_left_alone")
+        result = run_selftest(
+            guest, SELFTEST, "polls_when_on", "does_not_poll_when_told_to_be_idle"
+        )
         assert (result.failed, result.skipped) == ({}, [])
 
 

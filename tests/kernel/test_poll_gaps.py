@@ -22,9 +22,9 @@ enum {
 """,
     "kernel_stat.h": """
 #include <linux/types.h>
-enum { CPUTIME_SOFTIRQ, CPUTIME_IRQ };
+enum { CPUTIME_SOFTIRQ, CPUTIME_IRQ, CPUTIME_STEAL };
 extern struct { unsigned int softirqs[10]; } kstat;
-extern struct { u64 cpustat[2]; } kcpustat;
+extern struct { u64 cpustat[3]; } kcpustat;
 #define kstat_this_cpu (&kstat)
 #define kcpustat_this_cpu (&kcpustat)
 """,
@@ -40,15 +40,33 @@ void end(void) { poll_gaps_end(&gaps); }
 void ran(int softirq) { kstat.softirqs[softirq]++; }
 void took(int what, u64 for_ns) { kcpustat.cpustat[what] += for_ns; }
 u64 stolen_ns(u64 polled_ns) { return poll_gaps_stolen_ns(&gaps, polled_ns); }
+
+static struct host_contention contention;
+u64 said[4];
+int calls;
+void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
+	u64 account_ns)
+{
+	said[0] = now_ns; said[1] = ran_ns; said[2] = gap_ns; said[3] = account_ns;
+	(void)hc;
+	calls++;
+}
+void account(u64 now_ns, u64 polled_ns)
+{
+	poll_gaps_account(&gaps, &contention, now_ns, polled_ns);
+}
 """
 HI, TIMER, NET_RX, IRQ_POLL, SCHED, RCU = 0, 1, 3, 5, 7, 9
-SOFTIRQ_TIME, IRQ_TIME = 0, 1
+SOFTIRQ_TIME, IRQ_TIME, STOLEN_TIME = 0, 1, 2
 
 FFI = cffi.FFI()
 FFI.cdef("""
 void begin(uint64_t now_ns); void look(uint64_t now_ns); void end(void);
 void ran(int softirq); void took(int what, uint64_t for_ns);
 uint64_t stolen_ns(uint64_t polled_ns);
+extern uint64_t said[4];
+extern int calls;
+void account(uint64_t now_ns, uint64_t polled_ns);
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
     _folder = Path(_name)
@@ -113,3 +131,17 @@ def test_the_time_after_the_last_look_counts() -> None:
     LIB.took(SOFTIRQ_TIME, 1 * MS)
     LIB.end()
     assert LIB.stolen_ns(3 * MS) == 3 * MS - 10 * US - 1 * MS
+
+
+def test_what_the_host_took_is_evidence_with_a_poll_or_without() -> None:
+    poll(3 * MS)
+    before = LIB.calls
+    LIB.account(7, 180 * US + 3 * MS)
+    assert list(LIB.said) == [7, 180 * US, 3 * MS, 0]
+    LIB.account(8, 0)
+    assert LIB.calls == before + 1, "no poll, and nothing stolen"
+    LIB.took(STOLEN_TIME, 5 * MS)
+    LIB.account(9, 0)
+    assert list(LIB.said) == [9, 0, 0, 5 * MS]
+    LIB.account(10, 0)
+    assert LIB.calls == before + 2, "what was stolen counts once"

@@ -118,10 +118,10 @@ def test_a_limit_that_is_too_low_does_not_justify_itself() -> None:
     LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
     assert estimate.cost_ns < cost_ns / 2
     estimate.lower_ns = 1  # however sure of that it may be
-    assert not LIB.wake_cost_tells(estimate, len(periods), hits, 0)
-    assert LIB.wake_cost_tells(estimate, len(periods), len(periods) * 3 // 4, 0)
+    assert not LIB.wake_cost_is_conclusive(estimate, len(periods), hits, 0)
+    assert LIB.wake_cost_is_conclusive(estimate, len(periods), len(periods) * 3 // 4, 0)
     estimate.upper_ns = -1
-    assert LIB.wake_cost_tells(estimate, len(periods), hits, 0), "harm is harm"
+    assert LIB.wake_cost_is_conclusive(estimate, len(periods), hits, 0), "harm is harm"
 
 
 def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> None:
@@ -138,12 +138,12 @@ def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> Non
             if LIB.wake_cost_begin(wc, 0, True):
                 lost = cost_ns if wait > way_in_ns else 4 * US
                 if wait <= way_in_ns:
-                    LIB.wake_cost_forestalled(wc)
+                    LIB.wake_cost_halt_aborted(wc)
             LIB.wake_cost_end(wc, wait + int(abs(rng.normal(0, 1e3))) + lost)
         estimate = FFI.new("struct wake_cost_estimate *")
         LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
-        assert wc.forestalls == sum(wc.was_forestalled)
-        return estimate.cost_ns, LIB.wake_cost_tells(estimate, 1, 1, wc.forestalls)
+        assert wc.aborts == sum(wc.was_aborted)
+        return estimate.cost_ns, LIB.wake_cost_is_conclusive(estimate, 1, 1, wc.aborts)
 
     cost, tells = costs(short=0.9)
     assert cost < cost_ns / 4

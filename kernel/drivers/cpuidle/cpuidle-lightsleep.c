@@ -140,24 +140,12 @@ static void count_wait(struct lightsleep *ls, enum idle_wait how, u64 *statistic
 static void learn(struct lightsleep *ls, u64 idle_ns)
 {
 	struct poll_limit_params p = {
-		.halt_cost_ns = READ_ONCE(ls->cost.price_ns),
+		.halt_cost_ns = READ_ONCE(ls->cost.miss_cost_ns),
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
-	if (!ls->required && !ls->rests && !ls->deliberate && is_adaptive(ls))
+	if (!ls->required && !ls->must_not_poll && !ls->deliberate && is_adaptive(ls))
 		poll_limit_update(&ls->policy, &p, idle_ns);
-}
-
-static void account_steal(struct lightsleep *ls, u64 now_ns, u64 polled_ns)
-{
-	u64 clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
-	u64 gap_ns = polled_ns ? poll_gaps_stolen_ns(&ls->gaps, polled_ns) : 0;
-	u64 account_ns = clock_ns - ls->steal_clock_ns;
-
-	ls->steal_clock_ns = clock_ns;
-	if (polled_ns || account_ns)
-		host_contention_add(&ls->contention, now_ns, polled_ns - gap_ns, gap_ns,
-				    account_ns);
 }
 
 /*
@@ -175,7 +163,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	ls->seen_ns = total_ns;
 	if (polled && !ls->forced)
 		ls->polled_ns += residency_ns;
-	account_steal(ls, now_ns, polled ? residency_ns : 0);
+	poll_gaps_account(&ls->gaps, &ls->contention, now_ns, polled ? residency_ns : 0);
 
 	switch (ls->outcome) {
 	case IDLE_NONE:
@@ -215,7 +203,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 static void update_cycle(struct lightsleep *ls, u64 now_ns)
 {
 	unsigned long switches = idle_switches();
-	bool polls = !ls->required && !ls->rests && !READ_ONCE(ls->cost.left_alone) &&
+	bool polls = !ls->required && !ls->must_not_poll && !READ_ONCE(ls->cost.isolated) &&
 		     is_adaptive(ls) && lightsleep_limit_ns(ls, now_ns) > 0;
 
 	ls->deliberate = false;
@@ -235,9 +223,7 @@ static void update_cycle(struct lightsleep *ls, u64 now_ns)
  */
 static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for_ns)
 {
-	enum idle_outcome outcome = IDLE_EXPIRED;
-	u64 end_ns = start_ns + for_ns;
-	unsigned int looks = 0;
+	bool woken;
 
 	if (!ls->forced)
 		ls->cost.polls++;
@@ -245,30 +231,19 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	poll_sources_start();
 	local_irq_enable();
 
-	while (!need_resched()) {
-		wait_for_wakeup(min(end_ns - ls->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2),
-				poll_sources_here());
-		if (poll_sources_peek()) {
-			outcome = IDLE_WOKEN;
-			break;
-		}
-		if (++looks < LOOKS_PER_CLOCK)
-			continue;
-		looks = 0;
-		poll_gaps_look(&ls->gaps, lightsleep_clock_ns());
-		if (ls->gaps.look_ns >= end_ns)
-			break;
-	}
+	woken = poll_for_wakeup(&ls->gaps, start_ns + for_ns, lightsleep_clock_ns,
+				poll_sources_here, poll_sources_peek);
 
 	local_irq_disable();
-	if (poll_sources_stop() || need_resched())
-		outcome = IDLE_WOKEN;
+	woken |= poll_sources_stop();
+	woken |= need_resched();
 	poll_gaps_end(&ls->gaps);
-	if (outcome == IDLE_WOKEN)
-		count_wait(ls, WAIT_POLL, &ls->cost.hits);
-	else
+	if (!woken) {
 		ls->switches = idle_switches();
-	return outcome;
+		return IDLE_EXPIRED;
+	}
+	count_wait(ls, WAIT_POLL, &ls->cost.hits);
+	return IDLE_WOKEN;
 }
 
 /*
@@ -294,9 +269,9 @@ static int leave_halted(struct lightsleep *ls)
 {
 	ls->outcome = IDLE_WOKEN;
 	ls->gaps = (struct poll_gaps) { };
-	if (poll_sources_rest() || current_clr_polling_and_test()) {
+	if (poll_sources_release() || current_clr_polling_and_test()) {
 		if (ls->deliberate)
-			wake_cost_forestalled(&ls->cost.wake_cost);
+			wake_cost_halt_aborted(&ls->cost.wake_cost);
 		return leave_awake(ls);
 	}
 
@@ -313,7 +288,7 @@ static int leave_halted(struct lightsleep *ls)
  * Is this CPU told to be idle, for suspend to idle or by idle injection? What it has to do then
  * has nothing to do with its load.
  */
-static bool must_rest(const struct lightsleep *ls)
+static bool must_not_poll(const struct lightsleep *ls)
 {
 	/* The first is set long before CPUs idle for it; a constant without CONFIG_SUSPEND. */
 	return data_race(pm_suspend_target_state) == PM_SUSPEND_TO_IDLE ||
@@ -328,7 +303,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
-	if (ls->rests)
+	if (ls->must_not_poll)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
@@ -345,14 +320,14 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	now_ns = lightsleep_clock_ns();
 	same_period = account_residency(ls, now_ns);
 	ls->forced = !is_free(ls);
-	ls->rests = must_rest(ls);
+	ls->must_not_poll = must_not_poll(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
 	if (!same_period)
 		update_cycle(ls, now_ns);
 	if (ls->required)
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 
-	if (ls->rests || (ls->deliberate && is_free(ls)))
+	if (ls->must_not_poll || (ls->deliberate && is_free(ls)))
 		for_ns = 0;
 	else
 		for_ns = limit_now_ns(ls, now_ns);
@@ -456,9 +431,9 @@ static int lightsleep_cpu_online(unsigned int cpu)
 	/* A measurement may look on; it notices that its thread had to leave this CPU. */
 	data_race(memset(ls, 0, sizeof(*ls)));
 	idle_cost_init(&ls->cost, cpu);
-	p.halt_cost_ns = ls->cost.price_ns;
+	p.halt_cost_ns = ls->cost.miss_cost_ns;
 	poll_limit_init(&ls->policy, &p);
-	ls->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+	ls->contention.steal_clock_ns = poll_gaps_steal_clock_ns();
 	ls->dev.cpu = cpu;
 	/* A CPU without us idles as before; that is no reason to keep it offline. */
 	ret = cpuidle_register_device(&ls->dev);
@@ -479,7 +454,7 @@ static int lightsleep_cpu_offline(unsigned int cpu)
 	struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
 
 	local_irq_disable();
-	poll_sources_rest();
+	poll_sources_release();
 	local_irq_enable();
 	if (ls->shown)
 		sysfs_remove_group(&get_cpu_device(cpu)->kobj, &lightsleep_statistics);

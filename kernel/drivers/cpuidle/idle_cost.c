@@ -133,12 +133,12 @@ static void update_price(struct idle_cost *ic)
 {
 	u64 cost_ns = idle_cost_ns(ic);
 	u64 new_ns = cost_ns * ops->wait_weight();
-	u64 old_ns = ic->price_ns;
+	u64 old_ns = ic->miss_cost_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
 	tell_experiment(ic, cost_ns);
 	if (!new_ns || apart_ns > old_ns / 8)
-		WRITE_ONCE(ic->price_ns, new_ns);
+		WRITE_ONCE(ic->miss_cost_ns, new_ns);
 }
 
 static void forget(struct idle_cost *ic)
@@ -162,7 +162,7 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 	ic->minute_count = count;
 }
 
-static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
+static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)
 {
 	ic->estimate = *new;
 	if (new->upper_ns < 0) {
@@ -172,7 +172,7 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 	} else {
 		ic->harm_wait = 0;
 	}
-	WRITE_ONCE(ic->estimated, tells);
+	WRITE_ONCE(ic->estimated, conclusive);
 }
 
 /* The CPU goes on idling meanwhile: the copy may hold a cycle more or less of the old ones. */
@@ -210,8 +210,8 @@ static void update_estimate(struct idle_cost *ic)
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
 	ic->estimate_jiffies = jiffies;
-	decide(ic, &new, wake_cost_tells(&new, polls, hits,
-					 READ_ONCE(ic->wake_cost.forestalls)));
+	decide(ic, &new, wake_cost_is_conclusive(&new, polls, hits,
+						 READ_ONCE(ic->wake_cost.aborts)));
 }
 
 static void update_prices(void)
@@ -238,7 +238,7 @@ static void estimate_costs(struct work_struct *work)
 	for_each_online_cpu(cpu) {
 		struct idle_cost *ic = ops->of(cpu);
 
-		WRITE_ONCE(ic->left_alone, !halt_cost_may_use(cpu));
+		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
 		update_estimate(ic);
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
@@ -439,9 +439,9 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 	data_race(memset(ic, 0, sizeof(*ic)));
 	wake_cost_init(&ic->wake_cost, cpu);
 	tell_experiment(ic, cost_ns);
-	ic->left_alone = !halt_cost_may_use(cpu);
+	ic->isolated = !halt_cost_may_use(cpu);
 	/* The cost is not known before idle_cost_start(). */
-	ic->price_ns = cost_ns ? cost_ns * ops->wait_weight() : 0;
+	ic->miss_cost_ns = cost_ns ? cost_ns * ops->wait_weight() : 0;
 }
 
 /**

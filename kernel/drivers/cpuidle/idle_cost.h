@@ -24,10 +24,10 @@ struct workqueue_struct;
  * @halts: times halted, without those of measurements; by its own CPU
  * @forced: wait like this; written by the measurement
  * @forced_waits: how often it did, up to a wakeup; by its own CPU
- * @left_alone: isolated or in nohz_full=: nothing is measured here
+ * @isolated: isolated or in nohz_full=: nothing is measured here
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
- * @price_ns: what a missed wakeup counts
+ * @miss_cost_ns: what a missed wakeup counts
  * @estimate_jiffies: when @estimate was made
  * @estimate_count: after how many deliberate halts
  * @seen_polls: @polls when the worker ran last
@@ -44,10 +44,10 @@ struct idle_cost {
 	u64 halts;
 	enum idle_wait forced;
 	u64 forced_waits;
-	bool left_alone;
+	bool isolated;
 	struct wake_cost_estimate estimate;
 	bool estimated;
-	u64 price_ns;
+	u64 miss_cost_ns;
 	unsigned long estimate_jiffies;
 	u32 estimate_count;
 	u64 seen_polls;

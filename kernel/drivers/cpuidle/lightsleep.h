@@ -57,7 +57,7 @@ enum idle_outcome {
  * @cost: what its wakeups cost, and how many there were
  * @contention: what it has seen of its host
  * @outcome: how the last call ended
- * @rests: the CPU was told to be idle, in the last call
+ * @must_not_poll: the CPU was told to be idle, in the last call
  * @required: a halt was forbidden in the last call
  * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
@@ -67,7 +67,6 @@ enum idle_outcome {
  * @cycle_start_ns: when the open cycle began, 0 if none is open
  * @cycle_switches: context switches of the idle task by then
  * @gaps: the last poll
- * @steal_clock_ns: what the hypervisor's own account of stolen time said last
  * @switches: context switches of the idle task when the last poll expired
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
@@ -80,7 +79,7 @@ struct lightsleep {
 	struct idle_cost cost;
 	struct host_contention contention;
 	enum idle_outcome outcome;
-	bool rests;
+	bool must_not_poll;
 	bool required;
 	bool forced;
 	bool deliberate;
@@ -90,7 +89,6 @@ struct lightsleep {
 	u64 cycle_start_ns;
 	unsigned long cycle_switches;
 	struct poll_gaps gaps;
-	u64 steal_clock_ns;
 	unsigned long switches;
 	bool shown;
 	u64 deliberate_halts;

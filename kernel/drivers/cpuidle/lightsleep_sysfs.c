@@ -55,7 +55,7 @@ u64 lightsleep_fixed_ns(const struct lightsleep *ls)
 {
 	if (READ_ONCE(poll_limit_us))
 		return lightsleep_ceiling_ns();
-	return min(READ_ONCE(ls->cost.price_ns), lightsleep_ceiling_ns());
+	return min(READ_ONCE(ls->cost.miss_cost_ns), lightsleep_ceiling_ns());
 }
 
 static int mode_set(const char *text, const struct kernel_param *kp)

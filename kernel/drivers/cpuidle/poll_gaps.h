@@ -100,4 +100,23 @@ static inline u64 poll_gaps_stolen_ns(const struct poll_gaps *gaps, u64 polled_n
 	return gaps->softirqs_ran ? 0 : gap_ns - min(gap_ns, gaps->irq_ns);
 }
 
+/* The hypervisor's account of the time that it took from this CPU. */
+static inline u64 poll_gaps_steal_clock_ns(void)
+{
+	return kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+}
+
+/* What the last poll, of @polled_ns, and the hypervisor say of the host; no poll: 0. */
+static inline void poll_gaps_account(const struct poll_gaps *gaps, struct host_contention *hc,
+				     u64 now_ns, u64 polled_ns)
+{
+	u64 clock_ns = poll_gaps_steal_clock_ns();
+	u64 gap_ns = polled_ns ? poll_gaps_stolen_ns(gaps, polled_ns) : 0;
+	u64 account_ns = clock_ns - hc->steal_clock_ns;
+
+	hc->steal_clock_ns = clock_ns;
+	if (polled_ns || account_ns)
+		host_contention_add(hc, now_ns, polled_ns - gap_ns, gap_ns, account_ns);
+}
+
 #endif /* _DRIVERS_CPUIDLE_POLL_GAPS_H */

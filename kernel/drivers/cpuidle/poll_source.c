@@ -42,8 +42,8 @@
  * be brought back. An interrupt to itself is a register write. (Without virtual
  * interrupt delivery it is an exit as well, and the gain is smaller.)
  *
- * Context. __poll_sources_start(), _stop() and _rest(): idle task, interrupts off,
- * RCU watching; _rest() also in the hotplug thread. __poll_sources_peek(): idle task,
+ * Context. __poll_sources_start(), _stop() and _release(): idle task, interrupts off,
+ * RCU watching; _release() also in the hotplug thread. __poll_sources_peek(): idle task,
  * interrupts on. poll_source_handle() and the timer: hard interrupt of the CPU.
  *
  * Locking. The list of a CPU, and the state of its sources, are touched by that
@@ -253,7 +253,7 @@ bool __poll_sources_stop(void)
 	return hit;
 }
 
-bool __poll_sources_rest(void)
+bool __poll_sources_release(void)
 {
 	struct source_cpu *this = this_cpu_ptr(&source_cpus);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How a CPU that polls spends the time between two looks.
+ * How a CPU polls for a wakeup, and spends the time between two looks.
  *
  * Some architectures have a wait that a store to the flags of the task ends, as a wakeup is
  * one (cpu_poll_relax(): WFE or WFET on arm64). Each look is then also one at the clock. Others
@@ -13,6 +13,8 @@
 #include <linux/processor.h>
 #include <linux/sched.h>
 #include <asm/barrier.h>
+
+#include "poll_gaps.h"
 
 /* Only some trees have this wait for a store that is bounded in time. */
 #ifndef cpu_poll_relax
@@ -42,6 +44,39 @@ static __always_inline void wait_for_wakeup(u64 for_ns, bool sources)
 		cpu_relax();
 	else
 		cpu_poll_relax(flags, seen, for_ns);
+}
+
+/**
+ * poll_for_wakeup - poll until a wakeup, or until a time
+ * @gaps: of this poll, which has begun
+ * @end_ns: when the poll ends
+ * @clock_ns: the clock of these times
+ * @sources_here: has this CPU poll sources?
+ * @peek_sources: has one of them work?
+ *
+ * Context: idle task, preemption off, interrupts on.
+ *
+ * Return: true if there was a wakeup, or a source has work.
+ */
+static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, u64 end_ns,
+					    u64 (*clock_ns)(void), bool (*sources_here)(void),
+					    bool (*peek_sources)(void))
+{
+	unsigned int looks = 0;
+
+	while (!need_resched()) {
+		wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2),
+				sources_here());
+		if (peek_sources())
+			return true;
+		if (++looks < LOOKS_PER_CLOCK)
+			continue;
+		looks = 0;
+		poll_gaps_look(gaps, clock_ns());
+		if (gaps->look_ns >= end_ns)
+			return false;
+	}
+	return true;
 }
 
 #endif /* _DRIVERS_CPUIDLE_POLL_WAIT_H */

@@ -21,17 +21,17 @@
  *
  *    The experiment never polls, it only halts: that is its whole price. Where cycles
  *    are far shorter than what a halt costs, one in 32 is dear. So the experiment also
- *    rests between two cycles that it draws, so long that all its halts together take
+ *    pauses between two cycles that it draws, so long that all its halts together take
  *    at most one part in 128, later in 512, of the CPU's time, by what a halt is known
  *    to cost. (Where a program waits for several CPUs in turn, their shares add up.)
  *    A CPU that is always woken from short waits has its answer after 64 * 128 halt
  *    costs, which is 0.8 s for 100 us. Until then the machine's own cost counts.
  *
- *    No rhythm of the load may be mistaken for an effect. A rest may well end in the
- *    pause between two bursts, so that each draw falls on the same part of a burst. So
+ *    No rhythm of the load may be mistaken for an effect. A pause may well end in the
+ *    gap between two bursts, so that each draw falls on the same part of a burst. So
  *    cycles of both kinds are drawn alike: in pairs, one of either kind in random order,
- *    each a rest and a random number of cycles after the one before. (Not the first
- *    cycle after a rest: that is likely to follow a long one.)
+ *    each a pause and a random number of cycles after the one before. (Not the first
+ *    cycle after a pause: that is likely to follow a long one.)
  *
  * 3. The latest 64 cycles of either kind are compared. The estimate is the
  *    median of all 64 x 64 differences between a halted and a polled cycle
@@ -84,11 +84,11 @@
 #define WAKE_COST_GAP_KNOWN	128
 
 /* The time between them, in costs of a halt. */
-#define WAKE_COST_REST		128
-#define WAKE_COST_REST_KNOWN	512
+#define WAKE_COST_PAUSE		128
+#define WAKE_COST_PAUSE_KNOWN	512
 
 /* A cost that is far too high is to be corrected soon. */
-#define WAKE_COST_REST_MAX_NS	(1000ULL * 1000 * 1000)
+#define WAKE_COST_PAUSE_MAX_NS	(1000ULL * 1000 * 1000)
 
 /* Ranks of the ordered differences, see above. */
 #define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
@@ -112,10 +112,10 @@ static void draw_next(struct wake_cost *wc, u64 now_ns)
 	bool known = wake_cost_known(wc);
 	/* Every other cycle that is drawn begins with a halt. */
 	u32 mean = (known ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
-	u64 costs = (known ? WAKE_COST_REST_KNOWN : WAKE_COST_REST) / 2;
-	u64 rest_ns = costs * READ_ONCE(wc->halt_cost_ns);
+	u64 costs = (known ? WAKE_COST_PAUSE_KNOWN : WAKE_COST_PAUSE) / 2;
+	u64 pause_ns = costs * READ_ONCE(wc->halt_cost_ns);
 
-	wc->rest_until_ns = now_ns + min(rest_ns, WAKE_COST_REST_MAX_NS);
+	wc->pause_until_ns = now_ns + min(pause_ns, WAKE_COST_PAUSE_MAX_NS);
 	wc->until_next = mean / 2 + (next_random(&wc->random) & (mean - 1));
 	if (wc->second)
 		wc->next = wc->next == WAKE_COST_HALTED ? WAKE_COST_POLLED : WAKE_COST_HALTED;
@@ -150,8 +150,8 @@ void wake_cost_init(struct wake_cost *wc, u32 seed)
 bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls)
 {
 	wc->open = WAKE_COST_NONE;
-	wc->forestalled = false;
-	if (!polls || now_ns < wc->rest_until_ns)
+	wc->aborted = false;
+	if (!polls || now_ns < wc->pause_until_ns)
 		return false;
 
 	if (wc->until_next) {
@@ -164,22 +164,22 @@ bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls)
 }
 
 /**
- * wake_cost_forestalled - the cycle that is going on begins without its deliberate halt
+ * wake_cost_halt_aborted - the cycle that is going on begins without its deliberate halt
  * @wc: the experiment of one CPU
  *
  * A wakeup came before the CPU entered an idle state. Says nothing of a cycle that was not
  * to begin with such a halt.
  */
-void wake_cost_forestalled(struct wake_cost *wc)
+void wake_cost_halt_aborted(struct wake_cost *wc)
 {
-	wc->forestalled = true;
+	wc->aborted = true;
 }
 
-static void note_forestalled(struct wake_cost *wc, u32 slot)
+static void note_aborted(struct wake_cost *wc, u32 slot)
 {
-	wc->forestalls -= wc->was_forestalled[slot];
-	wc->was_forestalled[slot] = wc->forestalled;
-	WRITE_ONCE(wc->forestalls, wc->forestalls + wc->forestalled);
+	wc->aborts -= wc->was_aborted[slot];
+	wc->was_aborted[slot] = wc->aborted;
+	WRITE_ONCE(wc->aborts, wc->aborts + wc->aborted);
 }
 
 /**
@@ -196,7 +196,7 @@ void wake_cost_end(struct wake_cost *wc, u64 cycle_ns)
 		return;
 	wc->open = WAKE_COST_NONE;
 	if (kind == WAKE_COST_HALTED)
-		note_forestalled(wc, slot);
+		note_aborted(wc, slot);
 	WRITE_ONCE(wc->cycle_ns[kind][slot],
 		   (u32)min(cycle_ns, (u64)U32_MAX));
 	/* Wraps after years, at a multiple of the ring's length. */
@@ -268,19 +268,19 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 }
 
 /**
- * wake_cost_tells - is the estimate an answer?
+ * wake_cost_is_conclusive - is the estimate an answer?
  * @estimate: of the latest cycles
  * @polls: polls in that time
  * @hits: those that ended with a wakeup
- * @forestalls: how many of the latest deliberate halts were none
+ * @aborts: how many of the latest deliberate halts were none
  *
  * Return: true if polling does harm, or if halting costs what the estimate says.
  */
-bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
-		     u32 forestalls)
+bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
+			     u32 aborts)
 {
 	if (estimate->upper_ns < 0)
 		return true;
 	return estimate->lower_ns > 0 && 4 * hits >= 3 * polls &&
-	       4 * forestalls <= WAKE_COST_SAMPLES;
+	       4 * aborts <= WAKE_COST_SAMPLES;
 }

@@ -29,14 +29,14 @@ enum wake_cost_kind {
  * @count: cycles of each kind since the beginning
  * @fresh_from: counts before which evidence is too old; may be written by somebody else
  * @halt_cost_ns: what a halt is known to cost, 0 if it is not; written by somebody else
- * @rest_until_ns: no cycle that begins before is drawn
+ * @pause_until_ns: no cycle that begins before is drawn
  * @open: the kind of the cycle that is going on
- * @forestalled: its deliberate halt was none, as the wakeup came first
- * @was_forestalled: the same of the latest cycles with a deliberate halt, as a ring
- * @forestalls: how many of these were
+ * @aborted: its deliberate halt was none, as the wakeup came first
+ * @was_aborted: the same of the latest cycles with a deliberate halt, as a ring
+ * @aborts: how many of these were
  * @next: the kind of the cycle that is drawn next
  * @second: the one after it is the second of a pair
- * @until_next: cycles that begin before it, and after @rest_until_ns
+ * @until_next: cycles that begin before it, and after @pause_until_ns
  * @random: state of the generator that draws cycles
  */
 struct wake_cost {
@@ -44,11 +44,11 @@ struct wake_cost {
 	u32 count[WAKE_COST_KINDS];
 	u32 fresh_from[WAKE_COST_KINDS];
 	u32 halt_cost_ns;
-	u64 rest_until_ns;
+	u64 pause_until_ns;
 	enum wake_cost_kind open;
-	bool forestalled;
-	bool was_forestalled[WAKE_COST_SAMPLES];
-	u32 forestalls;
+	bool aborted;
+	bool was_aborted[WAKE_COST_SAMPLES];
+	u32 aborts;
 	enum wake_cost_kind next;
 	bool second;
 	u32 until_next;
@@ -69,12 +69,12 @@ struct wake_cost_estimate {
 
 void wake_cost_init(struct wake_cost *wc, u32 seed);
 bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls);
-void wake_cost_forestalled(struct wake_cost *wc);
+void wake_cost_halt_aborted(struct wake_cost *wc);
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
 void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
-bool wake_cost_tells(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
-		     u32 forestalls);
+bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
+			     u32 aborts);
 
 /**
  * wake_cost_known - is there enough evidence for an estimate?

@@ -133,7 +133,7 @@ DECLARE_PER_CPU(bool, poll_sources_started);
 void __poll_sources_start(void);
 bool __poll_sources_peek(void);
 bool __poll_sources_stop(void);
-bool __poll_sources_rest(void);
+bool __poll_sources_release(void);
 
 /** poll_sources_exist - is any source registered, for whichever CPU? */
 static inline bool poll_sources_exist(void)
@@ -182,13 +182,13 @@ static inline bool poll_sources_stop(void)
 }
 
 /**
- * poll_sources_rest - no poll follows: this CPU halts, or goes offline; interrupts are off
+ * poll_sources_release - no poll follows: this CPU halts, or goes offline; interrupts are off
  *
  * Return: as poll_sources_stop().
  */
-static inline bool poll_sources_rest(void)
+static inline bool poll_sources_release(void)
 {
-	return poll_sources_exist() && __poll_sources_rest();
+	return poll_sources_exist() && __poll_sources_release();
 }
 #else
 static inline void poll_source_init(void) { }
@@ -198,7 +198,7 @@ static inline void poll_sources_start(void) { }
 static inline bool poll_sources_here(void) { return false; }
 static inline bool poll_sources_peek(void) { return false; }
 static inline bool poll_sources_stop(void) { return false; }
-static inline bool poll_sources_rest(void) { return false; }
+static inline bool poll_sources_release(void) { return false; }
 #endif /* CONFIG_POLL_SOURCE */
 
 #endif /* _LINUX_POLL_SOURCE_H */

@@ -66,7 +66,7 @@
  * is idle, with no exit latency. A tick during the poll is not one that
  * woke the CPU from an idle state, so the governor does not hear of it.
  *
- * There is no poll where somebody wants the CPU to rest or to be left alone:
+ * There is no poll where somebody tells the CPU to be idle, or not to be disturbed:
  * during suspend to idle, when idle is injected (the idle loop then runs in a
  * thread), when core scheduling forces idle on a sibling, on a CPU that goes
  * offline, on CPUs that are isolated or in nohz_full=, and where a host needs
@@ -85,7 +85,7 @@
  * are on again, followed by its softirqs. To the accounting of idle time it is as the
  * device's own interrupt, which the poll takes as well. The pass ends as after a function
  * call: with a task that was woken, or with another pass, in which the period goes on. A CPU
- * that goes on to halt has its devices interrupt first, and so has one that is told to rest.
+ * that goes on to halt has its devices interrupt first, and so has one that is told to be idle.
  *
  * Nothing on the way from a poll to the task that was woken takes a decision.
  * A period is accounted for when the next one begins, when nobody waits for the CPU.
@@ -168,7 +168,6 @@ enum outcome {
  * @spent_ns: how long it was polled so far
  * @end_ns: when its last pass ended
  * @cycle_start_ns: when the open cycle of @cost began
- * @steal_clock_ns: what the hypervisor's account of stolen time said last
  * @deliberate_halts: idle periods that were @deliberate
  * @polled_ns: time polled
  * @wasted_ns: of that, time in polls without a wakeup
@@ -191,7 +190,6 @@ struct idle_poll {
 	u64 spent_ns;
 	u64 end_ns;
 	u64 cycle_start_ns;
-	u64 steal_clock_ns;
 	u64 deliberate_halts;
 	u64 polled_ns;
 	u64 wasted_ns;
@@ -251,7 +249,15 @@ static bool is_free(const struct idle_poll *ip)
 	return READ_ONCE(ip->cost.forced) == WAIT_FREE;
 }
 
-/* How long may this CPU poll in an idle period that begins now? Any context. */
+/* How long would this CPU poll by itself, where no measurement decides? Any context. */
+static u64 own_limit_ns(const struct idle_poll *ip, u64 now_ns)
+{
+	if (READ_ONCE(ip->cost.isolated) || host_contended(&ip->contention, now_ns))
+		return 0;
+	return min(READ_ONCE(ip->policy.limit_ns), POLL_MAX_NS);
+}
+
+/* How long may this CPU poll in an idle period that begins now? Idle task. */
 static u64 poll_limit_ns(const struct idle_poll *ip, u64 now_ns)
 {
 	switch (READ_ONCE(ip->cost.forced)) {
@@ -262,9 +268,7 @@ static u64 poll_limit_ns(const struct idle_poll *ip, u64 now_ns)
 	case WAIT_FREE:
 		break;
 	}
-	if (READ_ONCE(ip->cost.left_alone) || host_contended(&ip->contention, now_ns))
-		return 0;
-	return min(READ_ONCE(ip->policy.limit_ns), POLL_MAX_NS);
+	return own_limit_ns(ip, now_ns);
 }
 
 /* After a time without this file: what was open then is no evidence. Idle task. */
@@ -273,27 +277,14 @@ static void begin_anew(struct idle_poll *ip)
 	ip->epoch = READ_ONCE(switch_epoch);
 	ip->outcome = IDLE_ACCOUNTED;
 	ip->last_ns = 0;
-	ip->steal_clock_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
+	ip->contention.steal_clock_ns = poll_gaps_steal_clock_ns();
 	wake_cost_begin(&ip->cost.wake_cost, 0, false);
-}
-
-static void account_steal(struct idle_poll *ip, u64 now_ns)
-{
-	u64 steal_ns = kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
-	u64 account_ns = steal_ns - ip->steal_clock_ns;
-	u64 gap_ns = ip->last_ns ? poll_gaps_stolen_ns(&ip->gaps, ip->last_ns) : 0;
-
-	ip->steal_clock_ns = steal_ns;
-	if (ip->last_ns || account_ns)
-		host_contention_add(&ip->contention, now_ns, ip->last_ns - gap_ns, gap_ns,
-				    account_ns);
-	ip->last_ns = 0;
 }
 
 static void learn(struct idle_poll *ip)
 {
 	struct poll_limit_params p = {
-		.halt_cost_ns = READ_ONCE(ip->cost.price_ns),
+		.halt_cost_ns = READ_ONCE(ip->cost.miss_cost_ns),
 		.ceiling_ns = POLL_MAX_NS,
 	};
 	u64 idle_ns = ip->end_ns - ip->start_ns;
@@ -322,7 +313,8 @@ static void count_wait(struct idle_poll *ip, enum idle_wait how)
  */
 static bool account_residency(struct idle_poll *ip, u64 now_ns)
 {
-	account_steal(ip, now_ns);
+	poll_gaps_account(&ip->gaps, &ip->contention, now_ns, ip->last_ns);
+	ip->last_ns = 0;
 	if (ip->outcome == IDLE_ACCOUNTED)
 		return false;
 	if (ip->switches == idle_switches())
@@ -338,11 +330,11 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 /* An idle period begins, and with it a cycle of the experiment on the programs. */
 static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
-	bool polls = is_free(ip) && poll_limit_ns(ip, now_ns);
+	bool polls = is_free(ip) && own_limit_ns(ip, now_ns);
 
 	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
-		wake_cost_forestalled(&ip->cost.wake_cost);
+		wake_cost_halt_aborted(&ip->cost.wake_cost);
 	wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
 	ip->cycle_start_ns = now_ns;
 	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, now_ns, polls);
@@ -355,7 +347,7 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	ip->spent_ns = 0;
 }
 
-/* Does nobody want this CPU to rest? Idle task. */
+/* Does nobody tell this CPU to be idle? Idle task. */
 static bool may_poll(int cpu)
 {
 #ifdef CONFIG_SCHED_CORE
@@ -375,7 +367,7 @@ static void start_sources(void)
 	if (!poll_sources_exist())
 		return;
 	local_irq_disable();
-	/* The switch may be off by now, and rest_this_cpu() may have been here. */
+	/* The switch may be off by now, and release_this_cpu() may have been here. */
 	if (idle_poll_is_on())
 		poll_sources_start();
 	local_irq_enable();
@@ -411,40 +403,39 @@ static bool end_sources(bool hit)
 }
 
 /* Idle task, or a thread that injects idle time. */
-static void rest_sources(void)
+static void release_sources(void)
 {
 	if (!poll_sources_exist())
 		return;
 	local_irq_disable();
-	poll_sources_rest();
+	poll_sources_release();
 	local_irq_enable();
 }
 
 /* Interrupt, or interrupts off. */
-static void rest_this_cpu(void *unused)
+static void release_this_cpu(void *unused)
 {
-	poll_sources_rest();
+	poll_sources_release();
 }
 
 /* The switch was turned off. Process context. */
-static void rest_all_sources(void)
+static void release_all_sources(void)
 {
-	on_each_cpu(rest_this_cpu, NULL, true);
+	on_each_cpu(release_this_cpu, NULL, true);
 }
 #else
 static void start_sources(void) { }
 static bool sources_here(void) { return false; }
 static bool peek_sources(void) { return false; }
 static bool end_sources(bool hit) { return hit; }
-static void rest_sources(void) { }
-static void rest_all_sources(void) { }
+static void release_sources(void) { }
+static void release_all_sources(void) { }
 #endif
 
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
 static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 {
-	u64 polled_ns, end_ns = start_ns + for_ns;
-	unsigned int looks = 0;
+	u64 polled_ns;
 	bool hit;
 
 	rcu_nocb_flush_deferred_wakeup();
@@ -452,20 +443,7 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	start_sources();
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
-	while (!(hit = need_resched())) {
-		wait_for_wakeup(min(end_ns - ip->gaps.look_ns, HOST_CONTENTION_GAP_NS / 2),
-				sources_here());
-		if (peek_sources()) {
-			hit = true;
-			break;
-		}
-		if (++looks < LOOKS_PER_CLOCK)
-			continue;
-		looks = 0;
-		poll_gaps_look(&ip->gaps, clock_ns());
-		if (ip->gaps.look_ns >= end_ns)
-			break;
-	}
+	hit = poll_for_wakeup(&ip->gaps, start_ns + for_ns, clock_ns, sources_here, peek_sources);
 	start_critical_timings();
 	ip->end_ns = hit ? clock_ns() : ip->gaps.look_ns;
 	ip->last_ns = ip->end_ns - start_ns;
@@ -491,7 +469,7 @@ void __idle_poll(int cpu, bool polls_anyway)
 
 	/* Idle is injected. */
 	if (current != cpu_rq(cpu)->idle) {
-		rest_sources();
+		release_sources();
 		return;
 	}
 
@@ -501,7 +479,7 @@ void __idle_poll(int cpu, bool polls_anyway)
 	if (polls_anyway || !may_poll(cpu)) {
 		account_residency(ip, now_ns);
 		begin_anew(ip);
-		rest_sources();
+		release_sources();
 		return;
 	}
 	if (!account_residency(ip, now_ns))
@@ -509,7 +487,7 @@ void __idle_poll(int cpu, bool polls_anyway)
 
 	limit_ns = ip->deliberate ? 0 : poll_limit_ns(ip, now_ns);
 	if (IS_ENABLED(CONFIG_POLL_SOURCE) && limit_ns <= ip->spent_ns)
-		rest_sources();
+		release_sources();
 	if (limit_ns > ip->spent_ns && poll(ip, now_ns, limit_ns - ip->spent_ns))
 		ip->outcome = IDLE_CAUGHT;
 	else
@@ -559,14 +537,14 @@ static struct idle_cost_ops cost_ops = {
 
 /*
  * The switch. Whoever turns it does not wait for the measurement, which takes a second and
- * more: a worker follows.
+ * more: a worker does that later.
  */
 static DEFINE_MUTEX(switch_mutex);
 static bool wanted;
 static bool can_run;	/* threads can be made, and CPUs are known */
 
 /* Starts and stops the measurements. A work item never runs twice at a time. */
-static void follow_switch(struct work_struct *work)
+static void apply_switch(struct work_struct *work)
 {
 	static bool measures;
 	bool on = READ_ONCE(idle_poll_enabled);
@@ -580,7 +558,7 @@ static void follow_switch(struct work_struct *work)
 		idle_cost_stop();
 }
 
-static DECLARE_WORK(follow_work, follow_switch);
+static DECLARE_WORK(switch_work, apply_switch);
 
 static void turn_switch(void)
 {
@@ -592,8 +570,8 @@ static void turn_switch(void)
 	/* Whoever sees the switch on also sees the new epoch; see idle_poll(). */
 	smp_store_release(&idle_poll_enabled, wanted);
 	if (!wanted)
-		rest_all_sources();
-	queue_work(cost_ops.workers, &follow_work);
+		release_all_sources();
+	queue_work(cost_ops.workers, &switch_work);
 }
 
 static int enabled_set(const char *text, const struct kernel_param *kp)
@@ -676,7 +654,7 @@ STATISTIC(halts, READ_ONCE(ip->cost.halts));
 STATISTIC(deliberate_halts, READ_ONCE(ip->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
-STATISTIC(limit_ns, poll_limit_ns(ip, clock_ns()));
+STATISTIC(limit_ns, own_limit_ns(ip, clock_ns()));
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
 
@@ -761,10 +739,10 @@ late_initcall(idle_poll_init);
 
 #ifdef CONFIG_POLL_SOURCE
 /* Runs on the CPU, which goes offline. */
-static int rest_cpu(unsigned int cpu)
+static int release_cpu(unsigned int cpu)
 {
 	guard(irq)();
-	poll_sources_rest();
+	poll_sources_release();
 	return 0;
 }
 
@@ -772,7 +750,7 @@ static int rest_cpu(unsigned int cpu)
 static int __init idle_poll_sources_init(void)
 {
 	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "sched/idle_poll:sources",
-					    NULL, rest_cpu);
+					    NULL, release_cpu);
 
 	if (ret < 0) {
 		pr_err("no poll sources: error %d\n", ret);

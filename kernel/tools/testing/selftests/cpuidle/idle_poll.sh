@@ -250,7 +250,7 @@ idle_time_never_goes_backward() {
 	END
 }
 
-rests_when_left_alone() {
+does_not_poll_when_told_to_be_idle() {
 	on
 	sleep 1
 	before=$(statistic polled_ns)
@@ -318,6 +318,6 @@ refuses_nonsense() {
 [ $# -gt 0 ] || set -- does_nothing_when_off measures_in_the_background polls_when_on \
 	restores_when_switched_off asks_the_programs counts_each_period_once counts_halts \
 	ignores_function_calls time_polled_is_idle_time idle_time_never_goes_backward \
-	rests_when_left_alone honours_a_latency_request survives_hotplug \
+	does_not_poll_when_told_to_be_idle honours_a_latency_request survives_hotplug \
 	survives_switching_under_load refuses_nonsense
 run_tests "$@"

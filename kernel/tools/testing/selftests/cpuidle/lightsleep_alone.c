@@ -28,7 +28,7 @@ static inline bool poll_sources_stop(void)
 	return false;
 }
 
-static inline bool poll_sources_rest(void)
+static inline bool poll_sources_release(void)
 {
 	return false;
 }
