@@ -14,7 +14,7 @@ from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.messaging import MESSAGING, SCHED_MESSAGING_S
 from lightsleep.lab.loads.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
-from lightsleep.lab.run.arms import IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.run.arms import HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment, Metric
 
 SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "2500")
@@ -48,7 +48,7 @@ EXPERIMENT = Experiment(
         "idle=poll and makes nearly all wakeup interrupts disappear. A busy guest (messaging) runs "
         "as fast as before, and a guest left alone sleeps as much."
     ),
-    arms=(STOCK, LIGHTSLEEP, IDLE_POLL, STOCK_AGAIN),
+    arms=(STOCK, LIGHTSLEEP, HALTPOLL, IDLE_POLL, STOCK_AGAIN),
     metrics=(
         SCHED_PIPE_S,
         SCHED_MESSAGING_S,

@@ -8,11 +8,11 @@ request takes two wakeups; with many connections the CPUs are busy, and polling 
 Host CPU time for each request is the price: a vCPU that polls uses a core of its host, one that
 halts gives it back. Where a request is served sooner, the host also spends less on it.
 
-cpuidle-haltpoll, which exists for this purpose, has no arm here. Its driver and its governor look
-for KVM's signature in the CPUID leaves (kvm_para_available()) when the kernel starts. Both give up
-without it, ``cpuidle_haltpoll.force=1`` or not. Under TCG, QEMU has a signature of its own, and no
-option changes that: with ``-cpu max,kvm=on,+kvmclock,kvm-hint-dedicated=on`` the guest has neither
-the driver nor the governor. The arm fixed-100us polls for as long as the first proposal for arm64.
+The arm haltpoll has the rule of cpuidle-haltpoll, which exists for this purpose, in a driver of
+the lab (haltpoll_rule.c). The kernel's driver and governor look for KVM's signature in the CPUID
+leaves (kvm_para_available()) when the kernel starts. Both give up without it, whatever
+``cpuidle_haltpoll.force`` says, and QEMU's emulation has a signature of its own, whatever ``-cpu``
+says. The arm fixed-100us polls for as long as the first proposal for arm64.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.programs.run import all_metrics, run_all, starter
 from lightsleep.lab.loads.programs.servers import MANY, ONE, PROGRAMS, Program
-from lightsleep.lab.run.arms import IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.run.arms import HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
 ARMS = (
@@ -33,6 +33,7 @@ ARMS = (
         "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
         modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
     ),
+    HALTPOLL,
     IDLE_POLL,
     STOCK_AGAIN,
 )

@@ -10,6 +10,12 @@ LIGHTSLEEP = Arm(
     "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
     modules=("cpuidle_lightsleep",),
 )
+HALTPOLL = Arm(
+    "haltpoll",
+    "treatment",
+    "the same kernel with a driver that has the rule of cpuidle-haltpoll, with its defaults",
+    modules=("haltpoll_rule",),
+)
 IDLE_POLL = Arm(
     "idle=poll",
     "limit",

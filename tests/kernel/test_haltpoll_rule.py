@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab's driver with the rule of cpuidle-haltpoll does what that rule says."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cffi
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import ROOT
+
+from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.policy.binding import compile_kernel_files
+from lightsleep.replay.policies import Haltpoll
+
+SELFTESTS = ROOT / "kernel/tools/testing/selftests/cpuidle"
+SOURCE = """
+#include "haltpoll_rule.h"
+u64 next(u64 limit_ns, u64 halted_ns) { return haltpoll_next_limit_ns(limit_ns, halted_ns); }
+"""
+
+FFI = cffi.FFI()
+FFI.cdef("uint64_t next(uint64_t limit_ns, uint64_t halted_ns);")
+with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
+    _folder = Path(_name)
+    (_folder / "rule.c").write_text(SOURCE)
+    compile_kernel_files(
+        [_folder / "rule.c"], _folder / "rule.so", (f"-I{SELFTESTS}", "-shared", "-fPIC")
+    )
+    LIB: Any = FFI.dlopen(str(_folder / "rule.so"))
+
+
+@given(st.lists(st.integers(0, 500_000), max_size=50))
+def test_it_is_the_rule_that_replay_has(idle_ns: list[int]) -> None:
+    limit_ns, given_ns = 0, []
+    for length_ns in idle_ns:
+        given_ns.append(limit_ns)
+        if length_ns > limit_ns:
+            limit_ns = LIB.next(limit_ns, length_ns - limit_ns)
+    assert Haltpoll().limits(np.array(idle_ns, np.int64)).tolist() == given_ns
+
+
+@pytest.mark.boot
+def test_a_guest_polls_by_it() -> None:
+    with boot(Machine(accel="tcg", modules=("haltpoll_rule",)), "haltpoll", 300) as guest:
+        folder = "/sys/devices/system/cpu"
+        assert guest.read_text(f"{folder}/cpuidle/current_driver").strip() == "haltpoll_rule"
+
+        def entered(state: int) -> int:
+            cpus = guest.run(["sh", "-c", f"cat {folder}/cpu*/cpuidle/state{state}/usage"]).stdout
+            return sum(map(int, cpus.split()))
+
+        before = entered(0)
+        guest.run(["perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000"])
+        assert entered(0) - before > 1000, "a pipe is woken sooner than any limit"
+        before = entered(0), entered(1)
+        guest.run(["sleep", "3"])
+        polls, halts = (entered(state) - then for state, then in enumerate(before))
+        assert halts > polls, "a guest at rest shrinks its limit to 0"
+        guest.run(["rmmod", "haltpoll_rule"])
