@@ -22,6 +22,7 @@ REPLAY: dict[str, Any] = {
         ("stock", 200_000_000, 0),
         ("lightsleep", 40_000_000, 800_000_000),
         ("fixed:100us", 120_000_000, 400_000_000),
+        ("haltpoll", 160_000_000, 40_000_000),
         ("optimum", 0, 0),
     )
 }
@@ -50,9 +51,17 @@ class FakeGuest:
         self.machine = Machine(modules=modules)
         self.files = {prediction.COUNTS: "1000\n2000\n201000\n402000\n"}
         self.ran: list[list[str | None]] = []
+        self.loaded = [x.split()[0] for x in modules]
+        self.drivers: list[str] = []
 
-    def run(self, *_: object, **__: object) -> None:
+    def run(self, command: list[str] | None = None, **_: object) -> None:
+        if command and command[0] == "rmmod":
+            self.loaded.remove(command[1])
+            return
         self.ran.append([self.files.get(f"{prediction.PARAMETERS}/{x}") for x in SET])
+
+    def insmod(self, module: str) -> None:
+        self.loaded.append(module)
 
     def read_text(self, path: str) -> str:
         return self.files[path]
@@ -66,8 +75,9 @@ SET = ("mode", "poll_limit_us")
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recorded(guest: FakeGuest, folder: Path) -> Path:
+    def recorded(guest: FakeGuest, folder: Path, driver: str = prediction.MODULE) -> Path:
         guest.run()
+        guest.drivers += guest.loaded
         path = folder / "load.dat"
         metadata = Metadata("guest", "made up", events=len(ROWS), first_ns=0, last_ns=SPAN_NS)
         list(write_parquet(Recording(metadata, iter([as_batch("guest", ROWS)])), path))
@@ -90,6 +100,8 @@ def test_a_policy_is_predicted_to_save_what_the_replay_says() -> None:
         "lightsleep_polled_ms_per_s": 200,
         "fixed_waited_ms_per_s": 80,
         "fixed_polled_ms_per_s": 100,
+        "haltpoll_waited_ms_per_s": 90,
+        "haltpoll_polled_ms_per_s": 10,
     }
 
 
@@ -104,8 +116,13 @@ def test_each_policy_is_measured_in_the_mode_that_does_the_same() -> None:
     found = prediction.measure(cast(Guest, guest))
     assert found["lightsleep_waited_ms_per_s"] == found["fixed_waited_ms_per_s"] == 100
     assert found["fixed_polled_ms_per_s"] == pytest.approx(0.15)
+    # Its driver counts in microseconds.
+    assert found["haltpoll_polled_ms_per_s"] == pytest.approx(150)
     # The default mode learns first.
-    assert guest.ran == [["adaptive", "0"]] * 2 + [["fixed", "100"]]
+    assert guest.ran[:3] == [["adaptive", "0"]] * 2 + [["fixed", "100"]]
+    ours = prediction.MODULE
+    assert guest.drivers == [ours, ours, prediction.HALTPOLL]
+    assert guest.loaded == [ours], "as it was, for the next sample"
 
 
 def test_all_of_it_is_promised() -> None:

@@ -15,16 +15,19 @@ the replay says that the policy saves. (The client's own timer wakes it once its
 state. No event shows how long that took, so nothing shows whether a prediction of it is right.)
 Time polled is what the driver counts.
 
-haltpoll is not among the policies: no driver of the lab has its rule.
+The policy haltpoll has a driver of its own (haltpoll_rule.c), which takes the place of
+cpuidle-lightsleep for that part. Its time polled is that of its state POLL.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,7 @@ ITSELF = pa.array(["timer", "tick", "device"])
 """What ends an idle period by an interrupt of the CPU's own, in a table of the tool."""
 
 COUNTS = "/run/polled"
+CPUS = "/sys/devices/system/cpu"
 RECORD_S = 4
 LEARN_S = 6
 """How long the driver learns from the load before it is recorded (see halt_cost.py)."""
@@ -79,8 +83,12 @@ LEARN_S = 6
 MODULE = "cpuidle_lightsleep"
 PARAMETERS = f"/sys/module/{MODULE}/parameters"
 FIXED_US = 100
-POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed"}
-"""The replay's names, and the driver's modes that do the same."""
+POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed", "haltpoll": None}
+"""The replay's names, and the driver's modes that do the same; None is another driver."""
+
+HALTPOLL = "haltpoll_rule"
+POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time", 1000)}
+"""The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
 
 
 def metrics_of(policy: str) -> tuple[Metric, Metric]:
@@ -126,9 +134,9 @@ def set_mode(guest: Guest, mode: str) -> None:
     guest.write_text(f"{PARAMETERS}/mode", mode)
 
 
-def recorded(guest: Guest, folder: Path) -> Path:
+def recorded(guest: Guest, folder: Path, driver: str = MODULE) -> Path:
     """Record the load, and return the recording; COUNTS has what was polled before and after."""
-    counts = f"cat /sys/devices/system/cpu/cpu*/lightsleep/polled_ns >> {COUNTS} 2> /dev/null"
+    counts = f"cat {CPUS}/cpu*/{POLLED[driver][0]} >> {COUNTS} 2> /dev/null"
     script = f"rm -f {COUNTS}; {counts}; {load(RECORD_S, 1)}; {counts}; true"
     name = "/run/load.dat"
     command = ["python3", "-m", "lightsleep", "record", "-o", name, "--", "sh", "-c", script]
@@ -200,14 +208,30 @@ def measured(guest: Guest, folder: Path) -> dict[str, float]:
     """Record a guest under each policy; return what it did."""
     found: dict[str, float] = {}
     for policy, mode in POLICIES.items():
-        set_mode(guest, mode)
-        if mode == "adaptive":
-            guest.run(["sh", "-c", load(LEARN_S, 2)])
-        there = from_others(recorded(guest, folder))
-        counts = [int(count) for count in guest.read_text(COUNTS).split()]
+        with under(guest, mode) as driver:
+            if mode == "adaptive":
+                guest.run(["sh", "-c", load(LEARN_S, 2)])
+            there = from_others(recorded(guest, folder, driver))
+        counts = [int(count) * POLLED[driver][1] for count in guest.read_text(COUNTS).split()]
         polled_ns = sum(counts[VCPUS:]) - sum(counts[:VCPUS])
         found |= figures(policy, there.waited_ns, polled_ns, there.span_ns)
     return found
+
+
+@contextlib.contextmanager
+def under(guest: Guest, mode: str | None) -> Iterator[str]:
+    """Have the driver in a mode, or haltpoll's in its place; return which one it is."""
+    if mode:
+        set_mode(guest, mode)
+        yield MODULE
+        return
+    guest.run(["rmmod", MODULE])
+    guest.insmod(HALTPOLL)
+    try:
+        yield HALTPOLL
+    finally:
+        guest.run(["rmmod", HALTPOLL])
+        guest.insmod(MODULE)
 
 
 def measure(guest: Guest) -> dict[str, float]:
