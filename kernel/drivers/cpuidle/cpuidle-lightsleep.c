@@ -178,6 +178,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		learn(ls, ls->period_ns);
 		break;
 	case IDLE_WOKEN:
+	case IDLE_ABORTED:
 		learn(ls, ls->period_ns + residency_ns);
 		break;
 	case IDLE_HALTED:
@@ -267,7 +268,7 @@ static int leave_polled(struct lightsleep *ls, u64 now_ns, u64 for_ns)
 
 static int leave_halted(struct lightsleep *ls)
 {
-	ls->outcome = IDLE_WOKEN;
+	ls->outcome = IDLE_ABORTED;
 	ls->gaps = (struct poll_gaps) { };
 	if (poll_sources_release() || current_clr_polling_and_test()) {
 		if (ls->deliberate)

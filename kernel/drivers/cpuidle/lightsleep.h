@@ -35,13 +35,15 @@ enum lightsleep_mode {
 /**
  * enum idle_outcome - how the last call of an enter function ended
  * @IDLE_NONE: there was none, or it is accounted for
- * @IDLE_WOKEN: a wakeup came before the CPU halted
+ * @IDLE_WOKEN: a wakeup ended the poll
+ * @IDLE_ABORTED: a wakeup came when the CPU was about to halt
  * @IDLE_EXPIRED: the poll reached its limit; the idle period goes on
  * @IDLE_HALTED: the CPU halted, and an interrupt ended that
  */
 enum idle_outcome {
 	IDLE_NONE,
 	IDLE_WOKEN,
+	IDLE_ABORTED,
 	IDLE_EXPIRED,
 	IDLE_HALTED,
 };
