@@ -78,7 +78,8 @@ demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call environment,lab)
 	@rm -f $(OUT)/demo/result.json
 	@# A control that differs fails the demo, and is on the page.
-	$(LIGHTSLEEP) lab compare idle --boots 3 --runs 9 --json $(OUT)/demo/result.json; status=$$?; \
+	$(LIGHTSLEEP) lab compare idle --arms stock,lightsleep,idle=poll,stock-again \
+		--boots 3 --runs 9 --json $(OUT)/demo/result.json; status=$$?; \
 	test ! -e $(OUT)/demo/result.json || \
 		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html; \
 	exit $$status

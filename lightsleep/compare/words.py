@@ -231,8 +231,12 @@ def _missed(controls: Sequence[tuple[MetricResult, Comparison]]) -> str:
     if len(controls) > FEW_METRICS:
         return "; the differences that it could have missed are in the tables"
     least = {metric.title: detectable(found, metric.unit) for metric, found in controls}
-    noisy = [f"{amount} in {title}" for title, amount in least.items() if amount]
-    return f"; it could have missed less than {', '.join(noisy)}" if noisy else ""
+    noisy = [
+        f"{'even' if amount.startswith('over') else 'less than'} {amount} in {title}"
+        for title, amount in least.items()
+        if amount
+    ]
+    return f"; it could have missed {', '.join(noisy)}" if noisy else ""
 
 
 def together(metrics: Sequence[MetricResult]) -> str:

@@ -153,6 +153,12 @@ def disable(root: Path) -> Changes:
         notes = [*earlier, *journalled.restore_kept(root)]
         if kept:
             changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+            # What somebody else has changed is left, and notes say so.
+            changed += [
+                f"{name} {restorer.changed((kind, name), undo.old)}"
+                for (kind, name), undo in reversed(kept.undos.items())
+                if not any(name in note for note in notes)
+            ]
         changed += _remove_files(root)
         changed += _unload(root)
     foreign = [name for name in restorer.FILES if (root / name).exists()]

@@ -16,17 +16,15 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     """Return why a CPU that lightsleep idles would not poll now; None where it would."""
     counts = cpu.lightsleep
     if counts is None:
-        return "not registered: see dmesg"
-    if _may_not_halt(cpu):
-        return None
-    if counts.contended:
-        return "the host needs the core"
-    if _latency_limit_forbids_halt(cpu, scan):
+        return "no statistics: see dmesg"
+    if _may_not_halt(cpu) or (_latency_limit_forbids_halt(cpu, scan) and not counts.contended):
         return None
     if scan.lightsleep and scan.lightsleep.mode == "off":
         return "mode is off"
     if any(state.name == POLL and state.disabled for state in cpu.states):
         return "POLL is disabled"
+    if counts.contended:
+        return "the host needs the core"
     if counts.program_cost_upper_ns is not None and counts.program_cost_upper_ns < 0:
         return "polls slow its programs"
     if counts.limit_ns != 0:

@@ -127,11 +127,13 @@ def compare(
     seed = random.randrange(2**31) if seed is None else seed
     console = Console(stderr=True)
     with console.status("") as status:
+        said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
             status.update(what + left)
-            if not console.is_terminal:
+            if not console.is_terminal and what + left not in said:
+                said.add(what + left)  # each arm prepares what the others do
                 console.print(what + left)
 
         result = protocol.compare(

@@ -134,7 +134,7 @@ def _not_built(scan: Scan) -> Reason:
     return (
         f"{what}, and neither are the headers to build it with",
         f"Install linux-headers-{release} (Debian, Ubuntu) or kernel-devel-{release} (Fedora). "
-        f"{build}.",
+        f"{build}. If the package is there already: sudo dkms autoinstall",
     )
 
 

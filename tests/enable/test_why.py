@@ -33,7 +33,7 @@ def off(name: str) -> list[State]:
     ("cpu", "reason"),
     [
         (CPU, None),
-        (replace(CPU, lightsleep=None), "not registered: see dmesg"),
+        (replace(CPU, lightsleep=None), "no statistics: see dmesg"),
         (replace(CPU, states=off("POLL")), "POLL is disabled"),
         (replace(CPU, states=off("HALT")), None),
         (replace(CPU, states=off("HALT"), lightsleep=replace(COUNTS, contended=1)), None),
@@ -71,6 +71,8 @@ def test_mode_off_is_the_reason_on_every_cpu() -> None:
     scan = replace(SCAN, lightsleep=replace(PARAMETERS, mode="off"))
     assert not_polling(CPU, scan) == "mode is off"
     assert not_polling(replace(CPU, states=off("POLL")), scan) == "mode is off"
+    busy_host = replace(CPU, resume_latency_us=0, lightsleep=replace(COUNTS, contended=1))
+    assert not_polling(busy_host, scan) == "mode is off"
 
 
 def test_a_system_wide_latency_limit_keeps_cpus_polling_in_every_mode() -> None:

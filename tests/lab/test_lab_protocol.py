@@ -448,6 +448,7 @@ def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> 
         "control",
         "limit",
         "treatment",
+        "treatment",
     ]
     by_role = {arm.role: arm for arm in EXPERIMENT.arms}
     assert by_role["control"].modules == by_role["baseline"].modules
