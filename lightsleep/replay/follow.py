@@ -58,9 +58,16 @@ class Followed:
 
 
 def follow(
-    metadata: Metadata, batches: Iterable[pa.RecordBatch], governor: Governor, warm_up: int = 0
+    metadata: Metadata,
+    batches: Iterable[pa.RecordBatch],
+    governor: Governor,
+    warm_up: int = 0,
+    inside_ns: int = 0,
 ) -> Followed:
     """Ask ``governor`` in each period; the first ``warm_up`` periods of each CPU do not count.
+
+    The kernel measures each period ``inside_ns`` shorter than the recording does: it reads its
+    clock inside of the tracepoints.
 
     Reads the whole recording into memory. Raises LightsleepError where the governor cannot be
     compiled, or the recording does not say what its states advertise.
@@ -71,6 +78,7 @@ def follow(
         states, cpus = integers(batch, "state"), integers(batch, "cpu")
         for cpu in np.unique(cpus[states != AWAKE]).tolist():
             rows = _rows(batch, (cpus == cpu) & (states != AWAKE))
+            rows["length_ns"] -= np.minimum(rows["length_ns"], np.uint64(inside_ns))
             simulated = governor.cpu(Advertised.of(metadata, cpu))
             chosen, asked = _asked(simulated, rows)
             _count(found, rows[warm_up:], chosen[warm_up:], asked[warm_up:])

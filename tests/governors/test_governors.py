@@ -32,6 +32,13 @@ MENU_NEXT = MENU.with_name("menu-next.parquet")
 """The same, with what the governor was told of the next event of its clock. The clock counted
 instructions, so no tick was late."""
 
+TEO = MENU.with_name("teo.parquet")
+"""The same states, governed by teo of 6.12, in the lab's kernel 6.12-teo."""
+
+TEO_INSIDE_NS = 2_400
+"""What the recording has more of each period than the kernel counted itself (time in sysfs), in the
+states C2 and C3 of its first CPU; 3,400 in C1."""
+
 WARM_UP = 100
 """Periods of each CPU in which menu still knows what it had learned before the recording."""
 
@@ -93,6 +100,21 @@ def replayed(size: int | None) -> Replay:
         batches = [x.slice(n, size) for x in batches for n in range(0, len(x), size)]
     policies = parse("stock,menu@6.12,teo@6.12,ladder@6.12,teo@6.12+promote")
     return replay(recording.metadata, costs, batches, policies, 4)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_teo_chooses_what_the_recorded_teo_chose() -> None:
+    # teo counts each period in one of few bins, so a microsecond matters at their edges.
+    governor = Governor.named("teo@6.12")
+    assert governor
+    batches = list(open_recording(TEO).batches)
+    metadata = open_recording(TEO).metadata
+    plain, inside = (follow(metadata, batches, governor, WARM_UP, x) for x in (0, TEO_INSIDE_NS))
+    assert plain.known > 8_000
+    assert plain.unknown == 0
+    assert plain.share > 0.993
+    assert inside.share > 0.997
 
 
 @pytest.mark.build
