@@ -417,14 +417,18 @@ switches_off_at_once_who_is_very_slow() {
 	ends_well
 }
 
-keeps_who_the_host_stopped() {
-	loaded peek_ns=1000000 stolen=1
+overruns_reach() { # COUNT
 	for _ in $(seq 200); do
-		[ "$(column overruns)" -lt 200 ] || break
+		[ "$(column overruns)" -lt "$1" ] || break
 		sleep 0.1
 	done
 	cat $TABLE
-	[ "$(column overruns)" -ge 200 ] || fail "stays off for stolen time"
+	[ "$(column overruns)" -ge "$1" ]
+}
+
+keeps_who_the_host_stopped() {
+	loaded peek_ns=1000000 stolen=1
+	overruns_reach 200 || fail "stays off for stolen time"
 	ends_well
 }
 
@@ -477,12 +481,7 @@ charges_who_refuses_a_poll() {
 
 keeps_who_is_seldom_slow() {
 	loaded peek_ns=200000 slow_every=100
-	for _ in $(seq 200); do
-		[ "$(column overruns)" -lt 100 ] || break
-		sleep 0.1
-	done
-	cat $TABLE
-	[ "$(column overruns)" -ge 100 ] || fail "too slow a machine, or overruns are not counted"
+	overruns_reach 100 || fail "too slow a machine, or overruns are not counted"
 	[ "$(column state)" = on ] || fail "switched off"
 	ends_well
 }
