@@ -43,6 +43,14 @@ def test_report_of_a_recording(name: str) -> None:
     check(result, "periods/lost.schema.json")
 
 
+@pytest.mark.parametrize("name", ["programs-x86_64", "measure-truth-x86_64", "smp-mask-x86_64"])
+def test_report_of_a_comparison(name: str) -> None:
+    done = CliRunner().invoke(report, [str(ROOT / f"docs/results/{name}.json"), "--json"])
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout)["results"]
+    check(result, "report/comparison.schema.json")
+
+
 @pytest.mark.parametrize("name", ["pipe.txt.gz", "menu-next.parquet"])
 def test_replay(name: str) -> None:
     words = [str(RECORDINGS / name), "--policies", "stock,lightsleep,fixed:100us", "--json"]
