@@ -83,7 +83,9 @@ def _plain(description: str) -> str:
                     pairs.append((row[:width].strip(), row[width:].strip()))
                 elif row.strip():
                     pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]} {row.strip()}")
-            text += "; ".join(f"`{name}`: {meaning}" for name, meaning in pairs) + "."
+            said = [f"`{name}`: {meaning}" for name, meaning in pairs]
+            # What is too long for one sentence is one for each row.
+            text += ("; " if len(said) < 5 else ". ").join(said) + "."
         else:
             text += "\n".join(rows)
     return text
