@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reading a trace.dat with trace-cmd's library: several times as fast as its report.
 
-read_trace_dat.c does it, and builder.c makes the rows; both are compiled at the first use, where
-there are a C compiler and the headers of the library. It is a process of its own, so that a damaged
-file cannot do harm here. What it writes are blocks of rows, and then a document.
+read_trace_dat.c reads, and builder.c makes the rows. Both are compiled into one program at the
+first use, where there are a C compiler and the headers of the library. The program is a process of
+its own, so that a damaged file cannot do harm here. It writes blocks of rows, and then a document.
 """
 
 from __future__ import annotations

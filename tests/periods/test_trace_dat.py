@@ -179,7 +179,7 @@ def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.Mon
     assert metadata.to_json() == by_text.to_json()
 
 
-def test_a_file_that_is_cut_is_an_error_that_says_where(recorded: Path) -> None:
+def test_a_file_that_is_cut_is_an_error_that_names_it(recorded: Path) -> None:
     needs_the_program()
     whole = recorded.read_bytes()
     recorded.write_bytes(whole[: len(whole) // 2])

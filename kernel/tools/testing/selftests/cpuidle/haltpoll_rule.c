@@ -5,7 +5,8 @@
  * That driver and its governor give up where KVM's signature is missing (kvm_para_available()),
  * which no emulator can show. So the rule is here again (haltpoll_rule.h), in a driver that, as
  * cpuidle-lightsleep, decides by itself whatever state the governor chooses: after a halt the
- * CPU polls up to its limit, and where nothing came, it halts.
+ * CPU polls up to its limit, and where nothing came, it halts. The governor still decides
+ * about the tick, which haltpoll's own keeps wherever it polls.
  */
 #include <linux/module.h>
 #include <linux/percpu.h>
