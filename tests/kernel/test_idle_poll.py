@@ -59,6 +59,7 @@ def check_interrupts(guest: Guest, at_most: float) -> None:
     [
         ("x86_64", KERNEL),
         ("aarch64", KERNEL),
+        ("x86_64", "7.3-series"),
         *(("x86_64", f"{KERNEL}-{checks}") for checks in ("rt", "debug", "kcsan")),
     ],
 )
