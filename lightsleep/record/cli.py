@@ -73,8 +73,9 @@ def record(
     CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs root.
 
     Each idle period that is recorded costs CPU time. In the lab, a task with 100,000 idle periods
-    per second of its CPU is 17 % slower while it is recorded, and 4 % with --histogram. With 10,000
-    no cost was shown; one of 15 %, or of 8 % with --histogram, would have been in 9 of 10 runs.
+    per second of its CPU is 17 % slower while it is recorded, and 4 % with --histogram. trace-cmd
+    makes it 14 % slower with the three events alone that no recording can do without. With 10,000
+    no cost was shown; one of 15 %, or of 12 % with --histogram, would have been in 9 of 10 runs.
 
     The exit status is that of COMMAND.
     """

@@ -265,6 +265,9 @@ def test_help_says_what_the_experiment_found() -> None:
     assert fast["histogram"].ratio
     assert f"is {percent(fast['on'].ratio.value)} slower" in said
     assert f"and {percent(fast['histogram'].ratio.value)} with --histogram" in said
+    assert fast["least"]
+    assert fast["least"].ratio
+    assert f"makes it {percent(fast['least'].ratio.value)} slower with the three" in said
     assert slow["on"]
     assert slow["histogram"]
     missed = [percent(slow[arm].detectable) for arm in ("on", "histogram")]  # type: ignore[union-attr]
