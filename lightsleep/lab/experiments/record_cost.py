@@ -8,8 +8,8 @@ through 200,000 of them 10,000 times per second, and through 20,000 of them 100,
 the periods that the two metrics have: 800 us and 80 us of the guest's time.
 
 The arm *least* is the limit of any recording made with trace-cmd: the three events without which
-nobody can say how long a task waited for an idle CPU. What *on* costs beyond it is ours: who sent
-the IPI, which timer or device it was, and what the governor knew.
+nobody can say how long a task waited for an idle CPU. What *on* costs beyond it tells who sent the
+IPI, which timer or device it was, and what the governor knew.
 
 Caches cost nothing here. A recording that evicts what a program needs costs more than this shows.
 """
@@ -39,6 +39,8 @@ LEAST = (
     *("-e", "power:cpu_idle", "-e", "sched:sched_waking"),
     *("-e", "sched:sched_switch", "-f", "prev_pid==0||next_pid==0"),
 )
+"""Clock, buffers and filter as in record/tracing.py, which the lab is below and cannot import."""
+
 ARMS = {
     "off": (),
     "least": LEAST,
