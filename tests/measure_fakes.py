@@ -87,7 +87,7 @@ def state(
     index: int, latency_us: int | None, residency_us: int | None = None, polls: bool = False
 ) -> IdleState:
     name = "POLL" if polls else f"C{index}"
-    return IdleState(index, name, latency_us, residency_us, polls, False, None)
+    return IdleState(index, name, latency_us, residency_us, polls, False, False, None)
 
 
 def cpu(number: int, *states: IdleState, siblings: tuple[int, ...] = (), **more: object) -> Cpu:

@@ -43,7 +43,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 instead=_instead(machine, tally),
                 usage=tally.usage,
                 idled=tally.idled,
-                polls=state.polls,
+                sees_stores=state.sees_stores,
                 disturbed=tally.disturbed,
             )
         )

@@ -20,8 +20,9 @@ MONITORS = re.compile(r"\bMWAIT\b")
 class IdleState:
     """An idle state of one CPU; ``index`` as in sysfs and in the cpu_idle tracepoint.
 
-    ``polls`` says that a CPU in it sees a store, ``knob`` is its folder in sysfs: None for the
-    idling of a CPU without a cpuidle driver, of which nothing is advertised either.
+    ``polls`` says that a CPU in it runs on, and never halts; ``monitors`` that it has halted, and a
+    store to the word that it watches ends that (MWAIT). ``knob`` is its folder in sysfs: None for
+    the idling of a CPU without a cpuidle driver, of which nothing is advertised either.
     """
 
     index: int
@@ -29,8 +30,14 @@ class IdleState:
     latency_us: int | None
     residency_us: int | None
     polls: bool
+    monitors: bool
     disabled: bool
     knob: Path | None
+
+    @property
+    def sees_stores(self) -> bool:
+        """Whether a CPU in it needs no interrupt to be woken."""
+        return self.polls or self.monitors
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,8 @@ def _state(root: Path, cpu: int, state: State) -> IdleState:
         name=state.name,
         latency_us=state.latency_us,
         residency_us=state.residency_us,
-        polls=state.polls or bool(MONITORS.search(state.desc or "")),
+        polls=state.polls,
+        monitors=bool(MONITORS.search(state.desc or "")),
         disabled=bool(state.disabled),
         knob=root / CPU_DIR / f"cpu{cpu}/cpuidle/state{state.index}",
     )
@@ -108,7 +116,7 @@ def _default_idle(scan: Scan) -> IdleState:
     """Return the idling of a CPU without a driver: the kernel traces it as state 1, or 0."""
     spins = facts.idle_override(scan) == "poll"
     name = "spin" if spins else "default"
-    return IdleState(0 if spins else 1, name, None, None, spins, False, None)
+    return IdleState(0 if spins else 1, name, None, None, spins, False, False, None)
 
 
 def _node(tree: Tree, cpu: int) -> int | None:

@@ -158,7 +158,7 @@ def cells(
 
 def _block(source: Source, src: int, dest: int, states: Sequence[IdleState]) -> list[Cell]:
     """Return the cells of one source, its baseline first."""
-    fitting = [state for state in states if source != "store" or state.polls]
+    fitting = [state for state in states if source != "store" or state.sees_stores]
     return [Cell(source, src, dest, state) for state in (None, *fitting)] if fitting else []
 
 
