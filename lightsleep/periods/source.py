@@ -36,17 +36,20 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods import ctf, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
-from lightsleep.periods.columns import COLUMNS, SINCE_2
+from lightsleep.periods.columns import COLUMNS, SINCE
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, SCHEMA, Metadata
+from lightsleep.periods.model import CAUSES, SCHEMA, VERSION, Metadata
 from lightsleep.record import sidecar
 
 ROWS = 1 << 16
 """Rows of a batch."""
 
 METADATA = SCHEMA.encode()
-KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
+KNOWN = tuple(
+    pa.schema([field for field in COLUMNS if SINCE.get(field.name, 1) <= version])
+    for version in range(VERSION, 0, -1)
+)
 """The columns of each version of our tables."""
 
 BUFFER_BYTES = 1 << 20
@@ -302,7 +305,11 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
 
 def _described(path: Path) -> Metadata:
     """Return what the document beside a trace says; little where there is none."""
-    document = sidecar.beside(path)
+    # record writes both files to where a symbolic link leads.
+    document = next(
+        (x for x in (sidecar.beside(path), sidecar.beside(path.resolve())) if x.exists()),
+        sidecar.beside(path),
+    )
     metadata = Metadata(host="unknown", source=path.name)
     if not document.exists():
         metadata.notes.append(

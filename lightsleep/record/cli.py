@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
+from lightsleep.document import UNPRINTABLE
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
@@ -82,6 +84,9 @@ def record(
     """
     if command and seconds is not None:
         raise click.UsageError("name a COMMAND or --for TIME, not both")
+    sized = click.get_current_context().get_parameter_source("buffer_kb")
+    if histogram and sized is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--histogram keeps no events, so --buffer-kb has no effect on it")
     output = output or Path(COUNTS if histogram else TRACE)
     _refuse(output, cpus)
     if command and not shutil.which(command[0]):
@@ -102,10 +107,10 @@ def _count(
     as_json: bool,
 ) -> int:
     """Have the kernel count; return the exit status of ``command``."""
-    settings = {"cpus": None if cpus is None else cpulist.format(cpus), "command": list(command)}
+    settings = {"cpus": None if cpus is None else cpulist.format(cpus), "command": said(command)}
     known = sidecar.begin_histogram(ROOT, settings | {"seconds": seconds, "clock": tracing.CLOCK})
     possible = cpulist.parse((ROOT / "sys/devices/system/cpu/possible").read_text())
-    order = counted.order(possible if cpus is None else cpus, max(possible) + 1)
+    order = counted.order(possible if cpus is None else cpus, possible)
     target = Path(os.path.realpath(output))
     with (
         _signals(),
@@ -133,7 +138,8 @@ def _record(
     """Have trace-cmd record; return the exit status of ``command``."""
     folder = tracing.tracing_folder(ROOT)
     run.need_programs()
-    check_writable(sidecar.beside(output))
+    target = Path(os.path.realpath(output))
+    check_writable(sidecar.beside(target))
     events, missing = tracing.available(folder)
     notes = tracing.remove_leftovers(folder)
     known = sidecar.begin(
@@ -141,14 +147,13 @@ def _record(
         {
             "cpus": None if cpus is None else cpulist.format(cpus),
             "seconds": seconds,
-            "command": list(command),
+            "command": said(command),
             "clock": tracing.CLOCK,
             "buffer_kb": buffer_kb,
             "events": [event.name for event in events],
             "missing_events": missing,
         },
     )
-    target = Path(os.path.realpath(output))
     scratch = run.scratch_for(target)
     words = tracing.command(events, cpus, buffer_kb, scratch)
     with (
@@ -156,7 +161,7 @@ def _record(
         run.recording(folder, words, tracing.probe_options(cpus), scratch, target) as running,
         _progress(seconds) as tick,
     ):
-        write_json(sidecar.beside(target), known)
+        write_json(sidecar.beside(scratch), known)  # kept where this process is killed
         before = sidecar.count(ROOT, known["states"])
         status = run.wait(command, seconds, running, tick)
         after = sidecar.count(ROOT, known["states"])
@@ -175,6 +180,11 @@ def _record(
     return status
 
 
+def said(command: tuple[str, ...]) -> list[str]:
+    """Return the words of a command as a document can hold them: any byte may be in one."""
+    return [UNPRINTABLE.sub("?", word) for word in command]
+
+
 def _refuse(output: Path, cpus: list[int] | None) -> None:
     """Raise LightsleepError where something is in the way of a recording."""
     if os.geteuid() != 0:
@@ -191,12 +201,16 @@ def _refuse(output: Path, cpus: list[int] | None) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end a recording as Ctrl-C does."""
+    """Have SIGTERM and SIGHUP end a recording as Ctrl-C does, but for one that nohup makes deaf."""
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(number: int, _frame: object) -> None:
+        raise run.Terminated(number)
 
-    old = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    old = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

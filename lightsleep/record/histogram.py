@@ -9,7 +9,8 @@ with the keeper.
 - ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
   counts the period.
 - ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
-  that was woken since, it counts the wakeup under the CPU's state.
+  that was woken since, it counts the wakeup under the CPU's state. From another task, it only takes
+  the note of the waking away.
 
 A task is known by its address, so that no layout of a kernel's structures is needed. The idle task
 of a CPU is the one that enters states.
@@ -60,9 +61,9 @@ KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_TASK = 5, 8, 35
 """Numbers of the kernel's helpers."""
 
 
-def order(cpus: list[int], possible: int) -> dict[str, Any]:
-    """Return what the keeper has to do: count on ``cpus``; there may be ``possible`` of them."""
-    room = 1 << (possible - 1).bit_length()
+def order(cpus: list[int], possible: list[int]) -> dict[str, Any]:
+    """Return what the keeper has to do: count on ``cpus``; ``possible`` ones may come and go."""
+    room = 1 << max(possible).bit_length()
     return {
         "maps": {
             "cpus": {"per_cpu": False, "bytes": room << CPU_BITS, "entries": 1},
@@ -75,7 +76,7 @@ def order(cpus: list[int], possible: int) -> dict[str, Any]:
             "cpu_idle": _idle(room).to_json(),
         },
         "counts": "counts",
-        "possible": possible,
+        "possible": sorted(possible),
         "cpus": cpus,
         "kinds": KINDS,
         "states": STATES,
@@ -138,7 +139,7 @@ def _switch(room: int) -> Program:
     p.load(9, 8, IDLE_TASK)
     p.if_equal(9, 0, "end")  # not known yet
     p.if_same(7, 9, "to idle")
-    p.if_other(6, 9, "end")
+    p.copy(9, 6)
     _place(p, task=7)
     p.load(6, 3, 0)
     p.if_equal(6, 0, "end")
@@ -147,6 +148,8 @@ def _switch(room: int) -> Program:
     p.shift_left(2, TIME_BITS)
     p.if_other(2, 1, "end")  # another task's note
     p.store_number(3, 0, 0)
+    p.load(1, 8, IDLE_TASK)
+    p.if_other(9, 1, "end")  # no CPU had to wake for it
     p.call(KTIME_GET_NS)
     p.copy(7, 0)
     p.subtract(7, 6)

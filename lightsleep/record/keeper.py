@@ -8,8 +8,9 @@ the keeper that is the same. There is no other way to end a recording: the order
 path that has to work after SIGKILL.
 
 A recording of events is trace-cmd's. At its end the keeper stops the tracing instance, reads what
-the kernel lost, has trace-cmd finish its file, gives the file its name, and removes the instance
-and the probe. If the keeper itself is killed, setpriv has trace-cmd end in good order.
+the kernel lost, has trace-cmd finish its file, gives that and the document beside it their names,
+and removes the instance and the probe. If the keeper itself is killed, setpriv has trace-cmd end in
+good order.
 
 A histogram is counted by BPF programs (histogram.py). The keeper loads them; at the end it reads
 what they have counted, and writes the file. The kernel drops them with the keeper, whatever ends
@@ -38,6 +39,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+DISCARD = b"x"
+"""What the parent sends where no file is wanted."""
+
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 FINISH_S = 600.0
@@ -45,6 +49,9 @@ FINISH_S = 600.0
 
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
+
+DESCRIBED = ".json"
+"""Behind the name of a trace: the document beside it."""
 
 CLOCK = "mono"
 """The clock of all times."""
@@ -89,8 +96,6 @@ def remove_instance(instance: Path) -> str | None:
     """Remove a tracing instance; return why it is still there."""
     deadline = time.monotonic() + BUSY_S
     while True:
-        with contextlib.suppress(OSError):
-            (instance / "events/enable").write_text("0")
         try:
             instance.rmdir()
         except FileNotFoundError:
@@ -145,6 +150,14 @@ def remove_probes(tracing: Path, group: str) -> str | None:
             return None
 
 
+def until_the_end() -> bool:
+    """Wait until standard input ends; return whether a file is wanted."""
+    said = b""
+    while more := os.read(sys.stdin.fileno(), 1):
+        said += more
+    return DISCARD not in said
+
+
 def end(tracer: subprocess.Popen[bytes]) -> None:
     """Have trace-cmd write its file, and end it the hard way where it does not."""
     if tracer.poll() is None:
@@ -172,15 +185,16 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
         start_new_session=True,
     )
     os.write(sys.stdout.fileno(), f"{json.dumps(refused)}\n".encode())
-    while os.read(sys.stdin.fileno(), 1):
-        pass
+    wanted = until_the_end()
     with contextlib.suppress(OSError):
         (instance / "tracing_on").write_text("0")
     lost = lost_events(instance)
     end(tracer)
     failed = None
     try:
-        if tracer.returncode == 0:
+        if tracer.returncode == 0 and wanted:
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{scratch}{DESCRIBED}").replace(f"{output}{DESCRIBED}")
             scratch.replace(output)
     except OSError as error:
         failed = f"cannot write {output}: {error.strerror}"
@@ -214,11 +228,12 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
     os.write(sys.stdout.fileno(), f"{json.dumps(failed)}\n".encode())
     if failed:
         return {"failed": failed}
-    while os.read(sys.stdin.fileno(), 1):
-        pass
+    wanted = until_the_end()
     document["elapsed_s"] = time.monotonic() - began
     for link in links:
         os.close(link)
+    if not wanted:
+        return {"failed": None}
     try:
         document["dropped"] = sum(map(_missed, programs))
         document["histograms"] = _counted(maps[order["counts"]], order)
@@ -298,7 +313,7 @@ def _missed(program: int) -> int:
 def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
     """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
     found = {}
-    key, values = ctypes.c_uint32(), ctypes.create_string_buffer(16 * order["possible"])
+    key, values = ctypes.c_uint32(), ctypes.create_string_buffer(16 * len(order["possible"]))
     where = struct.pack("=IxxxxQQQ", counts, ctypes.addressof(key), ctypes.addressof(values), 0)
     for kind in order["kinds"]:
         lines = []
@@ -307,7 +322,9 @@ def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
                 _bpf(LOOKUP, where)
                 key.value += 1
                 for cpu in order["cpus"]:
-                    number, total = struct.unpack_from("=QQ", values, 16 * cpu)
+                    # The kernel packs the values of possible CPUs, whose numbers may have gaps.
+                    place = order["possible"].index(cpu)
+                    number, total = struct.unpack_from("=QQ", values, 16 * place)
                     if number:
                         lines.append(
                             f"{{ cpu: {cpu}, state: {order['names'][state]}, ns: ~ {low}-{high} }} "

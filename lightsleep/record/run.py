@@ -60,6 +60,15 @@ class Recording:
             )
 
 
+class Terminated(KeyboardInterrupt):
+    """A signal to this process alone: a command that it runs has not heard of it."""
+
+    def __init__(self, number: int) -> None:
+        """Remember which signal it was."""
+        super().__init__(number)
+        self.number = number
+
+
 class _NotStartedError(Exception):
     """trace-cmd ended before it traced; its report says why."""
 
@@ -104,6 +113,9 @@ def recording(
         yield running
     except _NotStartedError:
         pass
+    except LightsleepError:  # what was to be recorded has not begun
+        _discard(process)
+        raise
     finally:
         running.elapsed_s = time.monotonic() - began
         report = _finish(process, scratch)
@@ -128,6 +140,9 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
     try:
         if not _send_order(process, order | more):
             yield running
+    except LightsleepError:
+        _discard(process)
+        raise
     finally:
         running.elapsed_s = time.monotonic() - began
         report = _finish(process, scratch)
@@ -158,6 +173,14 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
         )
     said: str | None = json.loads(answer)
     return said
+
+
+def _discard(process: "subprocess.Popen[bytes]") -> None:
+    """Have the keeper end without a file."""
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(keeper.DISCARD)
+        process.stdin.flush()
 
 
 def scratch_for(output: Path) -> Path:
@@ -231,13 +254,14 @@ def wait(
 ) -> int:
     """Wait for a command, else for some seconds, else for Ctrl-C; return the exit status.
 
-    ``tick`` is called about once a second with the seconds that passed. Raises LightsleepError
-    where the command cannot be started.
+    ``tick`` is called about once a second with the seconds that passed. The recording goes on until
+    the command has ended, which may take its time after a signal. Raises LightsleepError where the
+    command cannot be started.
     """
     child = _start(command) if command else None
     started = time.monotonic()
-    with contextlib.suppress(KeyboardInterrupt):  # the terminal has sent it to the command, too
-        while running.process.poll() is None:
+    while running.process.poll() is None:
+        try:
             left = 1.0 if seconds is None else started + seconds - time.monotonic()
             if left <= 0 or (running.stopped and not child):
                 break
@@ -245,6 +269,11 @@ def wait(
             if _ended(child, min(1.0, left)):
                 break
             running.watch_disk()
+        except KeyboardInterrupt as signalled:
+            if child is None:
+                break
+            if isinstance(signalled, Terminated):  # Ctrl-C has reached the command, too
+                child.send_signal(signalled.number)
     if child is None:
         return 0
     status = child.wait()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lightsleep.measure import machine
+from lightsleep.record import keeper
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
@@ -35,7 +36,7 @@ HISTOGRAM_VERSION = 1
 
 def beside(trace: Path) -> Path:
     """Return the name of the document that belongs to a trace."""
-    return trace.with_name(f"{trace.name}.json")
+    return trace.with_name(f"{trace.name}{keeper.DESCRIBED}")
 
 
 def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:

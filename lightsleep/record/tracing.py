@@ -49,6 +49,7 @@ EVENTS = (
     Event("power:cpu_idle_miss", cpu="cpu_id"),
     Event("sched:sched_waking", required=True),
     Event("sched:sched_switch", cpu="CPU", filter="prev_pid==0||next_pid==0", required=True),
+    Event("sched:sched_migrate_task"),
     Event("sched:sched_wake_idle_without_ipi", cpu="cpu"),
     Event("ipi:ipi_send_cpu", cpu="cpu"),
     Event("ipi:ipi_send_cpumask"),
@@ -121,11 +122,13 @@ def remove_leftovers(tracing: Path) -> list[str]:
 
 
 def _alive(pid: str) -> bool:
-    """Whether this process is a keeper: a number may have been used again."""
+    """Whether this process is a keeper, of any installation: a number may have been used again."""
+    keepers = "/".join(Path(keeper.__file__).parts[-3:])
     try:
-        return keeper.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(word.endswith(f"/{keepers}".encode()) for word in words)
 
 
 def command(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import random
@@ -110,7 +111,7 @@ class Cpu:
     """Runs the programs as a kernel would, at times of our choice."""
 
     def __init__(self) -> None:
-        self.order = histogram.order([0], 2)
+        self.order = histogram.order([0], [0, 1])
         self.maps = {
             name: bytearray(x["bytes"] * x["entries"]) for name, x in self.order["maps"].items()
         }
@@ -231,6 +232,43 @@ def test_wakeups_that_are_not_counted_or_found_no_state() -> None:
     assert cpu.counted()[1:] == [("wake", histogram.AWAKE, 1, 2000)]
 
 
+def test_a_wakeup_that_a_busy_cpu_served_is_not_counted_later() -> None:
+    cpu = Cpu()
+    cpu.idle(2)
+    cpu.wakes("a")
+    cpu.cpu, cpu.task = 0, "idle"
+    cpu.idle(2)
+    cpu.idle(-1)
+    cpu.switch("idle", "b")
+    cpu.switch("b", "a")  # runs on the CPU that is busy
+    cpu.cpu = 1
+    cpu.now_ns += 10**9
+    cpu.idle(-1)
+    cpu.switch("idle", "a")  # was moved here
+    assert [x[0] for x in cpu.counted()] == ["idle", "idle"]
+
+
+@pytest.mark.parametrize(("possible", "places"), [([0, 1], [0, 1]), ([0, 2, 5], [0, 1, 2])])
+def test_the_counts_of_a_cpu_are_at_its_place_among_the_possible_ones(
+    possible: list[int], places: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = histogram.order(possible, possible)
+
+    def fill(_command: int, attributes: bytes) -> int:
+        values = struct.unpack("=IxxxxQQQ", attributes)[2]
+        for place in places:
+            ctypes.memmove(values + 16 * place, struct.pack("=QQ", place + 1, 0), 16)
+        return 0
+
+    monkeypatch.setattr(keeper, "_bpf", fill)
+    lines = keeper._counted(0, order)["idle"].splitlines()[: len(possible)]
+    cpus = [int(line.split(",")[0].rpartition(" ")[2]) for line in lines]
+    assert cpus == possible
+    assert [int(line.split("hitcount: ")[1].split()[0]) for line in lines] == [
+        place + 1 for place in places
+    ]
+
+
 def test_a_cpu_that_was_in_no_state_is_the_reference(tmp_path: Path) -> None:
     wake = "{ cpu: 1, state: -1, ns: ~ 4096-4607 } hitcount: 50  ns: 220000\n"
     lost = read(tmp_path, histograms={"idle": IDLE, "wake": wake})
@@ -240,7 +278,7 @@ def test_a_cpu_that_was_in_no_state_is_the_reference(tmp_path: Path) -> None:
 
 def test_what_the_kernel_refuses_is_said(tmp_path: Path) -> None:
     output = tmp_path / "counts.json"
-    order = histogram.order([0], 1)
+    order = histogram.order([0], [0])
     order["maps"]["cpus"]["entries"] = 0  # what no kernel accepts, whoever asks
     with (
         pytest.raises(LightsleepError, match="the kernel refuses to count: "),

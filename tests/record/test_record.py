@@ -19,7 +19,7 @@ from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.record import cli, keeper, run, tracing
+from lightsleep.record import cli, keeper, run, sidecar, tracing
 
 # Does with a folder what trace-cmd does with tracefs; "broken" in its name makes it fail.
 FAKE = """#!{python}
@@ -133,6 +133,101 @@ def test_a_killed_recording_still_ends_in_good_order(machine: Path, tmp_path: Pa
         time.sleep(0.01)
     assert output.exists()
     assert not list((machine / "instances").iterdir())
+
+
+def test_what_could_not_begin_leaves_the_last_recording(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    output.write_text("the last one")
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    no_program = tmp_path / "no-program"
+    no_program.write_text("no head that says who reads this")
+    no_program.chmod(0o755)
+
+    def record_it() -> None:
+        with run.recording(machine, words, [], scratch, output) as running:
+            sidecar.beside(scratch).write_text("of this one")
+            run.wait((str(no_program),), None, running, lambda _: None)
+
+    with pytest.raises(LightsleepError, match=f"cannot run {no_program}: Exec format error"):
+        record_it()
+    assert output.read_text() == "the last one"
+    assert not sidecar.beside(output).exists()
+    assert not list(tmp_path.glob(".lightsleep-*"))
+    assert not list((machine / "instances").iterdir())
+
+
+def test_both_files_of_a_recording_get_their_names(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    with run.recording(machine, words, [], scratch, output):
+        sidecar.beside(scratch).write_text("of this one")
+        assert not sidecar.beside(output).exists()
+    assert sidecar.beside(output).read_text() == "of this one"
+    assert not list(tmp_path.glob(".lightsleep-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_command(
+    machine: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = []
+    monkeypatch.setattr(run.Recording, "watch_disk", lambda _self: watched.append(1))
+    output, begun = tmp_path / "trace.dat", tmp_path / "begun"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    # It takes its time: the disk is watched until it has ended.
+    script = f"trap 'sleep 2.5; exit 7' TERM HUP; touch {begun}; while :; do sleep 0.1; done"
+    deadline = time.monotonic() + 60
+
+    def tick(_seconds: float) -> None:
+        if begun.exists() and not watched[100:]:
+            watched.extend([0] * 101)
+            os.kill(os.getpid(), number)
+        assert time.monotonic() < deadline
+
+    with cli._signals(), run.recording(machine, words, [], scratch, output) as running:
+        status = run.wait(("sh", "-c", script), None, running, tick)
+    assert status == 7
+    assert watched.count(1) >= 2
+
+
+def test_what_nohup_has_made_deaf_stays_so() -> None:
+    program = (
+        "import os, signal, sys\nsys.path.insert(0, sys.argv[1])\n"
+        "from lightsleep.record import cli\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "with cli._signals():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("goes on\n", 0), done.stderr
+
+
+def test_any_bytes_of_a_command_can_be_read_back() -> None:
+    words = ("grep", "\x1b[", os.fsdecode(b"\xff"), "plain")
+    assert cli.said(words) == ["grep", "?[", "?", "plain"]
+
+
+def test_a_keeper_of_another_installation_is_alive(tmp_path: Path) -> None:
+    other = tmp_path / "lightsleep/record/keeper.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("input()")
+    with subprocess.Popen([sys.executable, str(other)], stdin=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 30
+        while not tracing._alive(str(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+    assert not tracing._alive(str(os.getpid()))
+
+
+def test_a_buffer_is_of_no_use_to_a_histogram() -> None:
+    done = CliRunner().invoke(cli.record, ["--histogram", "--buffer-kb", "64"])
+    assert done.exit_code == 2
+    assert "--buffer-kb has no effect" in done.output
 
 
 def test_leftovers_of_dead_keepers_are_removed_and_no_others(machine: Path) -> None:
