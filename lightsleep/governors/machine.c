@@ -47,6 +47,7 @@ struct choice {
  * @state: the state that the CPU entered
  * @tick: the tick ended it
  * @leaves: the CPU left its idle loop then
+ * @expired: it polled until the limit of the state
  */
 struct recorded {
 	u64 begin_ns;
@@ -55,7 +56,8 @@ struct recorded {
 	s64 next_ns;
 	s32 state;
 	u16 tick;
-	u16 leaves;
+	uint8_t leaves;
+	uint8_t expired;
 };
 
 /**
@@ -359,6 +361,7 @@ void machine_follow(const struct recorded *rows, size_t count, s32 *chosen, bool
 			tick_stopped = true;
 		now_ns += r->length_ns;
 		device.last_residency_ns = r->length_ns;
+		device.poll_time_limit = r->expired;
 		got_tick = r->tick || (!tick_stopped && tick_ns <= now_ns);
 		governor->reflect(&device, r->state);
 		if (r->leaves) {

@@ -19,8 +19,12 @@ was awake already. A period without evidence ended by ``unknown``, as a poll doe
 
 The task that is switched in is the wakee. Its sched_waking event says who woke it. The time from
 there to the switch is the wakeup's, if the waking came after the CPU had become idle; a task that
-was woken before has waited for something else. A wakeup that finds the CPU awake, in no state,
-ends no period. It becomes a row of its own, with state -1 and no length, to compare others with.
+was woken before has waited for something else. So has a task that another CPU has run since
+(sched_switch), or that was moved here later (sched_migrate_task). A wakeup itself may move the
+task: then the move is the next event of the waker's CPU, as both happen with interrupts off.
+
+A wakeup that finds the CPU awake, in no state, ends no period. It becomes a row of its own, with
+state -1 and no length, to compare others with.
 """
 
 from __future__ import annotations
@@ -70,7 +74,8 @@ class Cpu:
     """What is known of one CPU; ``phase`` is idle, left, awake or busy.
 
     ``prediction`` is what the governor knew as it chose the state that the CPU enters next: the
-    sleep length, and the time until the next event of its clock.
+    sleep length, and the time until the next event of its clock. ``woke`` is the task that this
+    event wakes, ``woke_last`` the one that the event before it woke.
     """
 
     phase: str = "busy"
@@ -83,6 +88,8 @@ class Cpu:
     sleep_length_ns: int | None = None
     next_event_ns: int | None = None
     prediction: tuple[int | None, int | None] = NO_PREDICTION
+    woke: int | None = None
+    woke_last: int | None = None
 
 
 class Builder:
@@ -114,6 +121,7 @@ class Builder:
                 f"time runs backwards on CPU {number}, from {cpu.last_ns} ns to {now_ns} ns"
             )
         cpu.last_ns = now_ns
+        cpu.woke, cpu.woke_last = None, cpu.woke
         return cpu
 
     def cpu_idle(self, number: int, now_ns: int, state: int) -> None:
@@ -153,11 +161,21 @@ class Builder:
         if cpu.phase in ("idle", "left") and not cpu.cause:
             cpu.cause = cause
 
-    def waking(self, now_ns: int, wakee: int, comm: str, pid: int) -> None:
-        """A task is woken."""
+    def waking(self, number: int, now_ns: int, wakee: int, comm: str, pid: int) -> None:
+        """A task is woken on a CPU; it may run on another."""
+        self._cpus[number].woke = wakee
         if len(self._wakings) >= MAX_WAKINGS:
             self._wakings.clear()
         self._wakings[wakee] = Waking(now_ns, comm, pid)
+
+    def migrated(self, number: int, task: int) -> None:
+        """A CPU moves a task to another one."""
+        if self._cpus[number].woke_last != task:
+            self._wakings.pop(task, None)
+
+    def switch_between_tasks(self, task: int) -> None:
+        """A CPU that was not idle runs a task."""
+        self._wakings.pop(task, None)
 
     def switch_from_idle(self, number: int, now_ns: int, comm: str, pid: int) -> None:
         """A CPU runs a task again."""

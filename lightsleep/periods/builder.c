@@ -78,6 +78,7 @@ bool builder_at(struct builder *b, int number, int64_t now_ns)
 		cpu->seen = true;
 		cpu->state = AWAKE;
 		cpu->cause = UNKNOWN;
+		cpu->woke = -1;
 	}
 	if (now_ns < cpu->last_ns) {
 		snprintf(b->error, sizeof(b->error),
@@ -86,6 +87,8 @@ bool builder_at(struct builder *b, int number, int64_t now_ns)
 		return false;
 	}
 	cpu->last_ns = now_ns;
+	cpu->woke_last = cpu->woke;
+	cpu->woke = -1;
 	return true;
 }
 
@@ -212,11 +215,13 @@ static void forget(struct builder *b, struct waking *waking)
 	b->wakings[hole].used = false;
 }
 
-/* A task is woken. */
-void builder_waking(struct builder *b, int64_t now_ns, int32_t wakee, const char *comm, int32_t pid)
+/* A task is woken on a CPU; it may run on another. */
+void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee, const char *comm,
+		    int32_t pid)
 {
 	struct waking *waking;
 
+	b->cpus[number].woke = wakee;
 	if (b->waking_count >= MAX_WAKINGS) {
 		memset(b->wakings, 0, SLOTS * sizeof(*b->wakings));
 		b->waking_count = 0;
@@ -228,6 +233,22 @@ void builder_waking(struct builder *b, int64_t now_ns, int32_t wakee, const char
 	waking->at_ns = now_ns;
 	waking->pid = pid;
 	memcpy(waking->comm, comm, COMM);
+}
+
+/* A CPU that was not idle runs a task. */
+void builder_switch_between_tasks(struct builder *b, int32_t task)
+{
+	struct waking *waking = slot_of(b, task);
+
+	if (waking->used)
+		forget(b, waking);
+}
+
+/* A CPU moves a task to another one. */
+void builder_migrated(struct builder *b, int number, int32_t task)
+{
+	if (b->cpus[number].woke_last != task)
+		builder_switch_between_tasks(b, task);
 }
 
 /* A CPU runs a task again. */

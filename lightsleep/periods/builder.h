@@ -53,12 +53,17 @@ struct prediction {
 
 enum phase { BUSY, IDLE, LEFT, RUNS_IDLE_TASK };
 
-/* Cpu of build.py. @seen: something happened on it. */
+/*
+ * Cpu of build.py. @seen: something happened on it; @woke: the task that this event wakes,
+ * @woke_last: the one that the event before it woke; -1 where it woke none.
+ */
 struct cpu {
 	int64_t last_ns;
 	int64_t entered_ns;
 	int64_t left_ns;
 	uint64_t lost;
+	int32_t woke;
+	int32_t woke_last;
 	struct prediction of_state;
 	struct prediction of_next;
 	int16_t state;
@@ -104,7 +109,10 @@ void builder_sleep_length(struct builder *b, int number, int64_t length_ns, cons
 void builder_miss(struct builder *b, int number, enum miss kind);
 void builder_sent(struct builder *b, int number, enum cause cause);
 void builder_happened(struct builder *b, int number, enum cause cause);
-void builder_waking(struct builder *b, int64_t now_ns, int32_t wakee, const char *comm, int32_t pid);
+void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee, const char *comm,
+		    int32_t pid);
+void builder_migrated(struct builder *b, int number, int32_t task);
+void builder_switch_between_tasks(struct builder *b, int32_t task);
 void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, const char *comm,
 			      int32_t pid);
 void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns);

@@ -34,6 +34,7 @@ EVENTS = {
     "sched_switch": "prev_comm={prev_comm} prev_pid={prev_pid} prev_prio=0 prev_state=S ==> "
     "next_comm={next_comm} next_pid={next_pid} next_prio=0",
     "sched_waking": "comm={comm} pid={pid} prio=0",
+    "sched_migrate_task": "comm={comm} pid={pid} prio=0 orig_cpu=0 dest_cpu=0",
     "sched_wake_idle_without_ipi": "cpu={cpu}",
     "ipi_send_cpu": "cpu={cpu}",
     "reschedule_entry": "vector=0",

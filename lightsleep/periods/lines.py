@@ -37,6 +37,7 @@ SWITCH = re.compile(
     r"|.*:(\d{1,10}) \[\d+\] \S+ ==> (.*):(\d{1,10}) \["
 )
 WAKING = re.compile(r"(?:comm=.* pid=(\d{1,10}) prio=|.*:(\d{1,10}) \[\d+\])")
+MIGRATE = re.compile(r"comm=.* pid=(\d{1,10}) prio=")
 ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
 MASK = re.compile(r"cpumask=([\d,-]+)")
 EXPIRE = re.compile(r"\bfunction=(\S+)")
@@ -78,11 +79,18 @@ def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text
         builder.switch_from_idle(cpu, now_ns, comm, after)
     elif after == 0:
         builder.switch_to_idle(cpu, now_ns)
+    else:
+        builder.switch_between_tasks(after)
 
 
-def _waking(builder: Builder, _cpu: int, now_ns: int, comm: str, pid: int, text: str) -> None:
+def _waking(builder: Builder, cpu: int, now_ns: int, comm: str, pid: int, text: str) -> None:
     match = _found(WAKING, text)
-    builder.waking(now_ns, int(match[1] or match[2]), comm, pid)
+    builder.waking(cpu, now_ns, int(match[1] or match[2]), comm, pid)
+
+
+def _migrate(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+    match = _found(MIGRATE, text)
+    builder.migrated(cpu, int(match[1]))
 
 
 def _without_ipi(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
@@ -129,6 +137,7 @@ HANDLES: dict[str, Handle] = {
     "cpu_idle_miss": _miss,
     "sched_switch": _switch,
     "sched_waking": _waking,
+    "sched_migrate_task": _migrate,
     "sched_wake_idle_without_ipi": _without_ipi,
     "ipi_send_cpu": _ipi,
     "ipi_send_cpumask": _ipis,

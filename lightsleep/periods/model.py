@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightsleep.document import shortened
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
 SCHEMA = "lightsleep.periods"
@@ -14,6 +15,13 @@ VERSION = 2
 
 AWAKE = -1
 """The state of a CPU that ran its idle task, but was in no idle state."""
+
+PLAIN: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("environment", "settings"), (dict,)),
+    "notes": (list,),
+    **dict.fromkeys(("first_ns", "last_ns"), (int, type(None))),
+}
+"""What is in the metadata of a table as it is here, and of which type."""
 
 CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
@@ -103,7 +111,9 @@ class Metadata:
         if document["schema"] != SCHEMA or document["version"] > VERSION:
             raise ValueError(f"schema {document['schema']} version {document['version']}")
         metadata = cls(host=str(document["host"]), source=str(document["source"]))
-        for key in ("environment", "settings", "notes", "first_ns", "last_ns"):
+        for key, kinds in PLAIN.items():
+            if not isinstance(document[key], kinds) or isinstance(document[key], bool):
+                raise ValueError(f"{key} is {shortened(repr(document[key]))}")
             setattr(metadata, key, document[key])
         metadata.events, metadata.incomplete = int(document["events"]), int(document["incomplete"])
         metadata.expected_ns = metadata.span_ns

@@ -174,7 +174,19 @@ static bool sched_switch(struct reader *r, const struct event *e, struct tep_rec
 		builder_switch_from_idle(&r->b, rec->cpu, rec->ts, comm, after);
 	} else if (after == 0) {
 		builder_switch_to_idle(&r->b, rec->cpu, rec->ts);
+	} else {
+		builder_switch_between_tasks(&r->b, after);
 	}
+	return true;
+}
+
+static bool sched_migrate_task(struct reader *r, const struct event *e, struct tep_record *rec)
+{
+	int32_t task;
+
+	if (!pid_in(r, e->fields[0], rec, &task))
+		return false;
+	builder_migrated(&r->b, rec->cpu, task);
 	return true;
 }
 
@@ -186,7 +198,7 @@ static bool sched_waking(struct reader *r, const struct event *e, struct tep_rec
 		return false;
 	if (pid < 0)
 		return fail(r, "no kernel has a process with a negative number");
-	builder_waking(&r->b, rec->ts, wakee, comm_of(r, pid), pid);
+	builder_waking(&r->b, rec->cpu, rec->ts, wakee, comm_of(r, pid), pid);
 	return true;
 }
 
@@ -283,6 +295,7 @@ static const struct kind kinds[] = {
 	{ "cpu_idle_miss", { "cpu_id", "below" }, cpu_idle_miss },
 	{ "sched_switch", { "prev_pid", "next_pid", "next_comm" }, sched_switch },
 	{ "sched_waking", { "pid" }, sched_waking },
+	{ "sched_migrate_task", { "pid" }, sched_migrate_task },
 	{ "sched_wake_idle_without_ipi", { "cpu" }, sched_wake_idle_without_ipi },
 	{ "ipi_send_cpu", { "cpu" }, ipi_send_cpu },
 	{ "ipi_send_cpumask", { "cpumask" }, ipi_send_cpumask },

@@ -36,20 +36,17 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods import ctf, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
-from lightsleep.periods.columns import COLUMNS, SINCE
+from lightsleep.periods.columns import COLUMNS, SINCE_2
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, SCHEMA, VERSION, Metadata
+from lightsleep.periods.model import CAUSES, SCHEMA, Metadata
 from lightsleep.record import sidecar
 
 ROWS = 1 << 16
 """Rows of a batch."""
 
 METADATA = SCHEMA.encode()
-KNOWN = tuple(
-    pa.schema([field for field in COLUMNS if SINCE.get(field.name, 1) <= version])
-    for version in range(VERSION, 0, -1)
-)
+KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
 """The columns of each version of our tables."""
 
 BUFFER_BYTES = 1 << 20

@@ -138,6 +138,7 @@ class CompiledReader:
                 "polls": ffi.from_buffer("uint8_t[]", self._polls),
                 "state_ns": ffi.from_buffer("int64_t[]", self._state_ns),
                 "halt_ns": costs.halt_ns,
+                "given": costs.given,
                 "reference_ns": round(costs.reference_ns or 0),
                 "joined_ns": JOINED_NS,
                 "first_ns": self._metadata.first_ns or 0,

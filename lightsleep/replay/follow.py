@@ -35,7 +35,8 @@ RECORDED = np.dtype(
         ("next_ns", "i8"),
         ("state", "i4"),
         ("tick", "u2"),
-        ("leaves", "u2"),
+        ("leaves", "u1"),
+        ("expired", "u1"),
     ]
 )
 
@@ -77,7 +78,8 @@ def follow(
     for batch in table:
         states, cpus = integers(batch, "state"), integers(batch, "cpu")
         for cpu in np.unique(cpus[states != AWAKE]).tolist():
-            rows = _rows(batch, (cpus == cpu) & (states != AWAKE))
+            polls = [state for at, state in metadata.polled if at == cpu]
+            rows = _rows(batch, (cpus == cpu) & (states != AWAKE), polls)
             rows["length_ns"] -= np.minimum(rows["length_ns"], np.uint64(inside_ns))
             simulated = governor.cpu(Advertised.of(metadata, cpu))
             chosen, asked = _asked(simulated, rows)
@@ -85,7 +87,9 @@ def follow(
     return found
 
 
-def _rows(batch: pa.RecordBatch, wanted: Flags) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def _rows(
+    batch: pa.RecordBatch, wanted: Flags, polls: list[int]
+) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     rows = np.zeros(int(wanted.sum()), RECORDED)
     rows["begin_ns"] = integers(batch, "entered_ns")[wanted]
     rows["length_ns"] = integers(batch, "length_ns")[wanted]
@@ -95,6 +99,8 @@ def _rows(batch: pa.RecordBatch, wanted: Flags) -> np.ndarray[tuple[int], np.dty
         rows[name] = np.where(timer_known, integers(batch, column), UNKNOWN_NS)[wanted]
     rows["tick"] = (codes_of(batch) == code(batch, "tick"))[wanted]
     rows["leaves"] = np.asarray(batch.column("wakee_pid").is_valid())[wanted]
+    unknown = (codes_of(batch) == code(batch, "unknown"))[wanted]
+    rows["expired"] = np.isin(rows["state"], polls) & unknown & (rows["leaves"] == 0)
     return rows
 
 

@@ -98,7 +98,7 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		s->open = polls && r->cause[i] == c->unknown && !r->somebody[i] && !e.woken;
 		if (s->open)
 			continue;
-		e.paid_ns = polls || (c->itself >> (r->cause[i] & 31) & 1) ?
+		e.paid_ns = polls || c->given || (c->itself >> (r->cause[i] & 31) & 1) ?
 			s->cost_ns : max_of(r->wait_ns[i] - c->reference_ns, 0);
 		e.looped = e.woken && c->loop_count &&
 			   is_in(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);

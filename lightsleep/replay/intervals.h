@@ -2,8 +2,8 @@
 /*
  * What intervals.c reads and writes; cffi reads this file, too.
  */
-#ifndef _LIGHTSLEEP_REPLAY_STAYS_H
-#define _LIGHTSLEEP_REPLAY_STAYS_H
+#ifndef _LIGHTSLEEP_REPLAY_INTERVALS_H
+#define _LIGHTSLEEP_REPLAY_INTERVALS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,6 +40,7 @@ struct rows {
  * @unknown: the cause of periods that ended without evidence
  * @timer: the cause of those that a timer ended
  * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
+ * @given: the user says what each wakeup from a halt costs
  * @loops: pairs of waker and wakee in closed loops, in order
  */
 struct costs {
@@ -55,6 +56,7 @@ struct costs {
 	int8_t unknown;
 	int8_t timer;
 	uint8_t itself;
+	uint8_t given;
 	const int64_t *loops;
 	size_t loop_count;
 };
@@ -92,4 +94,4 @@ struct recorded_intervals {
 void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,
 		struct recorded_intervals *d);
 
-#endif /* _LIGHTSLEEP_REPLAY_STAYS_H */
+#endif /* _LIGHTSLEEP_REPLAY_INTERVALS_H */

@@ -9,7 +9,8 @@ things are derived from the rows of the recording:
    polling row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
    arrival is the length less what leaving the state took: where another CPU woke a task, what that
-   very wakeup took above the reference, and else what the state typically costs. (The CPU's own
+   very wakeup took above the reference, and else what the state typically costs, or the user says.
+   (The CPU's own
    timer or device wakes a task once the CPU has left its state. The time from waking to running
    contains nothing of that exit. Yet the task has waited for it.)
 3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
@@ -32,8 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lightsleep.document import shortened
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import ENOUGH, Wakes, bucket, integers
-from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.periods.model import AWAKE, CAUSES, Metadata
 
 Ns = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -67,8 +70,9 @@ NEEDED = (
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``hides_polls`` and
-    ``lacks_driver`` are those of Metadata.
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
+    a user knows what a wakeup from each halt costs. ``hides_polls`` and ``lacks_driver`` are those
+    of Metadata.
     """
 
     reference_ns: float | None
@@ -78,6 +82,7 @@ class Costs:
     loop_share: float
     hides_polls: bool = False
     lacks_driver: bool = False
+    given: bool = False
 
     def of(self, states: Ns, polls: Flags) -> Ns:
         """Return what leaving the state of each row costs; a halt's cost where it polls."""
@@ -118,7 +123,7 @@ def costs_of(
     most = max(by_state, key=lambda state: by_state[state].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
-    about = (metadata.hides_polls, metadata.lacks_driver)
+    about = (metadata.hides_polls, metadata.lacks_driver, given_ns is not None)
     return Costs(usual, states, round(states[most]), loops, share, *about)
 
 
@@ -134,7 +139,12 @@ def _loops(pairs: Counter[int]) -> Ns:
 
 
 def codes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
-    """Return the code of what ended each period."""
+    """Return the code of what ended each period. Raises LightsleepError for one that is none."""
+    known = batch.column("ended_by").dictionary.to_pylist()
+    if strange := [x for x in known if x not in CAUSES]:
+        raise LightsleepError(f"no idle period ends by {shortened(repr(strange[0]))}")
+    if len(set(known)) < len(known):
+        raise LightsleepError("two codes say the same of how an idle period ended")
     return np.asarray(batch.column("ended_by").indices).astype(np.int8, copy=False)
 
 
@@ -265,7 +275,7 @@ class Reader:
             woken=rows.woken,
             pair=rows.pair,
             cost_ns=cost_ns,
-            paid_ns=np.where(rows.polls | rows.by_itself, cost_ns, own_ns),
+            paid_ns=np.where(rows.polls | rows.by_itself | self.costs.given, cost_ns, own_ns),
             timer_at_ns=timer_at_ns,
         )
         for cpu in np.unique(rows.cpu[asleep]).tolist():

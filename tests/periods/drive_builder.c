@@ -38,7 +38,11 @@ int main(void)
 		else if (!strcmp(what, "happened"))
 			builder_happened(&b, cpu, value);
 		else if (!strcmp(what, "waking"))
-			builder_waking(&b, now_ns, value, name, more);
+			builder_waking(&b, cpu, now_ns, value, name, more);
+		else if (!strcmp(what, "migrated"))
+			builder_migrated(&b, cpu, value);
+		else if (!strcmp(what, "between"))
+			builder_switch_between_tasks(&b, value);
 		else if (!strcmp(what, "from-idle"))
 			builder_switch_from_idle(&b, cpu, now_ns, name, value);
 		else if (!strcmp(what, "to-idle"))

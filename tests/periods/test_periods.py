@@ -180,6 +180,39 @@ def test_what_the_governor_knew_and_how_it_chose(trace: Any) -> None:
     assert [(x["sleep_length_ns"], x["miss"]) for x in rows] == [(1234567, "above"), (None, None)]
 
 
+def between(us: int, cpu: int) -> str:
+    return event(us, cpu, SWITCH.format("t", 9, "x", 42), "t-9")
+
+
+def moved(us: int, cpu: int, task: str = "t-9") -> str:
+    return event(us, cpu, "sched_migrate_task: comm=x pid=42 prio=120 orig_cpu=0 dest_cpu=1", task)
+
+
+@pytest.mark.parametrize(
+    ("after_waking", "waited_us"),
+    [
+        ([], 150),
+        ([moved(11, 0)], 150),  # part of the wakeup
+        ([moved(11, 2)], None),
+        ([waking(11, 0, 43), moved(12, 0)], None),
+        ([between(11, 0), moved(99, 0)], None),
+        ([between(11, 0)], None),  # of foreign tools, which record every switch
+        ([between(11, 0), waking(100, 0, 42), moved(101, 0)], 60),
+    ],
+)
+def test_a_task_that_is_moved_here_has_not_waited_since_its_wakeup(
+    trace: Any, after_waking: list[str], waited_us: int | None
+) -> None:
+    (row,) = trace(
+        idle(0, 1, 2),
+        waking(10, 0, 42),
+        *after_waking,
+        left(150, 1),
+        switched(160, 1, "x", 42),
+    )
+    assert row["waking_to_running_ns"] == (None if waited_us is None else waited_us * 1000)
+
+
 def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     lost = "CPU:1 [LOST 12 EVENTS]\n", "CPU:1 [3 EVENTS DROPPED]\n", "CPU:1 [EVENTS DROPPED]\n"
@@ -278,6 +311,37 @@ def test_parquet_holds_all_of_it(tmp_path: Path) -> None:
     assert again == rows
     assert described.to_json() == metadata.to_json()
     assert [x.name for x in tmp_path.iterdir()] == ["pipe.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("environment", [], r"environment is \[\]"),
+        ("notes", "x", "notes is 'x'"),
+        ("first_ns", 0.5, "first_ns is 0.5"),
+        ("last_ns", True, "last_ns is True"),
+    ],
+)
+def test_odd_metadata_of_a_table_is_an_error(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    path = tmp_path / "odd.parquet"
+    list(write_parquet(open_recording(PIPE), path))
+    document = json.loads(pq.ParquetFile(path).metadata.metadata[METADATA]) | {key: value}
+    with pq.ParquetWriter(path, COLUMNS) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    with pytest.raises(LightsleepError, match=said):
+        open_recording(path)
+
+
+def test_a_recording_by_another_name_is_described(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real/trace.txt", tmp_path / "link.txt"
+    real.write_text(idle(0, 1, 1))
+    sidecar.beside(real).write_text("{")
+    link.symlink_to(real)
+    with pytest.raises(LightsleepError, match=r"real/trace\.txt\.json: "):
+        open_recording(link)
 
 
 def test_a_parquet_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ steps = st.lists(
         step("sent", st.integers(0, 3), st.integers(0, 1)),
         step("happened", st.integers(0, 4)),
         step("waking", pids, pids),
+        step("migrated", pids),
         step("from-idle", pids),
+        step("between", pids),
         step("to-idle"),
         step("lost", st.integers(1, 9)),
     ),
@@ -87,7 +89,11 @@ def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Meta
             case "happened":
                 builder.happened(cpu, CAUSES[value])
             case "waking":
-                builder.waking(now_ns, value, comm, more)
+                builder.waking(cpu, now_ns, value, comm, more)
+            case "migrated":
+                builder.migrated(cpu, value)
+            case "between":
+                builder.switch_between_tasks(value)
             case "from-idle":
                 builder.switch_from_idle(cpu, now_ns, comm, value)
             case "to-idle":

@@ -265,6 +265,19 @@ def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     assert len(intervals(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["sleep", "ipi"], "no idle period ends by 'sleep'"), (["ipi", "ipi"], "two codes say the")],
+)
+def test_a_table_that_ends_periods_in_odd_ways_is_an_error(words: list[str], said: str) -> None:
+    batch = as_batch("host", [period(0, 100)])
+    at = batch.schema.get_field_index("ended_by")
+    odd = pa.DictionaryArray.from_arrays(pa.array([1], pa.int8()), words)
+    batch = batch.set_column(at, "ended_by", odd)
+    with pytest.raises(LightsleepError, match=said):
+        list(Reader(metadata(), NO_COSTS).intervals(batch))
+
+
 def test_nobody_waits_for_a_cpu_that_no_task_needs() -> None:
     interval = intervals(period(0, 100, wait_us=None, cause="tick"))
     assert interval.cost_ns.tolist() == [0]
@@ -284,6 +297,10 @@ def test_costs_are_what_wakeups_took_above_the_reference() -> None:
     given = costs_of(metadata(), [as_batch("host", rows)], 7_000)
     assert given
     assert given.halt_ns == 7_000
+    # Then a wakeup costs as much, whatever this one took.
+    assert intervals(period(0, 100, wait_us=50), costs=given).cost_ns.tolist() == [7_000]
+    assert intervals(period(0, 100, wait_us=50), costs=given).arrival_ns.tolist() == [93_000]
+    assert intervals(period(0, 100, wait_us=50), costs=costs).cost_ns.tolist() != [7_000]
     assert costs_of(metadata(), [as_batch("host", rows[40:])]) is None
 
 
