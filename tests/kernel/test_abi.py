@@ -9,7 +9,7 @@ from pathlib import Path
 from lightsleep.sources import KERNEL
 
 ABI = KERNEL / "Documentation/ABI/testing"
-IDLE_POLL = KERNEL / "kernel/sched/idle_poll.c"
+IDLE_POLL = KERNEL / "kernel/sched/idle_poll_sysfs.c"
 PROMOTION = max(KERNEL.glob("patches/*/promotion/cpuidle-promote.patch"))
 
 CPU = "/sys/devices/system/cpu/cpuX"
@@ -37,7 +37,7 @@ def module_of() -> dict[str, str]:
 
 
 def parameters() -> set[str]:
-    modules = module_of() | {"promote.c": "cpuidle", IDLE_POLL.name: IDLE_POLL.stem}
+    modules = module_of() | {"promote.c": "cpuidle", IDLE_POLL.name: "idle_poll"}
     files = [(file, modules.get(file.name)) for file in (*KERNEL.glob("drivers/*/*.c"), IDLE_POLL)]
     # The module has them on stock kernels, the kernel in the series.
     files += [(file, "poll_source") for file in KERNEL.glob("drivers/cpuidle/poll_source*.c")]

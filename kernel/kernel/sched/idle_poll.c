@@ -74,12 +74,6 @@
  * nohlt, cpu_idle_poll_ctrl()), nothing changes. Where the tick's broadcast has
  * expired, the poll waits for the very interrupt that the idle loop would wait for.
  *
- * The switch is a plain flag, read once per pass. A static branch would save a
- * load from a line that no CPU writes, and would patch the text of the idle loop
- * while all idle CPUs are in it, which sends an interrupt to each. (Whether there are
- * poll sources is a static branch: it is patched when the first driver registers one and the
- * last one goes.)
- *
  * Devices may join the poll (CONFIG_POLL_SOURCE): drivers/cpuidle/poll_source.c. If one
  * has work, the poll ends, and its handler runs in an interrupt as soon as interrupts
  * are on again, followed by its softirqs. To the accounting of idle time it is as the
@@ -92,7 +86,7 @@
  *
  * Locking. Everything in struct idle_poll is written by its own CPU's idle task,
  * except where it or struct idle_cost says otherwise. Others only read single
- * words, so there is nothing to lock. The switch is serialised by switch_mutex.
+ * words, so there is nothing to lock.
  */
 #define pr_fmt(fmt) "idle_poll: " fmt
 
@@ -100,17 +94,12 @@
 #include <linux/context_tracking_state.h>
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
-#include <linux/device.h>
 #include <linux/idle_poll.h>
 #include <linux/init.h>
 #include <linux/irqflags.h>
 #include <linux/kernel_stat.h>
-#include <linux/kstrtox.h>
-#include <linux/lockdep.h>
 #include <linux/minmax.h>
 #include <linux/mmu_context.h>
-#include <linux/moduleparam.h>
-#include <linux/mutex.h>
 #include <linux/percpu.h>
 #ifdef CONFIG_POLL_SOURCE
 #include <linux/poll_source.h>
@@ -118,94 +107,16 @@
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 #include <linux/suspend.h>
-#include <linux/sysfs.h>
-#include <linux/timekeeping.h>
-#include <linux/workqueue.h>
 
-#include "../../drivers/cpuidle/host_contention.h"
-#include "../../drivers/cpuidle/idle_cost.h"
-#include "../../drivers/cpuidle/poll_gaps.h"
-#include "../../drivers/cpuidle/poll_limit.h"
 #include "../../drivers/cpuidle/poll_wait.h"
+#include "idle_poll.h"
 #include "sched.h"
 
-/* No poll is longer than this, whatever a wakeup costs. */
-#define POLL_MAX_NS		(10 * NSEC_PER_MSEC)
+DEFINE_PER_CPU(struct idle_poll, idle_polls);
 
-/* How many ns of idle CPU time 1 ns of waiting is worth. */
-#define WAIT_WEIGHT		4
-
-/**
- * enum outcome - how far the last pass through the idle loop has come
- * @IDLE_ACCOUNTED: there was none, or it is accounted for
- * @IDLE_CAUGHT: its wakeup came during the poll
- * @IDLE_OPEN: the poll is over, and the idle loop went on
- * @IDLE_ENDED: the idle loop was left
- */
-enum outcome {
-	IDLE_ACCOUNTED,
-	IDLE_CAUGHT,
-	IDLE_OPEN,
-	IDLE_ENDED,
-};
-
-/**
- * struct idle_poll - one CPU
- * @policy: what this CPU learned about its idle periods
- * @cost: what its wakeups cost, and how many there were
- * @contention: what it has seen of its host
- * @gaps: the last poll
- * @last_ns: how long that was, 0 if the last pass did not poll
- * @outcome: how far the last pass has come
- * @forced: how the idle period is spent, if a measurement chose that
- * @learns: the idle period is spent as @policy chose
- * @deliberate: it is spent without a poll, for the experiment of @cost
- * @watching: rcu_watching() when the last pass went on
- * @halted: the CPU entered an idle state
- * @epoch: what is known here is from this turn of the switch; 0 when the CPU comes online
- * @switches: context switches of the idle task when the period began
- * @start_ns: when it began
- * @spent_ns: how long it was polled so far
- * @end_ns: when its last pass ended
- * @cycle_start_ns: when the open cycle of @cost began
- * @deliberate_halts: idle periods that were @deliberate
- * @polled_ns: time polled
- * @wasted_ns: of that, time in polls without a wakeup
- */
-struct idle_poll {
-	struct poll_limit policy;
-	struct idle_cost cost;
-	struct host_contention contention;
-	struct poll_gaps gaps;
-	u64 last_ns;
-	enum outcome outcome;
-	enum idle_wait forced;
-	bool learns;
-	bool deliberate;
-	int watching;
-	bool halted;
-	unsigned int epoch;
-	unsigned long switches;
-	u64 start_ns;
-	u64 spent_ns;
-	u64 end_ns;
-	u64 cycle_start_ns;
-	u64 deliberate_halts;
-	u64 polled_ns;
-	u64 wasted_ns;
-};
-
-static DEFINE_PER_CPU(struct idle_poll, idle_polls);
-
-/* The switch, see below. */
+/* The switch, which idle_poll_sysfs.c turns. */
 bool idle_poll_enabled __read_mostly;
-static unsigned int switch_epoch __read_mostly;
-
-/* One that never stands still, whatever the tick does. */
-static u64 clock_ns(void)
-{
-	return ktime_get_mono_fast_ns();
-}
+unsigned int idle_poll_epoch __read_mostly;
 
 static void add(u64 *statistic, u64 value)
 {
@@ -250,7 +161,7 @@ static bool is_free(const struct idle_poll *ip)
 }
 
 /* How long would this CPU poll by itself, where no measurement decides? Any context. */
-static u64 own_limit_ns(const struct idle_poll *ip, u64 now_ns)
+u64 idle_poll_own_limit_ns(const struct idle_poll *ip, u64 now_ns)
 {
 	if (READ_ONCE(ip->cost.isolated) || host_contended(&ip->contention, now_ns))
 		return 0;
@@ -268,13 +179,13 @@ static u64 poll_limit_ns(const struct idle_poll *ip, u64 now_ns)
 	case WAIT_FREE:
 		break;
 	}
-	return own_limit_ns(ip, now_ns);
+	return idle_poll_own_limit_ns(ip, now_ns);
 }
 
 /* After a time without this file: what was open then is no evidence. Idle task. */
 static void begin_anew(struct idle_poll *ip)
 {
-	ip->epoch = READ_ONCE(switch_epoch);
+	ip->epoch = READ_ONCE(idle_poll_epoch);
 	ip->outcome = IDLE_ACCOUNTED;
 	ip->last_ns = 0;
 	ip->contention.steal_clock_ns = poll_gaps_steal_clock_ns();
@@ -330,7 +241,7 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 /* An idle period begins, and with it a cycle of the experiment on the programs. */
 static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
-	bool polls = is_free(ip) && own_limit_ns(ip, now_ns);
+	bool polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
 
 	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
@@ -419,7 +330,7 @@ static void release_this_cpu(void *unused)
 }
 
 /* The switch was turned off. Process context. */
-static void release_all_sources(void)
+void idle_poll_release_all_sources(void)
 {
 	on_each_cpu(release_this_cpu, NULL, true);
 }
@@ -429,7 +340,7 @@ static bool sources_here(void) { return false; }
 static bool peek_sources(void) { return false; }
 static bool end_sources(bool hit) { return hit; }
 static void release_sources(void) { }
-static void release_all_sources(void) { }
+void idle_poll_release_all_sources(void) { }
 #endif
 
 /* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
@@ -443,9 +354,10 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	start_sources();
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
-	hit = poll_for_wakeup(&ip->gaps, start_ns + for_ns, clock_ns, sources_here, peek_sources);
+	hit = poll_for_wakeup(&ip->gaps, start_ns + for_ns, idle_poll_clock_ns, sources_here,
+			      peek_sources);
 	start_critical_timings();
-	ip->end_ns = hit ? clock_ns() : ip->gaps.look_ns;
+	ip->end_ns = hit ? idle_poll_clock_ns() : ip->gaps.look_ns;
 	ip->last_ns = ip->end_ns - start_ns;
 	ip->spent_ns += ip->last_ns;
 	poll_gaps_end(&ip->gaps);
@@ -473,8 +385,8 @@ void __idle_poll(int cpu, bool polls_anyway)
 		return;
 	}
 
-	now_ns = clock_ns();
-	if (ip->epoch != READ_ONCE(switch_epoch))
+	now_ns = idle_poll_clock_ns();
+	if (ip->epoch != READ_ONCE(idle_poll_epoch))
 		begin_anew(ip);
 	if (polls_anyway || !may_poll(cpu)) {
 		account_residency(ip, now_ns);
@@ -500,242 +412,11 @@ void __idle_poll_end(void)
 	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
 
 	if (ip->outcome == IDLE_OPEN) {
-		ip->end_ns = clock_ns();
+		ip->end_ns = idle_poll_clock_ns();
 		ip->outcome = IDLE_ENDED;
 		ip->halted |= entered_state(ip->watching);
 	}
 }
-
-static struct idle_cost *cost_of(unsigned int cpu)
-{
-	return &per_cpu(idle_polls, cpu).cost;
-}
-
-static unsigned int wait_weight(void)
-{
-	return WAIT_WEIGHT;
-}
-
-/* A measurement polls, too: not while a CPU's host is short of cores. Process context. */
-static bool polling_stopped(void)
-{
-	unsigned int cpu;
-
-	for_each_online_cpu(cpu) {
-		if (host_contended(&per_cpu(idle_polls, cpu).contention, clock_ns()))
-			return true;
-	}
-	return false;
-}
-
-static struct idle_cost_ops cost_ops = {
-	.name = "idle_poll",
-	.of = cost_of,
-	.wait_weight = wait_weight,
-	.polling_stopped = polling_stopped,
-};
-
-/*
- * The switch. Whoever turns it does not wait for the measurement, which takes a second and
- * more: a worker does that later.
- */
-static DEFINE_MUTEX(switch_mutex);
-static bool wanted;
-static bool can_run;	/* threads can be made, and CPUs are known */
-
-/* Starts and stops the measurements. A work item never runs twice at a time. */
-static void apply_switch(struct work_struct *work)
-{
-	static bool measures;
-	bool on = READ_ONCE(idle_poll_enabled);
-
-	if (on == measures)
-		return;
-	measures = on;
-	if (on)
-		idle_cost_start(&cost_ops);
-	else
-		idle_cost_stop();
-}
-
-static DECLARE_WORK(switch_work, apply_switch);
-
-static void turn_switch(void)
-{
-	lockdep_assert_held(&switch_mutex);
-	if (!can_run || wanted == idle_poll_enabled)
-		return;
-	if (wanted)
-		WRITE_ONCE(switch_epoch, switch_epoch + 1);
-	/* Whoever sees the switch on also sees the new epoch; see idle_poll(). */
-	smp_store_release(&idle_poll_enabled, wanted);
-	if (!wanted)
-		release_all_sources();
-	queue_work(cost_ops.workers, &switch_work);
-}
-
-static int enabled_set(const char *text, const struct kernel_param *kp)
-{
-	bool yes;
-	int ret = kstrtobool(text, &yes);
-
-	if (ret) {
-		pr_err("enabled: must be 0 or 1\n");
-		return ret;
-	}
-	guard(mutex)(&switch_mutex);
-	WRITE_ONCE(wanted, yes);
-	turn_switch();
-	return 0;
-}
-
-static int enabled_get(char *text, const struct kernel_param *kp)
-{
-	return sysfs_emit(text, "%d\n", READ_ONCE(wanted));
-}
-
-static const struct kernel_param_ops enabled_ops = {
-	.set = enabled_set,
-	.get = enabled_get,
-};
-module_param_cb(enabled, &enabled_ops, NULL, 0644);
-MODULE_PARM_DESC(enabled, "whether idle CPUs poll before they halt (default 0)");
-
-/* The kernel command line calls this whatever the file mode says. */
-static int refuse_set(const char *text, const struct kernel_param *kp)
-{
-	pr_err("%s: cannot be set\n", kp->name);
-	return -EPERM;
-}
-
-static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
-{
-	return sysfs_emit(text, "%llu\n", idle_cost_machine_ns());
-}
-
-static const struct kernel_param_ops halt_cost_ns_ops = {
-	.set = refuse_set,
-	.get = halt_cost_ns_get,
-};
-module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
-MODULE_PARM_DESC(halt_cost_ns, "measured: what a wakeup from halt costs more than one from polling (ns; 0: not known)");
-
-static int polling_flag_get(char *text, const struct kernel_param *kp)
-{
-#ifdef TIF_POLLING_NRFLAG
-	return sysfs_emit(text, "Y\n");
-#else
-	return sysfs_emit(text, "N\n");
-#endif
-}
-
-static const struct kernel_param_ops polling_flag_ops = {
-	.set = refuse_set,
-	.get = polling_flag_get,
-};
-module_param_cb(polling_flag, &polling_flag_ops, NULL, 0444);
-MODULE_PARM_DESC(polling_flag, "whether the architecture has TIF_POLLING_NRFLAG, so that a CPU that polls is woken without an interrupt");
-
-/* Statistics: /sys/devices/system/cpu/cpuN/idle_poll/, one decimal number each. */
-
-#define STATISTIC(_name, _value)						\
-static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\
-			    char *text)						\
-{										\
-	const struct idle_poll *ip = per_cpu_ptr(&idle_polls, dev->id);		\
-										\
-	return sysfs_emit(text, "%llu\n", _value);				\
-}										\
-static DEVICE_ATTR_RO(_name)
-
-STATISTIC(polls, READ_ONCE(ip->cost.polls));
-STATISTIC(hits, READ_ONCE(ip->cost.hits));
-STATISTIC(halts, READ_ONCE(ip->cost.halts));
-STATISTIC(deliberate_halts, READ_ONCE(ip->deliberate_halts));
-STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
-STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
-STATISTIC(limit_ns, own_limit_ns(ip, clock_ns()));
-STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
-STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
-
-static struct attribute *statistics_attrs[] = {
-	&dev_attr_polls.attr,
-	&dev_attr_hits.attr,
-	&dev_attr_halts.attr,
-	&dev_attr_deliberate_halts.attr,
-	&dev_attr_polled_ns.attr,
-	&dev_attr_wasted_ns.attr,
-	&dev_attr_limit_ns.attr,
-	&dev_attr_halt_cost_ns.attr,
-	&dev_attr_contention_pauses.attr,
-	NULL,
-};
-
-static const struct attribute_group statistics = {
-	.name = "idle_poll",
-	.attrs = statistics_attrs,
-};
-
-static int add_statistics(struct device *dev, struct subsys_interface *sif)
-{
-	return sysfs_create_group(&dev->kobj, &statistics);
-}
-
-static void remove_statistics(struct device *dev, struct subsys_interface *sif)
-{
-	sysfs_remove_group(&dev->kobj, &statistics);
-}
-
-static struct subsys_interface statistics_interface = {
-	.name = "idle_poll",
-	.subsys = &cpu_subsys,
-	.add_dev = add_statistics,
-	.remove_dev = remove_statistics,
-};
-
-/* Runs while the CPU is still offline, which it was for long, maybe. */
-static int prepare_cpu(unsigned int cpu)
-{
-	per_cpu(idle_polls, cpu).epoch = 0;
-	return 0;
-}
-
-static int __init idle_poll_init(void)
-{
-	struct poll_limit_params p = { .ceiling_ns = POLL_MAX_NS };
-	unsigned int cpu;
-	int ret;
-
-	for_each_possible_cpu(cpu) {
-		struct idle_poll *ip = &per_cpu(idle_polls, cpu);
-
-		idle_cost_init(&ip->cost, cpu);
-		poll_limit_init(&ip->policy, &p);
-	}
-
-	cost_ops.workers = alloc_workqueue("idle_poll", WQ_UNBOUND, 0);
-	if (!cost_ops.workers) {
-		pr_err("no polling: out of memory\n");
-		return -ENOMEM;
-	}
-
-	ret = subsys_interface_register(&statistics_interface);
-	if (ret)
-		pr_warn("no statistics in sysfs: error %d\n", ret);
-
-	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "sched/idle_poll:prepare",
-					prepare_cpu, NULL);
-	if (ret < 0) {
-		pr_err("no polling: error %d\n", ret);
-		return ret;
-	}
-
-	guard(mutex)(&switch_mutex);
-	can_run = true;
-	turn_switch();
-	return 0;
-}
-late_initcall(idle_poll_init);
 
 #ifdef CONFIG_POLL_SOURCE
 /* Runs on the CPU, which goes offline. */
