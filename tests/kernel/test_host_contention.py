@@ -3,6 +3,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_library import load
@@ -97,6 +98,26 @@ def test_the_hypervisors_account_alone_is_enough_from_a_quarter_of_all_time() ->
         for _ in range(60):
             host.poll(0, 0, apart_ns=10 * MS, account_ns=int(taken_ms * MS))
         assert (host.seen.pauses > 0) == expected
+
+
+@pytest.mark.parametrize("taken_ms", [15, 300, 3_600_000])
+def test_one_time_in_the_hypervisors_account_decides_nothing(taken_ms: int) -> None:
+    host = Host()
+    for n in range(1_000):
+        taken_ns = taken_ms * MS if n % 100 == 3 else 0
+        host.poll(100 * US, 0, apart_ns=10 * MS + taken_ns, account_ns=taken_ns)
+        assert not host.contended
+
+
+def test_pauses_that_are_minutes_apart_do_not_add_up() -> None:
+    host = Host()
+    for _ in range(5):
+        while not host.contended:
+            host.poll(1 * MS, 3 * MS)
+        assert host.seen.until_ns - host.now_ns == SECOND
+        host.now_ns = host.seen.until_ns
+        for _ in range(120):  # too little is polled for an answer
+            host.poll(1 * MS, 0, apart_ns=SECOND)
 
 
 def test_a_pause_ends_although_the_host_goes_on_taking_time_from_a_busy_cpu() -> None:

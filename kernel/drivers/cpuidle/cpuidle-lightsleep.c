@@ -144,7 +144,8 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
-	if (!ls->required && !ls->must_not_poll && !ls->deliberate && is_adaptive(ls))
+	if (!ls->forced && !ls->required && !ls->must_not_poll && !ls->deliberate &&
+	    is_adaptive(ls))
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
 

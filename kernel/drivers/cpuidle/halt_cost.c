@@ -30,9 +30,9 @@
  * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
  *
  * Context: process context, may sleep; takes about 0.3 s, and 2 s for each pair at
- * most. Callers serialise. The hotplug lock is held only to choose CPUs and to bind
- * threads to them. A CPU that goes offline meanwhile drives its thread away, which ends
- * the measurement of its pair.
+ * most. Callers serialise. The hotplug lock is held only to choose CPUs. A CPU
+ * that goes offline meanwhile drives its thread away, which ends the measurement of its
+ * pair.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>

@@ -15,15 +15,15 @@
  * The rule: where at least a quarter of the time polled fell into gaps, or a
  * quarter of all time was stolen by the hypervisor's account, the CPU does not
  * poll for a second. The question is asked anew after each 40 ms polled, and
- * evidence is forgotten after a second. A single gap counts for 5 ms at most.
- * So neither one stolen time slice, nor a guest that was stopped for a while,
- * nor the sum of a quiet hour decides.
+ * evidence is forgotten after a second. A single gap counts for 5 ms at most, and
+ * the longest time in the account not at all. So neither one stolen time slice,
+ * nor a guest that was stopped for a while, nor the sum of a quiet hour decides.
  *
  * During a pause nothing is judged, for there are no polls to judge by. Where
  * the same answer follows the pause, the next one is twice as long, up to 16 s: an
  * overcommitted host then loses 40 ms in 16 s to each such CPU, a quarter of a
- * percent. After an answer that the host is free, pauses begin with one second
- * again.
+ * percent. After an answer that the host is free, or a minute without any, pauses
+ * begin with one second again.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -43,6 +43,7 @@
 #define STOLEN_SHARE		4
 #define PAUSE_MIN_NS		1000000000ULL	/* 1 s */
 #define PAUSE_MAX_NS		16000000000ULL	/* 16 s */
+#define FORGET_NS		60000000000ULL	/* 1 min */
 
 static void begin_window(struct host_contention *hc, u64 now_ns)
 {
@@ -50,6 +51,7 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 	hc->ran_ns = 0;
 	hc->gap_ns = 0;
 	hc->account_ns = 0;
+	hc->account_max_ns = 0;
 }
 
 static bool poll_gaps_exceed(const struct host_contention *hc)
@@ -63,7 +65,8 @@ static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
 {
 	u64 passed_ns = now_ns - hc->window_start_ns;
 
-	return passed_ns >= EVIDENCE_NS && hc->account_ns >= passed_ns / STOLEN_SHARE;
+	return passed_ns >= EVIDENCE_NS &&
+	       hc->account_ns - hc->account_max_ns >= passed_ns / STOLEN_SHARE;
 }
 
 /**
@@ -86,8 +89,11 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 	hc->ran_ns += ran_ns;
 	hc->gap_ns += min(gap_ns, GAP_MAX_NS);
 	hc->account_ns += account_ns;
+	hc->account_max_ns = max(hc->account_max_ns, account_ns);
 
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
+		if (now_ns - hc->until_ns > FORGET_NS)
+			hc->pause_ns = 0;
 		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;

@@ -20,6 +20,7 @@
  * @ran_ns: time in which the CPU polled
  * @gap_ns: time in which it would have, but its host ran something else
  * @account_ns: time that the hypervisor says it took from the CPU, polling or not
+ * @account_max_ns: the longest of those times
  * @steal_clock_ns: what the hypervisor's account of stolen time said last
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
@@ -30,6 +31,7 @@ struct host_contention {
 	u64 ran_ns;
 	u64 gap_ns;
 	u64 account_ns;
+	u64 account_max_ns;
 	u64 steal_clock_ns;
 	u64 until_ns;
 	u64 pause_ns;

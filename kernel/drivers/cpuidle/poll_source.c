@@ -30,9 +30,11 @@
  * pending when a poll ends without a hit, as a governor would take it for an event
  * that limits the sleep.
  *
- * The budget. A pass over all sources begins no further call of driver code once
- * peek_budget_ns are over. The next pass goes on with the source that is next. So
- * interrupts are off for the budget and one call, however many sources there are.
+ * The budget. A pass that starts sources, or looks at them, begins no further call of
+ * driver code once peek_budget_ns are over. The next pass goes on with the source that is
+ * next. So interrupts are off for the budget and one call, however many sources there are.
+ * (The end of a poll stops all that takes part in it, in one go: notifications have to be
+ * on before the CPU leaves idle.)
  * What becomes of a source that takes longer by itself: see poll_source_budget.c.
  *
  * Why an interrupt to itself (irq_work)? Inside the idle state, the handler's time
@@ -214,6 +216,7 @@ bool __poll_sources_peek(void)
 /* True if there is work; its interrupt is raised then. */
 static bool poll_source_stop(struct poll_source *source)
 {
+	bool polled = source->state == POLL_SOURCE_HIT || source->state == POLL_SOURCE_POLLED;
 	bool hit = source->state == POLL_SOURCE_HIT;
 
 	if (source->state == POLL_SOURCE_POLLED || source->state == POLL_SOURCE_HELD) {
@@ -223,10 +226,10 @@ static bool poll_source_stop(struct poll_source *source)
 		poll_source_charge(source, start_ns);
 	}
 	source->state = POLL_SOURCE_NOTIFIES;
-	if (hit) {
-		source->stats.hits++;
+	/* What came while notifications were held back is no hit: no poll has looked. */
+	source->stats.hits += hit && polled;
+	if (hit)
 		irq_work_queue(&source->work);
-	}
 	return hit;
 }
 
@@ -319,6 +322,8 @@ static bool poll_source_may_hold(const struct poll_source *source)
 static void poll_source_hold(struct poll_source *source)
 {
 	struct hrtimer *timer = this_cpu_ptr(&source_cpus.hold_timer);
+	u64 start_ns = local_clock();
+	bool starts;
 
 	if (!poll_source_may_hold(source))
 		return;
@@ -326,11 +331,12 @@ static void poll_source_hold(struct poll_source *source)
 		source->skips--;
 		return;
 	}
-	if (!source->ops->start(source))
+	starts = source->ops->start(source);
+	source->held_since_ns = poll_source_charge(source, start_ns);
+	if (!starts)
 		return;
 	source->state = POLL_SOURCE_HELD;
 	source->stats.holds++;
-	source->held_since_ns = local_clock();
 	source->held_until = ktime_add_ns(ktime_get(), poll_source_hold_ns(source));
 	/* It may have been set for a hold that was longer. */
 	if (!hrtimer_active(timer) || hrtimer_get_expires(timer) > source->held_until)
@@ -408,15 +414,17 @@ int poll_source_register(struct poll_source *source)
 	source->reported = false;
 	source->off = false;
 	poll_source_begin_budget(source);
+	/* Before a poll can start it: a poll that ends while this is off would not stop it. */
+	static_branch_inc(&poll_sources_registered);
 	mutex_lock(&poll_source_mutex);
 	if (!has_poller) {
 		mutex_unlock(&poll_source_mutex);
+		static_branch_dec(&poll_sources_registered);
 		return -ENODEV;
 	}
 	list_add_tail(&source->all, &poll_source_registry);
 	poll_source_call(source, poll_source_attach);
 	mutex_unlock(&poll_source_mutex);
-	static_branch_inc(&poll_sources_registered);
 	return 0;
 }
 EXPORT_SYMBOL_GPL(poll_source_register);

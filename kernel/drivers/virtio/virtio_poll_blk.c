@@ -59,9 +59,14 @@ static bool blk_stop(struct poll_source *source)
 	return !virtqueue_enable_cb(to_queue(source)->vq);
 }
 
+/* What calls this holds back notifications by itself. */
 static void blk_handle(struct poll_source *source)
 {
-	vring_interrupt(0, to_queue(source)->vq);
+	struct polled_queue *queue = to_queue(source);
+
+	queue->handles = true;
+	vring_interrupt(0, queue->vq);
+	queue->handles = false;
 }
 
 static void blk_callback(struct virtqueue *vq)
@@ -69,7 +74,8 @@ static void blk_callback(struct virtqueue *vq)
 	struct polled_queue *queue = polled_queue(vq);
 
 	queue->callback(vq);
-	poll_source_notified(&queue->source);
+	if (!queue->handles)
+		poll_source_notified(&queue->source);
 }
 
 static const struct poll_source_ops blk_ops = {

@@ -291,6 +291,8 @@ static void polled_del_vqs(struct virtio_device *vdev)
 
 struct polled_queue *polled_queue(const struct virtqueue *vq)
 {
+	/* The interrupt has read vq->callback. Pairs with the release in queue_add(). */
+	smp_rmb();
 	return to_device(vq->vdev)->by_index[vq->index];
 }
 
@@ -368,7 +370,8 @@ static void device_wrap(struct polled_device *device)
 	device->ops.set_status = polled_set_status;
 	device->ops.del_vqs = polled_del_vqs;
 	list_add_tail(&device->node, &devices);
-	WRITE_ONCE(vdev->config, &device->ops);
+	/* Some read it without a lock: they see all of it, as they depend on the pointer. */
+	smp_store_release(&vdev->config, &device->ops);
 	if (device->transport->get_status(vdev) & VIRTIO_CONFIG_S_DRIVER_OK)
 		set_ready(device, true);
 	if (device_create_file(&vdev->dev, &dev_attr_poll_source))

@@ -8,7 +8,7 @@
  * may. virtio-net changes whether interrupts are suppressed only where it holds
  * it: in its callback once it has got it, in its poll before it gives it back, and
  * where the queue is reset or goes away, as napi_disable() takes it and keeps it.
- * (netconsole polls without it, but with a budget of 0: only what was sent.)
+ * (netconsole polls without it, but with a budget of 0: no packet is taken out.)
  *
  *  - start() takes the lock as the callback would (napi_schedule_prep()), but has
  *    nobody poll. It fails where somebody holds it: then NAPI is at work anyway, or

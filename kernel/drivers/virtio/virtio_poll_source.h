@@ -24,6 +24,7 @@ struct polled_device;
  * @reaches: the CPUs that this interrupts; the kernel keeps that up to date
  * @seen: the used index at the last start(), as virtqueue_poll() takes it
  * @starts: calls of start() so far
+ * @handles: the callback runs because a poll has noticed work, not by an interrupt
  * @napi: of a network device, what its driver takes as a lock
  */
 struct polled_queue {
@@ -36,6 +37,7 @@ struct polled_queue {
 	const struct cpumask *reaches;
 	unsigned int seen;
 	unsigned int starts;
+	bool handles;
 	struct napi_struct *napi;
 };
 

@@ -25,10 +25,12 @@
  * Which CPU looks? The one that the queue interrupts, as the last interrupt told. So
  * the source follows the interrupt, whatever moves that: an administrator, or a CPU that
  * goes offline. No transport and no affinity is asked, and a queue that is shared by CPUs
- * is no special case. A poll that is always faster would hide that an interrupt has moved.
- * It would also have the kernel disable the line, once 99,900 of 100,000 interrupts had
- * nothing to do. So of LEAVE_ONE_OF starts, two in a row fail, and the queue is left to its
- * interrupt. (One is not enough, as the start of a hold may be followed by that of a poll.)
+ * is no special case. (Where a transport spreads the interrupts of a queue over CPUs, the
+ * source follows ten times a second at most.) A poll that is always faster would hide that
+ * an interrupt has moved. It would also have the kernel disable the line, once 99,900 of
+ * 100,000 interrupts had nothing to do. So of LEAVE_ONE_OF starts, two in a row fail, and
+ * the queue is left to its interrupt. (One is not enough, as the start of a hold may be
+ * followed by that of a poll.)
  *
  * An interrupt that a thread handles (threadirqs, PREEMPT_RT) does not count: the
  * administrator gives that thread a priority and CPUs, which a poll would bypass. The
@@ -40,6 +42,7 @@
  */
 #include <linux/device.h>
 #include <linux/hardirq.h>
+#include <linux/jiffies.h>
 #include <linux/kstrtox.h>
 #include <linux/lockdep.h>
 #include <linux/module.h>
@@ -49,6 +52,9 @@
 #include <linux/virtqueue_source.h>
 
 #define LEAVE_ONE_OF	100
+
+/* How long a source stays at least where it has followed its interrupt. */
+#define STAY_JIFFIES	(HZ / 10)
 
 /* No interrupt told a CPU yet. */
 #define NO_CPU		UINT_MAX
@@ -218,6 +224,9 @@ void virtqueue_source_interrupted(struct virtqueue_source *vs)
 		return;
 	cpu = smp_processor_id();
 	if (READ_ONCE(vs->cpu) != cpu) {
+		if (vs->cpu != NO_CPU && time_before(jiffies, vs->followed + STAY_JIFFIES))
+			return;
+		vs->followed = jiffies;
 		WRITE_ONCE(vs->cpu, cpu);
 		queue_work(system_unbound_wq, &vs->follow);
 	} else {

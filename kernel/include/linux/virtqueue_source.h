@@ -21,6 +21,7 @@ struct virtqueue;
  * @node: private: in the list of its device
  * @follow: private: has the CPU look that the queue interrupts
  * @cpu: private: which one that is, as the last interrupt told
+ * @followed: private: when that changed, in jiffies
  * @enabled: private: interrupts count
  * @registered: private: it is a source; belongs to @follow while that may run
  * @seen: private: the used index at the last start, as virtqueue_poll() takes it
@@ -33,6 +34,7 @@ struct virtqueue_source {
 	struct list_head node;
 	struct work_struct follow;
 	unsigned int cpu;
+	unsigned long followed;
 	bool enabled;
 	bool registered;
 	unsigned int seen;

@@ -301,10 +301,13 @@ static bool end_sources(bool hit)
 		return hit;
 	local_irq_disable();
 	/*
-	 * A CPU that polled in vain may hold back notifications after work: its next
-	 * idle period begins with a poll.
+	 * A CPU that goes on to halt holds nothing back: it may halt again and again
+	 * without a pass that would end a hold.
 	 */
-	hit |= poll_sources_stop();
+	if (hit || need_resched())
+		hit |= poll_sources_stop();
+	else
+		hit = poll_sources_release();
 	/* The handlers run. */
 	local_irq_enable();
 	/* What they had to do may concern no task of this CPU: the pass ends all the same. */

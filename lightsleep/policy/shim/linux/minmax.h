@@ -8,6 +8,11 @@
 	__auto_type _y = (y);		\
 	_x < _y ? _x : _y; })
 
+#define max(x, y) ({			\
+	__auto_type _x = (x);		\
+	__auto_type _y = (y);		\
+	_x > _y ? _x : _y; })
+
 #define clamp(val, lo, hi) ({		\
 	__auto_type _lo = (lo);		\
 	__auto_type _hi = (hi);		\
