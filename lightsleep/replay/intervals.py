@@ -9,10 +9,10 @@ things are derived from the rows of the recording:
    polling row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
    arrival is the length less what leaving the state took: where another CPU woke a task, what that
-   very wakeup took above the reference, and else what the state typically costs, or the user says.
-   (The CPU's own
-   timer or device wakes a task once the CPU has left its state. The time from waking to running
-   contains nothing of that exit. Yet the task has waited for it.)
+   very wakeup took above the reference, and else what the state typically costs. What a user says
+   that a halt costs replaces both. (The CPU's own timer or device wakes a task once the CPU has
+   left its state. The time from waking to running contains nothing of that exit. Yet the task has
+   waited for it.)
 3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
    nothing is subtracted and the cost is an upper bound.

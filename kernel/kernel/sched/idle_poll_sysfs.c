@@ -31,7 +31,7 @@
 
 #include "idle_poll.h"
 
-/* Whoever turns a parameter does not care which file it is in. */
+/* The parameters are those of idle_poll, whatever this file is called. */
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "idle_poll."
 
