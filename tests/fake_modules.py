@@ -6,6 +6,7 @@ module named in the file ``refused`` of the folder cannot be loaded, one in ``bu
 The file ``slow`` holds how many seconds each takes when it is half done.
 """
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -69,12 +70,16 @@ def install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot(root: Path) -> dict[str, str]:
-    """Return every file of the machine but those of lightsleep's own folder in /run."""
-    return {
-        str(file.relative_to(root)): file.read_text(errors="replace")
-        for file in sorted(root.rglob("*"))
-        if file.is_file() and not file.is_relative_to(root / "run/lightsleep")
-    }
+    """Return every file of the machine but those of lightsleep's own folder in /run.
+
+    Somebody may remove files meanwhile: one that goes after it is listed is not there.
+    """
+    found = {}
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and not file.is_relative_to(root / "run/lightsleep"):
+            with contextlib.suppress(FileNotFoundError):
+                found[str(file.relative_to(root))] = file.read_text(errors="replace")
+    return found
 
 
 def wait_for_the_restorer(root: Path) -> None:
