@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reading events from text: of the kernel's trace file, trace-cmd report and perf script.
 
-All three print an event as a line: the task, the CPU, the time, the event, and its fields:
+All three print an event as a line: the task, the CPU, the time, the event, and its fields. Of perf's
+pid/tid, the second is what other events call pid.
 
     <idle>-0     [001] d..1.    23.372244491: cpu_idle: state=1 cpu_id=1     trace, trace-cmd
     swapper     0 [001]    23.372244491: power:cpu_idle: state=1 cpu_id=1    perf script
@@ -22,11 +23,12 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import EXIT, Builder
 
 LINE = re.compile(
-    r"(?:\S+:\s+)?\s*(?P<comm>\S.{0,30}?)(?:-|\s+)(?P<pid>\d{1,10})(?:/\d{1,10})?\s+"
+    r"(?:\S+:\s+)?\s*(?P<comm>(?:\S.{0,30}?)?)(?:-|\s+)(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
     r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
 )
 LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
+PERF_LOST = re.compile(r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$")
 # Headers, empty lines, stack traces, and what trace-cmd says first.
 HARMLESS = re.compile(r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|cpus=\d+|version = .*)?$")
 
@@ -171,7 +173,7 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
 def _line(builder: Builder, line: str) -> None:
     match = LINE.match(line)
     if not match:
-        if lost := LOST.search(line):
+        if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), int(lost[2]) if lost[2].isdigit() else 1)
         elif not HARMLESS.match(line):
             raise ValueError(f"no event: {shortened(line.strip())!r}")

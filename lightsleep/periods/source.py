@@ -14,6 +14,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -44,6 +45,12 @@ from lightsleep.record import sidecar
 
 ROWS = 1 << 16
 """Rows of a batch."""
+
+BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
+"""How a file begins that is no text."""
+
+EXPECTED = re.compile(r"'trace' not valid for .* events\. Ignoring\.")
+"""What perf says whenever it is to print the fields of tracepoints."""
 
 METADATA = SCHEMA.encode()
 KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
@@ -190,10 +197,9 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
             yield lines
         return
     if head.startswith(PERF_DATA):
-        fields = "comm,pid,cpu,time,event,trace"
-        with _printed(
-            ["perf", "script", "-F", fields, "--ns", "-i", str(path)], path, metadata
-        ) as lines:
+        # Of a thread, pid would be its process: who wakes whom goes by threads.
+        fields = ["-F", "comm,tid,cpu,time,event,trace", "--ns", "--show-lost-events"]
+        with _printed(["perf", "script", *fields, "-i", str(path)], path, metadata) as lines:
             yield lines
         return
     with path.open("rb") as raw:  # it could be read a moment ago
@@ -202,6 +208,10 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
         if systrace.is_page(head):
             chunks = systrace.traces(chunks)
         try:
+            if isinstance(file, gzip.GzipFile) and file.peek(len(TRACE_DAT)).startswith(BINARY):
+                raise LightsleepError(
+                    f"{path}: only text is read compressed: unpack it first, with gunzip"
+                )
             yield _lines(chunks, path)
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -246,7 +256,8 @@ def _output(
             process.kill()
             raise
         log.seek(0)
-        said = UNPRINTABLE.sub("?", log.read(4096).decode(errors="replace")).strip()
+        said = UNPRINTABLE.sub("?", log.read(4096).decode(errors="replace"))
+        said = "\n".join(x for x in said.splitlines() if not EXPECTED.fullmatch(x)).strip()
     name = Path(command[0]).name
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"

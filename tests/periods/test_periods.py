@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -223,6 +224,51 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     assert metadata.incomplete == 1
     path.write_text(idle(0, 1, 1) + "".join(lost))
     assert rows_of(path)[1].lost == {1: 16}
+    perf = "ld-linux 12744 [001] 15614.477315661: PERF_RECORD_LOST lost 4\n"
+    path.write_text(idle(0, 1, 1) + perf)
+    assert rows_of(path)[1].lost == {1: 4}
+
+
+def test_a_task_may_have_no_name(trace: Any) -> None:
+    nameless = waking(10, 0, 9, "-77"), switched(20, 1, "", 9)
+    (row,) = trace(idle(0, 1, 1), nameless[0], left(15, 1), nameless[1])
+    assert (row["waker_comm"], row["waker_pid"], row["wakee_pid"]) == ("", 77, 9)
+    (row,) = trace(
+        "swapper     0 [001]    10.000000001: power:cpu_idle: state=1 cpu_id=1\n",
+        "           77 [000]    10.000010001: sched:sched_waking: comm= pid=9 prio=120\n",
+        left(15, 1),
+        switched(20, 1, "x", 9),
+    )
+    assert (row["waker_comm"], row["waker_pid"]) == ("", 77)
+
+
+def test_perf_tells_threads_and_what_it_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, path = tmp_path / "perf", tmp_path / "perf.data"
+    path.write_bytes(b"PERFILE2" + bytes(100))
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *"comm,tid,cpu,time"*--show-lost-events*) ;; *) exit 1 ;; esac\n'
+        'echo "x 5 [001] 9.000020001: PERF_RECORD_LOST lost 3"\n'
+        'echo "swapper 0 [001] 10.000000001: power:cpu_idle: state=1 cpu_id=1"\n'
+        'echo "swapper 0 [001] 10.000010001: power:cpu_idle: state=4294967295 cpu_id=1"\n'
+        """echo "'trace' not valid for hardware events. Ignoring." >&2\n"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    rows, metadata = rows_of(path)
+    assert len(rows) == 1
+    assert metadata.lost == {1: 3}
+    assert not any("says" in note for note in metadata.notes)
+
+
+@pytest.mark.parametrize("inside", [b"\x17\x08\x44tracing6\0", b"PERFILE2", b"PAR1"])
+def test_only_text_is_read_compressed(inside: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(inside + bytes(1000)))
+    with pytest.raises(LightsleepError, match="unpack it first, with gunzip"):
+        rows_of(path)
 
 
 def test_text_of_perf_script_and_of_older_tools(trace: Any) -> None:
@@ -233,7 +279,7 @@ def test_text_of_perf_script_and_of_older_tools(trace: Any) -> None:
         "lightsleep_1: <idle>-0 [001] dN.1. 10.000020001: cpu_idle: state=4294967295 cpu_id=1\n",
         "  <idle>-0  (-----) [001] 10.000030001: sched_switch: swapper/1:0 [120] R ==> y:9 [120]\n",
     )
-    assert (row["length_ns"], row["waker_comm"], row["waker_pid"]) == (20_000, "a b", 77)
+    assert (row["length_ns"], row["waker_comm"], row["waker_pid"]) == (20_000, "a b", 78)
     assert (row["wakee_comm"], row["waking_to_running_ns"]) == ("y", 20_000)
 
 
