@@ -21,7 +21,7 @@ import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import add, sub
+from operator import add
 from pathlib import Path
 
 from lightsleep import interrupts
@@ -42,6 +42,8 @@ CHUNK = 1 << 18
 LONGEST_WAIT = 1024
 """Readings between two attempts to get back a CPU that stays unreadable. An attempt opens the files
 of all CPUs, which costs far more than a reading."""
+WRAP = 1 << 32
+"""What counts of interrupts end before."""
 IDLE, IOWAIT, STEAL = 4, 5, 8
 """Words of a line of /proc/stat."""
 
@@ -116,7 +118,9 @@ class _CpuFiles:
 class _Interrupts:
     """Sums of the rows of /proc/interrupts, by CPU and kind; parses only rows that changed.
 
-    The number of a row may be given to another interrupt, which counts from 0. Sums never fall.
+    The kernel's counts have 32 bits, and begin again at 0. The number of a row may be given to
+    another interrupt, and one that was freed and requested again counts from 0, too. Sums never
+    fall.
     """
 
     header: bytes = b""
@@ -138,9 +142,7 @@ class _Interrupts:
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
             if kind:
-                rises = list(map(sub, counts, last[2])) if last else counts
-                if min(rises) < 0:
-                    rises = counts
+                rises = _rises(last[2], counts) if last else counts
                 self.sums[kind] = list(map(add, self.sums[kind], rises))
             self.rows[label] = (line, kind, counts)
         for index, cpu in enumerate(self.cpus):
@@ -150,6 +152,12 @@ class _Interrupts:
     def by_cpu(self) -> dict[int, tuple[int, ...]]:
         """Return counts in the order of KINDS."""
         return dict(zip(self.cpus, zip(*self.sums.values(), strict=True), strict=False))
+
+
+def _rises(before: list[int], now: list[int]) -> list[int]:
+    """Return by how much the counts of a row rose since it was read last."""
+    rises = [(count - old) % WRAP for count, old in zip(now, before, strict=True)]
+    return rises if max(rises) < WRAP // 2 else now
 
 
 class Reader:

@@ -268,6 +268,20 @@ def test_counts_of_interrupts_never_fall(root: Path, reader: Opener) -> None:
     assert devices(" CPU0 CPU2 CPU3", "24: 9 1 2 PCI-MSI net") == {0: 14, 2: 1, 3: 1002}
 
 
+def test_a_count_of_32_bits_that_begins_again(root: Path, reader: Opener) -> None:
+    def timers(*counts: int) -> list[int]:
+        row = " ".join(map(str, counts))
+        lines = ("CPU0 CPU1 CPU2 CPU3", f"LOC: {row} Local timer interrupts")
+        plant(root, "\n".join(f"proc/interrupts: {line}" for line in lines))
+        found = opened.read().cpus.values()
+        return [x.interrupts[KINDS.index("timer")] for x in found if x.interrupts]
+
+    opened = reader()
+    before = timers((1 << 32) - 296, 3_000_000_000, 3_500_000_000, 1_000_000_000)
+    after = timers(704, 3_000_001_000, 3_500_001_000, 1_000_001_000)
+    assert [new - old for old, new in zip(before, after, strict=True)] == [1000] * 4
+
+
 def test_a_driver_that_goes_and_a_cpu_that_goes_offline(root: Path, reader: Opener) -> None:
     opened = reader()
     plant(root, f"{CPU}/online: 0-2")
