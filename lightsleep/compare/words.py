@@ -201,8 +201,8 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
     said = [
         (
             False,
-            f"{metric.title}: {sentence(arm, found, baseline, metric.unit)}, although both "
-            "were booted alike: a difference of this size says nothing in this run, repeat it",
+            f"{metric.title}: {sentence(arm, found, baseline, metric.unit)}, although nothing "
+            "tells them apart: a difference of this size says nothing in this run, repeat it",
         )
         for metric, arm, found in controls
         if found.verdict.differs

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reading events from text: of the kernel's trace file, trace-cmd report and perf script.
 
-All three print an event as a line: the task, the CPU, the time, the event, and its fields. Of perf's
-pid/tid, the second is what other events call pid.
+All three print an event as a line: the task, the CPU, the time, the event, and its fields. Perf may
+print pid/tid: the second is what others call pid.
 
     <idle>-0     [001] d..1.    23.372244491: cpu_idle: state=1 cpu_id=1     trace, trace-cmd
     swapper     0 [001]    23.372244491: power:cpu_idle: state=1 cpu_id=1    perf script
@@ -28,7 +28,9 @@ LINE = re.compile(
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
 )
 LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
-PERF_LOST = re.compile(r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$")
+PERF_LOST = re.compile(
+    r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
+)
 # Headers, empty lines, stack traces, and what trace-cmd says first.
 HARMLESS = re.compile(r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|cpus=\d+|version = .*)?$")
 

@@ -24,7 +24,7 @@ from lightsleep.scan.model import (
     Scan,
     State,
 )
-from lightsleep.scan.tree import Tree
+from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree
 
 CPU_DIR = "sys/devices/system/cpu"
 OS_RELEASE = "proc/sys/kernel/osrelease"
@@ -361,7 +361,7 @@ def _queues(tree: Tree) -> list[Queue]:
             interrupts=sum(map(int, row["counts"].split())),
             source=sources.get(row["name"]),
         )
-        for row in QUEUE_ROW.finditer(tree.text(INTERRUPTS) or "")
+        for row in QUEUE_ROW.finditer(tree.text(INTERRUPTS, MAX_INTERRUPTS_BYTES) or "")
     ]
 
 

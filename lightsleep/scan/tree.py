@@ -17,9 +17,10 @@ from pathlib import Path
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 
-# sysfs files end at a page; of /proc/cpuinfo the first CPU is enough; /proc/interrupts has a row
-# of up to 3 KiB for each interrupt of a machine with 256 CPUs.
+# sysfs files end at a page; of /proc/cpuinfo the first CPU is enough.
 MAX_BYTES = 2**20
+# Every row counts, and the kernel's own stand last: 2000 rows for 2048 CPUs are 45 MiB.
+MAX_INTERRUPTS_BYTES = 2**26
 # No counter of the kernel is wider than 64 bits.
 MAX_NUMBER = 2**64 - 1
 
@@ -37,16 +38,16 @@ class Tree:
     read: dict[str, bytes] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
-    def content(self, path: str) -> bytes | None:
-        """Return up to 1 MiB of a file, None where it is missing or cannot be read."""
-        content = self._read(path)
+    def content(self, path: str, most: int = MAX_BYTES) -> bytes | None:
+        """Return up to ``most`` bytes of a file, None where it is missing or cannot be read."""
+        content = self._read(path, most)
         if content is None and path in self.fallback:
             content = self.fallback[path].encode()
         if content is not None:
             self.read[path] = content
         return content
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str, most: int) -> bytes | None:
         try:
             # O_NONBLOCK: a FIFO in a recording must not hang the scan.
             descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -60,16 +61,16 @@ class Tree:
             if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
                 self.problems[path] = "not a file"
                 return None
-            return _read_all(descriptor)
+            return _read_all(descriptor, most)
         except OSError as error:
             self.problems[path] = error.strerror or str(error)
             return None
         finally:
             os.close(descriptor)
 
-    def text(self, path: str) -> str | None:
+    def text(self, path: str, most: int = MAX_BYTES) -> str | None:
         """Return a file as printable text without surrounding white space."""
-        content = self.content(path)
+        content = self.content(path, most)
         if content is None:
             return None
         text = content.decode("utf-8", errors="replace").strip()
@@ -136,12 +137,12 @@ class Tree:
         return []
 
 
-def _read_all(descriptor: int) -> bytes:
-    """Return up to MAX_BYTES; procfs hands out a file a page at a time."""
-    content = b""
-    while len(content) < MAX_BYTES:
-        chunk = os.read(descriptor, MAX_BYTES - len(content))
+def _read_all(descriptor: int, most: int) -> bytes:
+    """Return up to ``most`` bytes; procfs hands out a file a page at a time."""
+    content = bytearray()
+    while len(content) < most:
+        chunk = os.read(descriptor, most - len(content))
         if not chunk:
             break
         content += chunk
-    return content
+    return bytes(content)

@@ -30,6 +30,9 @@ BASELINE = "as-is"
 CONTROL = "as-is-again"
 ROUNDS = 10
 
+INTERRUPTED = 130
+"""Exit status of a program that SIGINT has ended, as a shell has it."""
+
 PRIVATE = 0o600
 """Mode of a result: it names the command with all its words."""
 
@@ -66,7 +69,7 @@ class Subject:
     type=click.IntRange(1, run.MOST_ROUNDS),
     metavar="N",
     show_default=str(ROUNDS),
-    help="Rounds, in each of which every setting runs once; a verdict needs 6.",
+    help="Rounds, in each of which every setting runs once; a verdict needs up to 10.",
 )
 @click.option(
     "-m",
@@ -157,7 +160,9 @@ def try_settings(
         shlex.join(command), partial(run.command, command, printed, ROOT), rounds or ROUNDS
     )
     if period_s is not None and total_s is not None:
-        plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed)
+        plan = switchback.plan(
+            period_s, total_s, len(arms), metric_command, printed, verdict.rounds_needed(control)
+        )
         how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
         what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
     elif any(x.rate for x in printed):
@@ -167,6 +172,8 @@ def try_settings(
     result = _result(arms, trial, printed, what, seed, notes)
     done = len(trial.runs[BASELINE])
     if not done:
+        if trial.ended:
+            raise trial.ended
         raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
     outcome = verdict.judge(result)
     with written(*([lambda: write_json(output, result.to_json(), PRIVATE)] if output else [])):
@@ -174,7 +181,11 @@ def try_settings(
     for note in notes:
         click.echo(f"note: {note}", err=True)
     if trial.trouble:
-        raise LightsleepError(f"ended after {done} of {what.rounds} rounds: {trial.trouble}")
+        ended = f"ended after {done} of {what.rounds} rounds: {trial.trouble}"
+        if trial.ended is None:
+            raise LightsleepError(ended)
+        click.echo(ended, err=True)
+        raise SystemExit(trial.ended.code if isinstance(trial.ended, SystemExit) else INTERRUPTED)
     if control_failed(result):
         raise SystemExit(1)
     if keep and outcome.winner:

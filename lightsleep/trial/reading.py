@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightsleep import interrupts
 from lightsleep.scan.collect import IDLE, INTERRUPTS, POWERCAP, collect, cpu_seconds
-from lightsleep.scan.tree import Tree
+from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read(root: Path) -> Reading:
 
 
 def _ipis(tree: Tree) -> int | None:
-    header, *rows = (tree.content(INTERRUPTS) or b"").split(b"\n")
+    header, *rows = (tree.content(INTERRUPTS, MAX_INTERRUPTS_BYTES) or b"").split(b"\n")
     cpus = len(interrupts.columns(header))
     found = [counts for kind, counts in (interrupts.split(x, cpus) for x in rows) if kind == "ipi"]
     return sum(map(sum, found)) if found else None

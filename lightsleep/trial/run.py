@@ -7,8 +7,8 @@ what an earlier one left. The first round is a warm-up and is not kept.
 What is measured is a sample: a run of the command, or a period of a service that runs on
 (lightsleep/trial/switchback.py).
 
-Whatever goes wrong ends the rounds: the command fails, a figure is missing, or somebody else
-changes a setting meanwhile. Rounds that were complete by then are kept.
+Whatever goes wrong ends the rounds: the command fails, a figure is missing, somebody else changes a
+setting meanwhile, or the user has seen enough. Rounds that were complete by then are kept.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ MOST_ROUNDS = 1000
 """The time that the statistics take grows with the square of the rounds: here, some seconds."""
 
 MOST_OUTPUT = 16 << 20
+"""Of what a command prints, the end: there the last match of a metric is."""
 END_S = 5.0
 """How long what a command leaves running has to end by itself."""
 
@@ -56,11 +57,15 @@ class Arm:
 
 @dataclass
 class Trial:
-    """What came of the rounds: metrics by arm and round, the order, and what ended them early."""
+    """What came of the rounds: metrics by arm and round, the order, and what ended them early.
+
+    ``ended`` is what a signal raised, None where none did.
+    """
 
     runs: dict[str, list[dict[str, float]]]
     order: list[list[str]] = field(default_factory=list)
     trouble: str | None = None
+    ended: KeyboardInterrupt | SystemExit | None = None
 
 
 def schedule(names: Sequence[str], rounds: int, rng: random.Random) -> list[list[str]]:
@@ -81,23 +86,34 @@ def run(
     by_name = {arm.name: arm for arm in arms}
     order = schedule(list(by_name), rounds, rng)
     trial = Trial({name: [] for name in by_name})
-    done, total = 0, len(order) * len(arms)
-    for number, names in enumerate(order):
-        found = {}
-        for name in names:
-            progress(name, done, total)
-            done += 1
-            try:
+    done, total, what = 0, len(order) * len(arms), ""
+    try:
+        for number, names in enumerate(order):
+            found = {}
+            for name in names:
+                number_said = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
+                what = f"{name}, {number_said}"
+                progress(name, done, total)
+                done += 1
                 found[name] = _under(by_name[name], sample, session, root)
-            except LightsleepError as error:
-                what = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
-                trial.trouble = f"{name}, {what}: {error.message}"
-                return trial
-        trial.order.append(names)
-        if number >= WARMUP:
-            for name, measured in found.items():
-                trial.runs[name].append(measured)
+            trial.order.append(names)
+            if number >= WARMUP:
+                for name, measured in found.items():
+                    trial.runs[name].append(measured)
+    except LightsleepError as error:
+        trial.trouble = f"{what}: {error.message}"
+    except (KeyboardInterrupt, SystemExit) as ended:
+        trial.trouble, trial.ended = f"{what}: interrupted", ended
+        _drop_halves(trial)
     return trial
+
+
+def _drop_halves(trial: Trial) -> None:
+    """Drop a round of which only some arms were noted when a signal came."""
+    whole = min(map(len, trial.runs.values()))
+    for runs in trial.runs.values():
+        del runs[whole:]
+    del trial.order[WARMUP + whole :]
 
 
 def _under(arm: Arm, sample: Sample, session: Session, root: Path) -> dict[str, float]:
@@ -148,7 +164,7 @@ def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, f
             process.returncode = os.waitstatus_to_exitcode(status)
         finally:
             _end(process)
-        file.seek(0)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OUTPUT))
         output = file.read(MOST_OUTPUT).decode(errors="replace")
     if process.returncode:
         how = f"exit status {process.returncode}"

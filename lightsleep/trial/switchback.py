@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightsleep.compare.method import rounds_needed
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.trial import metrics, reading, run
 
@@ -47,9 +46,17 @@ class Plan:
 
 
 def plan(
-    period_s: float, total_s: float, arms: int, command: str, printed: list[metrics.Printed]
+    period_s: float,
+    total_s: float,
+    arms: int,
+    command: str,
+    printed: list[metrics.Printed],
+    least: int,
 ) -> Plan:
-    """Return as many rounds as fit into ``total_s``, the warm-up included. Raises WrongUsage."""
+    """Return as many rounds as fit into ``total_s``, the warm-up included.
+
+    Raises WrongUsage, also where they are less than ``least``.
+    """
     try:
         argv = shlex.split(command)
     except ValueError as error:
@@ -59,8 +66,8 @@ def plan(
     if period_s < LEAST_S:
         raise WrongUsage(f"--switchback is too short: a period is {LEAST_S:g} s or longer")
     rounds = int(total_s / (period_s * arms) + 1e-9) - run.WARMUP
-    if rounds < rounds_needed():
-        least_s = period_s * arms * (rounds_needed() + run.WARMUP)
+    if rounds < least:
+        least_s = period_s * arms * (least + run.WARMUP)
         raise WrongUsage(
             f"--for is too short: {arms} settings (with the control) of {period_s:g} s each need "
             f"{least_s:g} s for a verdict"

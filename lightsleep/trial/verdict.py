@@ -7,18 +7,27 @@ setting with the largest gain among those that are shown to be better than as-is
 of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
 winner, and the sentence says how small a gain could have been shown.
 
+Of several settings that do nothing, one may look better by chance. So each of them is compared with
+a confidence with which all of them together raise a false alarm in at most 1 of 20 trials
+(Bonferroni), as controls are in their metrics. And there is no winner where the control could
+not be judged: it must be able to show that the run proves nothing.
+
 What it costs is told of CPU time and energy where a difference is shown, and of the time polled.
 """
 
 from dataclasses import dataclass
 
 from lightsleep import units
-from lightsleep.compare import words
+from lightsleep.compare import method, words
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, control_failed
 from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult
+from lightsleep.order import CONFIDENCE
 
 USED = ("cpu_s", "busy_pct", "energy_J", "power_W")
+MOST_METRICS = 25
+"""A trial has less: a number or two that the command prints, and what the machine counts."""
+
 COSTS = (*USED, "stolen_s", "stolen_pct")
 
 
@@ -53,12 +62,49 @@ def judge(result: CompareResult) -> Outcome:
     ]
     if not better:
         return Outcome(None, _no_winner(first, result.baseline))
-    best = max(better, key=_gain)
+    sure = [arm for arm in better if _among_all(result, arm) is Verdict.BETTER]
+    if not sure:
+        names = " and ".join(arm.name for arm in better)
+        return Outcome(
+            None,
+            f"{first.metric.title}: {names} looked better than {result.baseline}, but of "
+            f"{len(first.arms_as('treatment'))} settings one may do so by chance. Keep "
+            f"{result.baseline}, or try again with more rounds.",
+        )
+    best = max(sure, key=_gain)
     assert best.baseline
     said = words.sentence(best.name, best.baseline, result.baseline, first.metric.unit)
+    if few := _unjudged(metrics):
+        return Outcome(
+            None,
+            f"{first.metric.title}: {said}. But {few.rounds} rounds are too few to judge the "
+            f"control: {method.rounds_needed(few.confidence)} are needed.",
+        )
     return Outcome(
         best.name, f"{first.metric.title}: {said}. It costs: {_costs(metrics, best.name)}."
     )
+
+
+def rounds_needed(control: bool) -> int:
+    """Return how many rounds are enough for a verdict, whatever a run measures."""
+    return method.rounds_needed(1 - (1 - CONFIDENCE) / MOST_METRICS if control else CONFIDENCE)
+
+
+def _among_all(result: CompareResult, arm: ArmAnalysis) -> Verdict:
+    """Return the verdict on a setting, in the first metric, as one of all that were tried."""
+    metric = next(iter(result.metrics.values()))
+    settings = sum(role == "treatment" for role in result.roles.values())
+    confidence = 1 - (1 - CONFIDENCE) / settings
+    as_is = metric.samples[result.baseline]
+    found = method.compare(as_is, arm.samples, metric.better, metric.unit, confidence, result.boots)
+    return found.verdict
+
+
+def _unjudged(metrics: list[MetricAnalysis]) -> method.Comparison | None:
+    """Return a comparison of a control for which there are too few rounds."""
+    controls = [arm for metric in metrics for arm in metric.arms_as("control")]
+    few = [arm.baseline for arm in controls if arm.baseline]
+    return next((found for found in few if found.verdict is Verdict.TOO_FEW), None)
 
 
 def _gain(arm: ArmAnalysis) -> float:

@@ -84,12 +84,12 @@ def test_cpu_that_goes_offline_while_it_is_read(
     plant(tmp_path, f"{CPU}/online: 3")
     read, reads = Tree._read, 0
 
-    def read_and_unplug(tree: Tree, path: str) -> bytes | None:
+    def read_and_unplug(tree: Tree, path: str, most: int) -> bytes | None:
         nonlocal reads
         if reads == moment:
             shutil.rmtree(tmp_path / CPU / "cpu3")
         reads += 1
-        return read(tree, path)
+        return read(tree, path, most)
 
     monkeypatch.setattr(Tree, "_read", read_and_unplug)
     result, _ = collect(tmp_path)
@@ -97,7 +97,7 @@ def test_cpu_that_goes_offline_while_it_is_read(
 
 
 def test_masked_proc_falls_back_on_uname(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tree, "_read", lambda tree, path: None)
+    monkeypatch.setattr(Tree, "_read", lambda tree, path, most: None)
     result, _ = collect()
     assert (result.kernel.release, result.kernel.arch) == (os.uname().release, os.uname().machine)
 

@@ -3,6 +3,7 @@
 
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -16,9 +17,10 @@ from scan_trees import plant, unfold
 from trials import CPU, MODULE, attempt, machine, prepare, teller, tried
 
 from lightsleep.cli import main
-from lightsleep.compare.result import FORMAT
+from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
 from lightsleep.document import load
-from lightsleep.trial import run
+from lightsleep.trial import reading, run
+from lightsleep.trial.verdict import judge
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_its_result_has_the_page_of_every_comparison(root: Path, tmp_path: Path)
 
 
 def test_the_last_line_names_the_winner(root: Path) -> None:
-    result = attempt("-n", "6", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "10", "-m", r"t=t (\d+)", "--", *teller(root))
     assert result.exit_code == 0
     last = " ".join(result.stdout.split("\n\n")[-1].split())
     assert "lightsleep has 10.0 times fewer than as-is" in last
@@ -67,13 +69,49 @@ def test_no_winner_where_nothing_differs(root: Path) -> None:
     assert "Keep as-is" in result.stdout
 
 
+def test_no_winner_where_the_control_cannot_be_judged(root: Path) -> None:
+    result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
+    assert result.exit_code == 0
+    said = " ".join(result.stdout.split())
+    assert "lightsleep has 10.0 times fewer than as-is" in said
+    assert re.search(r"But 6 rounds are too few to judge the control: \d+ are needed", said)
+    assert not (root / "sys/module/cpuidle_lightsleep").exists()
+
+
+def test_of_many_settings_that_do_nothing_one_wins_in_1_of_20_trials() -> None:
+    chance, rounds, trials = random.Random(8), 10, 200
+    settings = [f"setting{number}" for number in range(8)]
+    winners = alone = 0
+    for _ in range(trials):
+        samples = {
+            arm: [chance.lognormvariate(0, 0.1) for _ in range(rounds)]
+            for arm in ("as-is", *settings)
+        }
+        result = CompareResult(
+            experiment="try",
+            title="t",
+            hypothesis="h",
+            created="2026-11-25T00:00:00+00:00",
+            environment={},
+            protocol={"runs": rounds, "warmup": 1, "seed": 1, "order": []},
+            arms=list(samples),
+            roles={"as-is": "baseline", **dict.fromkeys(settings, "treatment")},
+            metrics={"wall_s": MetricResult("s", "lower", "Wall time", "", samples)},
+        )
+        outcome = judge(result)
+        winners += outcome.winner is not None
+        alone += "may do so by chance" in outcome.sentence
+    assert winners <= 18  # of 200 at 5 %: more in 1 of 100 tests
+    assert alone >= 5
+
+
 def test_too_few_rounds_give_no_verdict(root: Path) -> None:
     result = attempt("-n", "2", "-m", r"t=t (\d+)", "--", *teller(root))
     assert "too few rounds to tell" in result.stdout
 
 
 def test_the_winner_is_enabled(root: Path) -> None:
-    options = ["-n", "6", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+)"]
+    options = ["-n", "10", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+)"]
     result = attempt(*options, "--", *teller(root))
     assert result.exit_code == 0
     assert "lightsleep disable" in result.output
@@ -99,7 +137,7 @@ def test_the_file_that_was_tried_is_enabled(
     (root / MODULE).unlink()
     built = plant(tmp_path / "kernel", "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP")
     monkeypatch.setattr("lightsleep.enable.cli.KERNEL", built)
-    result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "10", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
     assert result.exit_code == 0, result.output
     assert f"insmod {built / 'cpuidle_lightsleep.ko'}" in result.output.replace("\n", " ")
 
@@ -163,6 +201,46 @@ def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) 
     assert result.exit_code == 1
     assert "ended after 2 of 6 rounds" in " ".join(result.output.split())
     assert load(file, FORMAT).protocol["runs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_what_was_complete_before_a_signal_is_kept(
+    number: signal.Signals, status: int, root: Path, tmp_path: Path
+) -> None:
+    before = fake_modules.snapshot(root)
+    count, file = tmp_path / "count", tmp_path / "result.json"
+    script = f"echo x >>{count}; [ $(wc -l <{count}) -lt 12 ] || kill -{number:d} {os.getpid()}"
+    result = attempt("-n", "50", "-o", str(file), "--", "sh", "-c", f"{script}; sleep 0.2")
+    assert result.exit_code == status
+    said = " ".join(result.output.split())
+    assert re.search(r"ended after [23] of 50 rounds: [a-z-]+, round [34]: interrupted", said)
+    kept = load(file, FORMAT)
+    assert kept.protocol["runs"] in (2, 3)
+    assert all(len(x) == kept.protocol["runs"] for x in kept.metrics["wall_s"].samples.values())
+    assert len(kept.protocol["order"]) == kept.protocol["runs"] + 1
+    assert fake_modules.snapshot(root) == before
+
+
+def test_the_last_match_of_a_long_output_counts(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "MOST_OUTPUT", 1000)
+    script = "i=0; while [ $i -lt 500 ]; do echo t 1; i=$((i + 1)); done; echo t 5"
+    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+)", "--", "sh", "-c", script)
+    assert document["metrics"]["t"]["samples"]["as-is"] == [5.0]
+
+
+def test_interrupts_between_cpus_stand_behind_many_others(root: Path, tmp_path: Path) -> None:
+    cpus = 256
+    header = " ".join(f"CPU{number}" for number in range(cpus))
+    devices = "".join(f"{irq}: {'0000000001 ' * cpus}PCI-MSI x\n" for irq in range(500))
+    file = root / "proc/interrupts"
+    own = f"RES: {'7 ' * cpus}Rescheduling interrupts\n"
+    file.write_text(f"{header}\n{devices}{own}")
+    assert file.stat().st_size > 1 << 20
+    assert reading.read(root).ipis == 7 * cpus
 
 
 def test_a_change_by_somebody_else_ends_it_and_stays(
