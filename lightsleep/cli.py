@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import click
 
 from lightsleep import __version__
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.sources import kernel_sources
 
@@ -145,7 +146,7 @@ class VerbGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb."""
-        with _output_checked(), _packages_named():
+        with orderly_end(), _output_checked(), _packages_named():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

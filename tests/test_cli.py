@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,36 @@ def test_full_disk_of_python_without_a_buffer(result: Path) -> None:
     done = lightsleep("scan -v", result, "/dev/full", PYTHONUNBUFFERED="1")
     assert done.stderr == b"Error: cannot write standard output: No space left on device\n"
     assert done.returncode == 1
+
+
+VERB = """
+import sys, tempfile, time, types
+import click
+from lightsleep import cli
+
+@click.command()
+def verb():
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+        print("begun", flush=True)
+        time.sleep(600)
+
+sys.modules["a_verb"] = types.SimpleNamespace(verb=verb)
+cli.VERBS["verb"] = ("a_verb", "verb", "")
+cli.main(["verb"])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_verb_that_is_ended_leaves_no_scratch_files(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", VERB, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_error_is_not_blamed_on_standard_output(result: Path) -> None:

@@ -14,7 +14,7 @@ from lightsleep.enable import status as state
 from lightsleep.enable.render import render
 from lightsleep.errors import LightsleepError
 from lightsleep.options import json_option, module_option
-from lightsleep.settings import catalogue, journalled
+from lightsleep.settings import catalogue
 from lightsleep.sources import KERNEL
 
 ROOT = Path("/")
@@ -60,9 +60,8 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
     if persist and module_file:
         raise click.UsageError("--persist needs an installed module; --module loads a file once")
     need_root("enabling changes settings of the machine")
-    with journalled.orderly_end():
-        file = module_file or module_beside_sources(ROOT)
-        done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
+    file = module_file or module_beside_sources(ROOT)
+    done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
     _tell(done, as_json)
     if not as_json:
         click.echo("undo with: sudo lightsleep disable")

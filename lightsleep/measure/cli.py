@@ -131,7 +131,6 @@ def measure(
     seed = random.getrandbits(32) if seed is None else seed
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(journalled.orderly_end())  # what was loaded is unloaded, too
         backend, remarks = _backend(stack, mode, load)
         cells, left_out = plan.cells(here, wish, backend.sources())
         tallies, trouble = _measure(here, cells, wish, backend, seed)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
@@ -113,7 +113,7 @@ def _count(
     order = counted.order(possible if cpus is None else cpus, possible)
     target = Path(os.path.realpath(output))
     with (
-        _signals(),
+        orderly_end(run.Terminated),
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
@@ -157,7 +157,7 @@ def _record(
     scratch = run.scratch_for(target)
     words = tracing.command(events, cpus, buffer_kb, scratch)
     with (
-        _signals(),
+        orderly_end(run.Terminated),
         run.recording(folder, words, tracing.probe_options(cpus), scratch, target) as running,
         _progress(seconds) as tick,
     ):
@@ -197,25 +197,6 @@ def _refuse(output: Path, cpus: list[int] | None) -> None:
         online = cpulist.parse((ROOT / "sys/devices/system/cpu/online").read_text())
         if absent := sorted(set(cpus) - set(online)):
             raise click.BadParameter(f"CPU {cpulist.format(absent)} is not online")
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end a recording as Ctrl-C does, but for one that nohup makes deaf."""
-
-    def interrupt(number: int, _frame: object) -> None:
-        raise run.Terminated(number)
-
-    old = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

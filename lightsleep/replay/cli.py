@@ -103,13 +103,14 @@ def replay_command(
     For each policy: how long tasks would have waited for CPUs to wake, how long CPUs would have
     polled, and how much more that is than an optimum that knows the future would pay.
 
-    A RECORDING that is a folder stands for all tables (*.parquet) below it.
+    A RECORDING that is a folder stands for all tables (*.parquet) below it. One that is named twice
+    counts once.
 
     A replay cannot know that a task which is woken earlier also answers earlier. Where two tasks
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
-    files = list(_files(recordings))
+    files = list({path.resolve(): path for path in _files(recordings)}.values())
     if output:
         if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")

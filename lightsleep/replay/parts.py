@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
+from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.intervals import NEEDED, Costs, costs_of
@@ -100,7 +101,9 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
         return _replayed(parts[0])
     # A fork would inherit the threads of pyarrow.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_leave_it_to_the_parent) as pool:
+    with ProcessPoolExecutor(
+        jobs, context, initializer=_leave_it_to_the_parent, initargs=(os.getpid(),)
+    ) as pool:
         try:
             first, *others = pool.map(_replayed, parts)
         except BrokenProcessPool as error:
@@ -110,13 +113,16 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.kill()  # what it has replayed so far is of no use
             raise
     for other in others:
         first.join(other)
     return first
 
 
-def _leave_it_to_the_parent() -> None:
+def _leave_it_to_the_parent(parent: int) -> None:
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -17,7 +17,6 @@ import getpass
 import json
 import os
 import shlex
-import signal
 import stat
 import subprocess
 import sys
@@ -319,21 +318,6 @@ def restore_kept(root: Path) -> list[str]:
     if refused:
         raise LightsleepError("; ".join(refused))
     return notes
-
-
-@contextlib.contextmanager
-def orderly_end() -> Iterator[None]:
-    """End by SystemExit on SIGTERM and SIGHUP, as on SIGINT, so that contexts are left."""
-    before = {n: signal.signal(n, _end) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _origin() -> dict[str, str]:

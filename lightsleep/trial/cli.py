@@ -167,8 +167,7 @@ def try_settings(
         what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
-    with journalled.orderly_end():
-        trial, notes = _run(arms, what, seed)
+    trial, notes = _run(arms, what, seed)
     result = _result(arms, trial, printed, what, seed, notes)
     done = len(trial.runs[BASELINE])
     if not done:

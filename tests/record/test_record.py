@@ -18,6 +18,7 @@ from lightsleep import options
 from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, keeper, run, sidecar, tracing
 
@@ -187,7 +188,7 @@ def test_a_signal_reaches_the_command(
             os.kill(os.getpid(), number)
         assert time.monotonic() < deadline
 
-    with cli._signals(), run.recording(machine, words, [], scratch, output) as running:
+    with orderly_end(run.Terminated), run.recording(machine, words, [], scratch, output) as running:
         status = run.wait(("sh", "-c", script), None, running, tick)
     assert status == 7
     assert watched.count(1) >= 2
@@ -196,9 +197,9 @@ def test_a_signal_reaches_the_command(
 def test_what_nohup_has_made_deaf_stays_so() -> None:
     program = (
         "import os, signal, sys\nsys.path.insert(0, sys.argv[1])\n"
-        "from lightsleep.record import cli\n"
+        "from lightsleep.ending import orderly_end\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "with cli._signals():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
+        "with orderly_end():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=False

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +23,11 @@ from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording, write_parquet
 from lightsleep.replay import engine as engine_module
-from lightsleep.replay import parts, words
+from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.intervals import Costs, Reader, RecordedIntervals, costs_of
-from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
 from lightsleep.replay.tally import Intervals, Tally
 from lightsleep.sources import KERNEL
@@ -592,28 +589,17 @@ def test_the_page_shows_time_polled_against_time_waited(tmp_path: Path) -> None:
     assert run(PIPE, "-o", PIPE).exit_code == 1
 
 
-def test_more_processes_give_the_same(tmp_path: Path) -> None:
-    table = tmp_path / "pipe.parquet"
+def test_a_recording_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    table = tmp_path / "a.parquet"
     for _ in write_parquet(open_recording(PIPE), table):
         pass
-    recording = open_recording(table)
-    costs = costs_of(recording.metadata, recording.batches)
-    assert costs
-    one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
-    assert one.wakes == two.wakes > 0
-    assert words.to_json(one, []) == words.to_json(two, [])
-
-
-def killed(_part: parts.Part) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_process_that_is_killed_is_an_error_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "_replayed", killed)
-    with pytest.raises(LightsleepError, match=r"x\.parquet: a process of the replay was killed"):
-        replay_table(tmp_path / "x.parquet", NO_COSTS, STOCK, 4, jobs=2)
+    link = tmp_path / "b.parquet"
+    link.symlink_to(table)
+    said = [
+        CliRunner().invoke(replay_command, ["--json", *map(str, words)]).stdout
+        for words in ([table], [table, tmp_path, link])
+    ]
+    assert json.loads(said[0])["policies"] == json.loads(said[1])["policies"]
 
 
 def test_the_page_overwrites_no_table_of_a_folder(tmp_path: Path) -> None:

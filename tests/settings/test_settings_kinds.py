@@ -23,9 +23,10 @@ LOAD = ["modprobe", NAME, "mode=fixed"]
 BORROWER = """
 import sys, time
 from pathlib import Path
+from lightsleep.ending import orderly_end
 from lightsleep.settings import journalled
 root = Path(sys.argv[1])
-with journalled.orderly_end(), journalled.session(root, "try") as session:
+with orderly_end(), journalled.session(root, "try") as session:
     session.load("cpuidle_lightsleep", ["modprobe", "cpuidle_lightsleep", "mode=fixed"])
     session.write(root / "etc/modprobe.d/lightsleep.conf", "options\\n")
     session.write(root / "etc/modules-load.d/lightsleep.conf", "name\\n")

@@ -26,11 +26,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 KILLED = """
 import sys
 from pathlib import Path
+from lightsleep.cli import main
 from lightsleep.trial import cli
 cli.ROOT = Path(sys.argv[1])
 cli.need_root = lambda _: None
 cli.switchback.LEAST_S = 0.1
-cli.try_settings(["-s", "lightsleep,haltpoll", *sys.argv[2:]])
+main(["try", "-s", "lightsleep,haltpoll", *sys.argv[2:]])
 """
 
 

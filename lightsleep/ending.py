@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Ending in good order on the signals that end a program."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+
+def _exit_of(number: int) -> SystemExit:
+    return SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def orderly_end(error: Callable[[int], BaseException] = _exit_of) -> Iterator[None]:
+    """Raise an error on SIGTERM and SIGHUP, as SIGINT does, so that contexts are left.
+
+    ``error`` makes it of the signal's number. A signal that is ignored, as nohup has it, stays so.
+    Outside of the main thread, which gets all signals, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        raise error(number)
+
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
