@@ -9,8 +9,9 @@ path that has to work after SIGKILL.
 
 A recording of events is trace-cmd's. At its end the keeper stops the tracing instance, reads what
 the kernel lost, has trace-cmd finish its file, gives that and the document beside it their names,
-and removes the instance and the probe. If the keeper itself is killed, setpriv has trace-cmd end in
-good order.
+and removes the instance and the probe. Where trace-cmd dies, the files of the CPUs stay, of which
+trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has trace-cmd end in good
+order.
 
 A histogram is counted by BPF programs (histogram.py). The keeper loads them; at the end it reads
 what they have counted, and writes the file. The kernel drops them with the keeper, whatever ends
@@ -190,21 +191,26 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
         (instance / "tracing_on").write_text("0")
     lost = lost_events(instance)
     end(tracer)
-    failed = None
+    failed, kept = None, list[Path]()
+    if tracer.returncode != 0 and wanted:
+        kept = [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
     try:
-        if tracer.returncode == 0 and wanted:
+        if kept or (tracer.returncode == 0 and wanted):
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{scratch}{DESCRIBED}").replace(f"{output}{DESCRIBED}")
+        if tracer.returncode == 0 and wanted:
             scratch.replace(output)
     except OSError as error:
         failed = f"cannot write {output}: {error.strerror}"
     for file in scratch.parent.glob(f"{scratch.name}*"):
-        file.unlink(missing_ok=True)
+        if file not in kept:
+            file.unlink(missing_ok=True)
     notes = [remove_instance(instance), remove_probes(tracing, group)]
     return {
         "status": tracer.returncode,
         "said": os.pread(log, 1 << 16, 0).decode(errors="replace"),
         "failed": failed,
+        "kept": len(kept),
         "lost": lost,
         "notes": [note for note in notes if note],
     }

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,13 @@ class Recording:
     stopped: str | None = None
     started: bool = False
 
-    def watch_disk(self) -> None:
+    def watch(self) -> None:
+        """Notice what ends a recording early: a dead trace-cmd, or a disk that is nearly full."""
+        if self.instance is not None and self.stopped is None and not _has_child(self.process.pid):
+            self.stopped = "trace-cmd ended before its time"
+        self._watch_disk()
+
+    def _watch_disk(self) -> None:
         """Stop tracing where the disk would not take the whole file; counts take no room."""
         if self.instance is None:
             return
@@ -122,7 +129,7 @@ def recording(
         running.lost = report.get("lost", {})
         running.notes = report.get("notes", [])
     if report["failed"] or report["status"] != 0 or not running.started:
-        raise LightsleepError(report["failed"] or f"trace-cmd failed: {_reason(report['said'])}")
+        raise LightsleepError(report["failed"] or _failure(report, scratch, output))
 
 
 @contextlib.contextmanager
@@ -239,6 +246,21 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
     return report
 
 
+def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
+    """Say why trace-cmd failed, and what can be had of its files."""
+    why = f"trace-cmd failed: {_reason(report['said'])}"
+    status = report["status"]
+    if status is not None and status < 0:
+        why = f"trace-cmd was ended by signal {-status}"
+    if not report["kept"]:
+        return why
+    files = f"$(ls -v {shlex.quote(str(scratch))}*.cpu*)"  # by number: 10 is behind 9
+    return (
+        f"{why}; what it had recorded is in one file for each CPU. Before the next boot, this "
+        f"makes a trace of them: trace-cmd restore -o {shlex.quote(str(output))} {files}"
+    )
+
+
 def _reason(said: str) -> str:
     """Return what trace-cmd said, without its greeting."""
     lines = [line.strip() for line in said.splitlines()]
@@ -268,7 +290,7 @@ def wait(
             tick(time.monotonic() - started)
             if _ended(child, min(1.0, left)):
                 break
-            running.watch_disk()
+            running.watch()
         except KeyboardInterrupt as signalled:
             if child is None:
                 break

@@ -174,7 +174,7 @@ def test_a_signal_reaches_the_command(
     machine: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = []
-    monkeypatch.setattr(run.Recording, "watch_disk", lambda _self: watched.append(1))
+    monkeypatch.setattr(run.Recording, "watch", lambda _self: watched.append(1))
     output, begun = tmp_path / "trace.dat", tmp_path / "begun"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64, scratch)
@@ -286,6 +286,32 @@ def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         run.need_programs()
 
 
+def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
+    machine: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    began = time.monotonic()
+
+    def recorded() -> None:
+        with run.recording(machine, words, [], scratch, output) as running:
+            sidecar.beside(scratch).write_text("of this one")
+            children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+            os.kill(int(children.read_text()), signal.SIGKILL)
+            assert run.wait((), 600, running, lambda _: None) == 0
+            assert running.stopped == "trace-cmd ended before its time"
+
+    with pytest.raises(LightsleepError) as caught:
+        recorded()
+    assert time.monotonic() - began < 60
+    said = caught.value.message
+    assert "trace-cmd was ended by signal 9; what it had recorded is in one file for" in said
+    assert f"trace-cmd restore -o {output} $(ls -v {scratch}*.cpu*)" in said
+    assert Path(f"{scratch}.cpu0").read_text() == "events"
+    assert sidecar.beside(output).read_text() == "of this one"
+
+
 def test_a_full_disk_ends_the_tracing_and_not_the_command(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +319,7 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64, scratch)
     with run.recording(machine, words, [], scratch, output) as running:
-        running.watch_disk()
+        running.watch()
         assert running.stopped is None
         monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
         assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3

@@ -118,6 +118,27 @@ def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: 
     assert "killed before its end" in " ".join(recording.metadata.notes)
 
 
+def test_what_a_trace_cmd_that_died_had_recorded_can_be_read(guest: Guest, tmp_path: Path) -> None:
+    script = f"""\
+        {" ".join(RECORD)} -o /tmp/died.dat --for 10m 2> /tmp/said & record=$!
+        until grep -q 1 {TRACING}/instances/*/events/power/cpu_idle/enable; do sleep 0.1; done
+        perf bench -f simple sched pipe -l 20000
+        pkill -KILL -o -x trace-cmd
+        wait $record
+        echo $?
+    """
+    assert guest.run(["bash", "-c", script], timeout_s=ENOUGH_S).stdout.split()[-1] == "1"
+    said = guest.read_text("/tmp/said")
+    assert "trace-cmd was ended by signal 9" in said
+    restore = "trace-cmd restore" + said.rpartition("trace-cmd restore")[2]
+    guest.run(["sh", "-ec", restore.replace("\n", " ")], timeout_s=ENOUGH_S)
+    guest.run(["sh", "-c", "rm /tmp/.lightsleep-*.cpu*"])
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
+    recording = open_recording(fetched(guest, "/tmp/died.dat", tmp_path))
+    assert sum(len(batch) for batch in recording.batches) > 1000
+    assert recording.metadata.states == {cpu: {0: "C1", 1: "C6"} for cpu in (0, 1)}
+
+
 COUNTING = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c bpf_link"
 COUNTS = ("sh", "-c", f"for try in $(seq 100); do {COUNTING} || break; sleep 0.1; done | tail -n 1")
 """Prints 0 once no program counts."""
