@@ -15,6 +15,7 @@ from lightsleep.lab.loads.promotions import KERNEL, Counts, counts
 from lightsleep.lab.loads.silence import EXIT, Silence, complete, silences
 
 DEEPEST = 3
+PROMOTE = "/sys/module/cpuidle/parameters/promote"
 
 
 def trace(*events: tuple[int, str]) -> str:
@@ -130,9 +131,12 @@ def mislead(guest: Guest, kernel: str) -> None:
 def test_selftest(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel="tcg-icount"), "promote", ENOUGH_S) as guest:
         slow = SLOW[kernel]
+        guest.run(["sh", "-ec", f"echo 0 > {PROMOTE}"])
         result = run_selftest(
             guest, "promote.sh", timeout_s=ENOUGH_S, SLOW=slow, STATES=STATES[slow]
         )
+        assert guest.read_text(PROMOTE) == "N\n"  # as it was found
+        assert guest.run(["test", "-e", "/sys/module/cpuidle_synthetic"], check=False).rc == 1
     assert not result.failed
     assert set(result.skipped) == (LONG if SLOW[kernel] > 1 else set())
 

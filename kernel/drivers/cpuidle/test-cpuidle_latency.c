@@ -333,12 +333,17 @@ static int begin_thread(void)
 	return wait_for_completion_timeout(&batch.ready, HZ) ? 0 : -ETIMEDOUT;
 }
 
-/* Wherever it can run: the CPU that it is bound to may have no time for it. */
+/*
+ * Here: the CPU that it is bound to may have no time for it. We run on this one, and it does not
+ * go offline before the thread can come. A mask that holds both would leave the thread there.
+ */
 static void end_thread(void)
 {
 	if (IS_ERR_OR_NULL(batch.thread))
 		return;
-	set_cpus_allowed_ptr(batch.thread, cpu_possible_mask);
+	cpus_read_lock();
+	set_cpus_allowed_ptr(batch.thread, cpumask_of(raw_smp_processor_id()));
+	cpus_read_unlock();
 	kthread_stop(batch.thread);
 }
 

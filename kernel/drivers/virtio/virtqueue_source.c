@@ -228,7 +228,7 @@ void virtqueue_source_interrupted(struct virtqueue_source *vs)
 			return;
 		vs->followed = jiffies;
 		WRITE_ONCE(vs->cpu, cpu);
-		queue_work(system_unbound_wq, &vs->follow);
+		queue_work(system_dfl_wq, &vs->follow);
 	} else {
 		poll_source_notified(&vs->source);
 	}

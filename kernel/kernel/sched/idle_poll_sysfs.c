@@ -185,7 +185,7 @@ STATISTIC(halts, READ_ONCE(ip->cost.halts));
 STATISTIC(deliberate_halts, READ_ONCE(ip->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
-STATISTIC(limit_ns, idle_poll_own_limit_ns(ip, idle_poll_clock_ns()));
+STATISTIC(limit_ns, idle_poll_is_on() ? idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
 

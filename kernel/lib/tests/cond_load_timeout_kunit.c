@@ -168,6 +168,7 @@ struct remote {
 	u16 half;
 	u32 word;
 	unsigned long whole;
+	bool ends;	/* set before the last go */
 	struct completion go;
 };
 
@@ -177,8 +178,10 @@ static int store_thread(void *data)
 {
 	struct remote *remote = data;
 
-	while (!kthread_should_stop()) {
+	for (;;) {
 		wait_for_completion(&remote->go);
+		if (remote->ends)
+			break;
 		udelay(STORE_AFTER_US);
 		WRITE_ONCE(remote->byte, 0x80);
 		udelay(STORE_AFTER_US);
@@ -188,6 +191,14 @@ static int store_thread(void *data)
 		udelay(STORE_AFTER_US);
 		WRITE_ONCE(remote->whole, 1UL << (BITS_PER_LONG - 1));
 	}
+	/* kthread_stop() needs a thread that has not ended. */
+	for (;;) {
+		set_current_state(TASK_INTERRUPTIBLE);
+		if (kthread_should_stop())
+			break;
+		schedule();
+	}
+	__set_current_state(TASK_RUNNING);
 	return 0;
 }
 
@@ -248,7 +259,7 @@ static void store_from_another_cpu(struct kunit *test)
 	wait_for_stores(test, remote, FOREVER_NS);
 	wait_for_stores(test, remote, S64_MAX);
 
-	/* The thread comes around once more, and finds that it is to stop. */
+	remote->ends = true;
 	complete(&remote->go);
 	kthread_stop(thread);
 	migrate_enable();

@@ -33,7 +33,8 @@ need_promotion() {
 }
 
 after_each() {
-	[ -e $PARAMETER ] || return 0
+	# Without the driver, each test has skipped, and changed nothing.
+	[ -e $PARAMETER ] && [ -e /sys/module/cpuidle_synthetic ] || return 0
 	echo 1 > $PARAMETER
 	[ ! -e "$CPUS"/cpu1/online ] || echo 1 > "$CPUS"/cpu1/online
 	for state in 0 1 2; do
@@ -310,4 +311,22 @@ ladder_learns_nothing() {
 	keeps_to_the_latency_limit refuses_nonsense survives_hotplug \
 	survives_another_governor survives_switching_all_the_time survives_another_driver \
 	menu_learns_nothing teo_learns_nothing ladder_learns_nothing
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+WAS_ON=$(cat $PARAMETER 2> /dev/null)
+WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)
+WAS_LOADED=$(cat /sys/module/cpuidle_synthetic/initstate 2> /dev/null)
+
+restore() { # what was found
+	after_each
+	[ -z "$WAS_ON" ] || echo "$WAS_ON" > $PARAMETER
+	[ "$(cat "$CPUS"/cpuidle/current_governor)" = "$WAS_GOVERNOR" ] ||
+		echo "$WAS_GOVERNOR" > "$CPUS"/cpuidle/current_governor
+	[ -n "$WAS_LOADED" ] || [ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
+	rm -f "$LOAD"
+}
+trap restore EXIT
 run_tests "$@"
