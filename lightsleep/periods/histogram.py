@@ -88,12 +88,21 @@ def _built(document: dict[str, Any]) -> TimeLost:
         state.periods += each.number
         state.total_ns += each.total_ns
     wakes, wakes_dropped = parse(document["histograms"]["wake"], "histograms.wake")
+    # Files of older versions have these among the others.
+    by_interrupt, more_dropped = parse(
+        document["histograms"].get("interrupt", ""), "histograms.interrupt"
+    )
     for each in wakes:
         for group in _groups(lost, each):
             group.merge(_wakes(each))
-    metadata.events = sum(each.number for each in (*idle, *wakes))
+    for each in by_interrupt:
+        # The interrupt of an idle CPU wakes tasks in another way: it is awake by then.
+        for group in _groups(lost, each):
+            if group is not lost.reference:
+                group.merge(_wakes(each))
+    metadata.events = sum(each.number for each in (*idle, *wakes, *by_interrupt))
     metadata.notes.append(BUCKETS)
-    if dropped := idle_dropped + wakes_dropped + document.get("dropped", 0):
+    if dropped := idle_dropped + wakes_dropped + more_dropped + document.get("dropped", 0):
         metadata.notes.append(f"the kernel left {dropped:,} events out: figures are low")
     return lost
 

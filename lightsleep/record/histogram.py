@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The BPF programs that count for ``lightsleep record --histogram``.
 
-No event is kept, or reaches user space: three small programs at tracepoints do all of it, so that a
+No event is kept, or reaches user space: four small programs at tracepoints do all of it, so a
 recording of days is as large as one of a second. The keeper loads them, and the kernel drops them
 with the keeper.
 
-- ``sched_waking`` notes for the woken task when that was.
+- ``sched_waking`` notes for the woken task when that was, and whether an interrupt of an idle CPU
+  woke it.
+- ``sched_migrate_task`` takes that note away: the task has not waited for the CPU that it is moved
+  to. A wakeup may move its task itself, but that of the last task that a CPU woke is kept.
 - ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
   counts the period.
 - ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
@@ -15,9 +18,9 @@ with the keeper.
 A task is known by its address, so that no layout of a kernel's structures is needed. The idle task
 of a CPU is the one that enters states.
 
-A note of a waking is one 64-bit word: 24 bits of the task's address, 40 of the time. Another 16
-bits of the address are its place. Two tasks may have the same place: then the first one is not
-counted.
+A note of a waking is one 64-bit word: 23 bits of the task's address, one that tells a waking by an
+interrupt, 40 bits of the time. Another 16 bits of the address are its place. Two tasks may have the
+same place: then the first one is not counted.
 
 A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
 The map of counts is per CPU; interrupts are off at both tracepoints that write to it.
@@ -42,7 +45,9 @@ UNIT_BITS = 7
 """The narrowest bucket is 128 ns wide."""
 
 BUCKETS = 256
-KINDS = ("idle", "wake")
+KINDS = ("idle", "wake", "interrupt")
+"""Lengths of periods, and times from waking to running: woken by a task, or by an interrupt of an
+idle CPU."""
 
 PLACES = 1 << 16
 """Notes of wakings."""
@@ -53,9 +58,9 @@ TIME_BITS = 40
 CPU_BITS = 6
 """The notes of a CPU take a cache line."""
 
-IDLE_TASK, SINCE, STATE, ASLEEP = 0, 8, 16, 24
+IDLE_TASK, SINCE, STATE, ASLEEP, WOKE = 0, 8, 16, 24, 32
 """Where the notes of a CPU are: its idle task, since when it is idle or in its state, which one,
-and whether that has not ended."""
+whether that has not ended, and which task it woke last."""
 
 KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_TASK = 5, 8, 35
 """Numbers of the kernel's helpers."""
@@ -71,7 +76,8 @@ def order(cpus: list[int], possible: list[int]) -> dict[str, Any]:
             "counts": {"per_cpu": True, "bytes": 16, "entries": len(KINDS) * STATES * BUCKETS},
         },
         "programs": {
-            "sched_waking": _waking().to_json(),
+            "sched_waking": _waking(room).to_json(),
+            "sched_migrate_task": _migrate(room).to_json(),
             "sched_switch": _switch(room).to_json(),
             "cpu_idle": _idle(room).to_json(),
         },
@@ -92,15 +98,42 @@ def bounds(number: int) -> tuple[int, int]:
     return low << UNIT_BITS, ((low + width) << UNIT_BITS) - 1
 
 
-def _waking() -> Program:
+def _waking(room: int) -> Program:
     p = Program()
     p.load(6, 1, 0)  # the task
+    _cpu(p, room)
+    p.store(8, WOKE, 6)
+    p.call(GET_CURRENT_TASK)
+    p.copy(7, 0)
     p.call(KTIME_GET_NS)
     p.shift_left(0, 64 - TIME_BITS)
     p.shift_right(0, 64 - TIME_BITS)
+    p.load(1, 8, IDLE_TASK)
+    p.if_other(7, 1, "by a task")
+    p.number(2, 1)
+    p.shift_left(2, TIME_BITS)
+    p.combine(0, 2)
+    p.label("by a task")
     _place(p, task=6)
     p.combine(0, 1)
     p.store(3, 0, 0)
+    p.end()
+    return p
+
+
+def _migrate(room: int) -> Program:
+    p = Program()
+    p.load(6, 1, 0)  # the task
+    _cpu(p, room)
+    p.load(1, 8, WOKE)
+    p.if_same(6, 1, "end")
+    _place(p, task=6)
+    p.load(2, 3, 0)
+    p.shift_right(2, TIME_BITS + 1)
+    p.shift_left(2, TIME_BITS + 1)
+    p.if_other(2, 1, "end")  # another task's note
+    p.store_number(3, 0, 0)
+    p.label("end")
     p.end()
     return p
 
@@ -127,7 +160,8 @@ def _idle(room: int) -> Program:
     p.store_number(8, ASLEEP, 0)
     p.load(1, 8, SINCE)
     p.subtract(7, 1)
-    _count(p, KINDS.index("idle"))
+    p.number(9, KINDS.index("idle"))
+    _count(p)
     return p
 
 
@@ -144,12 +178,16 @@ def _switch(room: int) -> Program:
     p.load(6, 3, 0)
     p.if_equal(6, 0, "end")
     p.copy(2, 6)
-    p.shift_right(2, TIME_BITS)
-    p.shift_left(2, TIME_BITS)
+    p.shift_right(2, TIME_BITS + 1)
+    p.shift_left(2, TIME_BITS + 1)
     p.if_other(2, 1, "end")  # another task's note
     p.store_number(3, 0, 0)
     p.load(1, 8, IDLE_TASK)
     p.if_other(9, 1, "end")  # no CPU had to wake for it
+    p.copy(9, 6)
+    p.shift_right(9, TIME_BITS)
+    p.mask(9, 1)
+    p.add_number(9, KINDS.index("wake"))
     p.call(KTIME_GET_NS)
     p.copy(7, 0)
     p.subtract(7, 6)
@@ -158,7 +196,7 @@ def _switch(room: int) -> Program:
     p.load(1, 8, SINCE)
     p.subtract(0, 1)
     p.if_more(7, 0, "end")  # woken before the CPU became idle: it has waited for something else
-    _count(p, KINDS.index("wake"))
+    _count(p)
     p.label("to idle")
     p.call(KTIME_GET_NS)
     p.store(8, SINCE, 0)
@@ -187,13 +225,14 @@ def _place(p: Program, task: int) -> None:
     p.value(3, "wakings")
     p.add(3, 2)
     p.shift_right(1, 16)
-    p.shift_left(1, TIME_BITS)
+    p.shift_left(1, TIME_BITS + 1)
 
 
-def _count(p: Program, kind: int) -> None:
-    """Count the time in register 7 under the state of the CPU, and end."""
+def _count(p: Program) -> None:
+    """Count the time in register 7, of the kind in register 9, under the CPU's state, and end."""
     p.load(6, 8, STATE)
-    p.add_number(6, kind * STATES)
+    p.shift_left(9, (STATES - 1).bit_length())
+    p.add(6, 9)
     p.shift_left(6, (BUCKETS - 1).bit_length())
     p.copy(1, 7)
     p.shift_right(1, UNIT_BITS)

@@ -177,8 +177,13 @@ class Cpu:
     def idle(self, state: int) -> None:
         self.run("cpu_idle", state & 0xFFFFFFFF, self.cpu)
 
-    def wakes(self, task: str) -> None:
+    def wakes(self, task: str, by: str = "b") -> None:
+        running, self.task = self.task, by
         self.run("sched_waking", BASE + TASKS[task])
+        self.task = running
+
+    def moves(self, task: str) -> None:
+        self.run("sched_migrate_task", BASE + TASKS[task], 0)
 
     def switch(self, old: str, new: str) -> None:
         self.run("sched_switch", 0, BASE + TASKS[old], BASE + TASKS[new])
@@ -230,6 +235,39 @@ def test_wakeups_that_are_not_counted_or_found_no_state() -> None:
     cpu.now_ns += 2000
     cpu.switch("idle", "b")
     assert cpu.counted()[1:] == [("wake", histogram.AWAKE, 1, 2000)]
+
+
+def test_a_waking_by_an_interrupt_of_an_idle_cpu_has_counts_of_its_own(tmp_path: Path) -> None:
+    cpu = Cpu()
+    cpu.idle(3)
+    cpu.now_ns += 1000
+    cpu.wakes("a", by="idle")
+    cpu.idle(-1)
+    cpu.now_ns += 5000
+    cpu.switch("idle", "a")
+    assert cpu.counted() == [("idle", 3, 1, 1000), ("interrupt", 3, 1, 5000)]
+    wake = "{{ cpu: 1, state: {}, ns: ~ 4096-4607 }} hitcount: 50  ns: 220000\n"
+    by_interrupt = wake.format(-1) + wake.format(1)
+    kinds = {"idle": IDLE, "wake": wake.format(-1), "interrupt": by_interrupt}
+    lost = read(tmp_path, histograms=kinds)
+    assert (lost.reference.count, lost.all.count) == (50, 50)
+
+
+def test_a_task_that_the_load_balancer_moves_has_not_waited_for_the_cpu() -> None:
+    cpu = Cpu()
+    for mover, counted in ((1, 1), (0, 0)):  # the waker moves it as it wakes it, or another CPU
+        cpu.idle(2)
+        cpu.wakes("a")
+        cpu.cpu = mover
+        cpu.moves("b")  # another task
+        cpu.moves("a")
+        cpu.cpu = 1
+        cpu.now_ns += 1000
+        cpu.idle(-1)
+        before = len([x for x in cpu.counted() if x[0] == "wake"])
+        cpu.switch("idle", "a")
+        assert sum(x[2] for x in cpu.counted() if x[0] == "wake") - before == counted
+        cpu.switch("a", "idle")
 
 
 def test_a_wakeup_that_a_busy_cpu_served_is_not_counted_later() -> None:

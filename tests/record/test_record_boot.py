@@ -194,7 +194,7 @@ def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
 ) -> None:
     script = f"""\
         {" ".join(RECORD)} --histogram -c 1 -o /tmp/killed.json & record=$!
-        until [ "$({COUNTING})" = 3 ]; do sleep 0.1; done
+        until [ "$({COUNTING})" = 4 ]; do sleep 0.1; done
         sleep 1
         kill -KILL $record
         wait $record
@@ -211,7 +211,7 @@ def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
 def test_a_histogram_ends_with_its_keeper(guest: Guest) -> None:
     script = f"""\
         {" ".join(RECORD)} --histogram -o /tmp/lost.json & record=$!
-        until [ "$({COUNTING})" = 3 ]; do sleep 0.1; done
+        until [ "$({COUNTING})" = 4 ]; do sleep 0.1; done
         pkill -KILL -f record/keepe[r].py
         wait $record; echo status $?
     """
