@@ -10,7 +10,6 @@ from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import ARCHES
 from lightsleep.lab.loads.pipe import CALLS, interrupts
-from lightsleep.lab.loads.waking import APPEND, bring_up
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
@@ -48,13 +47,12 @@ def test_the_series_boots(arch: str, kernel: str) -> None:
 def test_polling_cpus_are_called_without_an_interrupt(wait: int) -> None:
     machine = Machine(
         kernel=KERNEL,
-        append=f"idle=poll {APPEND}",
+        append="idle=poll",
         vcpus=3,
         accel="tcg",
         modules=("test_smp_mask pause_us=10000",),
     )
     with boot(machine, "series-polls", BOOT_S) as guest:
-        bring_up(guest)
         calls = 200
         ipis, stores = call_many(guest, 2, calls, wait)
         # Two CPUs each time. One that the host did not let run may not be idle again in time.

@@ -112,6 +112,13 @@ def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         Guest(Machine(), HARDWARE).wait()
 
 
+def test_nor_where_somebody_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed = boots(monkeypatch, tmp_path, RACED, "")
+    with pytest.raises(EmulatorRaced):
+        Guest(Machine(), HARDWARE, reboots=0).wait()
+    assert closed == []
+
+
 def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     boots(monkeypatch, tmp_path, BROKEN, "")
     with pytest.raises(GuestFailed, match=r"went away\n") as raised:

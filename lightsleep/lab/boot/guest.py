@@ -112,10 +112,13 @@ def _kernel(
 class Guest:
     """A guest and its agent. Leave through ``close``, or use ``boot`` as a context manager."""
 
-    def __init__(self, machine: Machine, hardware: Hardware, name: str = "guest") -> None:
+    def __init__(
+        self, machine: Machine, hardware: Hardware, name: str = "guest", reboots: int = REBOOTS
+    ) -> None:
         """Start QEMU with ``hardware``, made for a machine that may differ in its parameters."""
         self.machine = machine
         self.name = name
+        self._reboots = reboots
         self._boot_s = BOOT_S
         self._hardware = replace(hardware, machine=machine)
         self._start()
@@ -141,7 +144,7 @@ class Guest:
 
         Both steps patch code that other CPUs run, and until now the guest has done nothing else.
         """
-        for left in reversed(range(REBOOTS + 1)):
+        for left in reversed(range(self._reboots + 1)):
             try:
                 step()
                 return

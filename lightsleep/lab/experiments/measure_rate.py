@@ -8,7 +8,7 @@ method costs no more than an interrupt per sample.
 from __future__ import annotations
 
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, measure_in, row_of
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, measure_in, row_of
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("timer", "ipi")
@@ -56,21 +56,18 @@ EXPERIMENT = Experiment(
             "halting",
             "baseline",
             "states that halt: the hypervisor's own wake cost comes on top",
-            append=APPEND,
             modules=(f"cpuidle_synthetic states={STATES}", MODULE),
         ),
         Arm(
             "spinning",
             "treatment",
             "states that take their latency and no more",
-            append=APPEND,
             modules=(f"cpuidle_synthetic spin=1 states={STATES}", MODULE),
         ),
         Arm(
             "halting-again",
             "control",
             "booted as halting is",
-            append=APPEND,
             modules=(f"cpuidle_synthetic states={STATES}", MODULE),
         ),
     ),

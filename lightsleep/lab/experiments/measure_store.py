@@ -11,7 +11,7 @@ import json
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, bring_up, median_us, rows_of
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, median_us, rows_of
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SAMPLES = 1000
@@ -22,7 +22,6 @@ COUNT = ("perf", "stat", "-a", "-x,", "-o", COUNTED, "-e", TRACEPOINT)
 
 def measure(guest: Guest) -> dict[str, float]:
     """Measure by store where the CPU polls, by IPI where it does not."""
-    bring_up(guest)
     polls = guest.read_text("/sys/devices/system/cpu/cpuidle/current_driver").strip() != "none"
     source, states = ("store", ["--state", "POLL"]) if polls else ("ipi", [])
     done = guest.run(
@@ -58,17 +57,15 @@ EXPERIMENT = Experiment(
             "ipi-halt",
             "baseline",
             "a stock kernel's HALT, woken by IPI",
-            append=APPEND,
             modules=(MODULE,),
         ),
         Arm(
             "store-poll",
             "treatment",
             "POLL of cpuidle-lightsleep, woken by store",
-            append=APPEND,
             modules=("cpuidle_lightsleep", MODULE),
         ),
-        Arm("ipi-halt-again", "control", "booted as ipi-halt is", append=APPEND, modules=(MODULE,)),
+        Arm("ipi-halt-again", "control", "booted as ipi-halt is", modules=(MODULE,)),
     ),
     metrics=(
         Metric("wake_us", "us", "lower", "Wake latency", "Median from launch to wake, raw"),

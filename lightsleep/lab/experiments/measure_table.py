@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import APPEND, DEST_CPU, MODULE, Row, measure_in, median_us
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, Row, measure_in, median_us
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("ipi", "timer")
@@ -66,14 +66,12 @@ EXPERIMENT = Experiment(
             "stock",
             "baseline",
             "the distribution's kernel as it is",
-            append=APPEND,
             modules=(MODULE,),
         ),
         Arm(
             "stock-again",
             "control",
             "a second guest booted exactly as stock",
-            append=APPEND,
             modules=(MODULE,),
         ),
     ),

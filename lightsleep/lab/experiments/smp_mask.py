@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads import pipe
-from lightsleep.lab.loads.waking import APPEND, bring_up
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 VCPUS = 8
@@ -78,7 +77,6 @@ def busy(guest: Guest) -> Iterator[None]:
 
 def measure(guest: Guest) -> dict[str, float]:
     """Call CPUs that poll, then CPUs that are busy."""
-    bring_up(guest)
     values = {"many_0_ns": call_ns(guest, 0, wait=False)}
     before = guest.read_text("/proc/interrupts")
     for n in TARGETS:
@@ -97,7 +95,7 @@ def measure(guest: Guest) -> dict[str, float]:
 MODULES = ("test_smp_mask pause_us=10000",)
 """A pause in which the host lets every CPU run: whoever is called has finished the call before."""
 
-POLLING = f"idle=poll {APPEND}"
+POLLING = "idle=poll"
 """Whoever is called polls, however long the pause was."""
 
 EXPERIMENT = Experiment(

@@ -257,9 +257,7 @@ ARCHES = {
             machine="q35",
             # QEMU's emulated MWAIT spins when there is more than one CPU: hide it, so that the
             # guest halts as it does under a hypervisor that hides it.
-            # QEMU 7 corrupts EFLAGS after CMPXCHG16B. If an interrupt follows, it can return with
-            # the trap flag set, once in hundreds of boots.
-            cpu_tcg="max,-monitor,-cx16",
+            cpu_tcg="max,-monitor",
             cpu_kvm="host",
             console="ttyS0",
             built=_built(*SERIES_KERNELS, *X86_KERNELS),

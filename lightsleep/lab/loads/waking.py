@@ -13,23 +13,11 @@ MODULE = "test_cpuidle_latency"
 SOURCE_CPU, DEST_CPU = 0, 1
 """The CPU that wakes, which has the guest's other work, too, and the CPU that is woken."""
 
-APPEND = "maxcpus=1"
-"""The kernel patches its code as these modules are loaded. While it does, another emulated CPU in
-the idle loop may run into QEMU's race (splat.emulator_raced), so the others come afterwards."""
-
 Row = dict[str, Any]
-
-
-def bring_up(guest: Guest) -> None:
-    """Bring all CPUs of a guest online that was booted with APPEND."""
-    cpus = "/sys/devices/system/cpu"
-    if guest.read_text(f"{cpus}/online") != guest.read_text(f"{cpus}/present"):
-        guest.run(["sh", "-c", f"for cpu in {cpus}/cpu*/online; do echo 1 > $cpu; done"])
 
 
 def measure_in(guest: Guest, *options: str, timeout_s: float = 300) -> dict[str, Any]:
     """Return the document of one ``lightsleep measure`` in ``guest``."""
-    bring_up(guest)
     done = guest.run(
         ["python3", "-m", "lightsleep", "measure", "--mode", "module", "--json", *options],
         timeout_s=timeout_s,
