@@ -187,8 +187,15 @@ asks_the_programs() {
 	on
 	check_hits
 	before=$(statistic deliberate_halts)
-	pipe_load 4000
-	[ "$(statistic deliberate_halts)" -gt "$before" ] || fail "no deliberate halts"
+	pauses=$(statistic contention_pauses)
+	for _ in $(seq 5); do
+		pipe_load 4000
+		[ "$(statistic deliberate_halts)" -eq "$before" ] || break
+	done
+	if [ "$(statistic deliberate_halts)" -eq "$before" ]; then
+		[ "$(statistic contention_pauses)" = "$pauses" ] || skip "the host needs its cores"
+		fail "no deliberate halts"
+	fi
 	[ $(($(statistic deliberate_halts) - before)) -lt 1000 ] || fail "too many of them"
 }
 
