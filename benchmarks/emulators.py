@@ -70,7 +70,8 @@ def outcome(machine: Machine, hardware: Hardware) -> str:
     try:
         guest.wait(BOOT_S)
         guest.load()
-        for doing, script in STEPS.items():
+        for step, script in STEPS.items():
+            doing = step
             guest.run(["sh", "-ec", script], timeout_s=PATCH_S)
             guest.check()
         return "clean"
