@@ -33,6 +33,7 @@ BASE := 6.12
 TOPIC :=
 RESULTS := docs/results
 RUNS := 40
+REPEAT := 10
 PLAN :=
 RECORDING :=
 comma := ,
@@ -40,7 +41,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test check check-quick check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -136,6 +137,18 @@ check: ## every test but those of check-more: boots kernels, too
 	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
 	@# Two files at a time: a guest that boots keeps one of its two CPUs busy.
 	$(PYTHON) -m pytest -v -n 2 --dist loadfile -m '(boot or build) and not more'
+
+check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed in which run
+	@mkdir -p $(OUT)/check
+	@failed=0; for run in $$(seq $(REPEAT)); do \
+		begin=$$SECONDS; \
+		$(MAKE) --no-print-directory check > $(OUT)/check/$$run.log 2>&1; status=$$?; \
+		echo "run $$run: exit status $$status after $$((SECONDS - begin)) s"; \
+		grep -E '^(FAILED|ERROR) |tried again' $(OUT)/check/$$run.log; \
+		test $$status = 0 || failed=$$((failed + 1)); \
+	done; \
+	echo "$$failed of $(REPEAT) runs failed; what they printed is in $(OUT)/check"; \
+	test $$failed = 0
 
 check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
