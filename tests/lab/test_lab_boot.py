@@ -323,7 +323,7 @@ def qemu_of(pid: int) -> list[int]:
     [["shell"], ["compare", "idle"], ["compare", "poll-source-file"]],
     ids=lambda x: x[-1],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_an_interrupted_lab(
     command: list[str], number: signal.Signals, tmp_path: Path
 ) -> None:
