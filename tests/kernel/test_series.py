@@ -395,6 +395,23 @@ def test_each_prefix_builds(arch: Arch, kernel: BuiltKernel, topic: series.Topic
     assert build.build_prefixes(arch, kernel, topic) == len(topic.patches)
 
 
+WITHOUT_AN_OPTION = ("softirq", "arm64-polling")
+"""Topics of which some patches change what every kernel is made of."""
+
+
+@pytest.mark.more
+@pytest.mark.build
+@pytest.mark.parametrize("base", series.bases())
+def test_with_all_options_off_the_code_is_what_it_was(base: str, tmp_path: Path) -> None:
+    """Compiles what the series changes, before and after, and compares it function by function."""
+    arch = ARCHES["x86_64"]
+    objects = build.code_without_options(arch, arch.built[f"{base}-plain"], tmp_path)
+    changed = {name for name, (before, after) in objects.items() if before != after}
+    topics = [x for x in series.read_topics(base) if x.name in WITHOUT_AN_OPTION]
+    assert changed <= set(build.objects_of([patch for x in topics for patch in x.patches]))
+    assert "kernel/sched/build_policy.o" in objects
+
+
 @pytest.mark.more
 @pytest.mark.build
 def test_each_topic_applies_to_the_newest_source(tmp_path: Path) -> None:
