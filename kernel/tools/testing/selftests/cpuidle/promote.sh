@@ -30,6 +30,7 @@ need_promotion() {
 	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
 	[ -e /sys/module/cpuidle_synthetic ] ||
 		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
+	echo 1 > $PARAMETER
 }
 
 after_each() {
