@@ -77,9 +77,11 @@ def headline(lost: TimeLost) -> list[str]:
         f"{us(lost.all.percentile_ns(0.99))} us or more.",
     ]
     if lost.reference_ns is None:
+        few = lost.reference.count
+        found = "wakeup found its" if few == 1 else "wakeups found their"
         said.append(
-            f"Only {lost.reference.count:,} wakeups found their CPU polling or awake: too few to "
-            "tell how much of that time the idle states take."
+            f"{f'Only {few:,}' if few else 'No'} {found} CPU polling or awake: too few to tell how "
+            "much of that time the idle states take."
         )
     else:
         above = lost.above_reference_ns(lost.all) or 0.0

@@ -4,6 +4,7 @@
 import json
 import random
 import shlex
+import shutil
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -146,6 +147,8 @@ def try_settings(
     printed = [metrics.parse_printed(text) for text in wanted]
     if len({x.name for x in printed}) < len(printed):
         raise click.UsageError("two metrics have the same name")
+    if command and not shutil.which(command[0]):
+        raise LightsleepError(f"cannot run {command[0]}: there is no such program")
     need_root("trying changes settings of the machine")
     if output:
         check_writable(output)

@@ -317,3 +317,10 @@ def test_needs_neither_numpy_nor_jsonschema() -> None:
         "import lightsleep.trial.cli, lightsleep.enable.cli"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_program_that_is_not_there_is_told_before_anything_is_changed(root: Path) -> None:
+    result = attempt("--", "no-such-program")
+    assert result.exit_code == 1
+    assert "cannot run no-such-program: there is no such program" in result.output
+    assert not (root / "run/lightsleep").exists()
