@@ -7,23 +7,26 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-def _exit_of(number: int) -> SystemExit:
-    return SystemExit(128 + number)
-
-
 @contextlib.contextmanager
-def orderly_end(error: Callable[[int], BaseException] = _exit_of) -> Iterator[None]:
+def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator[None]:
     """Raise an error on SIGTERM and SIGHUP, as SIGINT does, so that contexts are left.
 
-    ``error`` makes it of the signal's number. A signal that is ignored, as nohup has it, stays so.
-    Outside of the main thread, which gets all signals, this does nothing.
+    ``error`` makes it of the signal's number. Without it, that is SystemExit, and these signals are
+    ignored from then on: a terminal that closes may send two, and contexts are to be left in peace.
+
+    A signal that is ignored before, as nohup has it, stays so. Outside of the main thread, which
+    gets all signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _frame: object) -> None:
-        raise error(number)
+        if error:
+            raise error(number)
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
 
     before = {
         number: signal.signal(number, end)

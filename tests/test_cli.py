@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import comparisons
@@ -85,7 +86,10 @@ from lightsleep import cli
 def verb():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):
         print("begun", flush=True)
-        time.sleep(600)
+        try:
+            time.sleep(600)
+        finally:
+            time.sleep(0.5)  # a second signal comes meanwhile
 
 sys.modules["a_verb"] = types.SimpleNamespace(verb=verb)
 cli.VERBS["verb"] = ("a_verb", "verb", "")
@@ -101,6 +105,8 @@ def test_a_verb_that_is_ended_leaves_no_scratch_files(
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"begun\n"
+        process.send_signal(number)
+        time.sleep(0.1)
         process.send_signal(number)
         assert process.wait(60) == 128 + number
     assert not list(tmp_path.iterdir())

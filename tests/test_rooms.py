@@ -18,7 +18,7 @@ PACKAGE = Path(lightsleep.__file__).parent
 # the layers below its own, and from itself. A verb, which is the cli.py of a room, belongs to cli.
 LAYERS = (
     {"errors", "order", "units"},
-    {"cache", "cpulist", "document", "files", "interrupts", "sources", "terminal"},
+    {"cache", "cpulist", "document", "ending", "files", "interrupts", "sources", "terminal"},
     {"compare", "options", "policy"},
     {"governors", "scan"},
     {"lab", "settings", "watch"},

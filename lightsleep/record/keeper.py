@@ -194,11 +194,11 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
     failed, kept = None, list[Path]()
     if tracer.returncode != 0 and wanted:
         kept = [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
+        kept += [Path(f"{scratch}{DESCRIBED}")] if kept else []
     try:
-        if kept or (tracer.returncode == 0 and wanted):
+        if tracer.returncode == 0 and wanted:
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{scratch}{DESCRIBED}").replace(f"{output}{DESCRIBED}")
-        if tracer.returncode == 0 and wanted:
             scratch.replace(output)
     except OSError as error:
         failed = f"cannot write {output}: {error.strerror}"

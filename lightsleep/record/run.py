@@ -254,10 +254,12 @@ def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
         why = f"trace-cmd was ended by signal {-status}"
     if not report["kept"]:
         return why
-    files = f"$(ls -v {shlex.quote(str(scratch))}*.cpu*)"  # by number: 10 is behind 9
+    ours, theirs = scratch.name, shlex.quote(output.name)  # in one folder
     return (
         f"{why}; what it had recorded is in one file for each CPU. Before the next boot, this "
-        f"makes a trace of them: trace-cmd restore -o {shlex.quote(str(output))} {files}"
+        f"makes a trace of them: (cd {shlex.quote(str(output.parent))} && trace-cmd restore -o "
+        # By number: 10 is behind 9.
+        f"{theirs} $(ls -v {ours}*.cpu*) && mv {ours}{keeper.DESCRIBED} {theirs}{keeper.DESCRIBED})"
     )
 
 
@@ -290,7 +292,10 @@ def wait(
             tick(time.monotonic() - started)
             if _ended(child, min(1.0, left)):
                 break
+            before = running.stopped
             running.watch()
+            if child and running.stopped != before:  # the command may run for long
+                print(f"note: {running.stopped}", file=sys.stderr)
         except KeyboardInterrupt as signalled:
             if child is None:
                 break

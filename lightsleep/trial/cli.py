@@ -157,15 +157,14 @@ def try_settings(
     if keep:
         for arm in arms:
             change.check_lasts(arm.name, arm.changes)
+    least = verdict.rounds_needed(control, settings=len(arms) - 1)
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
     what = Subject(
         shlex.join(command), partial(run.command, command, printed, ROOT), rounds or ROUNDS
     )
     if period_s is not None and total_s is not None:
-        plan = switchback.plan(
-            period_s, total_s, len(arms), metric_command, printed, verdict.rounds_needed(control)
-        )
+        plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed, least)
         how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
         what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
     elif any(x.rate for x in printed):
@@ -175,6 +174,8 @@ def try_settings(
     done = len(trial.runs[BASELINE])
     if not done:
         if trial.ended:
+            for note in notes:
+                click.echo(f"note: {note}", err=True)
             raise trial.ended
         raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
     outcome = verdict.judge(result)

@@ -55,21 +55,28 @@ def judge(result: CompareResult) -> Outcome:
             "No metric tells how well the service ran, so no setting wins. Name a number of it "
             f"with --metric-command and --metric. Keep {result.baseline}.",
         )
+    found = {
+        arm.name: _among_all(result, arm)
+        for arm in first.arms_as("treatment")
+        if arm.baseline and arm.baseline.verdict is not Verdict.TOO_FEW
+    }
     better = [
         arm
         for arm in first.arms_as("treatment")
         if arm.baseline and arm.baseline.verdict is Verdict.BETTER
     ]
     if not better:
-        return Outcome(None, _no_winner(first, result.baseline))
-    sure = [arm for arm in better if _among_all(result, arm) is Verdict.BETTER]
+        return Outcome(None, _no_winner(first, result.baseline, list(found.values())))
+    sure = [arm for arm in better if found[arm.name].verdict is Verdict.BETTER]
     if not sure:
         names = " and ".join(arm.name for arm in better)
+        few = next((x for x in found.values() if x.verdict is Verdict.TOO_FEW), None)
+        more = f"{method.rounds_needed(few.confidence)} or more" if few else "more"
         return Outcome(
             None,
             f"{first.metric.title}: {names} looked better than {result.baseline}, but of "
-            f"{len(first.arms_as('treatment'))} settings one may do so by chance. Keep "
-            f"{result.baseline}, or try again with more rounds.",
+            f"{len(found)} settings one may do so by chance. Keep {result.baseline}, or try again "
+            f"with {more} rounds.",
         )
     best = max(sure, key=_gain)
     assert best.baseline
@@ -85,19 +92,19 @@ def judge(result: CompareResult) -> Outcome:
     )
 
 
-def rounds_needed(control: bool) -> int:
-    """Return how many rounds are enough for a verdict, whatever a run measures."""
-    return method.rounds_needed(1 - (1 - CONFIDENCE) / MOST_METRICS if control else CONFIDENCE)
+def rounds_needed(control: bool, settings: int) -> int:
+    """Return how many rounds are enough for a verdict on one of ``settings``."""
+    comparisons = max(settings, MOST_METRICS if control else 1)
+    return method.rounds_needed(1 - (1 - CONFIDENCE) / comparisons)
 
 
-def _among_all(result: CompareResult, arm: ArmAnalysis) -> Verdict:
-    """Return the verdict on a setting, in the first metric, as one of all that were tried."""
+def _among_all(result: CompareResult, arm: ArmAnalysis) -> method.Comparison:
+    """Compare a setting with the baseline, in the first metric, as one of all that were tried."""
     metric = next(iter(result.metrics.values()))
     settings = sum(role == "treatment" for role in result.roles.values())
     confidence = 1 - (1 - CONFIDENCE) / settings
     as_is = metric.samples[result.baseline]
-    found = method.compare(as_is, arm.samples, metric.better, metric.unit, confidence, result.boots)
-    return found.verdict
+    return method.compare(as_is, arm.samples, metric.better, metric.unit, confidence, result.boots)
 
 
 def _unjudged(metrics: list[MetricAnalysis]) -> method.Comparison | None:
@@ -116,9 +123,8 @@ def _gain(arm: ArmAnalysis) -> float:
     return abs(arm.baseline.difference.value) if arm.baseline.difference else 0.0
 
 
-def _no_winner(first: MetricAnalysis, baseline: str) -> str:
-    comparisons = [arm.baseline for arm in first.arms_as("treatment") if arm.baseline]
-    if any(found.verdict is Verdict.TOO_FEW for found in comparisons):
+def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Comparison]) -> str:
+    if not comparisons or any(found.verdict is Verdict.TOO_FEW for found in comparisons):
         return f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try more."
     amounts = [
         amount

@@ -44,6 +44,8 @@ LONGEST_WAIT = 1024
 of all CPUs, which costs far more than a reading."""
 WRAP = 1 << 32
 """What counts of interrupts end before."""
+MOST_RISE = 1 << 28
+"""No count rises by more between two readings: a row that does began again."""
 IDLE, IOWAIT, STEAL = 4, 5, 8
 """Words of a line of /proc/stat."""
 
@@ -157,7 +159,7 @@ class _Interrupts:
 def _rises(before: list[int], now: list[int]) -> list[int]:
     """Return by how much the counts of a row rose since it was read last."""
     rises = [(count - old) % WRAP for count, old in zip(now, before, strict=True)]
-    return rises if max(rises) < WRAP // 2 else now
+    return rises if max(rises) < MOST_RISE else now
 
 
 class Reader:

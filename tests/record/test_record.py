@@ -307,9 +307,35 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
     assert time.monotonic() - began < 60
     said = caught.value.message
     assert "trace-cmd was ended by signal 9; what it had recorded is in one file for" in said
-    assert f"trace-cmd restore -o {output} $(ls -v {scratch}*.cpu*)" in said
+    restore = f"trace-cmd restore -o trace.dat $(ls -v {scratch.name}*.cpu*)"
+    move = f"mv {scratch.name}.json trace.dat.json"
+    assert f"(cd {tmp_path} && {restore} && {move})" in said
     assert Path(f"{scratch}.cpu0").read_text() == "events"
-    assert sidecar.beside(output).read_text() == "of this one"
+    # What is beside an older trace stays with that.
+    assert sidecar.beside(scratch).read_text() == "of this one"
+    assert not sidecar.beside(output).exists()
+
+
+def test_a_command_that_runs_on_when_trace_cmd_dies(
+    machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    told = []
+
+    def tick(_seconds: float) -> None:
+        told.append("ended before its time" in capsys.readouterr().err)
+
+    def recorded() -> None:
+        with run.recording(machine, words, [], scratch, output) as running:
+            children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+            os.kill(int(children.read_text()), signal.SIGKILL)
+            assert run.wait(("sleep", "3"), None, running, tick) == 0
+
+    with pytest.raises(LightsleepError, match="was ended by signal 9"):
+        recorded()
+    assert told.count(True) == 1
 
 
 def test_a_full_disk_ends_the_tracing_and_not_the_command(

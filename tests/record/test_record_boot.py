@@ -130,8 +130,8 @@ def test_what_a_trace_cmd_that_died_had_recorded_can_be_read(guest: Guest, tmp_p
     assert guest.run(["bash", "-c", script], timeout_s=ENOUGH_S).stdout.split()[-1] == "1"
     said = guest.read_text("/tmp/said")
     assert "trace-cmd was ended by signal 9" in said
-    restore = "trace-cmd restore" + said.rpartition("trace-cmd restore")[2]
-    guest.run(["sh", "-ec", restore.replace("\n", " ")], timeout_s=ENOUGH_S)
+    restore = "(cd " + " ".join(said.split()).partition(": (cd ")[2]
+    guest.run(["sh", "-ec", restore], timeout_s=ENOUGH_S)
     guest.run(["sh", "-c", "rm /tmp/.lightsleep-*.cpu*"])
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     recording = open_recording(fetched(guest, "/tmp/died.dat", tmp_path))

@@ -280,6 +280,8 @@ def test_a_count_of_32_bits_that_begins_again(root: Path, reader: Opener) -> Non
     before = timers((1 << 32) - 296, 3_000_000_000, 3_500_000_000, 1_000_000_000)
     after = timers(704, 3_000_001_000, 3_500_001_000, 1_000_001_000)
     assert [new - old for old, new in zip(before, after, strict=True)] == [1000] * 4
+    again = timers(10, 3_000_001_000, 0, 0)  # the row began again
+    assert [new - old for old, new in zip(after, again, strict=True)] == [10, 3_000_001_000, 0, 0]
 
 
 def test_a_driver_that_goes_and_a_cpu_that_goes_offline(root: Path, reader: Opener) -> None:

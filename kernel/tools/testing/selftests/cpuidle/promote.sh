@@ -317,17 +317,21 @@ if [ "$(id -u)" != 0 ]; then
 	echo "1..0 # SKIP needs root"
 	exit "$KSFT_SKIP"
 fi
+if [ -e /sys/module/cpuidle_synthetic ]; then
+	echo "1..0 # SKIP cpuidle_synthetic is loaded already"
+	exit "$KSFT_SKIP"
+fi
 WAS_ON=$(cat $PARAMETER 2> /dev/null)
 WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)
-WAS_LOADED=$(cat /sys/module/cpuidle_synthetic/initstate 2> /dev/null)
 
 restore() { # what was found
 	after_each
 	[ -z "$WAS_ON" ] || echo "$WAS_ON" > $PARAMETER
 	[ "$(cat "$CPUS"/cpuidle/current_governor)" = "$WAS_GOVERNOR" ] ||
 		echo "$WAS_GOVERNOR" > "$CPUS"/cpuidle/current_governor
-	[ -n "$WAS_LOADED" ] || [ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
+	[ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
 	rm -f "$LOAD"
 }
 trap restore EXIT
+trap 'exit 143' HUP INT TERM # not every shell runs the trap above then
 run_tests "$@"
