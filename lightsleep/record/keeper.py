@@ -194,7 +194,7 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
     failed, kept = None, list[Path]()
     if tracer.returncode != 0 and wanted:
         kept = [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
-        kept += [Path(f"{scratch}{DESCRIBED}")] if kept else []
+        kept += scratch.parent.glob(f"{scratch.name}{DESCRIBED}") if kept else []
     try:
         if tracer.returncode == 0 and wanted:
             with contextlib.suppress(FileNotFoundError):

@@ -247,7 +247,7 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
 
 
 def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
-    """Say why trace-cmd failed, and what can be had of its files."""
+    """Say why trace-cmd failed, and how to make a trace of what it had recorded."""
     why = f"trace-cmd failed: {_reason(report['said'])}"
     status = report["status"]
     if status is not None and status < 0:

@@ -91,8 +91,8 @@ def run(
         for number, names in enumerate(order):
             found = {}
             for name in names:
-                number_said = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
-                what = f"{name}, {number_said}"
+                when = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
+                what = f"{name}, {when}"
                 progress(name, done, total)
                 done += 1
                 found[name] = _under(by_name[name], sample, session, root)
@@ -109,7 +109,7 @@ def run(
 
 
 def _drop_halves(trial: Trial) -> None:
-    """Drop a round of which only some arms were noted when a signal came."""
+    """Drop a round in which a signal came after only some arms had their samples."""
     whole = min(map(len, trial.runs.values()))
     for runs in trial.runs.values():
         del runs[whole:]
