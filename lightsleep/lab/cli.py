@@ -261,11 +261,21 @@ def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
     metavar="NAME",
     help="Write only this topic; repeatable. Default: all.",
 )
-def series(base: str, out: Path, names: tuple[str, ...]) -> None:
+@click.option(
+    "-v",
+    "--reroll-count",
+    "version",
+    type=click.IntRange(1, 99),
+    default=1,
+    show_default=True,
+    help="Write this version of the topics, [PATCH v2] and so on.",
+)
+def series(base: str, out: Path, names: tuple[str, ...], version: int) -> None:
     """Write our topics for kernel BASE below the folder OUT, as mails for `git am`.
 
     Each topic is a series of its own in OUT/NAME: a cover letter and numbered mails, which contain
-    the new files. BASE is the name of a folder in kernel/patches.
+    the new files. Each mail has a copy (Cc) for everybody whom the kernel's get_maintainer.pl names
+    for the topic. BASE is the name of a folder in kernel/patches.
     """
     known = {topic.name: topic for topic in read_topics(base)}
     if unknown := [name for name in names if name not in known]:
@@ -276,7 +286,7 @@ def series(base: str, out: Path, names: tuple[str, ...]) -> None:
     row = lookup("kernel", ARCHES["x86_64"].built, f"{base}-series")
     archive = kernel_source(row.version, row.suite, row.target)
     for topic in topics:
-        for mail in write_mails(topic, archive, out / topic.name):
+        for mail in write_mails(topic, archive, out / topic.name, version=version):
             click.echo(mail)
 
 

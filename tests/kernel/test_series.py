@@ -7,6 +7,8 @@ import functools
 import shutil
 import subprocess
 from collections.abc import Callable
+from email import message_from_string
+from email.utils import getaddresses
 from pathlib import Path
 
 import pytest
@@ -82,11 +84,23 @@ def only_topic(kernel: Path) -> series.Topic:
     return topic
 
 
+GET_MAINTAINER = """\
+print "A Person <person\\@example.org>\\n";
+print "Core Keeper <keeper\\@example.org>\\n" if grep { /0001/ } @ARGV;
+print "core\\@lists.example.org\\n" if grep { /0002/ } @ARGV;
+"""
+
+
 def source_folder(base: Path) -> Path:
     """Make a kernel's source."""
-    (base / "linux/core").mkdir(parents=True)
-    (base / "linux/core/hook.c").write_text(STOCK)
-    return base / "linux"
+    linux = base / "linux"
+    for name in ("core", "scripts"):
+        (linux / name).mkdir(parents=True)
+    (linux / "core/hook.c").write_text(STOCK)
+    (linux / "MAINTAINERS").touch()
+    (linux / "Makefile").write_text("VERSION = 1\nPATCHLEVEL = 0\nSUBLEVEL = 7\nEXTRAVERSION =\n")
+    (linux / "scripts/get_maintainer.pl").write_text(GET_MAINTAINER)
+    return linux
 
 
 def archive_of(source: Path) -> Path:
@@ -260,6 +274,10 @@ def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
     assert "Subject: [PATCH 0/2] core: Numbers" in cover
     assert "Other ones." in cover
     assert "From: A Person <person@example.org>" in cover
+    assert "\nBased on Debian's source of Linux 1.0.7.\n" in cover
+    for mail in mails:
+        copies = getaddresses([message_from_string(mail.read_text())["Cc"]])
+        assert copies == [("Core Keeper", "keeper@example.org"), ("", "core@lists.example.org")]
     git_am(source, mails[1:])
     assert (source / "core/hook.c").read_text() == STOCK.replace("0", "2")
     assert (source / "core/new.c").read_text() == "int new;\n"
@@ -272,6 +290,17 @@ def test_mails_overwrite_none(tmp_path: Path) -> None:
     series.write_mails(topic, archive, tmp_path / "mails", kernel)
     with pytest.raises(LightsleepError, match="already holds patches"):
         series.write_mails(topic, archive, tmp_path / "mails", kernel)
+
+
+def test_a_later_version_is_in_every_subject(tmp_path: Path) -> None:
+    archive = archive_of(source_folder(tmp_path))
+    topic = only_topic(kernel_folder(tmp_path, "one.patch", one=MAIL))
+    mails = series.write_mails(topic, archive, tmp_path / "mails", tmp_path / "kernel", version=2)
+    assert [x.name for x in mails] == [
+        "v2-0000-cover-letter.patch",
+        "v2-0001-core-Return-one.patch",
+    ]
+    assert all("\nSubject: [PATCH v2 " in mail.read_text() for mail in mails)
 
 
 OURS = [row for row in SERIES_KERNELS if row.patched]
@@ -318,7 +347,7 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Hooked:
         source = tmp_path_factory.mktemp("hooked") / "linux"
         source.mkdir()
         whole = kernel_source(kernel.version, kernel.suite, kernel.target)
-        series.unpack_hooked(whole, series.read_series(kernel.version), source)
+        series.unpack_hooked(whole, series.read_series(kernel.version), source, series.OF_MAILS)
         return archive_of(source)
 
     return archive
@@ -339,10 +368,10 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     kernel: BuiltKernel, topic: series.Topic, hooked: Hooked, tmp_path: Path
 ) -> None:
     archive = hooked(kernel)
-    mails = series.write_mails(topic, archive, tmp_path / "mails")[1:]
+    _, *mails = series.write_mails(topic, archive, tmp_path / "mails")
     assert len(mails) == len(topic.patches)
-    # Whoever adopts a new file enters it in MAINTAINERS; and here is no history to find commits in.
-    ignored = "--ignore=FILE_PATH_CHANGES,UNKNOWN_COMMIT_ID"
+    assert all("linux-kernel@vger.kernel.org" in mail.read_text() for mail in mails)
+    ignored = "--ignore=UNKNOWN_COMMIT_ID"  # here is no history to find commits in
     done = subprocess.run(
         ["perl", style_tools() / "checkpatch.pl", "--no-tree", "--strict", ignored, *mails],
         capture_output=True,

@@ -32,6 +32,11 @@ SUBJECT = re.compile(r"^Subject: \[PATCH\] \S+", re.MULTILINE)
 SIGNED_OFF = re.compile(r"^Signed-off-by: ", re.MULTILINE)
 OPTION = re.compile(r"^\+config (\w+)$", re.MULTILINE)
 ARCH_FOLDER = re.compile(r"arch/(\w+)/")
+VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
+
+GET_MAINTAINER = "scripts/get_maintainer.pl"
+OF_MAILS = ("MAINTAINERS", "Makefile", GET_MAINTAINER)
+"""Files of a kernel's source that tell whom a mail is for, and which kernel that is."""
 
 
 @dataclass(frozen=True)
@@ -221,9 +226,12 @@ def _copy_new(patch: Patch, source: Path, kernel: Path) -> None:
         shutil.copy(kernel / new, target)
 
 
-def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:
-    """Unpack from a source ``archive`` only the files that ``patches`` change."""
-    wanted = sorted({f"*/{x}" for patch in patches for x in patch.hooked})
+def unpack_hooked(
+    archive: Path, patches: Sequence[Patch], into: Path, others: Sequence[str] = ()
+) -> None:
+    """Unpack from a source ``archive`` only the files that ``patches`` change, and ``others``."""
+    hooked = {x for patch in patches for x in patch.hooked}
+    wanted = sorted(f"*/{x}" for x in hooked.union(others))
     host.need("xz")
     host.run(
         [
@@ -234,11 +242,15 @@ def unpack_hooked(archive: Path, patches: Sequence[Patch], into: Path) -> None:
     )
 
 
-def write_mails(topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL) -> list[Path]:
+def write_mails(
+    topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL, version: int = 1
+) -> list[Path]:
     """Write ``topic`` to ``out`` as numbered mails, a cover letter first, and return them.
 
-    New files are in the mails. Raises LightsleepError where a patch does not apply to the source
-    in ``archive``, or where ``out`` holds mails already.
+    New files are in the mails. Each mail has a copy for everybody whom the kernel's own
+    get_maintainer.pl names for any of them. From ``version`` 2 on, it is in the subjects. Raises
+    LightsleepError where a patch does not apply to the source in ``archive``, or where ``out``
+    holds mails already.
     """
     host.need("git")
     if list(out.glob("*.patch")):
@@ -246,8 +258,9 @@ def write_mails(topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL) -
     patches = topic.patches
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:
-        tree = Path(scratch)
-        unpack_hooked(archive, patches, tree)
+        tree, drafts = Path(scratch) / "tree", Path(scratch) / "drafts"
+        tree.mkdir()
+        unpack_hooked(archive, patches, tree, OF_MAILS)
         git = _repository(tree, patches[0])
         for patch in patches:
             git("am", "--quiet", str(patch.path.absolute()))
@@ -255,12 +268,30 @@ def write_mails(topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL) -
             if patch.new:
                 git("add", "--force", "--", *patch.new)
                 git("commit", "--quiet", "--amend", "--no-edit")
-        git("config", "branch.series.description", topic.cover.read_text())
+        git("format-patch", "--quiet", f"--output-directory={drafts}", "base..series")
+        linux = ".".join(VERSION.findall((tree / "Makefile").read_text()))
+        cover = (
+            f"{topic.cover.read_text().rstrip()}\n\nBased on Debian's source of Linux {linux}.\n"
+        )
+        git("config", "branch.series.description", cover)
         git(
             *("format-patch", "--quiet", "--cover-letter", "--cover-from-description=subject"),
-            *("--no-signature", "--output-directory", str(out.absolute()), "base..series"),
+            *(f"--cc={person}" for person in _recipients(tree, drafts, patches[0])),
+            *([f"--reroll-count={version}"] if version > 1 else []),
+            *("--no-signature", f"--output-directory={out.absolute()}", "base..series"),
         )
     return sorted(out.glob("*.patch"))
+
+
+def _recipients(tree: Path, drafts: Path, first: Patch) -> list[str]:
+    """Return whom a kernel's get_maintainer.pl names for any of the mails, but for the sender."""
+    host.need("perl")
+    options = ("--no-tree", "--no-git", "--no-git-fallback", "--no-rolestats")
+    named = host.run(
+        ["env", "-C", tree, "perl", GET_MAINTAINER, *options, *sorted(drafts.glob("*.patch"))],
+        GET_MAINTAINER,
+    )
+    return sorted({x for x in named.splitlines() if x and f"<{_sender(first)['email']}>" not in x})
 
 
 class _Git:
@@ -283,11 +314,17 @@ class _Git:
 
 def _repository(tree: Path, first: Patch) -> _Git:
     """Commit ``tree`` as branch base and open branch series, as the sender of ``first``."""
-    sender = SENDER.search(first.path.read_text())
-    assert sender is not None  # read_series() saw to it
+    sender = _sender(first)
     git = _Git(tree, ["-c", f"user.name={sender['name']}", "-c", f"user.email={sender['email']}"])
     git("init", "--quiet", "--initial-branch=base")
     git("add", "--all", "--force")
     git("commit", "--quiet", "--message=the kernel's own")
     git("checkout", "--quiet", "-b", "series")
     return git
+
+
+def _sender(patch: Patch) -> re.Match[str]:
+    """Return ``name`` and ``email`` of who sends a patch."""
+    sender = SENDER.search(patch.path.read_text())
+    assert sender is not None  # read_series() saw to it
+    return sender
