@@ -16,7 +16,20 @@ than one of them. What counts is whether a sample is below the percentile, a ser
 n samples whose series has the autocorrelations r1, r2, ... are worth n / (1 + 2 (r1 + r2 + ...))
 independent ones. Estimated autocorrelations are noise from some lag on, so the sum ends where two
 neighbouring ones are no longer positive together, and never grows (Geyer's initial monotone
-sequence). The interval is that of so many samples, its ranks stretched over those there are.
+sequence). The interval is that of so many independent samples. Each of them stands for a group of
+neighbours among the sorted ones: the interval begins with the smallest sample of the group that
+holds its lower end, and ends with the largest of the one that holds its upper end.
+
+An end of the interval is a statement about the share of samples below that end. So what the samples
+are worth is estimated at both ends, too, and the least of the three counts. This matters most for
+high percentiles: few samples lie beyond them, too few to show that such samples come together.
+
+Tests simulate how often an interval then holds the percentile: in at least 95 % of runs if a run
+has 200 samples or more and neighbours have a correlation of at most 0.9. Two cases fall short. Few
+samples do not show for how long they resemble each other: with 20 samples of that correlation, the
+interval of the median holds it in 84 %. And no run shows what it did not meet: where one sample in
+20 is in a burst, and a run of 400 meets two bursts on average, the interval of the median holds it
+in 96 %, but that of the 90th percentile in 82 % and that of the 99th in 87 %.
 
 ``difference`` combines the intervals of two independent estimates: the distances of their ends
 add up as standard deviations do, by the sum of squares (MOVER). To subtract one interval's end
@@ -49,33 +62,64 @@ def percentile(ascending: Sequence[T], percent: int) -> T:
     return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]
 
 
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted samples, between two of them by linear interpolation.
+
+    For samples as few as the rounds of a comparison. Of many, ``percentile`` returns a real one.
+    """
+    place = share * (len(ascending) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ascending) - 1)
+    return ascending[below] + (ascending[above] - ascending[below]) * (place - below)
+
+
 def interval(samples: Sequence[T], percent: int) -> tuple[T | None, T | None]:
     """Return a 95 % interval of a percentile; None for a side that no sample bounds.
 
     ``samples`` are in the order in which they were taken.
     """
-    ascending, n = sorted(samples), len(samples)
-    worth = independent(samples, percentile(ascending, percent))
+    ascending = sorted(samples)
+    low, high = _places(len(ascending), independent(samples, percent), percent)
+    return None if low is None else ascending[low], None if high is None else ascending[high]
+
+
+def independent(samples: Sequence[float], percent: int) -> int:
+    """Return how many independent samples these are worth, for the interval of a percentile.
+
+    ``samples`` are in the order in which they were taken.
+    """
+    ascending = sorted(samples)
+    worth = _worth(samples, percentile(ascending, percent))
+    ends = _places(len(ascending), worth, percent)
+    return min([worth, *(_worth(samples, ascending[end]) for end in ends if end is not None)])
+
+
+def _places(n: int, worth: int, percent: int) -> tuple[int | None, int | None]:
+    """Return where an interval begins and ends among n sorted samples, from 0.
+
+    None stands for a side that no sample bounds.
+    """
     low, high = ranks(worth, percent)
     return (
-        None if low is None else ascending[low * n // worth - 1],
-        None if high is None else ascending[n - (worth + 1 - high) * n // worth],
+        None if low is None else (low - 1) * n // worth,
+        None if high is None else n - 1 - (worth - high) * n // worth,
     )
 
 
-def independent(samples: Sequence[float], at: float) -> int:
+def _worth(samples: Sequence[float], at: float) -> int:
     """Return how many independent samples these are worth, for the share of those up to ``at``."""
     n = len(samples)
-    below = [sample <= at for sample in samples]
-    share = sum(below) / n
+    below = int("".join("1" if sample <= at else "0" for sample in samples), 2)  # a bit of each
+    share = below.bit_count() / n
     variance = share * (1 - share)
     if not variance:
         return n
-    centred = [is_below - share for is_below in below]
 
     def correlation(lag: int) -> float:
-        pairs = zip(centred, centred[lag:], strict=False)
-        return sum(x * y for x, y in pairs) / n / variance
+        earlier, later = below >> lag, below & ((1 << (n - lag)) - 1)
+        either = earlier.bit_count() + later.bit_count()
+        both = (earlier & later).bit_count()
+        return (both - share * either + share**2 * (n - lag)) / n / variance
 
     total, least = 0.0, math.inf
     for lag in range(0, min(n - 1, LONGEST), 2):

@@ -51,7 +51,7 @@ from functools import cache
 
 from lightsleep.compare.boots import Boots, by_boot
 from lightsleep.compare.result import Better
-from lightsleep.order import CONFIDENCE, median_ranks
+from lightsleep.order import CONFIDENCE, median_ranks, quantile
 
 TINY = 1e-18  # no ratio is taken of samples under this: none of a quantity worth dividing by
 MOST = 256
@@ -148,23 +148,15 @@ def summarise(samples: Sequence[float]) -> Summary | None:
     low, high, confidence = median_ranks(n)
     return Summary(
         n=n,
-        median=_quantile(ascending, 0.5),
+        median=quantile(ascending, 0.5),
         ci_low=ascending[low - 1],
         ci_high=ascending[high - 1],
         confidence=confidence,
         minimum=ascending[0],
-        q1=_quantile(ascending, 0.25),
-        q3=_quantile(ascending, 0.75),
+        q1=quantile(ascending, 0.25),
+        q3=quantile(ascending, 0.75),
         maximum=ascending[-1],
     )
-
-
-def _quantile(ascending: Sequence[float], share: float) -> float:
-    """Return a quantile of sorted samples, between two of them by linear interpolation."""
-    place = share * (len(ascending) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ascending) - 1)
-    return ascending[below] + (ascending[above] - ascending[below]) * (place - below)
 
 
 def compare(

@@ -28,7 +28,7 @@ def summarise(latencies_ns: Sequence[int]) -> Figures | None:
         ci_ns=None if low_ns is None or high_ns is None else (low_ns, high_ns),
         p90_ci_ns=_half_open(latencies_ns, 90),
         p99_ci_ns=_half_open(latencies_ns, 99),
-        independent=independent(latencies_ns, p50_ns),
+        independent=independent(latencies_ns, 50),
     )
 
 

@@ -16,7 +16,6 @@ import errno
 import json
 import os
 import select
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.measure import sleeper
 from lightsleep.measure.kernel_backend import CpuGone
 from lightsleep.measure.model import NOT_IDLE, Batch, Sample, Source, WakePath
+from lightsleep.order import percentile
 
 # Share of the entries that must go to the state in question: the others, each of which may stand
 # for a sample, then move the median by no more than a tenth of the ranks.
@@ -107,13 +107,13 @@ class UserspaceBackend:
             )
         baseline = [sample for sample in samples if sample.requested == "busy" and sample.valid]
         for source in sorted({sample.source for sample in baseline}):
-            latencies = [x.latency_ns / 1000 for x in baseline if x.source == source]
+            latencies = sorted(x.latency_ns / 1000 for x in baseline if x.source == source)
             if len(latencies) >= 10:
-                tenths = statistics.quantiles(latencies, n=10, method="inclusive")
+                p10, p50, p90 = (percentile(latencies, percent) for percent in (10, 50, 90))
                 notes.append(
-                    f"{source}: user space and the scheduler add {tenths[4]:.1f} us (median of "
+                    f"{source}: user space and the scheduler add {p50:.1f} us (median of "
                     f"{len(latencies)} wakes of a busy CPU), in 8 of 10 wakes between "
-                    f"{tenths[0]:.1f} and {tenths[8]:.1f} us; the subtraction removes the median, "
+                    f"{p10:.1f} and {p90:.1f} us; the subtraction removes the median, "
                     "not the spread"
                 )
         return notes

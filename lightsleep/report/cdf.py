@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from lightsleep.order import percentile
 from lightsleep.report.plots import share_axis, short
 from lightsleep.report.svg import INK, blank, style, to_svg
 
@@ -45,9 +46,9 @@ def limits_of(curves: Iterable[Curve]) -> Limits | None:
     """Return a logarithmic axis in us on which all of these can be read; None where none can."""
     ends: list[float] = []
     for curve in curves:
-        positive = [latency for latency in curve.pooled_us if latency > 0]
+        positive = sorted(latency for latency in curve.pooled_us if latency > 0)
         if positive:
-            ends += np.percentile(positive, [TAIL, 100 - TAIL]).tolist()
+            ends += [percentile(positive, percent) for percent in (TAIL, 100 - TAIL)]
             ends += [curve.expected_us] if curve.expected_us and curve.expected_us > 0 else []
     return (min(ends) / MARGIN, max(ends) * MARGIN) if ends else None
 

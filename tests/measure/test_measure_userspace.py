@@ -18,6 +18,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.measure import userspace
 from lightsleep.measure.kernel_backend import CpuGone
 from lightsleep.measure.model import NOT_IDLE, Batch, Sample, Source
+from lightsleep.measure.summary import summarise
 from lightsleep.measure.userspace import UserspaceBackend, judge
 
 ONLINE = cpulist.parse(Path("/sys/devices/system/cpu/online").read_text())
@@ -311,6 +312,16 @@ def test_notes_give_the_noise_of_the_baseline(backend: UserspaceBackend) -> None
     (noise,) = [note for note in backend.notes(samples) if note.startswith("timer")]
     assert "add 51.0 us (median of 101" in noise
     assert "between 11.0 and 91.0 us" in noise
+
+
+def test_notes_have_the_percentiles_of_the_table(backend: UserspaceBackend) -> None:
+    samples = [sample(latency_ns=1000 * us) for us in range(1, 11)]
+    (noise,) = [note for note in backend.notes(samples) if note.startswith("timer")]
+    figures = summarise([x.latency_ns for x in samples])
+    assert figures
+    assert (figures.p50_ns, figures.p90_ns) == (5000, 9000)
+    assert "add 5.0 us" in noise
+    assert "between 1.0 and 9.0 us" in noise
 
 
 def test_notes_without_a_baseline(backend: UserspaceBackend) -> None:

@@ -19,7 +19,7 @@ from lightsleep import units
 from lightsleep.files import write_json
 from lightsleep.measure.result import MeasureResult, Row
 from lightsleep.report import measure_words
-from lightsleep.report.cdf import Curve, cdf_plot, limits_of
+from lightsleep.report.cdf import MARGIN, Curve, cdf_plot, limits_of
 from lightsleep.report.cli import report
 from lightsleep.report.measure_plots import COLOURS, FEW_CPUS
 from lightsleep.report.page import render
@@ -151,6 +151,11 @@ def test_the_axis_holds_every_curve_and_tick() -> None:
     assert "<svg" in cdf_plot(curves, limits, "salt")
     assert limits_of([replace(curves[0], latencies_us=[[-1.0, 0.0]])]) is None
     assert limits_of([]) is None
+
+
+def test_the_axis_ends_beside_latencies_that_were_measured() -> None:
+    curve = Curve("a", "#000000", "-", [[1.0, 3.0], [100.0]], None)
+    assert limits_of([curve]) == (1 / MARGIN, 100 * MARGIN)
 
 
 @pytest.mark.slow
