@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which kernels make check boots and builds for, and which only make check-more does.
 
-A selftest runs in one of them in make check. All but the one with PREEMPT_RT, which is large, still
-boot there and take the modules.
+A selftest runs in one of them in make check. All but the one with PREEMPT_RT, which is large, and
+the release candidate, which not every mirror has, still boot there and take the modules.
 """
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from lightsleep.lab.kernels.config import KERNELS
 
 FIRST = "6.12"
-RT = "6.12-rt"
+RT, RC = "6.12-rt", "rc"
 MARKS = {name: [] if name == FIRST else [pytest.mark.more] for name in KERNELS}
 
 EACH_KERNEL = [pytest.param(name, marks=marks) for name, marks in MARKS.items()]
@@ -19,5 +19,5 @@ ON_X86_64 = [pytest.param("x86_64", name, marks=marks) for name, marks in MARKS.
 
 
 def seldom(arch: str, kernel: str) -> object:
-    """Return parameters of a test that make check runs for every kernel but RT."""
-    return pytest.param(arch, kernel, marks=[pytest.mark.more] if kernel == RT else [])
+    """Return parameters of a test that make check runs for every kernel but RT and RC."""
+    return pytest.param(arch, kernel, marks=[pytest.mark.more] if kernel in (RT, RC) else [])

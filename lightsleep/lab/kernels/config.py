@@ -79,6 +79,13 @@ KERNELS = _by_name(
         headers="linux-headers-cloud-{debian}",
     ),
     Kernel(
+        name="rc",
+        suite="sid",
+        target="experimental",
+        image="linux-image-cloud-{debian}",
+        headers="linux-headers-cloud-{debian}",
+    ),
+    Kernel(
         name="6.12-rt",
         suite="bookworm",
         target="bookworm",
@@ -87,7 +94,8 @@ KERNELS = _by_name(
     ),
 )
 """Those for clouds, which have few drivers, and one with PREEMPT_RT; not every architecture has
-them. That of the backports is whichever is newest there."""
+them. Those of backports and experimental are whichever are newest there; experimental's mostly is a
+release candidate."""
 
 POWERPC_KERNELS = _by_name(
     Kernel(

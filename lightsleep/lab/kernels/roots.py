@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -30,10 +31,16 @@ from lightsleep.lab.kernels.config import (
     lookup,
 )
 
-OUT_OF_STEP = "Mirror sync in progress?"
-"""What apt says where a mirror's lists of packages are not those that its release file promises.
-Seen with updates for a rarer architecture, and with a release itself for days after it changed,
-which it does every few months."""
+OUT_OF_STEP = re.compile(r"Mirror sync in progress\?|Failed to fetch \S+\.deb +404 ")
+"""What apt says where a mirror's lists of packages are not those that its release file promises, or
+name packages that it does not have. Seen with updates for a rarer architecture, and with a release
+itself for days after it changed, which it does every few months."""
+
+
+ROLLING = ("sid", "experimental")
+"""Suites that change every day, and have no updates beside them. Their lists of packages expire
+within days: a mirror that is updated less often still has a kernel to boot, signed like any other.
+"""
 
 
 class MirrorOutOfStep(LightsleepError):
@@ -161,8 +168,11 @@ def sources(suite: str, target: str, updates: bool = True) -> list[str]:
                 f"a kernel from {target} needs a Debian archive in this machine's apt sources"
             )
         return []
-    lines = [f"deb {archive} {name} main" for name in dict.fromkeys((suite, target))]
-    if updates:
+    lines = [
+        f"deb {'[check-valid-until=no] ' if name in ROLLING else ''}{archive} {name} main"
+        for name in dict.fromkeys((suite, target))
+    ]
+    if updates and suite not in ROLLING:
         lines.append(f"deb {archive} {suite}-updates main")
         lines += [f"deb {security} {suite}-security main"] if security else []
     return lines
@@ -179,13 +189,13 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
             _unpack(arch, packages, into, suite, sources(suite, target, updates=updates))
             return
         except LightsleepError as error:
-            if OUT_OF_STEP not in error.message:
+            if not OUT_OF_STEP.search(error.message):
                 raise
             shutil.rmtree(into, ignore_errors=True)
             why = error.message
     raise MirrorOutOfStep(
         f"the mirror's lists of packages of {suite} for {arch.debian} are not those that its "
-        "release file names, so nothing can be fetched: the mirror is being updated, or it is "
+        "release file names, or name packages that it does not have: it is being updated, or it is "
         f"stuck. Try again in some hours, or name another one in this machine's apt sources\n{why}",
         foreign=arch.name != platform.machine(),
     )
