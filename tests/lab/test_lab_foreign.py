@@ -14,8 +14,9 @@ import pytest
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import foreign
+from lightsleep.lab.boot.initramfs import with_dependencies
 from lightsleep.lab.boot.machine import ForeignKernel
-from lightsleep.lab.kernels.config import ARCHES, NEEDED_OPTIONS
+from lightsleep.lab.kernels.config import ARCHES, DRIVERS, NEEDED_OPTIONS
 
 X86 = ARCHES["x86_64"]
 RELEASE = "7.4.0-mine"
@@ -159,6 +160,23 @@ def test_modules_that_nobody_listed(installed: ForeignKernel) -> None:
     (installed.modules / "modules.dep").unlink()
     with pytest.raises(LightsleepError, match=r"has no modules\.dep: .*run depmod"):
         foreign.tree(X86, installed)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_modules_without_what_reaches_a_root_are_refused(
+    installed: ForeignKernel, listed: bool
+) -> None:
+    found = foreign.tree(X86, installed)
+    (found.modules / "modules.dep").write_text("kernel/drivers/virtio/virtio_pci.ko.xz:\n")
+    (found.modules / "modules.builtin").unlink(missing_ok=True)
+    if listed:
+        (found.modules / "modules.builtin").write_text("kernel/fs/squashfs/squashfs.ko\n")
+    with pytest.raises(
+        LightsleepError,
+        match=rf"^kernel {RELEASE} has virtio_blk neither built in nor among the modules in "
+        rf"{found.modules}: guests need virtio_pci, virtio_blk, .*; enable them in its config",
+    ):
+        with_dependencies(found, DRIVERS)
 
 
 def test_without_headers_only_what_needs_our_modules_fails(installed: ForeignKernel) -> None:

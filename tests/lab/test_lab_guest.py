@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import guest
+from lightsleep.lab.boot import accel, emulator, guest
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import AgentGone, Completed
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
@@ -135,6 +137,21 @@ def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(
     started.check()
     with pytest.raises(GuestFailed, match=f"QEMU said: {SAID}"):
         Guest(Machine(), HARDWARE).wait()
+
+
+@pytest.mark.parametrize(("name", "own"), [("kvm", "host"), ("tcg", "max,-monitor")])
+def test_the_cpu_is_of_the_model_asked_for_whatever_runs_it(
+    monkeypatch: pytest.MonkeyPatch, name: Literal["kvm", "tcg"], own: str
+) -> None:
+    kernel = SimpleNamespace(image=Path("image"))
+    monkeypatch.setattr(guest, "_kernel", lambda *_: (kernel, []))
+    monkeypatch.setattr(guest, "guest_root", lambda *_: SimpleNamespace(squashfs=Path("root")))
+    monkeypatch.setattr(guest, "initramfs", lambda *_: Path("initramfs"))
+    monkeypatch.setattr(accel, "choose", lambda *_: Accelerator(name, "a test"))
+    monkeypatch.setattr(emulator, "recent", lambda arch: arch)
+    for asked, given in (("", own), ("qemu64", "qemu64")):
+        argv = guest.prepare(Machine(cpu=asked)).argv()
+        assert argv[argv.index("-cpu") + 1] == given
 
 
 def test_devices_are_added_one_by_one() -> None:

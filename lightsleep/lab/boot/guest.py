@@ -66,7 +66,7 @@ def prepare(
         note("emulator")
         arch = emulator.recent(arch)
     if machine.cpu:
-        arch = replace(arch, cpu_tcg=machine.cpu)
+        arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
     files = initramfs(tree, root, modules)
     tree_of_devices = firmware = None
     if machine.idle_state != "no":

@@ -44,7 +44,8 @@ def with_dependencies(
     for line in (tree.modules / "modules.dep").read_text().splitlines():
         file, _, others = line.partition(":")
         needs[_name(file)] = (file, others.split())
-    builtin = {_name(x) for x in (tree.modules / "modules.builtin").read_text().split()}
+    listed = tree.modules / "modules.builtin"  # missing where somebody copied modules alone
+    builtin = {_name(x) for x in listed.read_text().split()} if listed.exists() else set()
     found: dict[str, None] = {}
     for name in [*names, *(x for x in useful if x in needs)]:
         if name in builtin:

@@ -78,7 +78,7 @@ class Machine:
     accel: Wanted = "auto"
     devices: Devices = field(default_factory=Devices)
     cpu: str = ""
-    """The model to emulate, as QEMU's ``-cpu`` has it; empty: the architecture's own."""
+    """The model of its CPUs, as QEMU's ``-cpu`` has it; empty: the architecture's own."""
     idle_state: Described = "no"
     """Whether, and how, its firmware describes an idle state on top of WFI (aarch64)."""
     root: str = "base"

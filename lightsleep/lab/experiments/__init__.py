@@ -61,12 +61,21 @@ def _load_file(path: Path) -> Experiment:
         raise WrongUsage(f"{path}, line {error.lineno}: no valid Python: {error.msg}") from error
     except OSError as error:
         raise WrongUsage(f"cannot read {path}: {error.strerror or error}") from error
+    except SystemExit as error:
+        raise WrongUsage(
+            f"{path}{_line(error, path)}: it ends the program (SystemExit: {error.code}), and so "
+            "defines no experiment: remove what calls sys.exit() as the file is loaded"
+        ) from error
     except Exception as error:  # whatever its code does
-        trace = traceback.extract_tb(error.__traceback__)
-        lines = [x.lineno for x in trace if Path(x.filename).resolve() == path.resolve()]
-        where = f", line {lines[-1]}" if lines else ""
-        raise WrongUsage(f"{path}{where}: {type(error).__name__}: {error}") from error
+        raise WrongUsage(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
     return _defined(module, path)
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Return which line of a file an error comes from, in words; nothing where none is known."""
+    trace = traceback.extract_tb(error.__traceback__)
+    lines = [x.lineno for x in trace if Path(x.filename).resolve() == path.resolve()]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _defined(module: ModuleType, path: Path) -> Experiment:

@@ -11,10 +11,12 @@ together say how fast the clock is. Times are then divided by that rate, and fre
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.experiment import Metric
 
@@ -23,7 +25,10 @@ TOLERANCE = 0.2
 EXACT = 0.01
 """How far off a measured rate may be."""
 SPAN_S = 1.0
-"""How long a clock is watched where the turns were too short to know its rate."""
+"""How long a clock is watched where the turns were too short to know its rate; then twice as long,
+and so on."""
+WATCHES = 5
+"""How often a clock is watched at most: for 31 s together."""
 
 TIMES = ("s", "ms", "us", "µs", "ns")
 
@@ -56,18 +61,32 @@ class Clock:
         return self.guest_ns / self.host_ns
 
     @property
+    def error(self) -> float:
+        """How far off the rate may be: 0.01 for 1 %."""
+        return self.unsure_ns / self.host_ns if self.host_ns else math.inf
+
+    @property
     def is_exact(self) -> bool:
         """Whether the rate is known well enough."""
-        return self.host_ns > 0 and self.unsure_ns <= EXACT * self.host_ns
+        return self.error <= EXACT
 
     def check(self, guest: Guest) -> None:
-        """Raise GuestFailed where the clock of a running guest is too far off.
+        """Watch the clock of a running guest until its rate is exact.
 
-        Watches it for longer first, where its rate is not known well enough.
+        Raises LightsleepError where it does not become exact, GuestFailed where it is too far off.
         """
-        if not self.is_exact:
+        for watch in range(WATCHES):
+            if self.is_exact:
+                break
             with self.span(guest):
-                time.sleep(SPAN_S)
+                time.sleep(SPAN_S * 2**watch)
+        if not self.is_exact:
+            raise LightsleepError(
+                f"{guest.name}: after {self.host_ns / 1e9:.0f} s, the rate of its clock is known "
+                f"only to within {100 * self.error:.2g} %, because the busy host delays its "
+                f"answers; to correct its times, {100 * EXACT:g} % is needed: end other work on "
+                "the host, and run it again"
+            )
         if abs(self.rate - 1) > TOLERANCE:
             raise guest.failure(
                 f"its clock is {self.rate:.2f} times as fast as the host's, because the host was "
