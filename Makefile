@@ -178,7 +178,8 @@ bench: ## run all experiments that pages cite: hours; goes on where it ended; PL
 false-alarms: ## compare the same with the same, count how often a difference is shown: RUNS=40
 	$(call packages,$(LAB_PACKAGES))
 	$(call environment,lab)
-	$(PYTHON) scripts/false_alarms.py $(RUNS) $(OUT)/false-alarms
+	$(PYTHON) scripts/false_alarms.py $(RUNS) $(OUT)/false-alarms \
+		$(addprefix --rounds ,$(ROUNDS)) $(addprefix --boots ,$(BOOTS))
 
 bench-policy: ## the polling policy beside other rules, and what an update of it costs
 	$(call packages,python3 python3-venv $(BENCH_PACKAGES))

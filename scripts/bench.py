@@ -2,8 +2,9 @@
 """Run every experiment whose result a page cites, one after the other, unattended.
 
 An experiment that has a result of the same commit already is not run again, so a run that was
-ended goes on where it was. Where the sources have changes that are not committed, all are run. How
-long each takes is known from its last result.
+ended goes on where it was. One whose control differs is run again. Where the sources have changes
+that are not committed, all are run. How long each takes follows from its last result: as long for
+each round.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 import click
 
 from lightsleep.compare.analysis import control_failed
-from lightsleep.compare.result import FORMAT
+from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.run import repeat
+from lightsleep.lab import experiments
+from lightsleep.lab.run import protocol, repeat
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
@@ -60,8 +62,15 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
             continue  # a page of many comparisons, see false_alarms.py
         result = load(RESULTS / f"{name}.json", FORMAT)
         key = (result.experiment, result.environment.get("arch", "x86_64"))
-        found[key] = result.protocol.get("took_s", found.get(key))
+        found[key] = seconds_of(result) or found.get(key)
     return [Planned(*key, seconds) for key, seconds in found.items()]
+
+
+def seconds_of(result: CompareResult) -> float | None:
+    """Return how long an experiment takes by now, with another number of rounds perhaps."""
+    took_s = result.protocol.get("took_s")
+    runs = experiments.load(result.experiment).runs or protocol.RUNS
+    return None if took_s is None else took_s * runs / result.protocol["runs"]
 
 
 @click.command()
@@ -70,7 +79,7 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
 def main(folder: Path, only_plan: bool) -> None:
     """Run what the pages cite; results are in FOLDER."""
     planned = plan([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")])
-    left = [x for x in planned if not repeat.there(folder / f"{x.name}.json", x.arguments)]
+    left = [x for x in planned if not _is_there(folder / f"{x.name}.json", x)]
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
     known = sum(x.seconds or 0 for x in left)
@@ -79,7 +88,7 @@ def main(folder: Path, only_plan: bool) -> None:
     click.echo(f"{len(left)} to run: {known / 60:.0f} min{more}")
     if only_plan:
         return
-    failed = []
+    failed, differs = [], []
     for number, each in enumerate(left, 1):
         click.echo(f"{number} of {len(left)}: {each.name} ({each.minutes})")
         path = folder / f"{each.name}.json"
@@ -90,9 +99,16 @@ def main(folder: Path, only_plan: bool) -> None:
             click.echo(error.message)
             continue
         if control_failed(result):
-            click.echo(f"{each.name}: the control differs; repeat it on a quiet host")
-    if failed:
-        sys.exit("no result:\n" + "\n".join(failed))
+            differs.append(f"{each.name}: the control differs; run it again on a quiet host")
+            click.echo(differs[-1])
+    if failed or differs:
+        sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
+
+
+def _is_there(path: Path, planned: Planned) -> bool:
+    """Whether there is a result that counts."""
+    result = repeat.there(path, planned.arguments)
+    return result is not None and not control_failed(result)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from lightsleep.lab.run import protocol, repeat
 @click.argument("runs", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--boots", type=click.IntRange(protocol.LEAST_BOOTS), default=protocol.BOOTS)
-@click.option("--rounds", type=int, default=12, help="Rounds of each comparison.")
+@click.option("--rounds", type=int, default=protocol.RUNS, help="Rounds of each comparison.")
 def main(runs: int, folder: Path, boots: int, rounds: int) -> None:
     """Compare the same RUNS times; results are in FOLDER, and those there are not run again."""
     results = []

@@ -2,15 +2,19 @@
 """Write the page of each result in a folder: docs/results/NAME.md from NAME.json; and their index.
 
 The page of a folder in it is that of comparisons of the same with the same; see compare/same.py.
-Where the result of make demo is among them, also a picture of what the terminal shows of it.
+Where the result of make demo is among them, also a picture of what the terminal shows of it. Where
+there are results to be judged by an older rule, too, also the page that compares both rules.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import sys
 from pathlib import Path
 
+import rejudged
 from rich.console import Console
 from rich.text import Text
 
@@ -24,6 +28,8 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
 from lightsleep.lab import experiments
+from lightsleep.report import plots
+from lightsleep.report.svg import alone
 
 DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
@@ -33,23 +39,36 @@ WIDTH = 116
 
 
 def load_result(path: Path) -> tuple[CompareResult, bool]:
-    """Return a result, and whether its claims are those that its experiment declares by now."""
+    """Return a result, and whether it has claims that its experiment declares only by now."""
     result = load(path, FORMAT)
     if result.claims:
         return result, False
-    claims = list(experiments.load(result.experiment).claims)
-    try:
-        check_claims(claims, result.arms, result.metrics)
-    except ValueError:  # the experiment has other arms or metrics by now
-        return result, False
-    result.claims = claims
-    return result, True
+    for claim in experiments.load(result.experiment).claims:
+        # The experiment may have other arms or metrics by now.
+        with contextlib.suppress(ValueError):
+            check_claims([claim], result.arms, result.metrics)
+            result.claims.append(claim)
+    return result, bool(result.claims)
 
 
 def page_of(path: Path) -> str:
     """Return the page of a result file; one without claims is asked those of its experiment."""
     result, declared_later = load_result(path)
-    return page(result, path.name, declared_later=declared_later)
+    picture = path.with_suffix(".svg").name if effects_of(path) else ""
+    return page(result, path.name, declared_later=declared_later, picture=picture)
+
+
+def effects_of(path: Path) -> str | None:
+    """Return an SVG of the effects that a result shows, None where it has no ratios."""
+    result, _ = load_result(path)
+    svg = plots.effects_plot(analyse(result), result.baseline)
+    return svg and alone(svg, note_of(path))
+
+
+def note_of(path: Path) -> str:
+    """Return what tells of which samples a picture is: other versions of its library draw alike."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"Written by make results from {path.name} ({digest[:16]}): do not edit."
 
 
 def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
@@ -63,25 +82,37 @@ def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
     )
 
 
+def folders_of(folder: Path) -> list[Path]:
+    """Return the folders of comparisons of the same with the same, in order."""
+    return sorted(x for x in folder.iterdir() if x.is_dir() and x.name != rejudged.FOLDER)
+
+
 def index_of(folder: Path) -> str:
     """Return the page that lists all results of a folder."""
     rows = [_index_row(load_result(x)[0], x.stem) for x in sorted(folder.glob("*.json"))]
-    for path in sorted(x for x in folder.iterdir() if x.is_dir()):
+    for path in folders_of(folder):
         results = same.read(path)
         said = f"{same.report(results).splitlines()[0]}."
         title = f"[{text(results[0].title)}]({path.name}.md)"
         arch = str(results[0].environment.get("arch", ""))
         rows.append((title, arch, said, "", results[0].created[:10]))
+    emulated = all(
+        str(load_result(x)[0].environment.get("accelerator", {}).get("name")).startswith("tcg")
+        for x in folder.glob("*.json")
+    )
     marks = ", ".join(f"{mark} {outcome.value}" for outcome, mark in words.OUTCOMES.items())
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         "<!-- Written by make results: do not edit. -->",
         "# Results",
-        "Each page has all figures with their intervals, the claims that were declared beforehand, "
-        "the command, the machine, and the raw samples. All guests were emulated.",
+        "Each page has all figures with their intervals, the claims, the command, the machine, and "
+        "the raw samples. It says so where the claims were declared after the run."
+        f"{' All guests were emulated.' if emulated else ''}",
         f"Claims: {marks}.",
         table(("experiment", "architecture", "in a sentence", "claims", "date"), rows),
     ]
+    if (folder / rejudged.FOLDER).is_dir():
+        parts.append(f"[What an older rule said of these results]({rejudged.PAGE})")
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,8 +130,12 @@ def main(folder: Path) -> None:
     try:
         for path in sorted(folder.glob("*.json")):
             write_text(path.with_suffix(".md"), page_of(path))
-        for path in sorted(x for x in folder.iterdir() if x.is_dir()):
+            if svg := effects_of(path):
+                write_text(path.with_suffix(".svg"), svg)
+        for path in folders_of(folder):
             write_text(path.with_suffix(".md"), same.page(path))
+        if (folder / rejudged.FOLDER).is_dir():
+            write_text(folder / rejudged.PAGE, rejudged.page(folder))
         write_text(folder / INDEX, index_of(folder))
         if (folder / DEMO).exists():
             write_text(folder / PICTURE, picture_of(folder / DEMO))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from lightsleep import units
@@ -17,20 +18,30 @@ from lightsleep.compare.analysis import (
 from lightsleep.compare.method import Comparison, Verdict
 from lightsleep.compare.result import CompareResult
 
+PICTURED = (
+    "Each treatment's ratio to the baseline, with its 95 % confidence interval; bold where a "
+    "difference is shown"
+)
 
-def page(result: CompareResult, file: str, *, declared_later: bool = False) -> str:
+
+def page(
+    result: CompareResult, file: str, *, declared_later: bool = False, picture: str = ""
+) -> str:
     """Return the page of a result; ``file`` is the name of its file, beside the page.
 
     ``declared_later`` says that the claims are not of the result, but of today's experiment.
+    ``picture`` is the name of a picture of the effects.
     """
     metrics, limit = analyse(result), limit_of(result)
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         f"<!-- Written by make results from {file}: do not edit. -->",
         f"# {text(result.title)}",
-        text(words.headline(result, metrics)),
         *_claims(result, declared_later),
+        text(words.headline(result, metrics)),
         *_control(metrics, result.baseline),
+        f"![{PICTURED}]({picture})" if picture else "",
+        f"{PICTURED}." if picture else "",
         "## Medians",
         _medians(metrics, result),
         "## Figures",
@@ -119,15 +130,18 @@ def against(comparison: Comparison | None, unit: str) -> str:
 
 def command(result: CompareResult) -> str:
     """Return the command that repeats a comparison."""
+    protocol = result.protocol
+    boots = ["--boots", str(result.boots)] if result.boots > 1 else []
+    rounds = ["--runs", str(protocol["runs"]), *boots, "--seed", str(protocol["seed"])]
+    arguments = protocol.get("arguments") or _arguments(result)
+    return shlex.join(["lightsleep", "lab", "compare", *arguments, *rounds])
+
+
+def _arguments(result: CompareResult) -> list[str]:
+    """Return what an older result, which does not tell, was asked for: as far as is known."""
     arch = result.environment.get("arch", "x86_64")
-    other = "" if arch == "x86_64" else f" --arch {arch}"
-    runs, seed = result.protocol["runs"], result.protocol["seed"]
-    boots = f" --boots {result.boots}" if result.boots > 1 else ""
-    pinned = " --pin" if result.protocol.get("pinned") else ""
-    return (
-        f"lightsleep lab compare {result.experiment}{other} --runs {runs}{boots} --seed {seed}"
-        f"{pinned}"
-    )
+    pinned = ["--pin"] if result.protocol.get("pinned") else []
+    return [result.experiment, *([] if arch == "x86_64" else ["--arch", arch]), *pinned]
 
 
 def origin(result: CompareResult, file: str) -> str:

@@ -77,7 +77,8 @@ def page(folder: Path) -> str:
         "## Comparisons",
         table(headings, rows),
         "## How it was measured",
-        f"    make false-alarms RUNS={len(results)}",
+        f"    make false-alarms RUNS={len(results)} ROUNDS={first.protocol['runs']} "
+        f"BOOTS={first.boots}",
         "Of the first one:",
         origin(first, f"{folder.name}/{NAME.format(1)}"),
     ]

@@ -65,9 +65,7 @@ def print_table(result: CompareResult, console: Console) -> None:
 
 
 def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console: Console) -> None:
-    """Print in a sentence what came out, and what was claimed beforehand and whether it held."""
-    if said := words.headline(result, metrics):
-        console.print(Text(said))
+    """Print what was claimed beforehand and whether it held, and in a sentence what came out."""
     for found in judge_claims(result):
         console.print(
             Text.assemble(
@@ -75,6 +73,8 @@ def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console:
                 (words.outcome(found), OUTCOMES[found.outcome]),
             )
         )
+    if said := words.headline(result, metrics):
+        console.print(Text(said))
 
 
 def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:

@@ -296,14 +296,15 @@ def outcome(found: ClaimAnalysis) -> str:
 
 
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
-    """Return what came out in one sentence or two; empty where nothing was treated.
+    """Return what came out in one sentence or two; empty where nothing was measured.
 
-    The first claim of a gain that came out one way or the other; else what the first treatment
-    makes of the first metric, if that shows a difference; else the first claim of a gain. Then the
+    The first claim of a gain that came out one way or the other, else the first claim of a gain.
+    Where no gain is claimed, the same of all claims. Without claims, what the first treatment makes
+    of the first metric. Without treatments, the baseline's lowest and highest median. Then the
     first percentage that something is claimed of, arm by arm; then how much all of it is worth.
     """
     claims = judge_claims(result)
-    said = _gain(result, claims, metrics)
+    said = _first_finding(result, claims, metrics) or _ends(result, metrics)
     if not said:
         return ""
     percents = [
@@ -314,17 +315,17 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     return f"{said} {_weight(result)}"
 
 
-def _gain(
+def _first_finding(
     result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
 ) -> str:
-    gains = [
+    claimed = [
         (
             found.comparison,
             together(found.metrics),
             sentence(found.claim.arm, found.comparison, found.claim.reference, found.unit),
         )
-        for found in claims
-        if found.claim.is_gain and found.comparison
+        for found in [x for x in claims if x.claim.is_gain] or claims
+        if found.comparison
     ]
     treated = [
         (
@@ -336,11 +337,29 @@ def _gain(
         for arm in first.arms_as("treatment")[:1]
         if arm.baseline
     ]
-    all_of_them = (*gains, *treated)
-    shown = [x for x in all_of_them if x[0].verdict.differs]
-    for _, what, said in (*shown, *all_of_them):
+    told = claimed or treated
+    shown = [x for x in told if x[0].verdict.differs]
+    for _, what, said in (*shown, *told):
         return f"{what}: {said}."
     return ""
+
+
+def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Say the lowest and the highest median of the baseline, in the unit of the first metric."""
+    found = [
+        (arm.summary.median, metric.metric)
+        for metric in metrics
+        for arm in metric.arms_as("baseline")
+        if arm.summary and metric.metric.unit == metrics[0].metric.unit
+    ]
+    if not found or any(arm for metric in metrics for arm in metric.arms_as("treatment")):
+        return ""
+    found.sort(key=lambda x: x[0])
+    said = [
+        f"{metric.title}: {result.baseline} {units.value(median, metric.unit)}"
+        for median, metric in (found[:1] + found[1:][-1:])
+    ]
+    return f"{'; '.join(said)}."
 
 
 def _medians(result: CompareResult, metric: MetricAnalysis) -> str:

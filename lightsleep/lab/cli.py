@@ -26,13 +26,18 @@ from lightsleep.lab.kernels.build import any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, lookup
 from lightsleep.lab.kernels.series import bases, read_topics, write_mails
 from lightsleep.lab.kernels.source import kernel_source
-from lightsleep.lab.options import arch_option, available, kernel_named, machine_options
+from lightsleep.lab.options import (
+    arch_option,
+    arguments_given,
+    available,
+    kernel_named,
+    machine_options,
+)
 from lightsleep.lab.run import experiment, protocol
+from lightsleep.order import CONFIDENCE
 
 LEAST_RUNS = 6
 """Fewer give no interval of 95 %; see lightsleep/compare/method.py."""
-RUNS = 12
-"""Show a difference of 20 % in at least 9 of 10 comparisons, where samples scatter by 10 %."""
 
 
 @click.group()
@@ -44,12 +49,12 @@ def lab() -> None:
     """
 
 
-def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
+def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int | None:
     """Refuse numbers of runs that prove nothing."""
-    if runs < LEAST_RUNS:
+    if runs is not None and runs < LEAST_RUNS:
         raise click.BadParameter(
             f"{runs} rounds give no 95 % confidence interval: at least {LEAST_RUNS}; "
-            f"{RUNS} are enough to show a difference of 20 %"
+            f"{protocol.RUNS} are enough to show a difference of 20 %"
         )
     return runs
 
@@ -60,16 +65,16 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
 @click.option(
     "--runs",
     type=int,
-    default=RUNS,
-    show_default=True,
     callback=enough_runs,
-    help="Rounds, each with a sample of every arm and metric; 6 at least.",
+    help="Rounds, each with a sample of every arm and metric; 6 at least, and as many as it takes "
+    f"to judge the control. Default: {protocol.RUNS}, if the experiment has no number of its own.",
 )
 @click.option(
     "--boots",
     type=click.IntRange(protocol.LEAST_BOOTS),
     help="How often each arm is booted; the rounds are divided among the boots. "
-    f"Default: {protocol.BOOTS}, or the next smaller number that divides the rounds.",
+    f"Default: the experiment's, else {protocol.BOOTS}, or the next smaller number that divides "
+    "the rounds.",
 )
 @click.option(
     "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."
@@ -92,7 +97,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int) -> int:
 def compare(
     name: str,
     machine: Machine,
-    runs: int,
+    runs: int | None,
     boots: int | None,
     seed: int | None,
     json_path: Path | None,
@@ -116,7 +121,10 @@ def compare(
         vcpus=vcpus,
         kernel_named=kernel_named(),
     )
+    boots = boots or (chosen.boots if runs is None else None)
+    runs = runs or chosen.runs or protocol.RUNS
     boots = boots or protocol.boots_for(runs)
+    _judges_the_control(chosen, runs)
     if runs % boots:
         raise click.UsageError(
             f"{runs} rounds cannot be divided among {boots} boots: --runs must be a multiple of "
@@ -139,6 +147,7 @@ def compare(
         result = protocol.compare(
             experiments.title_of(name), chosen, machine, runs, boots, seed, show
         )
+    result.protocol["arguments"] = arguments_given(name)
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
     with written(*writes):
         print_table(result, terminal.output())
@@ -147,6 +156,23 @@ def compare(
         raise LightsleepError(
             "the control differs from the baseline, although both were booted alike: differences "
             "of that size say nothing in this run; repeat it on a quiet host"
+        )
+
+
+def _judges_the_control(chosen: experiment.Experiment, runs: int) -> None:
+    """Refuse numbers of runs that leave it open whether the control differs."""
+    from lightsleep.compare.method import rounds_needed  # needs numpy
+
+    controls = sum(arm.role == "control" for arm in chosen.arms)
+    if callable(chosen.metrics) or not controls:
+        return
+    comparisons = controls * len(chosen.metrics)
+    needed = rounds_needed(1 - (1 - CONFIDENCE) / comparisons)
+    if runs < needed:
+        raise click.BadParameter(
+            f"{runs} rounds are too few to judge the control in {len(chosen.metrics)} metrics "
+            f"without false alarms: at least {needed}",
+            param_hint="'--runs'",
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Wanted
@@ -82,7 +83,7 @@ _OPTIONS = (
         click.option(f"--{name}", name, multiple=True, metavar=name.upper(), help=text)
         for name, text in _DEVICE_HELP.items()
     ),
-    click.option("--cpu", default="", help="CPU model to emulate, in the syntax of QEMU's -cpu."),
+    click.option("--cpu", default="", help="CPU model of guests, in the syntax of QEMU's -cpu."),
     click.option(
         "--pin", is_flag=True, help="Keep each virtual CPU on one CPU of the host, in turn."
     ),
@@ -107,10 +108,32 @@ def machine_options(command: Callable[..., None]) -> Callable[..., None]:
 def kernel_named() -> bool:
     """Return whether the command line names a kernel of any kind."""
     source = click.get_current_context().get_parameter_source
-    return any(
-        source(name) not in (click.core.ParameterSource.DEFAULT, None)
-        for name in ("kernel", *FOREIGN)
-    )
+    return any(source(name) not in (ParameterSource.DEFAULT, None) for name in ("kernel", *FOREIGN))
+
+
+TOLD_ELSEWHERE = ("runs", "boots", "seed", "json_path")
+"""Options of a comparison that its result tells anyway, or that do not change it."""
+
+
+def arguments_given(name: str) -> list[str]:
+    """Return how the command line named the experiment, and with which options, in words.
+
+    A file is named without its folder: where it was on this machine helps nobody else.
+    """
+    context = click.get_current_context()
+    words = [f"./{Path(name).name}" if name.endswith(".py") else name]
+    for parameter in context.command.params:
+        if (
+            not isinstance(parameter, click.Option)
+            or parameter.name is None
+            or parameter.name in TOLD_ELSEWHERE
+            or context.get_parameter_source(parameter.name) is not ParameterSource.COMMANDLINE
+        ):
+            continue
+        given = context.params[parameter.name]
+        for value in given if parameter.multiple else [given]:
+            words += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], str(value)]
+    return words
 
 
 def _foreign(image: Path | None, modules: Path | None, tree: Path | None) -> ForeignKernel | None:
@@ -119,7 +142,7 @@ def _foreign(image: Path | None, modules: Path | None, tree: Path | None) -> For
         return None
     source = click.get_current_context().get_parameter_source("kernel")
     named = {
-        "--kernel": source is not click.core.ParameterSource.DEFAULT,
+        "--kernel": source is not ParameterSource.DEFAULT,
         "--kernel-tree": tree is not None,
         "--image": image is not None,
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """From a comparison to a section of the page, in the order in which people ask.
 
-What came out, in a sentence; what was claimed and whether it held; whether the control agrees; how
+What was claimed and whether it held; what came out, in a sentence; whether the control agrees; how
 each metric looks; then on what and how it was measured, and every raw sample.
 """
 
@@ -45,8 +45,9 @@ class MetricSection:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim in words; ``tone`` is a class of the style sheet."""
+    """A claim in words, of ``arm``; ``tone`` is a class of the style sheet."""
 
+    arm: str
     mark: str
     tone: str
     claim: str
@@ -113,6 +114,7 @@ TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
 
 def _claimed(found: ClaimAnalysis) -> Claimed:
     return Claimed(
+        found.claim.arm,
         words.OUTCOMES[found.outcome],
         TONES[found.outcome],
         words.claim(found.claim, found.metrics),

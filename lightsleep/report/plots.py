@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,6 +71,67 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x")
+        return to_svg(figure)
+
+
+def effects_plot(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
+    """Return an SVG of how far each treatment is from the baseline, metric by metric, as ratios.
+
+    A dot is the estimate, the line its 95 % confidence interval; it is bold where a difference is
+    shown. Percentages, and counts that may be 0, have no ratio. None where nothing has one.
+    """
+    shown = [
+        (
+            metric,
+            [arm for arm in metric.arms_as("treatment") if arm.baseline and arm.baseline.ratio],
+        )
+        for metric in metrics
+    ]
+    shown = [(metric, arms) for metric, arms in shown if arms]
+    if not shown:
+        return None
+    with style("effects"):
+        rows = sum(len(arms) for _, arms in shown)
+        figure, axes = blank(0.17 * rows + 0.1 * len(shown) + 1.2, width=8.0)
+        place, ticks = 0.0, []
+        for metric, arms in shown:
+            ticks.append((place + (len(arms) - 1) / 2, short(metric.metric.title, 56)))
+            colours = _colours(metric)
+            for arm in arms:
+                assert arm.baseline
+                assert arm.baseline.ratio
+                found, bold = arm.baseline.ratio, arm.baseline.verdict.differs
+                axes.plot(
+                    [found.low, found.high],
+                    [place, place],
+                    color=colours[arm.name],
+                    linewidth=2.4 if bold else 1.0,
+                )
+                axes.plot(
+                    found.value,
+                    place,
+                    "o",
+                    color=colours[arm.name],
+                    markersize=4.5 if bold else 3.5,
+                    label=short(arm.name),
+                )
+                place += 1
+            place += 0.6
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:,.6g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(f"ratio to {short(baseline)} (logarithmic axis)")
+        axes.set_yticks([at for at, _ in ticks], [title for _, title in ticks])
+        axes.set_ylim(place - 0.6, -1)
+        axes.tick_params(axis="y", length=0, labelsize=9)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x")
+        handles, labels = axes.get_legend_handles_labels()
+        named = dict(zip(labels, handles, strict=True))
+        figure.legend(
+            named.values(), named.keys(), loc="outside upper right", ncols=4, frameon=False
+        )
         return to_svg(figure)
 
 

@@ -20,11 +20,16 @@ from lightsleep.compare import words
 from lightsleep.compare.analysis import control_failed, to_json
 from lightsleep.compare.boots import by_boot, t_quantile
 from lightsleep.compare.method import Verdict, compare, compare_jointly
+from lightsleep.lab.run import protocol
 from lightsleep.report import plots
 
 Floats = NDArray[np.float64]
 RUNS = 1000
-DEFAULT, LEAST = (6, 2), (3, 4)  # boots, and rounds of each: of lab compare; as few as may be
+DEFAULT = (
+    protocol.BOOTS,
+    protocol.RUNS // protocol.BOOTS,
+)  # boots, and rounds of each: of lab compare
+LEAST = (3, 4)  # as few boots as may be
 ALARMS = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
 
 
@@ -110,7 +115,7 @@ def test_rounds_alone_would_raise_them() -> None:
 
 
 def test_the_power_to_show_20_percent() -> None:
-    """At a noise of 10 % and with the default of boots: at least 9 of 10; three boots show less."""
+    """At a noise of 10 % and with the default of boots: at least 9 of 10; few boots show less."""
     assert shown(noise(DEFAULT, 0.0) + math.log(1.2), DEFAULT[0]) >= 0.9
     assert 0.55 <= shown(noise(LEAST, 0.0) + math.log(1.2), LEAST[0]) <= 0.75
     assert shown(noise(LEAST, 0.0) + math.log(1.5), LEAST[0]) >= 0.99

@@ -98,29 +98,47 @@ def test_empty_arms_and_no_metrics_at_all() -> None:
 def test_claims_come_first_with_what_came_of_them() -> None:
     text = " ".join(printed(made_up()).split())
     assert text.startswith(
-        "Polling idle against halting idle sched pipe and seccomp notify: lightsleep is 5.57 times "
-        "faster than stock (95 % CI 5.48 to 5.65). idle residency: lightsleep 99.92 %, idle=poll "
-        "0.10 %. Emulated, 10 rounds. ✔ sched pipe and seccomp notify: lightsleep is better than "
-        "stock: held: 5.57 × faster"
+        "Polling idle against halting idle ✔ sched pipe and seccomp notify: lightsleep is better "
+        "than stock: held: 5.57 × faster"
+    )
+    assert (
+        "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock (95 % CI 5.48 "
+        "to 5.65). idle residency: lightsleep 99.92 %, idle=poll 0.10 %. Emulated, 10 rounds. "
+        in text
     )
     assert "✔ sched pipe: lightsleep / idle=poll is at most 1.25: held: 1.15" in text
     assert "✘ Interrupts between CPUs: lightsleep / stock is at most 0.001: refuted: 0.00" in text
     assert "? idle residency: lightsleep - stock is at least -0.0105 points: not decided: -" in text
 
 
-def test_the_headline_prefers_what_was_shown() -> None:
+def headline(result: CompareResult) -> str:
+    return words.headline(result, analyse(result))
+
+
+def test_the_headline_prefers_gains_and_what_was_shown() -> None:
     result = made_up()
+    slower = Claim("lightsleep", "idle=poll", ("sched_pipe_s",), at_most=1.25)
+    undecided = Claim("lightsleep", "stock", ("sched_messaging_s",), at_most=1.2)
+    result.claims = [undecided, slower, Claim("lightsleep", "stock", ("sched_pipe_s",))]
+    assert headline(result).startswith("sched pipe: lightsleep is 5.98 times faster than stock")
+    result.claims = [undecided, slower]
+    assert headline(result).startswith("sched pipe: lightsleep is 1.15 times slower than idle=poll")
     result.claims = [Claim("lightsleep", "stock", ("sched_messaging_s",))]
-    assert words.headline(result, analyse(result)).startswith(
-        "sched pipe: lightsleep is 5.98 times faster than stock"
-    )
-    result.metrics = {"sched_messaging_s": result.metrics["sched_messaging_s"]}
-    assert words.headline(result, analyse(result)).startswith(
+    assert headline(result).startswith(
         "messaging: no difference shown between lightsleep and stock"
     )
+
+
+def test_the_headline_of_a_comparison_without_claims_or_treatments() -> None:
+    result = made_up()
     result.claims = []
+    assert headline(result).startswith("sched pipe: lightsleep is 5.98 times faster than stock")
+    result.roles["lightsleep"] = "control"
+    assert headline(result).count("stock ") == 2
+    result.metrics = {"sched_pipe_s": result.metrics["sched_pipe_s"]}
+    assert headline(result).count("stock ") == 1
     result.metrics = {}
-    assert words.headline(result, analyse(result)) == ""
+    assert headline(result) == ""
 
 
 def test_names_are_not_markup() -> None:

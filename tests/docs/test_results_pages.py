@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ from lightsleep.compare.markdown import page
 from lightsleep.files import write_json
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
-FOLDERS = sorted(path for path in (ROOT / "docs/results").iterdir() if path.is_dir())
+sys.path.append(str(ROOT / "scripts"))  # where results.py finds rejudged.py
 spec = importlib.util.spec_from_file_location("results_script", ROOT / "scripts/results.py")
 assert spec
 assert spec.loader
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
+FOLDERS = script.folders_of(ROOT / "docs/results")
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -29,6 +31,13 @@ def test_the_page_of_a_result_is_up_to_date(path: Path) -> None:
     written = path.with_suffix(".md")
     assert written.exists(), "run make results"
     assert written.read_text() == script.page_of(path), "run make results"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_picture_of_a_result_is_of_its_samples(path: Path) -> None:
+    picture = path.with_suffix(".svg")
+    assert picture.exists() == (f"]({picture.name})" in path.with_suffix(".md").read_text())
+    assert not picture.exists() or script.note_of(path) in picture.read_text(), "run make results"
 
 
 def test_the_picture_of_the_demo_is_up_to_date() -> None:
@@ -39,7 +48,8 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
 
 def test_every_page_of_a_result_has_its_file() -> None:
     folder = ROOT / "docs/results"
-    written = [*(path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)), folder / script.INDEX]
+    written = [path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)]
+    written += [folder / script.INDEX, folder / script.rejudged.PAGE]
     assert sorted(folder.glob("*.md")) == sorted(written)
 
 
@@ -54,6 +64,12 @@ def test_the_index_is_up_to_date_and_names_each_page() -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_page_of_comparisons_of_the_same_is_up_to_date(folder: Path) -> None:
     assert folder.with_suffix(".md").read_text() == same.page(folder), "run make results"
+
+
+def test_the_page_of_both_rules_is_up_to_date() -> None:
+    folder = ROOT / "docs/results"
+    written = (folder / script.rejudged.PAGE).read_text()
+    assert written == script.rejudged.page(folder), "run make results"
 
 
 def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:

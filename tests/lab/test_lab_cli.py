@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep lab`` and what a user can get wrong."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from comparisons import made_up
 
 from lightsleep import sources
 from lightsleep.cli import main
+from lightsleep.compare.markdown import command
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
@@ -32,6 +34,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["compare", "nap"], 2, "no experiment 'nap'; there are: "),
         (["compare", "idle", "--runs", "5"], 2, "at least 6"),
+        (["compare", "idle", "--runs", "6"], 2, "too few to judge the control in 6 metrics"),
         (["compare", "idle", "--runs", "many"], 2, "many"),
         (["compare", "idle", "--kernel", "5.4"], 2, "6.12"),
         (["compare", "idle", "--arch", "vax"], 2, "x86_64"),
@@ -87,6 +90,11 @@ def test_bad_input_is_explained(
     [
         ("x = 1\nEXPERIMENT = (\n", "mine.py, line 2: no valid Python: '(' was never closed"),
         ("import nowhere\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere'"),
+        (
+            "import sys\nsys.exit('no disk')\n",
+            "mine.py, line 2: it ends the program (SystemExit: no disk), and so defines no",
+        ),
+        ("import sys\nsys.exit()\n", "mine.py, line 2: it ends the program (SystemExit: None)"),
         ("x = 1\n", "mine.py does not define EXPERIMENT: assign an Experiment"),
         ("EXPERIMENT = 1\n", "mine.py has an EXPERIMENT of another type"),
         ("\0", "mine.py"),
@@ -111,11 +119,12 @@ def test_what_is_wrong_with_a_file_is_said_with_its_place(
 def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    made = made_up()
     ran: list[tuple[str, Experiment, Machine]] = []
 
     def compare(name: str, chosen: Experiment, machine: Machine, *_: object) -> CompareResult:
         ran.append((name, chosen, machine))
-        return made_up()
+        return made
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
@@ -137,6 +146,27 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     assert all(claim.reference == "stock" for claim in chosen.claims)
     assert (chosen.vcpus, machine.append, machine.devices.device) == (4, "quiet", ("edu",))
     assert machine.pin
+    again = "./my_idle.py --arms 'stock, lightsleep' --vcpus 4 --append quiet --device edu --pin"
+    assert sorted(made.protocol["arguments"]) == sorted(shlex.split(again))
+    said = command(made)
+    assert shlex.split(said)[3:] == [*made.protocol["arguments"], *["--runs", "10", "--seed", "1"]]
+    assert str(tmp_path) not in said
+
+
+def test_an_experiment_may_have_rounds_and_boots_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[tuple[object, ...]] = []
+
+    def compare(*given: object) -> CompareResult:
+        ran.append(given[3:5])
+        return made_up()
+
+    monkeypatch.setattr(protocol, "compare", compare)
+    monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
+    for words in ("record-cost", "record-cost --runs 18", "record-cost --boots 4", "idle"):
+        assert CliRunner().invoke(main, ["lab", "compare", *words.split()]).exit_code == 0
+    assert ran == [(12, 3), (18, 9), (12, 4), (protocol.RUNS, protocol.BOOTS)]
 
 
 def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -62,12 +63,13 @@ class FakeGuest:
 
 
 class HostTime:
-    """The host's clock, on which a question to a guest takes 2 ms."""
+    """The host's clock, on which a question to a guest takes ``question_ns``."""
 
     now_ns = 50 * 10**9
+    question_ns = 10**6
 
     def monotonic_ns(self) -> int:
-        self.now_ns += 10**6
+        self.now_ns += self.question_ns
         return self.now_ns
 
     def sleep(self, seconds: float) -> None:
@@ -171,14 +173,34 @@ def test_less_may_be_enough_to_warm_up() -> None:
     assert samples == {"wait_s": {arm: [1.0, 1.0] for arm in "abc"}}
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}, {"wait_s": float("nan")}]
-)
+@pytest.mark.parametrize("values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}])
 def test_what_is_measured_must_be_what_was_promised(values: dict[str, float]) -> None:
     guests, _ = fakes("a", "b", "c")
     with pytest.raises(LightsleepError, match="promised"):
         protocol.run_rounds(
             experiment(lambda _: values, warmup=0), (WAIT,), guests, [list("abc")], quiet()
+        )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(math.nan, r"not a number \(nan\)"), (-math.inf, r"infinite \(-inf\)")]
+)
+def test_a_value_that_is_no_number_is_refused_with_its_place(value: float, said: str) -> None:
+    guests, _ = fakes("a", "b", "c")
+    turns = 0
+
+    def measure(guest: Guest) -> dict[str, float]:
+        nonlocal turns
+        turns += guest.name == "b"
+        return {"wait_s": value if turns == 3 else 1.0}
+
+    order = [list("abc")] * 5
+    with pytest.raises(
+        LightsleepError,
+        match=f"^b, boot 1 of 2, round 2 of 4: the value of wait_s is {said}: correct what measure",
+    ):
+        protocol.run_rounds(
+            experiment(measure), (WAIT,), guests, order, quiet(), label="boot 1 of 2, "
         )
 
 
@@ -248,7 +270,7 @@ def test_but_once_and_for_nothing_else(
 
 
 def test_rounds_are_divided_among_boots() -> None:
-    assert [protocol.boots_for(runs) for runs in (6, 7, 8, 9, 10, 12, 20)] == [6, 7, 4, 3, 5, 6, 5]
+    assert [protocol.boots_for(runs) for runs in (6, 7, 8, 9, 12, 18, 22)] == [6, 7, 8, 9, 6, 9, 22]
 
 
 def test_every_boot_has_its_rounds_and_true_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +329,30 @@ def test_a_guest_whose_clock_is_far_off_is_refused(monkeypatch: pytest.MonkeyPat
         else:
             with pytest.raises(LightsleepError, match=f"clock is {speed:.2f} times as fast"):
                 watched.check(guest)
+
+
+def test_a_clock_is_watched_until_its_rate_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, watched = HostTime(), clock.Clock()
+    host.question_ns = 20 * 10**6  # of which one second would leave 2 % open
+    monkeypatch.setattr(clock, "time", host)
+    Clocked.host = host
+    watched.check(cast(Guest, Clocked("a", 1.1)))
+    assert watched.is_exact
+    assert watched.rate == pytest.approx(1.1, rel=clock.EXACT)
+    assert watched.host_ns < 8 * 10**9
+
+
+def test_a_clock_whose_rate_stays_uncertain_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostTime()
+    host.question_ns = 300 * 10**6
+    monkeypatch.setattr(clock, "time", host)
+    Clocked.host = host
+    with pytest.raises(
+        LightsleepError,
+        match=r"^a: after 34 s, the rate of its clock is known only to within 4\.4 %, because .*; "
+        "to correct its times, 1 % is needed: end other work on the host",
+    ):
+        clock.Clock().check(cast(Guest, Clocked("a", 1.0)))
 
 
 def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,8 +493,7 @@ def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> 
         "baseline",
         "control",
         "limit",
-        "treatment",
-        "treatment",
+        *["treatment"] * 3,
     ]
     by_role = {arm.role: arm for arm in EXPERIMENT.arms}
     assert by_role["control"].modules == by_role["baseline"].modules

@@ -18,7 +18,7 @@ from paths import ROOT
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
-from lightsleep.lab.run import repeat
+from lightsleep.lab.run import protocol, repeat
 
 SCRIPTS = ROOT / "scripts"
 COMMIT = "0123abc"
@@ -149,6 +149,20 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
     assert "2 to run: 3 min" in result.output
     assert "c-x86_64: the control differs" in result.output
     assert "compare broken" in result.output
+    tool.ran.clear()
+    tool.differs = False
+    result = CliRunner().invoke(bench.main, [str(tmp_path)])
+    assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]  # its control differed
+
+
+def test_the_time_that_an_experiment_takes_is_for_as_many_rounds_as_it_has_now() -> None:
+    result = made_up(n=12, boots=6)
+    result.protocol["took_s"] = 120
+    assert bench.seconds_of(result) == 120 / 12 * protocol.RUNS
+    result.experiment = "record-cost"
+    assert bench.seconds_of(result) == 120
+    del result.protocol["took_s"]
+    assert bench.seconds_of(result) is None
 
 
 def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:

@@ -14,6 +14,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import idle
 from lightsleep.lab.loads.pipe import IPIS
+from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
 SERIES = "6.12-series"
@@ -58,6 +59,7 @@ EXPERIMENT: Experiment = replace(
             modules=("cpuidle_lightsleep",),
             kernel=SERIES,
         ),
+        *(replace(peer, kernel=SERIES) for peer in (FIXED_100US, HALTPOLL)),
         Arm(
             "idle-poll",
             "treatment",
@@ -78,6 +80,10 @@ EXPERIMENT: Experiment = replace(
     claims=(
         Claim("idle-poll", "stock", idle.WAKE_BOUND),
         Claim("idle-poll", "limit", idle.WAKE_BOUND, at_most=1.1),
+        *(
+            Claim("idle-poll", peer, idle.WAKE_BOUND, at_most=idle.NO_SLOWER)
+            for peer in ("module", "fixed-100us", "haltpoll")
+        ),
         Claim("idle-poll", "stock", (IPIS.name,), at_most=0.01),
         Claim("idle-poll", "stock", ("sched_messaging_s",), at_most=1.1),
         Claim("idle-poll", "stock", (IDLE_RESIDENCY.name,), at_least=-0.01),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.waking import DEST_CPU, MODULE, SOURCE_CPU, measure_in, median_us, row_of
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
@@ -127,6 +128,14 @@ EXPERIMENT = Experiment(
         ),
     ),
     measure=measure,
+    # What a state advertises does not change what it takes.
+    claims=tuple(
+        Claim(
+            "liar", "honest", (f"{source}_{us}us",), at_least=1 - TOLERANCE, at_most=1 + TOLERANCE
+        )
+        for source in SOURCES
+        for us in TRUTHS_US[1:]
+    ),
     warmup=0,  # nothing in such a guest is faster the second time
     accel="tcg-icount",
 )

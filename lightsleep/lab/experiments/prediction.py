@@ -277,4 +277,7 @@ EXPERIMENT = Experiment(
         for metric in metrics_of(policy)
     ),
     vcpus=VCPUS,
+    runs=12,  # each takes a minute
+    boots=4,
+    pin=True,
 )

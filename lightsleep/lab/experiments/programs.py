@@ -21,18 +21,13 @@ from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.programs.run import all_metrics, run_all, starter
 from lightsleep.lab.loads.programs.servers import MANY, ONE, PROGRAMS, Program
-from lightsleep.lab.run.arms import HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
+from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment
 
 ARMS = (
     STOCK,
     LIGHTSLEEP,
-    Arm(
-        "fixed-100us",
-        "treatment",
-        "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
-        modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
-    ),
+    FIXED_100US,
     HALTPOLL,
     IDLE_POLL,
     STOCK_AGAIN,

@@ -10,6 +10,13 @@ LIGHTSLEEP = Arm(
     "the same kernel with cpuidle-lightsleep: idle CPUs poll first, then halt",
     modules=("cpuidle_lightsleep",),
 )
+FIXED_100US = Arm(
+    "fixed-100us",
+    "treatment",
+    "the same driver with a constant limit: idle CPUs poll up to 100 us, then halt",
+    modules=("cpuidle_lightsleep mode=fixed poll_limit_us=100",),
+)
+"""As long as the first proposal for arm64 polls."""
 HALTPOLL = Arm(
     "haltpoll",
     "treatment",

@@ -90,6 +90,11 @@ class Experiment:
     threads: int = 1
     """Of each core; ``vcpus`` are threads."""
     warmup: int = 1
+    runs: int | None = None
+    """Rounds where nobody chose, if not as many as of most experiments; so ``boots``."""
+    boots: int | None = None
+    pin: bool = False
+    """Keep each virtual CPU on one CPU of the host, whatever the command line says."""
     accel: Wanted | None = None
     """What runs the guests where nobody chose; None: KVM where it works, else TCG."""
     devices: Devices = field(default_factory=Devices)
