@@ -11,6 +11,8 @@ Outcomes: clean; what the lab takes for QEMU's doing (raced: a breakpoint that i
 timer that the host did not serve; assertion: QEMU's own); splat: the kernel complained otherwise;
 hung: it went away or did not answer; failed: a command failed, or did not end in time. Each but the
 first with what the guest was doing.
+
+``emulators-ARCH.json`` beside this file are kept results, of which ``--kept`` writes the page.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
+from lightsleep.compare.markdown import table
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
 from lightsleep.lab.boot import emulator, splat
@@ -98,14 +102,51 @@ def timed(name: str, machine: Machine, hardware: Hardware) -> tuple[str, str, fl
     return name, outcome(machine, hardware), time.monotonic() - begin
 
 
+def page_of(result: dict[str, Any]) -> str:
+    """Return a result as a page of Markdown."""
+    outcomes = result["outcomes"]
+    kinds = dict.fromkeys(kind for counted in outcomes.values() for kind in sorted(counted))
+    rows = [
+        (kind, *(str(counted.get(kind, 0)) for counted in outcomes.values()))
+        for kind in sorted(kinds, key=lambda x: (x != "clean", x))
+    ]
+    parts = [
+        "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
+        "<!-- Written by benchmarks/emulators.py --kept; do not edit. -->",
+        "# Guests that QEMU's emulation spoils",
+        f"Kernel {result['kernel']} for {result['arch']}, CPU `{result['cpu']}`, {result['boots']} "
+        "boots of each QEMU, two at a time, in random order. Each guest patches code that its CPUs "
+        "run: probes come and go while a pipe runs, and a static key is switched while a CPU waits "
+        "in the loop that has it.",
+        "- clean: nothing happened\n- raced: the guest died of a breakpoint that was out again\n"
+        "- splat: the kernel complained otherwise\n- after the colon: what the guest was doing",
+        table(("outcome", *result["versions"].values()), rows),
+        f"    python benchmarks/emulators.py --arch {result['arch']} --boots {result['boots']} "
+        f"--seed {result['seed']}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 @click.command()
+@click.option(
+    "--kept",
+    nargs=2,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="JSON PAGE",
+    help="Boot nothing: write the page of a kept result.",
+)
 @click.option("--arch", type=click.Choice(sorted(ARCHES)), default="x86_64", show_default=True)
 @click.option("--cpu", default="", help="What to emulate, as QEMU's -cpu has it.")
 @click.option("--boots", type=click.IntRange(1), default=200, show_default=True, help="Of each.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
 @click.option("--json", "path", type=click.Path(path_type=Path, dir_okay=False))
-def main(arch: str, cpu: str, boots: int, seed: int, path: Path | None) -> None:
+def main(
+    kept: tuple[Path, Path] | None, arch: str, cpu: str, boots: int, seed: int, path: Path | None
+) -> None:
     """Boot guests of the host's QEMU and of the lab's, and count what becomes of them."""
+    if kept:
+        write_text(kept[1], page_of(json.loads(kept[0].read_text())))
+        return
     host = lookup("architecture", ARCHES, arch)
     machine = Machine(arch=arch, accel="tcg", cpu=cpu, modules=(DRIVER,))
     newer = prepare(machine, note=click.echo)

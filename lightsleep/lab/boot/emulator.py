@@ -2,9 +2,9 @@
 """Which QEMU emulates a guest: the host's own, or a newer one where that one is too old.
 
 QEMU 7.2, which is Debian 12's, may run code that the kernel patches meanwhile: a guest then dies,
-for example while probes are attached to functions that run. Of 200 guests that patched much, 161
-died of a breakpoint that was out again and 38 of something else, with QEMU 10 seven of the first
-kind (benchmarks/emulators.py): it is rare there, but not gone; see splat.emulator_raced().
+for example while probes are attached to functions that run. With QEMU 10 this is rare, but not
+gone: docs/emulators-figures.md has what benchmarks/emulators.py counted. See
+splat.emulator_raced(), too.
 QEMU 7.2 also computes flags wrongly behind CMPXCHG16B, ends powernv9 at once where it is to count
 instructions ("Bad icount read", in the firmware), and hangs there with two threads per core.
 Versions between the two were not tried. The QEMU of SUITE is unpacked into the cache and started by

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How many guests an emulator spoils: the page is that of the kept result."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from click.testing import CliRunner
+from paths import ROOT
+
+spec = importlib.util.spec_from_file_location("emulators", ROOT / "benchmarks/emulators.py")
+assert spec
+assert spec.loader
+emulators = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(emulators)
+
+KEPT = ROOT / "benchmarks/emulators-x86_64.json"
+PAGE = ROOT / "docs/emulators-figures.md"
+
+
+def test_the_page_is_of_the_kept_result(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    result = CliRunner().invoke(emulators.main, ["--kept", str(KEPT), str(page)])
+    assert result.exit_code == 0, result.output
+    assert page.read_text() == PAGE.read_text()
+
+
+def test_each_outcome_has_a_row_and_the_clean_ones_are_first() -> None:
+    page = emulators.page_of(
+        {
+            "arch": "x86_64",
+            "cpu": "max",
+            "kernel": "6.12",
+            "boots": 5,
+            "seed": 1,
+            "versions": {"host": "QEMU 7", "lab": "QEMU 10"},
+            "outcomes": {"host": {"hung: boot": 3, "clean": 2}, "lab": {"clean": 4, "splat: x": 1}},
+        }
+    )
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    assert rows[0] == "| outcome | QEMU 7 | QEMU 10 |"
+    assert rows[2:] == ["| clean | 2 | 4 |", "| hung: boot | 3 | 0 |", "| splat: x | 0 | 1 |"]
