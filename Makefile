@@ -165,10 +165,11 @@ reference: ## write the tables of options, files and JSON keys in docs/ from wha
 	$(call environment,lab)
 	$(PYTHON) scripts/reference.py
 
-screens: ## draw what try, status and watch show, from real runs in a guest: RESULTS=docs/results
-	$(call packages,$(LAB_PACKAGES))
+screens: ## draw what try, status and watch show, from real runs in a guest, and a result's page: RESULTS=docs/results
+	$(call packages,$(LAB_PACKAGES) chromium)
 	$(call environment,lab)
 	$(PYTHON) scripts/screens.py $(RESULTS)
+	$(PYTHON) scripts/page_screens.py $(RESULTS)/idle-x86_64.json $(RESULTS)
 
 bench: ## run all experiments that pages cite: hours; goes on where it ended; PLAN=1 only lists them
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))

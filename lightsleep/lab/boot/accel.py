@@ -74,6 +74,12 @@ class Accelerator:
         return "" if self.name == "kvm" else arch.append_tcg
 
 
+def emulates(wanted: Wanted, arch: Arch) -> bool:
+    """Whether guests are emulated, whatever a boot under KVM would tell."""
+    no_kvm = arch.name != platform.machine() or not KVM.exists()
+    return wanted.startswith("tcg") or (wanted == "auto" and no_kvm)
+
+
 def choose(wanted: Wanted, arch: Arch, tree: BootFiles) -> Accelerator:
     """Return the accelerator for guests of ``arch``.
 

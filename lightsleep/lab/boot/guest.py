@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,14 +58,18 @@ def prepare(
     """
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
-    tree, modules = _kernel(arch, machine, note)
-    note("root of the guests")
-    root = guest_root(arch, machine.root)
-    note("accelerator")
-    accelerator = accel.choose(machine.accel, arch, tree)
-    if accelerator.name != "kvm":
-        note("emulator")
-        arch = emulator.recent(arch)
+    # What does not need each other is fetched side by side.
+    with ThreadPoolExecutor() as side:
+        making_root = side.submit(guest_root, arch, machine.root)
+        newer = side.submit(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
+        tree, modules = _kernel(arch, machine, note)
+        note("root of the guests")
+        root = making_root.result()
+        note("accelerator")
+        accelerator = accel.choose(machine.accel, arch, tree)
+        if accelerator.name != "kvm":
+            note("emulator")
+            arch = newer.result() if newer else emulator.recent(arch)
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
     files = initramfs(tree, root, modules)
