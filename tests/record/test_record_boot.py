@@ -102,6 +102,36 @@ def test_every_period_of_a_state_is_in_the_report(guest: Guest, tmp_path: Path) 
     assert lost.states["C6"].periods == len(rows)
 
 
+WAKES = 200
+READER = f"""\
+    taskset -c 0 python3 -u -c 'if True:
+        import time
+        for _ in range({WAKES}):
+            time.sleep(0.02)
+            print()' | taskset -c 1 cat > /dev/null
+"""
+
+
+def test_injected_latency_is_found_under_its_state_and_task(guest: Guest, tmp_path: Path) -> None:
+    """A CPU that is woken from C6 takes 300 us: at least 95 % of that has to be time lost."""
+    guest.run([*RECORD, "-o", "/tmp/known.dat", "--", "sh", "-c", READER], timeout_s=ENOUGH_S)
+    recording = open_recording(fetched(guest, "/tmp/known.dat", tmp_path))
+    batches = list(recording.batches)
+    assert recording.metadata.lost == {}
+    lost = time_lost(recording.metadata, batches)
+    rows = [
+        x
+        for x in pa.Table.from_batches(batches).to_pylist()
+        if x["state"] == 1 and x["waking_to_running_ns"] is not None
+    ]
+    read = [x for x in rows if x["wakee_comm"] == "cat" and x["waker_comm"] == "python3"]
+    assert len(read) >= 0.9 * WAKES
+    injected_ns = 300_000
+    assert lost.groups["task"]["cat"].total_ns >= 0.95 * len(read) * injected_ns
+    assert lost.groups["state"]["C6"].count == len(rows)
+    assert lost.groups["state"]["C6"].total_ns >= 0.95 * len(rows) * injected_ns
+
+
 def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: Path) -> None:
     script = f"""\
         {" ".join(RECORD)} -o /tmp/killed.dat & record=$!
