@@ -40,7 +40,7 @@ def page(
         *_claims(result, declared_later),
         text(words.headline(result, metrics)),
         *_control(metrics, result.baseline),
-        f"![{PICTURED}]({picture})" if picture else "",
+        f"![Effects]({picture})" if picture else "",
         f"{PICTURED}." if picture else "",
         "## Medians",
         _medians(metrics, result),
