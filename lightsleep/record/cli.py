@@ -24,7 +24,7 @@ from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
 from lightsleep.options import seconds as in_seconds
 from lightsleep.record import histogram as counted
-from lightsleep.record import run, sidecar, tracing
+from lightsleep.record import keeper, run, sidecar, tracing
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
@@ -56,7 +56,12 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     show_default=True,
     help="Kernel memory per CPU for events that are not yet written.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print what was recorded as JSON. The standard output of COMMAND goes to standard error.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
     cpus: list[int] | None,
@@ -117,7 +122,7 @@ def _count(
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
-        status = run.wait(command, seconds, running, tick)
+        status = run.wait(command, seconds, running, tick, as_json)
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
@@ -156,14 +161,14 @@ def _record(
     )
     scratch = run.scratch_for(target)
     words = tracing.command(events, cpus, buffer_kb, scratch)
+    options = tracing.probe_options(cpus)
     with (
         orderly_end(run.Terminated),
-        run.recording(folder, words, tracing.probe_options(cpus), scratch, target) as running,
+        run.recording(folder, words, options, scratch, target, known) as running,
         _progress(seconds) as tick,
     ):
-        write_json(sidecar.beside(scratch), known)  # kept where this process is killed
         before = sidecar.count(ROOT, known["states"])
-        status = run.wait(command, seconds, running, tick)
+        status = run.wait(command, seconds, running, tick, as_json)
         after = sidecar.count(ROOT, known["states"])
     notes += _notes(running, missing)
     recorded = {
@@ -173,7 +178,8 @@ def _record(
         "sleep_length": running.probe_refused or "recorded",
         "notes": notes,
     }
-    write_json(sidecar.beside(target), sidecar.end(known, before, after, recorded))
+    document = sidecar.end(known, before, after, recorded)
+    write_json(sidecar.beside(target), document, keeper.PRIVATE)
     _show(output, recorded, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
@@ -244,8 +250,9 @@ def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
         return
     for note in recorded["notes"]:
         click.echo(f"note: {note}", err=True)
+    sudo = "sudo " if "SUDO_UID" in os.environ else ""  # only root can read a new file
     click.echo(
         f"recorded {recorded['elapsed_s']:.1f} s in {output} ({recorded['bytes'] / 1e6:.1f} MB); "
-        f"see it with: lightsleep report {output}",
+        f"see it with: {sudo}lightsleep report {output}",
         err=True,
     )

@@ -5,13 +5,15 @@ A process that is killed with SIGKILL cannot clean up, so another one does: the 
 session of its own, deaf to the signals that end its parent, and blocks in reading a pipe of which
 the parent holds the only write end. The pipe ends when the parent says so, or with the parent; to
 the keeper that is the same. There is no other way to end a recording: the orderly end takes the
-path that has to work after SIGKILL.
+path that has to work after SIGKILL. Before the parent says that the recording has begun, no file is
+wanted.
 
-A recording of events is trace-cmd's. At its end the keeper stops the tracing instance, reads what
-the kernel lost, has trace-cmd finish its file, gives that and the document beside it their names,
-and removes the instance and the probe. Where trace-cmd dies, the files of the CPUs stay, of which
-trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has trace-cmd end in good
-order.
+A recording of events is trace-cmd's. Before it starts, the keeper writes the document that belongs
+beside the trace. At its end the keeper stops the tracing instance, reads what the kernel lost, has
+trace-cmd finish its file, gives that and the document their names, and removes the instance and the
+probe. The keeper removes these two whatever goes wrong. Where trace-cmd dies, the files of the CPUs
+stay, of which trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has
+trace-cmd end in good order.
 
 A histogram is counted by BPF programs (histogram.py). The keeper loads them; at the end it reads
 what they have counted, and writes the file. The kernel drops them with the keeper, whatever ends
@@ -33,6 +35,7 @@ import errno
 import json
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -40,8 +43,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-DISCARD = b"x"
-"""What the parent sends where no file is wanted."""
+BEGUN, DISCARD = b"b", b"x"
+"""What the parent sends when the recording has begun, and where no file is wanted after all."""
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -50,6 +53,9 @@ FINISH_S = 600.0
 
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
+
+PRIVATE = 0o600
+"""Mode of every new file: the document names the command with all its words."""
 
 DESCRIBED = ".json"
 """Behind the name of a trace: the document beside it."""
@@ -153,10 +159,14 @@ def remove_probes(tracing: Path, group: str) -> str | None:
 
 def until_the_end() -> bool:
     """Wait until standard input ends; return whether a file is wanted."""
-    said = b""
-    while more := os.read(sys.stdin.fileno(), 1):
-        said += more
-    return DISCARD not in said
+    said = sys.stdin.buffer.read()
+    return BEGUN in said and DISCARD not in said
+
+
+def _tell(answer: object) -> None:
+    """Send the parent a line, if it is still there."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{json.dumps(answer)}\n".encode())
 
 
 def end(tracer: subprocess.Popen[bytes]) -> None:
@@ -174,46 +184,101 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
     """Record until standard input ends; return what became of it."""
     tracing, group = Path(order["tracing"]), group_of(os.getpid())
     instance = tracing / "instances" / group
+    notes = list[str | None]()
+    with contextlib.ExitStack() as undo:
+        undo.callback(lambda: notes.append(remove_probes(tracing, group)))
+        undo.callback(lambda: notes.append(remove_instance(instance)))
+        refused = add_probe(tracing, group, order["probes"])
+        words = order["command"] + ([] if refused else order["probe_options"])
+        report = _trace([x.replace("{group}", group) for x in words], order, instance, refused)
+    return report | {"notes": [note for note in notes if note]}
+
+
+def _trace(
+    words: list[str], order: dict[str, Any], instance: Path, refused: str | None
+) -> dict[str, Any]:
+    """Have trace-cmd record until standard input ends; leave no scratch file that is not kept."""
     scratch, output = Path(order["scratch"]), Path(order["output"])
-    refused = add_probe(tracing, group, order["probes"])
-    words = order["command"] + ([] if refused else order["probe_options"])
-    log = os.memfd_create("trace-cmd")
-    tracer = subprocess.Popen(
-        [word.replace("{group}", group) for word in words],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    os.write(sys.stdout.fileno(), f"{json.dumps(refused)}\n".encode())
-    wanted = until_the_end()
-    with contextlib.suppress(OSError):
-        (instance / "tracing_on").write_text("0")
-    lost = lost_events(instance)
-    end(tracer)
     failed, kept = None, list[Path]()
-    if tracer.returncode != 0 and wanted:
-        kept = [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
-        kept += scratch.parent.glob(f"{scratch.name}{DESCRIBED}") if kept else []
     try:
-        if tracer.returncode == 0 and wanted:
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{scratch}{DESCRIBED}").replace(f"{output}{DESCRIBED}")
-            scratch.replace(output)
-    except OSError as error:
-        failed = f"cannot write {output}: {error.strerror}"
-    for file in scratch.parent.glob(f"{scratch.name}*"):
-        if file not in kept:
-            file.unlink(missing_ok=True)
-    notes = [remove_instance(instance), remove_probes(tracing, group)]
+        try:
+            log = os.memfd_create("trace-cmd")
+            _write_new(_beside(scratch), order["document"])
+            tracer = _start(words, log)
+        except OSError as error:
+            _tell(refused)
+            why = [f"cannot record to {output}", error.filename, error.strerror]
+            failed = ": ".join(str(word) for word in why if word)
+            return {"status": None, "said": "", "failed": failed, "kept": 0, "lost": {}}
+        try:
+            _tell(refused)
+            wanted = until_the_end()
+            with contextlib.suppress(OSError):
+                (instance / "tracing_on").write_text("0")
+            lost = lost_events(instance)
+        finally:
+            end(tracer)
+        if tracer.returncode != 0 and wanted:
+            kept += [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
+            kept += [_beside(scratch)] if kept else []
+        elif wanted:
+            failed = _take_places(scratch, output)
+    finally:
+        for file in scratch.parent.glob(f"{scratch.name}*"):
+            if file not in kept:
+                with contextlib.suppress(OSError):
+                    file.unlink()
     return {
         "status": tracer.returncode,
         "said": os.pread(log, 1 << 16, 0).decode(errors="replace"),
         "failed": failed,
         "kept": len(kept),
         "lost": lost,
-        "notes": [note for note in notes if note],
     }
+
+
+def _start(words: list[str], log: int) -> subprocess.Popen[bytes]:
+    """Start trace-cmd. Raises OSError."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        umask=0o077,  # the files of the CPUs are as private as the whole one
+    )
+
+
+def _beside(trace: Path) -> Path:
+    return trace.with_name(f"{trace.name}{DESCRIBED}")
+
+
+def _take_places(scratch: Path, output: Path) -> str | None:
+    """Give a trace and its document their names; return why that failed."""
+    try:
+        scratch.stat()  # without it, the old pair stays together
+        try:
+            _take_place(_beside(scratch), _beside(output))
+        except FileNotFoundError:  # the old document describes another trace
+            _beside(output).unlink(missing_ok=True)
+        _take_place(scratch, output)
+    except OSError as error:
+        return f"cannot write {output}: {error.strerror}"
+    return None
+
+
+def _take_place(scratch: Path, output: Path) -> None:
+    """Give a whole file its name, and the mode of the file that it replaces. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        scratch.chmod(stat.S_IMODE(output.stat().st_mode))
+    scratch.replace(output)
+
+
+def _write_new(path: Path, document: dict[str, Any]) -> None:
+    """Write a document to a new file that only its owner can read. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
+        file.write(json.dumps(document, indent=1) + "\n")
 
 
 def count(order: dict[str, Any]) -> dict[str, Any]:
@@ -231,7 +296,7 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
     except OSError as error:
         failed = f"the kernel refuses to count: {error.strerror}"
     began = time.monotonic()
-    os.write(sys.stdout.fileno(), f"{json.dumps(failed)}\n".encode())
+    _tell(failed)
     if failed:
         return {"failed": failed}
     wanted = until_the_end()
@@ -250,8 +315,8 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
 
 def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
     try:
-        scratch.write_text(json.dumps(document, indent=1) + "\n")
-        scratch.replace(output)
+        _write_new(scratch, document)
+        _take_place(scratch, output)
     except OSError as error:
         with contextlib.suppress(OSError):
             scratch.unlink()
@@ -319,6 +384,8 @@ def _missed(program: int) -> int:
 def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
     """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
     found = {}
+    # The kernel packs the values of possible CPUs, whose numbers may have gaps.
+    offsets = {cpu: 16 * place for place, cpu in enumerate(order["possible"])}
     key, values = ctypes.c_uint32(), ctypes.create_string_buffer(16 * len(order["possible"]))
     where = struct.pack("=IxxxxQQQ", counts, ctypes.addressof(key), ctypes.addressof(values), 0)
     for kind in order["kinds"]:
@@ -328,9 +395,7 @@ def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
                 _bpf(LOOKUP, where)
                 key.value += 1
                 for cpu in order["cpus"]:
-                    # The kernel packs the values of possible CPUs, whose numbers may have gaps.
-                    place = order["possible"].index(cpu)
-                    number, total = struct.unpack_from("=QQ", values, 16 * place)
+                    number, total = struct.unpack_from("=QQ", values, offsets[cpu])
                     if number:
                         lines.append(
                             f"{{ cpu: {cpu}, state: {order['names'][state]}, ns: ~ {low}-{high} }} "
@@ -348,16 +413,12 @@ def main() -> None:
     """Read the order, carry it out, and tell those who still listen."""
     for number in DEAF_TO:
         signal.signal(number, _ignored)
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(sys.stdin.fileno(), 1)
-        if not byte:
-            return  # the parent is gone before it asked for anything
-        line += byte
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # the parent is gone before it asked for anything
     order = json.loads(line)
     report = count(order) if "programs" in order else keep(order)
-    with contextlib.suppress(OSError):  # nobody left to tell
-        os.write(sys.stdout.fileno(), json.dumps(report).encode())
+    _tell(report)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightsleep import terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper, tracing
 
@@ -23,6 +25,14 @@ START_S = 60.0
 
 SPARE_BYTES = 16 << 20
 """What a recording leaves free on the disk."""
+
+SILENT_S, REDRAW_S = 2.0, 0.5
+"""How long the end of a recording may take without a progress bar, and how often that is drawn."""
+
+DIED = "trace-cmd ended before its time"
+
+STDERR = 2
+"""The file descriptor."""
 
 
 @dataclass
@@ -44,27 +54,46 @@ class Recording:
     started: bool = False
 
     def watch(self) -> None:
-        """Notice what ends a recording early: a dead trace-cmd, or a disk that is nearly full."""
-        if self.instance is not None and self.stopped is None and not _has_child(self.process.pid):
-            self.stopped = "trace-cmd ended before its time"
-        self._watch_disk()
+        """Notice what ends a recording early.
 
-    def _watch_disk(self) -> None:
-        """Stop tracing where the disk would not take the whole file; counts take no room."""
-        if self.instance is None:
+        That is a dead trace-cmd, a tracing instance that is gone, or a disk that is nearly full.
+        Counts need none of these.
+        """
+        if self.instance is None or self.stopped is not None:
             return
+        if not _has_child(self.process.pid):
+            self.stopped = DIED
+        elif not self.instance.is_dir():
+            self.stopped = _gone(self.instance)
+        else:
+            self._watch_disk(self.instance)
+
+    def _watch_disk(self, instance: Path) -> None:
+        """Stop tracing where the disk would not take the whole file."""
         used = 0
         for file in self.scratch.parent.glob(f"{self.scratch.name}*"):
             with contextlib.suppress(FileNotFoundError):
                 used += file.stat().st_size
         # At its end trace-cmd copies the data of all CPUs into one file.
         free = shutil.disk_usage(self.scratch.parent).free
-        if self.stopped is None and free < used + SPARE_BYTES:
-            (self.instance / "tracing_on").write_text("0")
+        if free >= used + SPARE_BYTES:
+            return
+        try:
+            (instance / "tracing_on").write_text("0")
+        except OSError:
+            self.stopped = _gone(instance)
+        else:
             self.stopped = (
                 f"the disk of {self.scratch.parent} is nearly full: {free >> 20} MiB are free, and "
                 f"the file needs {used >> 20} MiB more; the recording ended early"
             )
+
+
+def _gone(instance: Path) -> str:
+    return (
+        f"the tracing instance {instance} is gone: the recording ended early; record again, and "
+        "leave the instance to lightsleep"
+    )
 
 
 class Terminated(KeyboardInterrupt):
@@ -92,12 +121,18 @@ def need_programs() -> None:
 
 @contextlib.contextmanager
 def recording(
-    folder: Path, command: list[str], options: list[str], scratch: Path, output: Path
+    folder: Path,
+    command: list[str],
+    options: list[str],
+    scratch: Path,
+    output: Path,
+    document: dict[str, Any],
 ) -> Iterator[Recording]:
     """Record while the context lasts; ``output`` is there, and whole, when it has ended.
 
-    ``folder`` is where tracing is mounted. Raises LightsleepError where tracing does not start, and
-    where the file cannot be written.
+    ``folder`` is where tracing is mounted. ``document`` is what the file beside ``output`` says,
+    whatever ends the recording. Raises LightsleepError where tracing does not start, and where the
+    file cannot be written.
     """
     order = {
         "tracing": str(folder),
@@ -106,6 +141,7 @@ def recording(
         "probe_options": options,
         "scratch": str(scratch),
         "output": str(output),
+        "document": document,
     }
     process = _keeper()
     instance = folder / "instances" / keeper.group_of(process.pid)
@@ -116,12 +152,13 @@ def recording(
         if not _await_start(instance, process):
             raise _NotStartedError
         running.started = True
+        _say(process, keeper.BEGUN)
         began = time.monotonic()
         yield running
     except _NotStartedError:
         pass
     except LightsleepError:  # what was to be recorded has not begun
-        _discard(process)
+        _say(process, keeper.DISCARD)
         raise
     finally:
         running.elapsed_s = time.monotonic() - began
@@ -129,7 +166,9 @@ def recording(
         running.lost = report.get("lost", {})
         running.notes = report.get("notes", [])
     if report["failed"] or report["status"] != 0 or not running.started:
-        raise LightsleepError(report["failed"] or _failure(report, scratch, output))
+        why = report["failed"] or _failure(report, scratch, output)
+        known = running.stopped if running.stopped != DIED else None
+        raise LightsleepError("\n".join(filter(None, (known, why))))
 
 
 @contextlib.contextmanager
@@ -146,9 +185,10 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
     began = time.monotonic()
     try:
         if not _send_order(process, order | more):
+            _say(process, keeper.BEGUN)
             yield running
     except LightsleepError:
-        _discard(process)
+        _say(process, keeper.DISCARD)
         raise
     finally:
         running.elapsed_s = time.monotonic() - began
@@ -182,11 +222,11 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
     return said
 
 
-def _discard(process: "subprocess.Popen[bytes]") -> None:
-    """Have the keeper end without a file."""
+def _say(process: "subprocess.Popen[bytes]", word: bytes) -> None:
+    """Tell the keeper that the recording has begun, or that no file is wanted."""
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(keeper.DISCARD)
+        process.stdin.write(word)
         process.stdin.flush()
 
 
@@ -232,7 +272,12 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
     assert process.stdout
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    said = process.stdout.read()
+    with contextlib.ExitStack() as shown:
+        tell = None
+        while not select.select([process.stdout], [], [], REDRAW_S if tell else SILENT_S)[0]:
+            tell = tell or shown.enter_context(terminal.progress())
+            tell("writing the file", *_written(scratch))
+        said = process.stdout.read()
     process.stdout.close()
     process.wait()
     if not said:
@@ -244,6 +289,18 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
         }
     report: dict[str, Any] = json.loads(said)
     return report
+
+
+def _written(scratch: Path) -> tuple[int, int]:
+    """Return how many bytes trace-cmd has copied into one file, and how many there are to copy."""
+    done, total = 0, 0
+    for file in scratch.parent.glob(f"{scratch.name}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if file == scratch:
+                done = file.stat().st_size
+            elif ".cpu" in file.suffix:
+                total += file.stat().st_size
+    return min(done, total), max(1, total)
 
 
 def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
@@ -275,14 +332,15 @@ def wait(
     seconds: float | None,
     running: Recording,
     tick: Callable[[float], None],
+    aside: bool = False,
 ) -> int:
     """Wait for a command, else for some seconds, else for Ctrl-C; return the exit status.
 
-    ``tick`` is called about once a second with the seconds that passed. The recording goes on until
-    the command has ended, which may take its time after a signal. Raises LightsleepError where the
-    command cannot be started.
+    ``tick`` is called about once a second with the seconds that passed. With ``aside``, the
+    command's stdout goes to stderr. The recording goes on until the command has ended, which may
+    take its time after a signal. Raises LightsleepError where the command cannot be started.
     """
-    child = _start(command) if command else None
+    child = _start(command, aside) if command else None
     started = time.monotonic()
     while running.process.poll() is None:
         try:
@@ -317,8 +375,8 @@ def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
     return child.poll() is not None
 
 
-def _start(command: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+def _start(command: tuple[str, ...], aside: bool) -> "subprocess.Popen[bytes]":
     try:
-        return subprocess.Popen(command)
+        return subprocess.Popen(command, stdout=STDERR if aside else None)
     except OSError as error:
         raise LightsleepError(f"cannot run {command[0]}: {os.strerror(error.errno or 0)}") from None

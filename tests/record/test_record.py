@@ -3,28 +3,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
 
-from lightsleep import options
+from lightsleep import options, terminal
 from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
-from lightsleep.record import cli, keeper, run, sidecar, tracing
+from lightsleep.record import cli, histogram, keeper, run, sidecar, tracing
 
-# Does with a folder what trace-cmd does with tracefs; "broken" in its name makes it fail.
+OF_THIS_ONE = {"schema": "of this one"}
+"""The document beside a trace."""
+
+# Does with a folder what trace-cmd does with tracefs; "broken" in its name makes it fail,
+# "late" keeps it from tracing, and with "slow" it takes its time at the end.
 FAKE = """#!{python}
-import os, shutil, signal, sys
+import os, shutil, signal, sys, time
 words = sys.argv[1:]
 if "broken" in {name!r}:
     sys.exit("no such event")
@@ -36,8 +46,9 @@ open(instance + "/per_cpu/cpu1/stats", "w").write("entries: 1\\noverrun: 5\\ndro
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 open(output + ".cpu0", "w").write("events")
 open(instance + "/events/power/cpu_idle/enable", "w").write("1\\n")
-open(instance + "/tracing_on", "w").write("1\\n")
+open(instance + "/tracing_on", "w").write("0\\n" if "late" in {name!r} else "1\\n")
 signal.sigwait([signal.SIGINT])
+time.sleep(1 if "slow" in {name!r} else 0)
 shutil.rmtree(instance)
 open(output, "w").write(" ".join(words))
 """
@@ -68,7 +79,8 @@ def record(folder: Path, output: Path) -> run.Recording:
     """Record for a moment."""
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64, scratch)
-    with run.recording(folder, words, tracing.probe_options(None), scratch, output) as running:
+    options = tracing.probe_options(None)
+    with run.recording(folder, words, options, scratch, output, OF_THIS_ONE) as running:
         assert list((folder / "instances").iterdir())
     return running
 
@@ -77,7 +89,7 @@ def test_a_recording_leaves_its_file_and_nothing_else(machine: Path, tmp_path: P
     output = tmp_path / "out" / "trace.dat"
     output.parent.mkdir()
     running = record(machine, output)
-    assert [file.name for file in output.parent.iterdir()] == ["trace.dat"]
+    assert sorted(x.name for x in output.parent.iterdir()) == ["trace.dat", "trace.dat.json"]
     assert running.lost == {"1": 7}
     assert running.notes == []
     assert not list((machine / "instances").iterdir())
@@ -120,11 +132,12 @@ def test_a_killed_recording_still_ends_in_good_order(machine: Path, tmp_path: Pa
         "from lightsleep.record import run, tracing\n"
         "scratch = run.scratch_for(Path(sys.argv[2]))\n"
         "words = tracing.command(tracing.EVENTS, None, 64, scratch)\n"
-        "with run.recording(Path(sys.argv[1]), words, [], scratch, Path(sys.argv[2])):\n"
+        f"document = {OF_THIS_ONE}\n"
+        "with run.recording(Path(sys.argv[1]), words, [], scratch, Path(sys.argv[2]), document):\n"
         "    print('on', flush=True)\n    time.sleep(60)\n"
     )
-    root = str(ROOT)
-    arguments = [sys.executable, "-c", program, str(machine), str(output), root]
+    sidecar.beside(output).write_text("of an older one")
+    arguments = [sys.executable, "-c", program, str(machine), str(output), str(ROOT)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "on\n"
@@ -133,6 +146,9 @@ def test_a_killed_recording_still_ends_in_good_order(machine: Path, tmp_path: Pa
     while not output.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert output.exists()
+    assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
+    while list((machine / "instances").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not list((machine / "instances").iterdir())
 
 
@@ -146,8 +162,7 @@ def test_what_could_not_begin_leaves_the_last_recording(machine: Path, tmp_path:
     no_program.chmod(0o755)
 
     def record_it() -> None:
-        with run.recording(machine, words, [], scratch, output) as running:
-            sidecar.beside(scratch).write_text("of this one")
+        with run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running:
             run.wait((str(no_program),), None, running, lambda _: None)
 
     with pytest.raises(LightsleepError, match=f"cannot run {no_program}: Exec format error"):
@@ -158,14 +173,133 @@ def test_what_could_not_begin_leaves_the_last_recording(machine: Path, tmp_path:
     assert not list((machine / "instances").iterdir())
 
 
+def order_for(folder: Path, output: Path) -> dict[str, Any]:
+    """Return what the keeper is asked for."""
+    scratch = run.scratch_for(output)
+    return {
+        "tracing": str(folder),
+        "command": tracing.command(tracing.EVENTS, None, 64, scratch),
+        "probes": tracing.PROBES,
+        "probe_options": tracing.probe_options(None),
+        "scratch": str(scratch),
+        "output": str(output),
+        "document": OF_THIS_ONE,
+    }
+
+
+def keep_without_a_parent(order: dict[str, Any]) -> None:
+    """Have a keeper carry out an order of a process that was killed before the answer."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-I", "-S", keeper.__file__]
+    line = json.dumps(order).encode() + b"\n"
+    try:
+        subprocess.run(command, input=line, stdout=writer, timeout=60, check=True)
+    finally:
+        os.close(writer)
+
+
+def removed_probes(folder: Path) -> list[str]:
+    """Return the probes that were added, all of which must have been removed."""
+    lines = (folder / "kprobe_events").read_text().splitlines()
+    added = [x.split()[0].partition(":")[2] for x in lines if not x.startswith("-:")]
+    assert sorted(added) == sorted(x.removeprefix("-:") for x in lines if x.startswith("-:"))
+    return added
+
+
+def test_a_parent_that_is_killed_before_the_answer_leaves_nothing(
+    machine: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "trace.dat"
+    output.write_text("the last one")
+    keep_without_a_parent(order_for(machine, output))
+    assert not list((machine / "instances").iterdir())
+    assert len(removed_probes(machine)) == 1
+    assert not list(tmp_path.glob(".lightsleep-*"))
+    assert output.read_text() == "the last one"
+
+
+def test_a_program_that_does_not_start_leaves_nothing(machine: Path, tmp_path: Path) -> None:
+    output, scratch = tmp_path / "trace.dat", run.scratch_for(tmp_path / "trace.dat")
+    with (
+        pytest.raises(LightsleepError) as caught,
+        run.recording(machine, ["/no/such"], [], scratch, output, OF_THIS_ONE),
+    ):
+        pass
+    said = f"cannot record to {output}: /no/such: No such file or directory"
+    assert caught.value.message == said
+    assert len(removed_probes(machine)) == 1
+    assert not list(tmp_path.glob(".lightsleep-*"))
+
+
+def test_what_does_not_start_in_time_leaves_the_last_recording(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path / "bin", machine, "late")
+    monkeypatch.setattr(run, "START_S", 3.0)
+    output = tmp_path / "trace.dat"
+    for path in (output, sidecar.beside(output)):
+        path.write_text("the last one")
+    with pytest.raises(LightsleepError):
+        record(machine, output)
+    assert output.read_text() == sidecar.beside(output).read_text() == "the last one"
+    assert not list(tmp_path.glob(".lightsleep-*"))
+    assert not list((machine / "instances").iterdir())
+
+
+def test_a_document_of_another_trace_does_not_stay(tmp_path: Path) -> None:
+    scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
+    scratch.write_text("a trace")
+    sidecar.beside(output).write_text("of an older one")
+    assert keeper._take_places(scratch, output) is None
+    assert [x.name for x in tmp_path.iterdir()] == ["trace.dat"]
+
+
+def test_without_a_trace_the_old_pair_stays(tmp_path: Path) -> None:
+    scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
+    sidecar.beside(scratch).write_text("of this one")
+    sidecar.beside(output).write_text("of an older one")
+    said = keeper._take_places(scratch, output)
+    assert said == f"cannot write {output}: No such file or directory"
+    assert sidecar.beside(output).read_text() == "of an older one"
+
+
+def test_only_the_owner_can_read_a_recording(machine: Path, tmp_path: Path) -> None:
+    output, counts = tmp_path / "trace.dat", tmp_path / "counts.json"
+    record(machine, output)
+    assert keeper._write(run.scratch_for(counts), counts, OF_THIS_ONE) is None
+    for path in (output, sidecar.beside(output), counts):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600  # the command may hold a password
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(machine: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    files = (output, sidecar.beside(output))
+    for path in files:
+        path.touch()
+        path.chmod(0o640)
+    record(machine, output)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o640] * 2
+
+
+def test_the_end_of_a_histogram_searches_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Possible(list[int]):
+        def index(self, *_arguments: Any) -> int:
+            raise AssertionError("a search for each bucket of each CPU")
+
+    monkeypatch.setattr(keeper, "_bpf", lambda *_arguments: 0)
+    order = histogram.order([0, 2], [0, 2])
+    order["possible"] = Possible(order["possible"])
+    assert keeper._counted(0, order) == dict.fromkeys(histogram.KINDS, "")
+
+
 def test_both_files_of_a_recording_get_their_names(machine: Path, tmp_path: Path) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64, scratch)
-    with run.recording(machine, words, [], scratch, output):
-        sidecar.beside(scratch).write_text("of this one")
+    with run.recording(machine, words, [], scratch, output, OF_THIS_ONE):
         assert not sidecar.beside(output).exists()
-    assert sidecar.beside(output).read_text() == "of this one"
+    assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
     assert not list(tmp_path.glob(".lightsleep-*"))
 
 
@@ -188,7 +322,10 @@ def test_a_signal_reaches_the_command(
             os.kill(os.getpid(), number)
         assert time.monotonic() < deadline
 
-    with orderly_end(run.Terminated), run.recording(machine, words, [], scratch, output) as running:
+    with (
+        orderly_end(run.Terminated),
+        run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running,
+    ):
         status = run.wait(("sh", "-c", script), None, running, tick)
     assert status == 7
     assert watched.count(1) >= 2
@@ -295,8 +432,7 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
     began = time.monotonic()
 
     def recorded() -> None:
-        with run.recording(machine, words, [], scratch, output) as running:
-            sidecar.beside(scratch).write_text("of this one")
+        with run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running:
             children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
             os.kill(int(children.read_text()), signal.SIGKILL)
             assert run.wait((), 600, running, lambda _: None) == 0
@@ -312,7 +448,7 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
     assert f"(cd {tmp_path} && {restore} && {move})" in said
     assert Path(f"{scratch}.cpu0").read_text() == "events"
     # What is beside an older trace stays with that.
-    assert sidecar.beside(scratch).read_text() == "of this one"
+    assert json.loads(sidecar.beside(scratch).read_text()) == OF_THIS_ONE
     assert not sidecar.beside(output).exists()
 
 
@@ -328,7 +464,7 @@ def test_a_command_that_runs_on_when_trace_cmd_dies(
         told.append("ended before its time" in capsys.readouterr().err)
 
     def recorded() -> None:
-        with run.recording(machine, words, [], scratch, output) as running:
+        with run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running:
             children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
             os.kill(int(children.read_text()), signal.SIGKILL)
             assert run.wait(("sleep", "3"), None, running, tick) == 0
@@ -344,7 +480,7 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64, scratch)
-    with run.recording(machine, words, [], scratch, output) as running:
+    with run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running:
         running.watch()
         assert running.stopped is None
         monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
@@ -354,6 +490,86 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     assert running.stopped
     assert "nearly full" in running.stopped
     assert output.exists()
+
+
+@pytest.mark.parametrize("spare", [0, 1 << 62])
+def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
+    spare: int, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SPARE_BYTES", spare)
+    if spare:  # it goes just after it was seen
+        monkeypatch.setattr(Path, "is_dir", lambda _self: True)
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    options = tracing.probe_options(None)
+
+    def recorded() -> None:
+        with run.recording(machine, words, options, scratch, output, OF_THIS_ONE) as running:
+            assert running.instance
+            shutil.rmtree(running.instance)
+            assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+
+    # The fake trace-cmd fails, too.
+    with pytest.raises(LightsleepError, match=r"the tracing instance .* is gone"):
+        recorded()
+    assert len(removed_probes(machine)) == 1
+
+
+def test_counts_need_no_instance(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        running = run.Recording(None, tmp_path / "scratch", process)
+        running.watch()
+    assert running.stopped is None
+
+
+def test_json_is_all_that_stdout_gets(
+    machine: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: machine)
+    words = ["--json", "-o", str(tmp_path / "trace.dat"), "--", "echo", "of the command"]
+    cli.record(words, standalone_mode=False)
+    said = capfd.readouterr()
+    assert json.loads(said.out)["schema"] == "lightsleep.record"
+    assert "of the command" in said.err
+    described = sidecar.beside(tmp_path / "trace.dat")
+    assert json.loads(described.read_text())["recorded"]
+    assert stat.S_IMODE(described.stat().st_mode) == 0o600
+    cli.record(words[1:], standalone_mode=False)
+    assert capfd.readouterr().out == "of the command\n"
+
+
+@pytest.mark.parametrize("sudo", [True, False])
+def test_who_may_read_a_new_file_is_told_how(
+    sudo: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    if sudo:
+        monkeypatch.setenv("SUDO_UID", "1000")
+    cli._show(Path("x.dat"), {"elapsed_s": 1.0, "bytes": 1, "notes": []}, as_json=False)
+    said = capsys.readouterr().err
+    assert said.endswith(f"see it with: {'sudo ' * sudo}lightsleep report x.dat\n")
+
+
+@pytest.mark.parametrize(("silent_s", "shown"), [(0.2, True), (30, False)])
+def test_an_end_that_takes_long_is_shown(
+    silent_s: float, shown: bool, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    @contextlib.contextmanager
+    def progress() -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda *words: told.append(words)
+
+    monkeypatch.setattr(terminal, "progress", progress)
+    monkeypatch.setattr(run, "SILENT_S", silent_s)
+    fake(tmp_path / "bin", machine, "slow")
+    record(machine, tmp_path / "trace.dat")
+    assert (("writing the file", 0, len("events")) in told) == bool(told) == shown
 
 
 @pytest.mark.parametrize(
