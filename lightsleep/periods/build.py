@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """From events to idle periods: what each period was, how it ended, and who waited for it.
 
-A CPU is in one of three phases. It is *idle* between the two cpu_idle events. It has *left* from
+A CPU is in one of these phases. It is *idle* between the two cpu_idle events. It has *left* from
 then until its idle task is switched out or it enters a state again. In all other time it is *busy*,
-or, between the switch to the idle task and the first state, *awake*.
+or, between the switch to the idle task and the first state, *awake*. A period whose begin or end is
+not in the recording is no row, but *counted* as incomplete; the CPU is in that phase until it
+enters a state or switches.
 
 What ended a period is the first evidence seen since it began:
 
@@ -39,6 +41,9 @@ EXIT = 0xFFFFFFFF
 MAX_WAKINGS = 1 << 17
 """Tasks whose wakeup is remembered until they run: more than any kernel has by default."""
 
+MAX_NAMES = 1 << 14
+"""Tasks whose names are remembered; of two whose numbers differ by a multiple, the later one."""
+
 Row = tuple[
     int,
     int,
@@ -71,7 +76,7 @@ NO_PREDICTION = (None, None)
 
 @dataclass(slots=True)
 class Cpu:
-    """What is known of one CPU; ``phase`` is idle, left, awake or busy.
+    """What is known of one CPU; ``phase`` is idle, left, awake, counted or busy.
 
     ``prediction`` is what the governor knew as it chose the state that the CPU enters next: the
     sleep length, and the time until the next event of its clock. ``woke`` is the task that this
@@ -99,11 +104,12 @@ class Builder:
     """
 
     def __init__(self, metadata: Metadata) -> None:
-        """Count what cannot be a row in ``metadata``."""
+        """Tell ``metadata`` which CPUs there are, and count there what cannot be a row."""
         self.rows: list[Row] = []
         self._metadata = metadata
         self._cpus: dict[int, Cpu] = {}
         self._wakings: dict[int, Waking] = {}
+        self._names: dict[int, tuple[int, str]] = {}
 
     def at(self, number: int, now_ns: int) -> Cpu:
         """Return the CPU on which something happens now."""
@@ -116,6 +122,7 @@ class Builder:
         cpu = self._cpus.get(number)
         if cpu is None:
             cpu = self._cpus[number] = Cpu()
+            metadata.seen.add(number)
         if now_ns < cpu.last_ns:
             raise ValueError(
                 f"time runs backwards on CPU {number}, from {cpu.last_ns} ns to {now_ns} ns"
@@ -130,6 +137,9 @@ class Builder:
         if state == EXIT:
             if cpu.phase == "idle":
                 cpu.phase, cpu.left_ns = "left", now_ns
+            elif cpu.phase in ("busy", "awake"):  # it was asleep before the recording began
+                self._metadata.incomplete += 1
+                cpu.phase = "counted"
             return
         if cpu.phase == "left":
             self._emit(number, cpu)
@@ -160,6 +170,16 @@ class Builder:
         cpu = self._cpus[number]
         if cpu.phase in ("idle", "left") and not cpu.cause:
             cpu.cause = cause
+
+    def named(self, task: int, comm: str) -> None:
+        """An event says what a task is called. The idle tasks have one name for each CPU."""
+        if task:
+            self._names[task % MAX_NAMES] = (task, comm)
+
+    def name(self, task: int) -> str | None:
+        """Return what the last event that names a task calls it; None if none has."""
+        known, comm = self._names.get(task % MAX_NAMES, (0, None))
+        return comm if known == task else None
 
     def waking(self, number: int, now_ns: int, wakee: int, comm: str, pid: int) -> None:
         """A task is woken on a CPU; it may run on another."""
@@ -205,8 +225,10 @@ class Builder:
         self._metadata.lost[number] = self._metadata.lost.get(number, 0) + count
         cpu = self._cpus.get(number)
         if cpu:
-            self._metadata.incomplete += cpu.phase in ("idle", "left")
-            cpu.phase, cpu.prediction = "busy", NO_PREDICTION
+            asleep = cpu.phase in ("idle", "left")
+            self._metadata.incomplete += asleep
+            cpu.phase = "counted" if asleep or cpu.phase == "counted" else "busy"
+            cpu.prediction = NO_PREDICTION
 
     def finish(self) -> None:
         """No event follows: what has not ended is no period."""

@@ -15,6 +15,7 @@
 #define BLOCK		4096
 #define SLOTS		(1 << 18)	/* of the wakings: a power of two */
 #define MAX_WAKINGS	(SLOTS / 2)	/* as many as build.py remembers */
+#define MAX_NAMES	(1 << 14)	/* as build.py */
 
 bool builder_init(struct builder *b, FILE *out)
 {
@@ -22,7 +23,8 @@ bool builder_init(struct builder *b, FILE *out)
 	b->out = out;
 	b->wakings = calloc(SLOTS, sizeof(*b->wakings));
 	b->rows = calloc(BLOCK, sizeof(*b->rows));
-	return b->wakings && b->rows;
+	b->names = calloc(MAX_NAMES, sizeof(*b->names));
+	return b->wakings && b->rows && b->names;
 }
 
 static bool flush(struct builder *b)
@@ -131,6 +133,10 @@ void builder_cpu_idle(struct builder *b, int number, int64_t now_ns, uint32_t st
 		if (cpu->phase == IDLE) {
 			cpu->phase = LEFT;
 			cpu->left_ns = now_ns;
+		} else if (cpu->phase == BUSY || cpu->phase == RUNS_IDLE_TASK) {
+			/* It was asleep before the recording began. */
+			b->incomplete++;
+			cpu->phase = COUNTED;
 		}
 		return;
 	}
@@ -213,6 +219,25 @@ static void forget(struct builder *b, struct waking *waking)
 		}
 	}
 	b->wakings[hole].used = false;
+}
+
+/* An event says what a task is called. The idle tasks have one name for each CPU. */
+void builder_named(struct builder *b, int32_t task, const char *comm)
+{
+	struct name *name = &b->names[task % MAX_NAMES];
+
+	if (task <= 0)
+		return;
+	name->task = task;
+	memcpy(name->comm, comm, COMM);
+}
+
+/* What the last event that names a task calls it; NULL if none has. */
+const char *builder_name(const struct builder *b, int32_t task)
+{
+	const struct name *name = &b->names[task % MAX_NAMES];
+
+	return task > 0 && name->task == task ? name->comm : NULL;
 }
 
 /* A task is woken on a CPU; it may run on another. */
@@ -300,8 +325,10 @@ void builder_lost(struct builder *b, int number, uint64_t count)
 	cpu = &b->cpus[number];
 	cpu->lost += count;
 	if (cpu->seen) {
-		b->incomplete += cpu->phase == IDLE || cpu->phase == LEFT;
-		cpu->phase = BUSY;
+		bool asleep = cpu->phase == IDLE || cpu->phase == LEFT;
+
+		b->incomplete += asleep;
+		cpu->phase = asleep || cpu->phase == COUNTED ? COUNTED : BUSY;
 		cpu->of_next = (struct prediction) { };
 	}
 }

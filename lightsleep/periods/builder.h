@@ -51,7 +51,7 @@ struct prediction {
 	uint32_t has;
 };
 
-enum phase { BUSY, IDLE, LEFT, RUNS_IDLE_TASK };
+enum phase { BUSY, IDLE, LEFT, RUNS_IDLE_TASK, COUNTED };
 
 /*
  * Cpu of build.py. @seen: something happened on it; @woke: the task that this event wakes,
@@ -82,6 +82,12 @@ struct waking {
 	bool used;
 };
 
+/* What a task is called. */
+struct name {
+	int32_t task;	/* 0: of none */
+	char comm[COMM];
+};
+
 /**
  * struct builder - Builder of build.py
  * @out: where rows go
@@ -93,6 +99,7 @@ struct builder {
 	int cpu_count;
 	struct waking *wakings;
 	uint32_t waking_count;
+	struct name *names;
 	struct row *rows;
 	uint64_t row_count;
 	int64_t first_ns;
@@ -109,6 +116,8 @@ void builder_sleep_length(struct builder *b, int number, int64_t length_ns, cons
 void builder_miss(struct builder *b, int number, enum miss kind);
 void builder_sent(struct builder *b, int number, enum cause cause);
 void builder_happened(struct builder *b, int number, enum cause cause);
+void builder_named(struct builder *b, int32_t task, const char *comm);
+const char *builder_name(const struct builder *b, int32_t task);
 void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee, const char *comm,
 		    int32_t pid);
 void builder_migrated(struct builder *b, int number, int32_t task);

@@ -8,12 +8,21 @@ Such a trace is a folder. babeltrace2 reads it, and prints a line for each event
 Here these lines become the lines that lines.py knows. LTTng gives some events and fields names of
 its own. Which task an event happened in is what the CPU has switched to last, or what a context of
 the trace says (procname, tid). A wakeup by a task that nobody has named yet is left out.
+
+Of events that the tracer discarded, babeltrace2 prints a warning on standard error:
+
+    WARNING: Tracer discarded 5 events between [1.000009999] and [2.000009999] in trace "kernel" (no
+    UUID) within stream "kernel/channel0_3" (stream class ID: 0, stream ID: 3).
+
+The name of a stream ends with its CPU. LTTng may add the number of a file: then the id of the
+stream tells which of the two is the CPU. Where in this time the events are missing is not known.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 METADATA = ("metadata", "kernel/metadata")
@@ -25,7 +34,19 @@ COMMAND = ("babeltrace2", "--clock-seconds", "--no-delta")
 LINE = re.compile(
     r"\[(?P<s>\d{1,10})\.(?P<ns>\d{9})\] (?:\S{1,64} )?(?P<event>[\w:]{1,64}): (?P<fields>\{.*)"
 )
-FIELD = re.compile(r'[{,] (\w+) = (?:"((?:[^"\\]|\\.)*)"|(0x[0-9A-Fa-f]+|-?\d+))')
+# A field with its value, or the end of a group of fields. What is in a name is neither.
+PART = re.compile(
+    r'[{,}](?: (\w+) = (?:"((?:[^"\\]|\\.)*)"|(0x[0-9A-Fa-f]+|-?\d+))|(?<=\})(, )(?=\{))'
+)
+ESCAPED = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))")
+CONTROLS = dict(zip("0abefnrtv", "\0\a\b\x1b\f\n\r\t\v", strict=True))
+
+LOST = re.compile(
+    r"WARNING: Tracer (?:discarded (?P<count>\d{1,18})|may have discarded) (?:event|packet)s?\b"
+    r"(?: between \[(?P<begin>\d{1,10}\.\d{9})\] and \[(?P<end>\d{1,10}\.\d{9})\])?"
+    r"(?:.* within stream \"[^\"]*?_(?P<cpu>\d{1,5})(?:_(?P<more>\d{1,5}))?\" .*"
+    r"\bstream ID: (?P<id>\d{1,5})\))?.*"
+)
 
 # An event's last words, by its name: fields of the first name that it has.
 EVENTS = {
@@ -57,10 +78,75 @@ def is_trace(path: Path) -> bool:
     return False
 
 
-def lines(printed: Iterable[str]) -> Iterator[str]:
-    """Turn what babeltrace2 prints into lines of a kernel's trace; a line for each line.
+@dataclass
+class Loss:
+    """Events that the tracer discarded: of which CPU (None: not known), how many, and when."""
 
-    Raises ValueError where a line is none of its own, or lacks a field.
+    cpu: int | None
+    count: int
+    begin_ns: int
+    end_ns: int
+    told: bool = False
+
+
+class Losses:
+    """What babeltrace2 says of discarded events, until the events around them have been read.
+
+    It warns before it prints an event that is later, and its warnings are not held back.
+    """
+
+    def __init__(self) -> None:
+        """Know of none yet."""
+        self._losses: list[Loss] = []
+        self._cpus: set[int] = set()
+        self._text = b""
+
+    def hear(self, said: bytes) -> None:
+        """Take what the program has said on standard error since the last time."""
+        *whole, self._text = (self._text + said).split(b"\n")
+        for line in whole:
+            if match := LOST.fullmatch(line.decode(errors="replace")):
+                begin, end = (int((match[x] or "0").replace(".", "")) for x in ("begin", "end"))
+                count = max(1, int(match["count"] or 1))
+                self._losses.append(Loss(_cpu_of(match), count, begin, end))
+
+    def before(self, cpu: int, now_ns: int) -> Iterator[str]:
+        """Say what was lost before an event of a CPU, as the kernel's trace does.
+
+        Each event in the time of a loss has events before it that may be missing.
+        """
+        self._cpus.add(cpu)
+        for loss in [x for x in self._losses if x.begin_ns <= now_ns] if self._losses else ():
+            over = now_ns > loss.end_ns
+            for each in sorted(self._cpus) if loss.cpu is None else [loss.cpu]:
+                if each == cpu or over or not loss.told:
+                    yield f"CPU:{each} [LOST {0 if loss.told else loss.count} EVENTS]"
+                    loss.told = True
+            if over:
+                self._losses.remove(loss)
+
+    def at_the_end(self) -> Iterator[str]:
+        """Say what was lost after the last event, or around it."""
+        for loss in self._losses:
+            for each in sorted(self._cpus) if loss.cpu is None else [loss.cpu]:
+                yield f"CPU:{each} [LOST {0 if loss.told else loss.count} EVENTS]"
+                loss.told = True
+        self._losses.clear()
+
+
+def _cpu_of(match: re.Match[str]) -> int | None:
+    """Return the CPU of a stream that lost events; None if its name does not tell."""
+    cpu = match["cpu"]
+    if match["more"] and match["id"] != cpu:
+        cpu = match["more"] if match["id"] == match["more"] else None
+    return int(cpu) if cpu else None
+
+
+def lines(printed: Iterable[str], losses: Losses) -> Iterator[str]:
+    """Turn what babeltrace2 prints into lines of a kernel's trace.
+
+    There is a line for each line, and one more before an event where ``losses`` says that events
+    may be missing. Raises ValueError where a line is none of its own, or lacks a field.
     """
     tasks: dict[int, tuple[str, int]] = {}
     for number, line in enumerate(printed, 1):
@@ -69,24 +155,33 @@ def lines(printed: Iterable[str]) -> Iterator[str]:
             raise ValueError(
                 f"line {number} of what babeltrace2 prints is no event: {line[:200]!r}"
             )
+        name = match["event"].rpartition(":")[2]
+        for prefix in OF_LTTNG:
+            name = name.removeprefix(prefix)
+        if name not in EVENTS:
+            yield ""
+            continue
         try:
-            yield _event(match, tasks)
+            context, fields = _groups(match["fields"])
+            cpu = int(context.get("cpu_id") or fields["cpu_id"])
+            yield from losses.before(cpu, int(match["s"] + match["ns"]))
+            at = f"[{cpu:03}] {match['s']}.{match['ns']}: {name}"
+            yield _event(at, name, tasks, cpu, context, fields)
         except KeyError as error:
             raise ValueError(
                 f"line {number} of what babeltrace2 prints lacks the field {error.args[0]}"
             ) from error
+    yield from losses.at_the_end()
 
 
-def _event(match: re.Match[str], tasks: dict[int, tuple[str, int]]) -> str:
-    name = match["event"].rpartition(":")[2]
-    for prefix in OF_LTTNG:
-        name = name.removeprefix(prefix)
-    words = EVENTS.get(name)
-    if words is None:
-        return ""
-    head, _, body = match["fields"].rpartition("}, {")
-    context, fields = _fields(head), _fields("{" + body if head else match["fields"])
-    cpu = int(context.get("cpu_id") or fields["cpu_id"], 0)
+def _event(
+    at: str,
+    name: str,
+    tasks: dict[int, tuple[str, int]],
+    cpu: int,
+    context: dict[str, str],
+    fields: dict[str, str],
+) -> str:
     if "procname" in context and "pid" in context:
         tasks[cpu] = (context["procname"], int(context["pid"]))
     comm, pid = tasks.get(cpu, ("", 0))
@@ -94,13 +189,30 @@ def _event(match: re.Match[str], tasks: dict[int, tuple[str, int]]) -> str:
         tasks[cpu] = (fields["next_comm"], int(fields["next_pid"]))
     elif name == "sched_waking" and not comm:
         return ""
-    at = f"{match['s']}.{match['ns']}"
-    return f"{comm or '<idle>'}-{pid} [{cpu:03}] {at}: {name}: {words.format_map(fields)}"
+    elif name == "cpu_idle_miss":
+        fields["type"] = "below" if int(fields["below"]) else "above"
+    return f"{comm or '<idle>'} {pid} {at}: {EVENTS[name].format_map(fields)}"
 
 
-def _fields(text: str) -> dict[str, str]:
-    found = {}
-    for name, quoted, number in FIELD.findall(text):
-        value = quoted if quoted or not number else str(int(number, 0))
-        found[FIELDS_OF_LTTNG.get(name, name)] = value
-    return found
+def _groups(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the fields of an event's contexts, and its own."""
+    context: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for name, quoted, number, end in PART.findall(text):
+        if end:
+            context |= found
+            found = {}
+        elif number:
+            found[name] = str(int(number, 0))
+        else:
+            found[name] = ESCAPED.sub(_unescaped, quoted) if "\\" in quoted else quoted
+    for fields in (context, found):
+        for theirs, ours in FIELDS_OF_LTTNG.items():
+            # Where there is a tid, a pid is that of the process: who wakes whom goes by threads.
+            if theirs in fields:
+                fields[ours] = fields[theirs]
+    return context, found
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else CONTROLS.get(match[2], match[2])

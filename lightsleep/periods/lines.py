@@ -10,12 +10,19 @@ print pid/tid: the second is what others call pid.
 Events of other kinds are skipped. A line that is no event is an error unless a tool is known to
 print it, and so is an event of ours that lacks a field: text that is damaged must not become
 figures.
+
+A task's name may contain a newline, which splits the line of an event: in the name of the task that
+it happened in, or in a name among its fields. Such lines are put together again, and no others: the
+first one has to end where a name of at most 15 bytes can go on.
+
+The kernel and trace-cmd take the name of the task that an event happened in from a table. By
+default it has 128 names, and one for each number. Names in the fields of events come first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from lightsleep import cpulist
 from lightsleep.document import shortened
@@ -25,7 +32,8 @@ from lightsleep.periods.build import EXIT, Builder
 LINE = re.compile(
     r"(?:\S+:\s+)?\s*(?P<comm>(?:\S.{0,30}?)?)(?:-|\s+)(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
     r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
-    r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):"
+    r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):",
+    re.DOTALL,
 )
 LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
 PERF_LOST = re.compile(
@@ -37,19 +45,43 @@ HARMLESS = re.compile(r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|cpus=\d
 CPU_IDLE = re.compile(r"state=(\d{1,10}) cpu_id=(\d{1,5})\b")
 CPU_IDLE_MISS = re.compile(r"cpu_id=(\d{1,5}) state=\d+ type=(above|below)")
 SWITCH = re.compile(
-    r"(?:prev_comm=.* )?prev_pid=(\d{1,10}) .*next_comm=(.*) next_pid=(\d{1,10}) next_prio="
-    r"|.*:(\d{1,10}) \[\d+\] \S+ ==> (.*):(\d{1,10}) \["
+    r" *(?:"
+    r"(?:prev_comm=(.*) )?prev_pid=(\d{1,10}) .*next_comm=(.*) next_pid=(\d{1,10}) next_prio="
+    r"|(.*):(\d{1,10}) \[\d+\] \S+ ==> (.*):(\d{1,10}) \[)",
+    re.DOTALL,
 )
-WAKING = re.compile(r"(?:comm=.* pid=(\d{1,10}) prio=|.*:(\d{1,10}) \[\d+\])")
-MIGRATE = re.compile(r"comm=.* pid=(\d{1,10}) prio=")
+WAKING = re.compile(r" *(?:comm=(.*) pid=(\d{1,10}) prio=|(.*):(\d{1,10}) \[\d+\])", re.DOTALL)
+MIGRATE = re.compile(r"comm=.* pid=(\d{1,10}) prio=", re.DOTALL)
 ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
 MASK = re.compile(r"cpumask=([\d,-]+)")
 EXPIRE = re.compile(r"\bfunction=(\S+)")
 HANDLER = re.compile(r"irq=\d+ name=(.*)")
 LENGTH = re.compile(r"ret=(-?\d{1,19}|0x[0-9a-f]{1,16})\b(?:.*\bnext=(-?\d{1,19})\b)?")
 
+NAME = 15
+"""Bytes of a task's name."""
+
+PADDED = 16
+"""The width to which tools pad it at the beginning of a line, with spaces before it."""
+
+BUFFER = re.compile(r"\S+: ")
+"""What trace-cmd prints before that: the buffer of the event."""
+
+# Events with tasks' names, and what is in their fields once these are whole.
+WITH_NAMES = {"sched_switch": SWITCH, "sched_waking": WAKING, "sched_migrate_task": MIGRATE}
+
 TICKS = ("tick_",)
-NOT_DEVICES = ("arch_timer", "IPI", "timer")
+TIMERS = ("arch_timer", "timer", "riscv-timer", "clint-timer")
+"""Handlers of timers: hrtimer_expire_entry tells which.
+
+The local timers of x86, and the timers of powerpc, have none.
+"""
+
+ANYTHING = "EXT"
+"""The handler of timers, IPIs and some devices on s390: it tells nothing."""
+
+IPIS = re.compile(r"IPI(?:-\d+)?|ipi .*")
+"""Handlers of IPIs: on most architectures, and powerpc's for each interrupt controller."""
 
 Handle = Callable[[Builder, int, int, str, int, str], None]
 
@@ -78,8 +110,12 @@ def _miss(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: s
 
 def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
     match = _found(SWITCH, text)
-    before, comm, after = match[1] or match[4], match[2] or match[5], int(match[3] or match[6])
-    if int(before) == 0:
+    prev_comm, prev, comm, next_ = match.groups()[:4] if match[2] else match.groups()[4:]
+    before, after = int(prev), int(next_)
+    if prev_comm is not None:
+        builder.named(before, prev_comm)
+    builder.named(after, comm)
+    if before == 0:
         builder.switch_from_idle(cpu, now_ns, comm, after)
     elif after == 0:
         builder.switch_to_idle(cpu, now_ns)
@@ -89,7 +125,10 @@ def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text
 
 def _waking(builder: Builder, cpu: int, now_ns: int, comm: str, pid: int, text: str) -> None:
     match = _found(WAKING, text)
-    builder.waking(cpu, now_ns, int(match[1] or match[2]), comm, pid)
+    wakee_comm, wakee = match.groups()[:2] if match[2] else match.groups()[2:]
+    builder.named(int(wakee), wakee_comm)
+    known = builder.name(pid)
+    builder.waking(cpu, now_ns, int(wakee), comm if known is None else known, pid)
 
 
 def _migrate(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
@@ -121,9 +160,9 @@ def _expire(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: 
 
 def _handler(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
     name = _found(HANDLER, text)[1].strip()
-    if name == "IPI":
+    if IPIS.fullmatch(name):
         builder.happened(cpu, "ipi")
-    elif name not in NOT_DEVICES:
+    elif name not in TIMERS and name != ANYTHING:
         builder.happened(cpu, "device")
 
 
@@ -157,23 +196,82 @@ MAX_PID = 1 << 31
 
 
 def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
-    """Give the events of ``lines`` to ``builder``; yield after each line.
+    """Give the events of ``lines`` to ``builder``; yield after each.
 
     Raises LightsleepError that names ``what``, the line, and what is wrong with it.
     """
     number = 0
     try:
-        for line in lines:
-            number += 1
-            _line(builder, line)
+        for whole in _whole(lines):
+            number, line, match = whole
+            _line(builder, line, match)
             yield
     except (ValueError, LightsleepError) as error:
         text = error.message if isinstance(error, LightsleepError) else str(error)
         raise LightsleepError(f"{what}: line {number}: {text}") from error
 
 
-def _line(builder: Builder, line: str) -> None:
+Numbered = tuple[int, str, re.Match[str] | None]
+"""A line, its number, and what makes it an event."""
+
+
+def _whole(lines: Iterable[str]) -> Iterator[Numbered]:
+    """Yield lines; those that a newline in a task's name has split, as one."""
+    held: Numbered | None = None
+    for number, line in enumerate(lines, 1):
+        match = LINE.match(line)
+        whole: Numbered = (number, line, match)
+        if held:
+            first, begin, event = held
+            both = f"{begin}\n{line}"
+            if event and not match:  # among the fields
+                whole = (first, both, event)
+            elif not event and match and (named := _named(both)):
+                whole = (first, both, named)
+            elif not event and not match and len(both) <= _padded(both):
+                whole = (first, both, None)
+            else:
+                yield held
+            held = None
+        _, line, match = whole
+        if _open(line, match) if match else len(line) < _padded(line) and not _known(line):
+            held = whole
+        else:
+            yield whole
+    if held:
+        yield held
+
+
+def _named(line: str) -> re.Match[str] | None:
+    """Return what makes a line an event, if its first name is no longer than names are."""
     match = LINE.match(line)
+    return match if match and match.end("comm") <= _padded(line) else None
+
+
+def _padded(line: str) -> int:
+    """Return where the name at the beginning of a line ends at the latest."""
+    buffer = BUFFER.match(line)
+    return PADDED + (buffer.end() if buffer else 0)
+
+
+def _open(line: str, match: re.Match[str]) -> bool:
+    """Whether an event ends in a task's name, as far as one can tell before the next line."""
+    end = match.end()
+    begin = max(line.rfind("comm=", end) + 5, line.rfind("==> ", end) + 4, end + 1)
+    if len(line) - begin > NAME and len(line[begin:].lstrip(" ")) > NAME:
+        return False
+    event = match["event"]
+    if pattern := WITH_NAMES.get(event):
+        return not pattern.search(line, end)
+    return event not in HANDLES and "comm=" in line[end:]
+
+
+def _known(line: str) -> bool:
+    """Whether a tool is known to print this line, which is no event."""
+    return bool(HARMLESS.match(line) or LOST.search(line) or PERF_LOST.match(line))
+
+
+def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), int(lost[2]) if lost[2].isdigit() else 1)
@@ -189,4 +287,6 @@ def _line(builder: Builder, line: str) -> None:
         raise ValueError(f"no kernel has a process {task}")
     now_ns = int(seconds) * 1_000_000_000 + int(fraction) * (1 if len(fraction) == 9 else 1000)
     builder.at(cpu, now_ns)
+    if event == "sched_waking" and line[match.end("comm")] != "-" and comm != f":{task}":
+        builder.named(task, comm)  # perf and babeltrace2 know what it is called now
     handle(builder, cpu, now_ns, comm, task, line[match.end() :])

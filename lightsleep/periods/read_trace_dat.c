@@ -17,8 +17,8 @@
 #include "builder.h"
 
 #define TYPES		65536	/* struct trace_entry has 16 bits for them */
-#define COMMS		1024	/* names of tasks that are remembered; a power of two */
-#define FIELDS		3
+#define COMMS		1024	/* names of the table that are remembered; a power of two */
+#define FIELDS		4
 
 struct event;
 
@@ -117,11 +117,17 @@ static const char *bytes(struct reader *r, struct tep_format_field *field, struc
 	return (const char *)rec->data + offset;
 }
 
-/* The task that an event happened in. */
+/*
+ * The task that an event happened in: what the last event called it, or the table of the file,
+ * in which the kernel keeps 128 names by default, and one for each number.
+ */
 static const char *comm_of(struct reader *r, int32_t pid)
 {
 	struct comm *comm = &r->comms[pid % COMMS];
+	const char *known = builder_name(&r->b, pid);
 
+	if (known)
+		return known;
 	if (!comm->used || comm->pid != pid) {
 		const char *name = tep_data_comm_from_pid(r->tep, pid);
 
@@ -130,6 +136,20 @@ static const char *comm_of(struct reader *r, int32_t pid)
 		strncpy(comm->name, name ? name : "<...>", COMM);
 	}
 	return comm->name;
+}
+
+/* A task's name in a field, with zeros after it. */
+static bool comm_in(struct reader *r, struct tep_format_field *field, struct tep_record *rec,
+		    char comm[COMM])
+{
+	size_t size;
+	const char *found = bytes(r, field, rec, &size);
+
+	if (!found)
+		return false;
+	memset(comm, 0, COMM);
+	memcpy(comm, found, strnlen(found, size < COMM ? size : COMM));
+	return true;
 }
 
 static bool cpu_idle(struct reader *r, const struct event *e, struct tep_record *rec)
@@ -159,18 +179,15 @@ static bool cpu_idle_miss(struct reader *r, const struct event *e, struct tep_re
 
 static bool sched_switch(struct reader *r, const struct event *e, struct tep_record *rec)
 {
-	char comm[COMM] = "";
-	const char *found;
+	char prev_comm[COMM], comm[COMM];
 	int32_t before, after;
-	size_t size;
 
-	if (!pid_in(r, e->fields[0], rec, &before) || !pid_in(r, e->fields[1], rec, &after))
+	if (!pid_in(r, e->fields[0], rec, &before) || !pid_in(r, e->fields[1], rec, &after) ||
+	    !comm_in(r, e->fields[2], rec, prev_comm) || !comm_in(r, e->fields[3], rec, comm))
 		return false;
+	builder_named(&r->b, before, prev_comm);
+	builder_named(&r->b, after, comm);
 	if (before == 0) {
-		found = bytes(r, e->fields[2], rec, &size);
-		if (!found)
-			return false;
-		memcpy(comm, found, size < COMM ? size : COMM);
 		builder_switch_from_idle(&r->b, rec->cpu, rec->ts, comm, after);
 	} else if (after == 0) {
 		builder_switch_to_idle(&r->b, rec->cpu, rec->ts);
@@ -193,9 +210,11 @@ static bool sched_migrate_task(struct reader *r, const struct event *e, struct t
 static bool sched_waking(struct reader *r, const struct event *e, struct tep_record *rec)
 {
 	int32_t wakee, pid = tep_data_pid(r->tep, rec);
+	char comm[COMM];
 
-	if (!pid_in(r, e->fields[0], rec, &wakee))
+	if (!pid_in(r, e->fields[0], rec, &wakee) || !comm_in(r, e->fields[1], rec, comm))
 		return false;
+	builder_named(&r->b, wakee, comm);
 	if (pid < 0)
 		return fail(r, "no kernel has a process with a negative number");
 	builder_waking(&r->b, rec->cpu, rec->ts, wakee, comm_of(r, pid), pid);
@@ -265,6 +284,35 @@ static bool is(const char *name, size_t size, const char *other)
 	return strnlen(name, size) == strlen(other) && !strncmp(name, other, size);
 }
 
+/* Handlers of IPIs: on most architectures, and powerpc's for each interrupt controller. */
+static bool is_ipi(const char *name, size_t size)
+{
+	size_t length = strnlen(name, size), digits = 0;
+
+	if (is(name, size, "IPI") || (length >= 4 && !strncmp(name, "ipi ", 4)))
+		return true;
+	if (length < 5 || strncmp(name, "IPI-", 4))
+		return false;
+	while (4 + digits < length && name[4 + digits] >= '0' && name[4 + digits] <= '9')
+		digits++;
+	return 4 + digits == length;
+}
+
+/* TIMERS and ANYTHING of lines.py, which says why. */
+static bool tells_nothing(const char *name, size_t size)
+{
+	static const char *const names[] = {
+		"arch_timer", "timer", "riscv-timer", "clint-timer", "EXT",
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		if (is(name, size, names[i]))
+			return true;
+	}
+	return false;
+}
+
 static bool irq_handler_entry(struct reader *r, const struct event *e, struct tep_record *rec)
 {
 	size_t size;
@@ -272,9 +320,9 @@ static bool irq_handler_entry(struct reader *r, const struct event *e, struct te
 
 	if (!name)
 		return false;
-	if (is(name, size, "IPI"))
+	if (is_ipi(name, size))
 		builder_happened(&r->b, rec->cpu, IPI);
-	else if (!is(name, size, "arch_timer") && !is(name, size, "timer"))
+	else if (!tells_nothing(name, size))
 		builder_happened(&r->b, rec->cpu, DEVICE);
 	return true;
 }
@@ -293,8 +341,8 @@ static bool sleep_length(struct reader *r, const struct event *e, struct tep_rec
 static const struct kind kinds[] = {
 	{ "cpu_idle", { "state", "cpu_id" }, cpu_idle },
 	{ "cpu_idle_miss", { "cpu_id", "below" }, cpu_idle_miss },
-	{ "sched_switch", { "prev_pid", "next_pid", "next_comm" }, sched_switch },
-	{ "sched_waking", { "pid" }, sched_waking },
+	{ "sched_switch", { "prev_pid", "next_pid", "prev_comm", "next_comm" }, sched_switch },
+	{ "sched_waking", { "pid", "comm" }, sched_waking },
 	{ "sched_migrate_task", { "pid" }, sched_migrate_task },
 	{ "sched_wake_idle_without_ipi", { "cpu" }, sched_wake_idle_without_ipi },
 	{ "ipi_send_cpu", { "cpu" }, ipi_send_cpu },
@@ -370,7 +418,15 @@ static void print_the_rest(struct reader *r)
 		printf("%s\"%d\": %" PRIu64, comma, cpu, r->b.cpus[cpu].lost);
 		comma = ", ";
 	}
-	printf("}}\n");
+	comma = "";
+	printf("}, \"seen\": [");
+	for (cpu = 0; cpu < r->b.cpu_count; cpu++) {
+		if (!r->b.cpus[cpu].seen)
+			continue;
+		printf("%s%d", comma, cpu);
+		comma = ", ";
+	}
+	printf("]}\n");
 }
 
 int main(int argc, char **argv)

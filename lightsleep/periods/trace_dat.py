@@ -117,6 +117,7 @@ def batches(chunks: Iterable[bytes], metadata: Metadata) -> Generator[pa.RecordB
     metadata.events, metadata.incomplete = document["events"], document["incomplete"]
     if metadata.events:
         metadata.first_ns, metadata.last_ns = document["first_ns"], document["last_ns"]
+    metadata.seen = set(document["seen"])
     metadata.lost = {int(cpu): lost for cpu, lost in document["lost"].items()}
     return True
 

@@ -10,6 +10,7 @@ int main(void)
 	struct builder b;
 	int64_t now_ns, value, more;
 	char what[32], comm[COMM + 1];
+	const char *comma = "";
 	int cpu;
 
 	if (!builder_init(&b, stdout))
@@ -38,7 +39,10 @@ int main(void)
 		else if (!strcmp(what, "happened"))
 			builder_happened(&b, cpu, value);
 		else if (!strcmp(what, "waking"))
-			builder_waking(&b, cpu, now_ns, value, name, more);
+			builder_waking(&b, cpu, now_ns, value,
+				       builder_name(&b, more) ? builder_name(&b, more) : name, more);
+		else if (!strcmp(what, "named"))
+			builder_named(&b, value, name);
 		else if (!strcmp(what, "migrated"))
 			builder_migrated(&b, cpu, value);
 		else if (!strcmp(what, "between"))
@@ -53,7 +57,14 @@ int main(void)
 	if (!builder_finish(&b))
 		return 1;
 	printf("{\"events\": %" PRIu64 ", \"incomplete\": %" PRIu64 ", \"first_ns\": %" PRId64
-	       ", \"last_ns\": %" PRId64 ", \"lost\": {}}\n",
+	       ", \"last_ns\": %" PRId64 ", \"lost\": {}, \"seen\": [",
 	       b.events, b.incomplete, b.first_ns, b.last_ns);
+	for (cpu = 0; cpu < b.cpu_count; cpu++) {
+		if (!b.cpus[cpu].seen)
+			continue;
+		printf("%s%d", comma, cpu);
+		comma = ", ";
+	}
+	printf("]}\n");
 	return 0;
 }

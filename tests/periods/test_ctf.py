@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import re
 import shutil
@@ -170,6 +171,10 @@ def test_damaged_traces(lines: list[str], tmp_path: Path) -> None:
     assert errors > 5
 
 
+def turned(*printed: str) -> list[str]:
+    return list(ctf.lines(printed, ctf.Losses()))
+
+
 def test_what_babeltrace_prints() -> None:
     waking = '[1.000000002] host sched_waking: { cpu_id = 1 }, { comm = "y", tid = 9, prio = 20 }'
     switch = (
@@ -179,17 +184,143 @@ def test_what_babeltrace_prints() -> None:
     of_perf = (
         "[1.000000003] power:cpu_idle: { cpu_id = 1 }, { perf_tid = 0, state = 1, cpu_id = 1 }"
     )
-    assert list(ctf.lines([waking, switch, waking, of_perf])) == [
+    assert turned(waking, switch, waking, of_perf) == [
         "",  # nobody knows who that was
-        "<idle>-0 [001] 1.000000001: sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=0 "
-        'prev_state=S ==> next_comm=a \\"b next_pid=7 next_prio=0',
-        'a \\"b-7 [001] 1.000000002: sched_waking: comm=y pid=9 prio=0',
-        'a \\"b-7 [001] 1.000000003: cpu_idle: state=1 cpu_id=1',
+        "<idle> 0 [001] 1.000000001: sched_switch: prev_comm=swapper/1 prev_pid=0 prev_prio=0 "
+        'prev_state=S ==> next_comm=a "b next_pid=7 next_prio=0',
+        'a "b 7 [001] 1.000000002: sched_waking: comm=y pid=9 prio=0',
+        'a "b 7 [001] 1.000000003: cpu_idle: state=1 cpu_id=1',
     ]
     with pytest.raises(ValueError, match="line 1 of what babeltrace2 prints is no event"):
-        list(ctf.lines(["rubbish"]))
+        turned("rubbish")
     with pytest.raises(ValueError, match="line 2 of what babeltrace2 prints lacks the field state"):
-        list(ctf.lines([switch, "[1.000000003] power_cpu_idle: { cpu_id = 1 }, { cpu_id = 1 }"]))
+        turned(switch, "[1.000000003] power_cpu_idle: { cpu_id = 1 }, { cpu_id = 1 }")
+
+
+def test_a_miss_as_the_kernel_tells_it() -> None:
+    of_perf = "[1.000000003] power:cpu_idle_miss: {{ cpu_id = 1 }}, {{ {} }}"
+    assert turned(
+        of_perf.format("perf_tid = 0, cpu_id = 2, state = 1, below = 1"),
+        of_perf.format("perf_tid = 0, cpu_id = 2, state = 3, below = 0x0"),
+    ) == [
+        "<idle> 0 [001] 1.000000003: cpu_idle_miss: cpu_id=2 state=1 type=below",
+        "<idle> 0 [001] 1.000000003: cpu_idle_miss: cpu_id=2 state=3 type=above",
+    ]
+    with pytest.raises(ValueError, match="lacks the field below"):
+        turned(of_perf.format("cpu_id = 2, state = 1, type = 1"))
+
+
+def test_names_with_all_that_babeltrace_escapes() -> None:
+    name = r"}, {\'\?\n\x01\"\\, pid = 8, "
+    printed = (
+        f'[1.000000001] host sched_switch: {{ cpu_id = 1 }}, {{ prev_comm = "{name}", '
+        f'prev_tid = 7, next_comm = "{name}", next_tid = 9 }}'
+    )
+    said = "}, {'?\n\x01\"\\, pid = 8, "
+    assert turned(printed) == [
+        f"<idle> 0 [001] 1.000000001: sched_switch: prev_comm={said} prev_pid=7 prev_prio=0 "
+        f"prev_state=S ==> next_comm={said} next_pid=9 next_prio=0"
+    ]
+
+
+@pytest.mark.parametrize("ids", ["tid = 78, pid = 77", "pid = 77, tid = 78"])
+def test_threads_and_not_processes_wake(ids: str) -> None:
+    printed = (
+        f'[1.000000002] host sched_waking: {{ cpu_id = 1 }}, {{ procname = "x", {ids} }}, '
+        '{ comm = "y", tid = 9, prio = 20 }'
+    )
+    assert turned(printed) == ["x 78 [001] 1.000000002: sched_waking: comm=y pid=9 prio=0"]
+
+
+WARNING = (
+    "WARNING: Tracer discarded {} events between [{}] and [{}] in trace "
+    '"somebody/kernel" (no UUID) within stream "{}" (stream class ID: 0, stream ID: 7).'
+)
+
+
+def slept(us: int, cpu: int) -> str:
+    """Return what is printed of a period of 10 us."""
+    line = "[1.{:09}] host power_cpu_idle: {{ cpu_id = {} }}, {{ state = {}, cpu_id = {} }}\n"
+    begin = line.format(1000 * us, cpu, 1, cpu)
+    return begin + line.format(1000 * us + 10_000, cpu, 0xFFFFFFFF, cpu)
+
+
+@pytest.mark.parametrize(
+    ("warning", "lost", "kept"),
+    [
+        (
+            WARNING.format(5, "1.000025000", "1.000045000", "/x_9/kernel/channel0_1"),
+            {1: 5},
+            [0, 60],
+        ),
+        (WARNING.format(5, "1.000015000", "1.000016000", "channel0_1"), {1: 5}, [20, 40, 60]),
+        (WARNING.format(5, "1.000075000", "1.000099000", "channel0_1"), {1: 5}, [0, 20, 40]),
+        (WARNING.format(5, "1.000065000", "1.000066000", "channel0_1"), {1: 5}, [0, 20, 40]),
+        (WARNING.format(5, "1.000025000", "1.000045000", "?"), {1: 5, 2: 0}, [0, 60]),
+        (WARNING.format(5, "1.000025000", "1.000045000", "a_3_8"), {1: 5, 2: 0}, [0, 60]),
+        (WARNING.format(5, "1.000025000", "1.000045000", "a_1_7"), {7: 5}, [0, 20, 40, 60]),
+        (
+            WARNING.format(5, "1.000025000", "1.000045000", "a_1_0").replace("ID: 7", "ID: 1"),
+            {1: 5},
+            [0, 60],
+        ),
+        (
+            WARNING.format(5, "1.000025000", "1.000045000", "channel0_1").replace(
+                "discarded 5", "may have discarded"
+            ),
+            {1: 1},
+            [0, 60],
+        ),
+    ],
+)
+def test_discarded_events_are_counted_and_the_periods_around_left_out(
+    warning: str,
+    lost: dict[int, int],
+    kept: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace, program = tmp_path / "trace", tmp_path / "babeltrace2"
+    trace.mkdir()
+    (trace / "metadata").write_text(METADATA)
+    printed = "".join(slept(us, 1) for us in (0, 20, 40, 60)) + slept(80, 2)
+    (tmp_path / "warning").write_text(f"{warning}\nsomething else\n")
+    (tmp_path / "printed").write_text(slept(0, 2) + printed)
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/warning >&2\ncat {tmp_path}/printed\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    recording = open_recording(trace)
+    rows = pa.Table.from_batches(list(recording.batches)).to_pylist()
+    begins = [x["entered_ns"] // 1000 - 1_000_000 for x in rows if x["cpu"] == 1]
+    assert (begins, recording.metadata.lost) == (kept, lost)
+    assert recording.metadata.incomplete == 4 - len(kept) + (2 in lost)
+    assert [x for x in recording.metadata.notes if "says" in x] == [
+        "babeltrace2 says: something else"
+    ]
+
+
+@needs_babeltrace
+def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: Path) -> None:
+    trace = made(tmp_path / "trace", lines)
+    whole = rows_of(trace)
+    described = trace / "kernel/metadata"
+    described.write_text(
+        described.read_text().replace("u64 packet_size;", "u64 packet_size; u64 events_discarded;")
+    )
+    for cpu, lost in ((0, 0), (1, 3)):
+        file = trace / f"kernel/stream_{cpu}"
+        data = file.read_bytes()
+        magic, begin, end, size, _, number = struct.unpack("<QQQQQI", data[:44])
+        size += 64
+        head = struct.pack("<QQQQQQI", magic, begin, end, size, size, lost, number)
+        file.write_bytes(head + data[44:])
+    recording = open_recording(trace)
+    rows = pa.Table.from_batches(list(recording.batches)).to_pylist()
+    assert recording.metadata.lost == {1: 1}  # of a first packet, it is not known how many
+    assert [x for x in rows if x["state"] != -1] == [
+        x for x in whole if x["cpu"] == 0 and x["state"] != -1
+    ]
+    assert not any("says" in x for x in recording.metadata.notes)
 
 
 def test_without_babeltrace(

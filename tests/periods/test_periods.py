@@ -123,6 +123,15 @@ def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
         (event(110, 1, "hrtimer_expire_entry: hrtimer=0xf function=hrtimer_wakeup now=1"), "timer"),
         (event(50, 1, "irq_handler_entry: irq=28 name=virtio0-req.1"), "device"),
         (event(50, 1, "irq_handler_entry: irq=12 name=arch_timer"), "unknown"),
+        (event(50, 1, "irq_handler_entry: irq=5 name=riscv-timer"), "unknown"),
+        (event(50, 1, "irq_handler_entry: irq=5 name=clint-timer"), "unknown"),
+        (event(50, 1, "irq_handler_entry: irq=1 name=EXT"), "unknown"),
+        (event(50, 1, "irq_handler_entry: irq=2 name=I/O"), "device"),
+        (event(50, 1, "irq_handler_entry: irq=2 name=ext4-timer"), "device"),
+        (event(50, 1, "irq_handler_entry: irq=3 name=IPI"), "ipi"),
+        (event(50, 1, "irq_handler_entry: irq=3 name=IPI-12"), "ipi"),
+        (event(50, 1, "irq_handler_entry: irq=3 name=IPI-x"), "device"),
+        (event(50, 1, "irq_handler_entry: irq=3 name=ipi call function"), "ipi"),
         (event(110, 0, "ipi_send_cpu: cpu=1 callsite=a callback=b", "w-7"), "unknown"),
         ("", "unknown"),
     ],
@@ -229,6 +238,19 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     assert rows_of(path)[1].lost == {1: 4}
 
 
+def test_a_cpu_without_any_event_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1) + "CPU:4 [LOST 2 EVENTS]\n")
+    document = json.loads(sidecar.beside(PIPE).read_text())
+    document["states"] = {str(cpu): [] for cpu in range(8)}
+    said = "no event is recorded of CPU {}, which slept or ran a single task all the time"
+    for cpus, silent in ((None, "0,2-3,5-7"), ("1-2,4,9", "2"), ("1", ""), ("odd", "")):
+        document["settings"]["cpus"] = cpus
+        sidecar.beside(path).write_text(json.dumps(document))
+        notes = [x for x in rows_of(path)[1].notes if "no event is recorded" in x]
+        assert notes == ([said.format(silent)] if silent else [])
+
+
 def test_a_task_may_have_no_name(trace: Any) -> None:
     nameless = waking(10, 0, 9, "-77"), switched(20, 1, "", 9)
     (row,) = trace(idle(0, 1, 1), nameless[0], left(15, 1), nameless[1])
@@ -240,6 +262,84 @@ def test_a_task_may_have_no_name(trace: Any) -> None:
         switched(20, 1, "x", 9),
     )
     assert (row["waker_comm"], row["waker_pid"]) == ("", 77)
+
+
+def padded(us: int, cpu: int, text: str, comm: str, pid: int) -> str:
+    """Return an event as the kernel and perf pad it."""
+    return f"{comm:>16}-{pid:<7} [{cpu:03}] d..1. 10.{us:06}: {text}\n"
+
+
+def as_trace_cmd_pads_it(us: int, cpu: int, text: str, comm: str, pid: int) -> str:
+    name, _, fields = text.partition(" ")
+    return "buffer_1: " + padded(us, cpu, f"{name:<20} {fields}", comm, pid)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\n\n\nb", "\nb", "a\n", "a b\n# c d\n e", "\n" * 15])
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("padded", [padded, as_trace_cmd_pads_it])
+def test_names_with_newlines(trace: Any, name: str, old: bool, padded: Any) -> None:
+    def switch(us: int, before: tuple[str, int], after: tuple[str, int]) -> str:
+        text = (
+            f"sched_switch: {before[0]}:{before[1]} [120] S ==> {after[0]}:{after[1]} [120]"
+            if old
+            else SWITCH.format(*before, *after)
+        )
+        return str(padded(us, 1, text, *before))
+
+    wakes = f"sched_waking: {name}:42 [120] CPU:001" if old else f"sched_waking: comm={name} pid=42"
+    wakes += "" if old else " prio=120 target_cpu=001"
+    other = f"sched_stat_runtime: comm={name} pid=42 runtime=5 [ns]"
+    lines = [
+        switch(0, (name, 42), ("swapper/1", 0)),
+        idle(1, 1, 2),
+        padded(10, 0, other, name, 7),
+        padded(11, 0, wakes, name, 7),
+        left(15, 1),
+        switch(20, ("swapper/1", 0), (name, 42)),
+        switch(25, (name, 42), (name, 43)),
+    ]
+    (row,) = trace(*lines)
+    assert (row["wakee_comm"], row["wakee_pid"], row["waker_pid"]) == (name, 42, 7)
+    assert row["waking_to_running_ns"] == 9000
+    # Of blank lines before it, nobody can say that they belong to the name.
+    assert row["waker_comm"] == (name.strip() and name.lstrip("\n"))
+
+
+def test_a_name_with_a_newline_at_the_end_of_the_file(trace: Any) -> None:
+    with pytest.raises(LightsleepError, match=r"line 4: fields missing in 'comm=a'"):
+        trace(idle(0, 1, 1), padded(11, 0, "sched_waking: comm=a", "b", 7))
+
+
+@pytest.mark.parametrize(
+    ("named", "waker"),
+    [
+        ("", "<...>"),
+        (event(1, 0, SWITCH.format("swapper/0", 0, "old", 7)), "old"),
+        (event(1, 0, SWITCH.format("old", 7, "swapper/0", 0), "old-7"), "old"),
+        (event(1, 0, SWITCH.format("old", 7, "new", 7), "old-7"), "new"),
+        (event(1, 0, "sched_switch: old:7 [120] S ==> swapper/0:0 [120]", "<...>-7"), "old"),
+        (event(1, 0, "sched_waking: comm=old pid=7 prio=120 target_cpu=0", "x-8"), "old"),
+        (event(1, 0, "sched_waking: old:7 [120] CPU:000", "x-8"), "old"),
+        (event(1, 0, "sched_waking: comm=old pid=9 prio=120 target_cpu=0", "x-8"), "<...>"),
+    ],
+)
+def test_names_that_the_kernel_has_not_kept(trace: Any, named: str, waker: str) -> None:
+    woken = waking(10, 0, 42, "<...>-7"), left(15, 1), switched(20, 1, "x", 42)
+    rows = trace(idle(0, 1, 1), named, *woken)
+    assert [x["waker_comm"] for x in rows if x["cpu"] == 1] == [waker]
+
+
+def test_perf_knows_what_a_task_is_called_now(trace: Any) -> None:
+    old = "x 0 [000] 10.000001001: sched:sched_switch: " + SWITCH[14:].format("y", 0, "old", 7)
+    for comm, waker in (("new", "new"), (":7", "old")):
+        (row,) = trace(
+            "swapper 0 [001] 10.000000001: power:cpu_idle: state=1 cpu_id=1\n",
+            f"{old}\n",
+            f"{comm} 7 [000] 10.000010001: sched:sched_waking: comm=x pid=42 prio=120\n",
+            left(15, 1),
+            switched(20, 1, "x", 42),
+        )
+        assert row["waker_comm"] == waker
 
 
 def test_perf_tells_threads_and_what_it_has_lost(
@@ -287,6 +387,13 @@ def test_text_of_perf_script_and_of_older_tools(trace: Any) -> None:
     ("line", "said"),
     [
         ("rubbish\n", "line 4: no event: 'rubbish'"),
+        ("rubbish\n" + idle(5, 1, 1), "line 4: no event: 'rubbish'"),
+        ("rubbish\n\n" + idle(5, 1, 1), "line 4: no event: 'rubbish'"),
+        ("rub: bish\n" + idle(5, 1, 1), "line 4: no event: 'rub: bish'"),
+        ("rub\nbish\n" + idle(5, 1, 1), "line 4: no event: 'rub"),
+        ("much more rubbish\n" + idle(5, 1, 1), "line 4: no event: 'much more rubbish'"),
+        (idle(5, 1, 1)[:-12] + "\n state=1 cpu_id=1\n", "line 4: fields missing"),
+        (waking(5, 0, 3)[:-30] + "\nrubbish\n", "line 4: fields missing"),
         (idle(5, 1, 1)[:-12] + "\n", "line 4: fields missing"),
         (event(5, 1, "cpu_idle: state=77777 cpu_id=1"), "no kernel has an idle state 77777"),
         (event(5, 1, "cpu_idle: state=1 cpu_id=2"), "CPU 1 cannot enter a state for CPU 2"),

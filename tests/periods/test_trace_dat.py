@@ -18,8 +18,9 @@ from recordings import RECORDINGS
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import source, trace_dat
-from lightsleep.periods.build import EXIT, MAX_WAKINGS, Builder
+from lightsleep.periods.build import EXIT, MAX_NAMES, MAX_WAKINGS, Builder
 from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.policy.binding import compile_to
 
@@ -59,6 +60,7 @@ steps = st.lists(
         step("sent", st.integers(0, 3), st.integers(0, 1)),
         step("happened", st.integers(0, 4)),
         step("waking", pids, pids),
+        step("named", st.one_of(pids, st.sampled_from([0, 2 + MAX_NAMES]))),
         step("migrated", pids),
         step("from-idle", pids),
         step("between", pids),
@@ -89,7 +91,10 @@ def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Meta
             case "happened":
                 builder.happened(cpu, CAUSES[value])
             case "waking":
-                builder.waking(cpu, now_ns, value, comm, more)
+                known = builder.name(more)
+                builder.waking(cpu, now_ns, value, comm if known is None else known, more)
+            case "named":
+                builder.named(value, comm)
             case "migrated":
                 builder.migrated(cpu, value)
             case "between":
@@ -133,8 +138,34 @@ def test_compiled_and_python_build_the_same_rows(driver: Path, drawn: list[Any])
     assert whole
     rows, expected = by_python(events)
     assert sorted_rows(found) == rows
-    counted = ("events", "incomplete", "first_ns", "last_ns")
+    counted = ("events", "incomplete", "first_ns", "last_ns", "seen")
     assert [getattr(metadata, x) for x in counted] == [getattr(expected, x) for x in counted]
+
+
+@pytest.mark.parametrize(
+    ("events", "rows", "incomplete"),
+    [
+        ([("idle", EXIT)], 0, 1),  # it was asleep when the recording began
+        ([("idle", EXIT), ("idle", EXIT), ("from-idle", 7)], 0, 1),
+        ([("idle", EXIT), ("idle", 1), ("idle", EXIT)], 1, 1),
+        ([("to-idle", 0), ("idle", EXIT), ("waking", 7), ("from-idle", 7)], 0, 1),
+        ([("idle", 1), ("lost", 5), ("idle", EXIT)], 0, 1),
+        ([("idle", 1), ("lost", 5), ("lost", 5), ("idle", EXIT)], 0, 1),
+        ([("from-idle", 7), ("lost", 5), ("idle", EXIT)], 0, 1),
+        ([("idle", 1), ("lost", 5), ("from-idle", 7), ("idle", EXIT)], 0, 2),
+    ],
+)
+def test_a_period_without_its_begin_is_counted_once(
+    driver: Path, events: list[tuple[str, int]], rows: int, incomplete: int
+) -> None:
+    steps = [(name, 1, at * US, value, 3, "x") for at, (name, value) in enumerate(events)]
+    lines = "".join(f"{' '.join(map(str, step))}\n" for step in steps)
+    done = subprocess.run([driver], input=lines.encode(), capture_output=True, check=True)
+    compiled = Metadata("host", "x")
+    found = sorted_rows(list(trace_dat.batches([done.stdout], compiled)))
+    by_hand, metadata = by_python(steps)
+    assert (len(by_hand), metadata.incomplete) == (rows, incomplete)
+    assert (len(found), compiled.incomplete) == (rows, incomplete)
 
 
 def test_time_that_runs_backwards_is_an_error(driver: Path) -> None:
@@ -183,6 +214,52 @@ def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.Mon
     expected, by_text = read_whole(recorded)
     assert rows == expected
     assert metadata.to_json() == by_text.to_json()
+
+
+def test_names_come_from_events_where_the_table_lacks_them(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_the_program()
+    whole = recorded.read_bytes()
+    table = b" sched-pipe\n"
+    assert table in whole
+    # The table names other tasks: as many bytes as before.
+    recorded.write_bytes(whole.replace(table, b" somebody's\n"))
+    rows, _ = read_whole(recorded)
+    wakers = [row["waker_comm"] for row in rows]
+    assert wakers.count("sched-pipe") > wakers.count("somebody's")  # before the first event
+    monkeypatch.setattr(trace_dat, "program", lambda: "there is no compiler")
+    assert read_whole(recorded)[0] == rows
+
+
+def test_compiled_and_text_know_the_same_handlers(tmp_path: Path) -> None:
+    needs_the_program()
+    names = ["riscv-timer", "clint-timer", "arch_timer", "timer", "EXT", "I/O", "virtio0-req.1"]
+    names += ["IPI", "IPI-7", "IPI-12", "IPI-", "IPI-x", "IPI-1x", "xIPI", "ipi call function"]
+    names += ["ipi", "timers", "", "nmi ipi"]
+    here, target = Path(__file__).parent / "drive_names.c", tmp_path / "drive-names"
+    found = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", trace_dat.LIBRARY],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = (here, trace_dat.HERE / "builder.c")
+    flags = ("-std=gnu11", f"-I{trace_dat.HERE}")
+    compile_to(target, here.name, [*flags, *files, *found.stdout.split()])
+    done = subprocess.run([target, *names], capture_output=True, text=True, check=True)
+    by_python = []
+    for name in names:
+        builder = Builder(Metadata("host", "x"))
+        idle = "x-0 [001] 1.000000001: cpu_idle: state=1 cpu_id=1\nx-0 [001] 1.000000002: "
+        text = f"{idle}irq_handler_entry: irq=1 name={name}"
+        list(feed(builder, text.split("\n"), "x"))
+        builder.cpu_idle(1, 3, EXIT)
+        builder.finish()
+        by_python.append(builder.rows[0][5])
+    assert dict(zip(names, done.stdout.split("\n"), strict=False)) == dict(
+        zip(names, by_python, strict=True)
+    )
 
 
 def test_a_file_that_is_cut_is_an_error_that_names_it(recorded: Path) -> None:
