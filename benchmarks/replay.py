@@ -4,7 +4,7 @@
 Idle periods are made on the fly, so that a billion of them need no disk. Three things are timed on
 one core: each policy alone over columns that are ready; a whole replay from batches of rows; and
 the same from a Parquet file. The memory's bandwidth is measured beside them: what a policy reads,
-20 bytes a period, cannot come faster than that. Writes the figures as JSON.
+29 bytes a period, cannot come faster than that. Writes the figures as JSON.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from lightsleep.replay.engine import engine
 from lightsleep.replay.governed import Advertised, Governor, GovernorRunner
 from lightsleep.replay.intervals import BLOCKS, Costs
 from lightsleep.replay.policies import parse
+from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 
 CPUS = 4
 POLICIES = "fixed:100us,haltpoll,lightsleep"
 GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.3", "teo@6.12+promote")
 STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (False,) * 3)
+LIMITS = Limits()
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
-BYTES = 8 + 8 + 2 + 1 + 1
+BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8
 """What struct intervals has of each period."""
 
 KNOWN = Metadata("host", "made up", first_ns=0)
-COSTS = Costs(5_000.0, {1: 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+COSTS = Costs(5_000.0, {(0, 1): 40_000.0}, 40_000, np.array([], np.int64), 0.0)
 
 
 def durations(rng: np.random.Generator, count: int) -> Any:
@@ -108,6 +110,7 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     begins_ns = np.cumsum(idle_ns + 100_000)
     intervals = Intervals(
         *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
+        *(np.zeros(count, np.uint8), cost_ns, LIMITS),
         *(begins_ns, cost_ns, idle_ns, idle_ns),
     )
     runs, found = engine()[0], {}

@@ -33,7 +33,8 @@ struct period { uint64_t idle_ns, busy_ns, timer_ns; };
 struct choice { uint64_t polled_ns; int32_t first, last; };
 struct recorded { uint64_t begin_ns, length_ns; int64_t sleep_ns, next_ns; int32_t state;
                   uint16_t tick; uint8_t leaves, expired; };
-struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue; };
+struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue,
+                halts, too_shallow_ns, too_deep_ns; };
 void machine_start(const char *name, const struct cpuidle_state *states, int count);
 void machine_promote(bool on);
 void machine_allow(const bool *states, uint64_t latency_ns);

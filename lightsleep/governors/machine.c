@@ -68,6 +68,9 @@ struct recorded {
  * @empty: how often the governor was told of a sleep that was none
  * @forbidden: how often promotion led to a state that is disabled, or beyond the limit
  * @untrue: how often the governor was told of another time than was slept, but for latencies
+ * @halts: how often a state was left that does not poll
+ * @too_shallow_ns: time in stays that the kernel counts as below
+ * @too_deep_ns: time in stays that it counts as above
  */
 struct totals {
 	u64 time_ns[CPUIDLE_STATE_MAX];
@@ -76,6 +79,9 @@ struct totals {
 	u64 empty;
 	u64 forbidden;
 	u64 untrue;
+	u64 halts;
+	u64 too_shallow_ns;
+	u64 too_deep_ns;
 };
 
 static struct cpuidle_governor *governors[GOVERNORS], *governor;
@@ -171,11 +177,15 @@ static u64 poll_time_ns(void)
 	return TICK_NSEC;
 }
 
+/*
+ * No timer ends a stay before its wakeup: the recorded period would have ended there.
+ * A timer that was due by then was late, or had been cancelled.
+ */
 static void enter(int index)
 {
 	u64 begin_ns = now_ns;
 	u64 expiry_ns = armed ? armed->expires : NEVER;
-	u64 end_ns = min(min(wake_ns, expiry_ns), (u64)tick_nohz_get_next_hrtimer());
+	u64 end_ns = min(min(wake_ns, expiry_ns), tick_stopped ? NEVER : tick_ns);
 
 	if (driver.states[index].flags & CPUIDLE_FLAG_POLLING &&
 	    end_ns > now_ns + poll_time_ns()) {
@@ -190,6 +200,29 @@ static void enter(int index)
 		tick_ns += TICK_NSEC;
 	}
 	device.last_residency_ns = now_ns - begin_ns;
+}
+
+static int next_enabled(int index, int step)
+{
+	do
+		index += step;
+	while (index >= 0 && index < driver.state_count && device.states_usage[index].disable);
+	return index < driver.state_count ? index : -1;
+}
+
+/* As cpuidle_enter_state() counts above and below, but in time; replay/stays.py tells the rule. */
+static void judge(int index, struct totals *totals)
+{
+	const struct cpuidle_state *state = &driver.states[index];
+	u64 stay_ns = device.last_residency_ns;
+	int deeper = next_enabled(index, 1);
+
+	totals->halts += !(state->flags & CPUIDLE_FLAG_POLLING);
+	if (stay_ns < state->target_residency_ns)
+		totals->too_deep_ns += next_enabled(index, -1) >= 0 ? stay_ns : 0;
+	else if (deeper >= 0 && stay_ns > state->exit_latency_ns &&
+		 stay_ns - state->exit_latency_ns >= driver.states[deeper].target_residency_ns)
+		totals->too_shallow_ns += stay_ns;
 }
 
 /* A CPU that was woken meanwhile does not sleep: call_cpuidle(). */
@@ -209,6 +242,7 @@ static int call(int index, struct totals *totals)
 		cpuidle_promote_disarm();
 	totals->time_ns[index] += device.last_residency_ns;
 	totals->wakes++;
+	judge(index, totals);
 	return index;
 }
 

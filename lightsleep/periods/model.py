@@ -33,8 +33,10 @@ class Metadata:
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
     ``ends_ns`` is when the recording ended, by its own clock.
     ``states`` maps CPU and index to a state's name, ``polling`` holds the states that the governor
-    takes for polling, ``advertised_us`` and ``residency_us`` are what their driver advertises.
-    ``incomplete`` counts idle periods without an end, of which there is no row.
+    takes for polling, ``disabled`` those that nobody may choose, ``advertised_us`` and
+    ``residency_us`` are what their driver advertises.
+    ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
+    ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
     """
 
     host: str
@@ -43,6 +45,7 @@ class Metadata:
     settings: dict[str, Any] = field(default_factory=dict)
     states: dict[int, dict[int, str]] = field(default_factory=dict)
     polling: set[tuple[int, int]] = field(default_factory=set)
+    disabled: set[tuple[int, int]] = field(default_factory=set)
     advertised_us: dict[tuple[int, int], int] = field(default_factory=dict)
     residency_us: dict[tuple[int, int], int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -53,6 +56,8 @@ class Metadata:
     lost: dict[int, int] = field(default_factory=dict)
     expected_ns: int | None = None
     ends_ns: int | None = None
+    cpus: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
 
     @property
     def span_ns(self) -> int:
@@ -95,13 +100,15 @@ class Metadata:
                 "state": state,
                 "name": name,
                 "polls": (cpu, state) in self.polling,
+                "disabled": (cpu, state) in self.disabled,
                 "advertised_us": self.advertised_us.get((cpu, state)),
                 "residency_us": self.residency_us.get((cpu, state)),
             }
             for cpu, states in sorted(self.states.items())
             for state, name in sorted(states.items())
         ]
-        for key in ("polling", "advertised_us", "residency_us", "expected_ns", "ends_ns"):
+        of_states = ("polling", "disabled", "advertised_us", "residency_us")
+        for key in (*of_states, "expected_ns", "ends_ns", "cpus", "seen"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 
@@ -123,11 +130,13 @@ class Metadata:
         return metadata
 
     def add_state(self, row: dict[str, Any]) -> None:
-        """Learn of a state: its cpu, state, name, polls, advertised_us and residency_us."""
+        """Learn of a state: its cpu, state, name, polls, disabled, advertised_us, residency_us."""
         key = (int(row["cpu"]), int(row["state"]))
         self.states.setdefault(key[0], {})[key[1]] = str(row["name"])
         if row["polls"]:
             self.polling.add(key)
+        if row.get("disabled"):  # files of older versions lack it
+            self.disabled.add(key)
         if row["advertised_us"] is not None:
             self.advertised_us[key] = int(row["advertised_us"])
         if row.get("residency_us") is not None:  # files of older versions lack it

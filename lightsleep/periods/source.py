@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import shutil
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -32,6 +33,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
@@ -49,8 +51,8 @@ ROWS = 1 << 16
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
 
-EXPECTED = re.compile(r"'trace' not valid for .* events\. Ignoring\.")
-"""What perf says whenever it is to print the fields of tracepoints."""
+EXPECTED = (re.compile(r"'trace' not valid for .* events\. Ignoring\."), ctf.LOST)
+"""What needs no note: perf says it of the fields of tracepoints, babeltrace2 of lost events."""
 
 METADATA = SCHEMA.encode()
 KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
@@ -147,6 +149,11 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
             "records can be read from it"
             + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
+    if silent := metadata.cpus - metadata.seen - metadata.lost.keys():
+        metadata.notes.append(
+            f"no event is recorded of CPU {cpulist.format(silent)}, which slept or ran a single "
+            "task all the time"
+        )
     if (
         metadata.ends_ns is not None
         and (early_ns := metadata.ends_ns - (metadata.last_ns or 0)) > SLACK_NS
@@ -187,8 +194,10 @@ def as_batch(host: str, rows: Sequence[Row]) -> pa.RecordBatch:
 def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]]:
     """Lend the lines of a trace in any format but Parquet."""
     if path.is_dir():
-        with _printed([*ctf.COMMAND, str(path)], path, metadata) as lines:
-            yield ctf.lines(lines)
+        losses = ctf.Losses()
+        command = [*ctf.COMMAND, str(path)]
+        with _printed(command, path, metadata, losses.hear) as lines:
+            yield ctf.lines(lines, losses)
         return
     if head.startswith(TRACE_DAT):
         with _printed(
@@ -219,25 +228,35 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
 
 
 @contextlib.contextmanager
-def _printed(command: list[str], path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
-    """Lend the lines that a program prints; raises as _output() does."""
+def _printed(
+    command: list[str],
+    path: Path,
+    metadata: Metadata,
+    hear: Callable[[bytes], None] | None = None,
+) -> Iterator[Iterable[str]]:
+    """Lend the lines that a program prints; ``hear`` and errors are those of _output()."""
     if not shutil.which(command[0]):
         package = {"perf": "linux-perf"}.get(command[0], command[0])
         raise LightsleepError(
             f"reading {path} needs the program {command[0]}: install the package {package}"
         )
     printed = _Counted()
-    with _output(command, path, metadata, printed) as chunks:
+    with _output(command, path, metadata, printed, hear) as chunks:
         printed.lines = _lines(chunks, path)
         yield printed
 
 
 @contextlib.contextmanager
 def _output(
-    command: list[str], path: Path, metadata: Metadata, printed: _Counted | None = None
+    command: list[str],
+    path: Path,
+    metadata: Metadata,
+    printed: _Counted | None = None,
+    hear: Callable[[bytes], None] | None = None,
 ) -> Iterator[Iterable[bytes]]:
     """Lend what a program writes. What it complains about becomes a note.
 
+    ``hear`` is given all complaints, each before what the program writes after it.
     Raises LightsleepError where it fails, or falls silent.
     """
     with (
@@ -250,14 +269,17 @@ def _output(
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (READER_BYTES, READER_BYTES))
         try:
-            yield _from_pipe(process.stdout.fileno(), path)
+            chunks = _from_pipe(process.stdout.fileno(), path)
+            yield chunks if hear is None else _heard(chunks, log.fileno(), hear)
             status = process.wait(SILENT_S)
         except BaseException:
             process.kill()
             raise
         log.seek(0)
-        said = UNPRINTABLE.sub("?", log.read(4096).decode(errors="replace"))
-        said = "\n".join(x for x in said.splitlines() if not EXPECTED.fullmatch(x)).strip()
+        complaints = log.read(CHUNK).decode(errors="replace").splitlines()
+        odd = [x for x in complaints if not any(known.fullmatch(x) for known in EXPECTED)]
+        said = "\n".join(odd).strip()
+        said = UNPRINTABLE.sub("?", said[:4096])
     name = Path(command[0]).name
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
@@ -297,6 +319,18 @@ def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
         yield data
 
 
+def _heard(
+    chunks: Iterable[bytes], complaints: int, hear: Callable[[bytes], None]
+) -> Iterator[bytes]:
+    """Pass on what a program prints; first give ``hear`` what it has complained about."""
+    position = 0
+    for chunk in itertools.chain(chunks, (b"",)):
+        while more := os.pread(complaints, CHUNK, position):
+            position += len(more)
+            hear(more)
+        yield chunk
+
+
 def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
     """Yield lines. Raises LightsleepError where one is endless or the last one cut off."""
     number, rest = 0, b""
@@ -333,13 +367,27 @@ def _described(path: Path) -> Metadata:
         for state in states:
             row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
             row["residency_us"] = state.get("residency_us")
+            row["disabled"] = state.get("disabled")
             metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
+    metadata.cpus = _recorded_cpus(described)
     recorded = described["recorded"]
     metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
     if described.get("window_ns"):
         metadata.ends_ns = described["window_ns"][1]
     metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return metadata
+
+
+def _recorded_cpus(described: dict[str, Any]) -> set[int]:
+    """Return the CPUs that were recorded, of those that were online when it began."""
+    online = {int(cpu) for cpu in described["states"]}
+    wanted = described["settings"].get("cpus")
+    if not isinstance(wanted, str):
+        return online
+    try:
+        return online & set(cpulist.parse(wanted))
+    except LightsleepError:
+        return set()
 
 
 FORMAT: Format[dict[str, Any]] = Format(

@@ -38,6 +38,7 @@ from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import BLOCKS, Costs
 from lightsleep.replay.policies import STOCK, Make
+from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 
 T_19 = 2.093
@@ -83,6 +84,9 @@ class Account:
             "waited_ns": waits.total_ns,
             "paid_ns": self.paid_ns,
             "wakes": waits.count,
+            "halt_wakes": self.tally["halts"],
+            "too_shallow_ns": self.tally["too_shallow_ns"],
+            "too_deep_ns": self.tally["too_deep_ns"],
             "wait_p50_ns": waits.percentile_ns(0.5),
             "wait_p99_ns": waits.percentile_ns(0.99),
         }
@@ -211,14 +215,20 @@ def replay(
     # Without closed loops, both ends of the bracket are the same.
     ends = 2 if len(costs.loops) else 1
     idle_ns = wakes = 0
+    limits: dict[int, Limits] = {}
     for part in chain((reader.intervals(batch) for batch in batches), [reader.rest()]):
         for cpu, found in part:
+            if cpu not in limits:
+                limits[cpu] = Limits.of(metadata, cpu)
             recorded = Intervals(
                 idle_ns=found.arrival_ns,
                 cost_ns=found.cost_ns,
                 bucket=found.bucket,
                 woken=found.woken,
                 block=found.block,
+                state=found.state,
+                exit_ns=found.exit_ns,
+                limits=limits[cpu],
                 entered_ns=found.entered_ns,
                 typical_ns=found.typical_ns,
                 timer_ns=found.timer_ns,

@@ -21,7 +21,7 @@ from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
 from lightsleep.replay.intervals import NEEDED, Costs, costs_of
-from lightsleep.replay.parts import replay_table, require_costs
+from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 
 PARQUET = ".parquet"
@@ -115,20 +115,17 @@ def replay_command(
         if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")
         check_writable(output)
-    outcomes: Iterable[tuple[Costs, Replay]]
     if cluster is not None:
-        outcomes = replay_tables(cluster, files, policies, cost_ns, weight)
+        found = replay_tables(cluster, files, policies, cost_ns, weight)
+        total, costs = _together(files, found)
     else:
-        outcomes = (_replayed(path, policies, cost_ns, weight) for path in files)
-    total: Replay | None = None
-    costs = []
-    for path, (cost, outcome) in zip(files, outcomes, strict=True):
-        costs.append((str(path), cost))
-        if total is None:
-            total = outcome
-        else:
-            total.merge(outcome)
-    assert total
+
+        def alone(path: Path) -> tuple[Costs, Replay]:
+            return _replayed(path, policies, cost_ns, weight)
+
+        each = replay_files(files, policies, cost_ns, weight, alone)
+        with contextlib.closing(each):
+            total, costs = _together(files, each)
     if output:
         from lightsleep.report.page import page  # needs matplotlib
         from lightsleep.report.replay_section import section
@@ -139,6 +136,22 @@ def replay_command(
         click.echo(json.dumps(words.to_json(total, costs), indent=1))
     else:
         words.show(terminal.output(), total, costs)
+
+
+def _together(
+    files: list[Path], outcomes: Iterable[tuple[Costs, Replay]]
+) -> tuple[Replay, list[tuple[str, Costs]]]:
+    """Add up the replays of all recordings; return that, and what a wakeup costs in each."""
+    total: Replay | None = None
+    costs = []
+    for path, (cost, outcome) in zip(files, outcomes, strict=True):
+        costs.append((str(path), cost))
+        if total is None:
+            total = outcome
+        else:
+            total.merge(outcome)
+    assert total
+    return total, costs
 
 
 def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:

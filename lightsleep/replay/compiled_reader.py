@@ -21,14 +21,13 @@ from lightsleep.replay.intervals import (
     Costs,
     Ns,
     RecordedIntervals,
+    Tables,
     block_width_ns,
     code,
     codes_of,
     sleep_lengths,
 )
-
-STATES = 256
-"""The C code knows as many; more have no names, either."""
+from lightsleep.replay.stays import STATES
 
 MAX_CPUS = 1 << 16
 
@@ -44,7 +43,7 @@ KINDS = {
 SPECIAL = ("ended_by", "sleep_length_ns")
 """Columns that are no plain integers."""
 
-OPEN = 6
+OPEN = 7
 """Elements of ``struct open_interval``."""
 
 
@@ -56,11 +55,15 @@ class CompiledReader:
         self._ffi, self._lib, self._metadata, self._costs = ffi, lib, metadata, costs
         self._open: Ns = np.zeros((0, OPEN), np.int64)
         self._polls = np.zeros((0, STATES), np.uint8)
-        state_ns = np.full(STATES, costs.halt_ns, np.int64)
-        for state, cost_ns in costs.states.items():
+        self._tables = Tables(metadata)
+        halts = [costs.halt_of(table) for table in range(self._tables.count)]
+        self._table: Ns = np.zeros(0, np.int64)
+        self._halt_state = np.array([state for state, _ in halts], np.uint8)
+        self._halt_ns = np.array([cost_ns for _, cost_ns in halts], np.int64)
+        self._state_ns = np.repeat(self._halt_ns, STATES)
+        for (table, state), cost_ns in costs.states.items():
             if 0 <= state < STATES:
-                state_ns[state] = round(cost_ns)
-        self._state_ns = state_ns
+                self._state_ns[table * STATES + state] = round(cost_ns)
         self._loops = np.ascontiguousarray(costs.loops, np.int64)
 
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
@@ -86,11 +89,12 @@ class CompiledReader:
     def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield what was kept back, after the last batch."""
         for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
-            entered, end, polled, cost, timer_at, _ = self._open[cpu].tolist()
+            entered, end, polled, cost, timer_at, state, _ = self._open[cpu].tolist()
             made = _Made(1)
             made.entered_ns[0], made.arrival_ns[0] = entered, max(end - entered, 0)
             made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
-            made.typical_ns[0] = cost
+            made.typical_ns[0] = made.exit_ns[0] = cost
+            made.state[0] = state
             made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
             since_ns = max(entered - (self._metadata.first_ns or 0), 0)
             made.block[0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
@@ -101,6 +105,7 @@ class CompiledReader:
         more = cpus - len(self._open)
         if more > 0:
             self._open = np.concatenate([self._open, np.zeros((more, OPEN), np.int64)])
+            self._table = self._tables.of(np.arange(cpus))
             self._polls = np.zeros((cpus, STATES), np.uint8)
             for cpu, state in self._metadata.polled:
                 if cpu < cpus and 0 <= state < STATES:
@@ -137,7 +142,9 @@ class CompiledReader:
                 "cpus": len(self._open),
                 "polls": ffi.from_buffer("uint8_t[]", self._polls),
                 "state_ns": ffi.from_buffer("int64_t[]", self._state_ns),
-                "halt_ns": costs.halt_ns,
+                "table": ffi.from_buffer("int64_t[]", self._table),
+                "halt_ns": ffi.from_buffer("int64_t[]", self._halt_ns),
+                "halt_state": ffi.from_buffer("uint8_t[]", self._halt_state),
                 "given": costs.given,
                 "reference_ns": round(costs.reference_ns or 0),
                 "joined_ns": JOINED_NS,
@@ -168,15 +175,15 @@ class _Made:
 
     COLUMNS: ClassVar = {
         **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
-        **dict.fromkeys(("cost_ns", "typical_ns", "timer_ns", "polled_ns"), "int64_t"),
-        **dict.fromkeys(("halted", "woken", "block"), "uint8_t"),
+        **dict.fromkeys(("cost_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"),
+        **dict.fromkeys(("state", "halted", "woken", "block"), "uint8_t"),
     }
 
     def __init__(self, count: int) -> None:
         self.entered_ns, self.arrival_ns, self.earliest_ns = np.zeros((3, count), np.int64)
         self.cost_ns, self.typical_ns, self.timer_ns = np.zeros((3, count), np.int64)
-        self.polled_ns = np.zeros(count, np.int64)
-        self.halted, self.woken, self.block = np.zeros((3, count), np.uint8)
+        self.polled_ns, self.exit_ns = np.zeros((2, count), np.int64)
+        self.state, self.halted, self.woken, self.block = np.zeros((4, count), np.uint8)
 
     def taken(self, part: slice, buckets: Any) -> RecordedIntervals:
         return RecordedIntervals(
@@ -187,6 +194,8 @@ class _Made:
             typical_ns=self.typical_ns[part],
             timer_ns=self.timer_ns[part],
             polled_ns=self.polled_ns[part],
+            exit_ns=self.exit_ns[part],
+            state=self.state[part],
             halted=self.halted[part].view(np.bool_),
             woken=self.woken[part].view(np.bool_),
             block=self.block[part],

@@ -6,6 +6,20 @@
  */
 #include "engine.h"
 
+/* A halt after so long a poll, as the kernel's counters above and below have it. */
+static inline __attribute__((always_inline)) void judge(struct tally *t, const struct intervals *s,
+							size_t i, u64 polled_ns)
+{
+	int64_t halt_ns = (int64_t)(s->idle_ns[i] - polled_ns) + s->exit_ns[i];
+	const struct stay_limits *limits = s->limits;
+
+	halt_ns = halt_ns > 0 ? halt_ns : 0;
+	if (halt_ns < limits->deep_ns[s->state[i]])
+		t->too_deep_ns += halt_ns;
+	if (halt_ns >= limits->shallow_ns[s->state[i]])
+		t->too_shallow_ns += halt_ns;
+}
+
 /* An interval of which so much was polled, and which ended in a halt or not. */
 static inline __attribute__((always_inline)) void count(struct tally *t, const struct intervals *s,
 							size_t i, u64 weight, u64 polled_ns,
@@ -20,6 +34,10 @@ static inline __attribute__((always_inline)) void count(struct tally *t, const s
 	t->polled_ns += polled_ns;
 	t->wakes += woken;
 	t->waited_ns += waited_ns;
+	t->halts += halted;
+	t->too_shallow_ns += (int64_t)polled_ns >= s->limits->poll_shallow_ns ? polled_ns : 0;
+	if (halted)
+		judge(t, s, i, polled_ns);
 	t->longest_ns = waited_ns > t->longest_ns ? waited_ns : t->longest_ns;
 	t->paid_ns[s->block[i]] += polled_ns + weight * waited_ns;
 	t->histogram[halted ? s->bucket[i] : 0] += woken;

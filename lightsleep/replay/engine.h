@@ -12,6 +12,19 @@
 
 #define TALLY_BLOCKS	20
 #define TALLY_BUCKETS	2048
+#define STAY_STATES	256
+
+/**
+ * struct stay_limits - from which lengths on stays of one CPU are too shallow or too deep
+ * @poll_shallow_ns: a poll that is as long is too shallow
+ * @deep_ns: a halt that is shorter is too deep, by state
+ * @shallow_ns: a halt that is as long is too shallow, by state
+ */
+struct stay_limits {
+	int64_t poll_shallow_ns;
+	int64_t deep_ns[STAY_STATES];
+	int64_t shallow_ns[STAY_STATES];
+};
 
 /**
  * struct intervals - some intervals of one CPU, in order: a column each
@@ -20,6 +33,9 @@
  * @bucket: of a histogram, that @cost_ns falls into
  * @woken: whether a task waits
  * @block: the part of the recording that it is in
+ * @state: that a CPU which does not poll on halts in
+ * @exit_ns: how long it takes to leave that state
+ * @limits: what tells stays that are too shallow or too deep
  */
 struct intervals {
 	size_t count;
@@ -28,6 +44,9 @@ struct intervals {
 	const uint16_t *bucket;
 	const uint8_t *woken;
 	const uint8_t *block;
+	const uint8_t *state;
+	const int64_t *exit_ns;
+	const struct stay_limits *limits;
 };
 
 /**
@@ -38,6 +57,9 @@ struct intervals {
  * @polled_ns: time polled
  * @wakes: intervals that ended because a task was woken
  * @waited_ns: how long those tasks waited for their CPU
+ * @halts: how often a CPU halted
+ * @too_shallow_ns: time in stays that were too shallow; stays.py says which are
+ * @too_deep_ns: time in stays that were too deep
  * @longest_ns: the longest of these waits
  * @paid_ns: time polled and waited, weighed, by block
  * @histogram: how many tasks waited how long
@@ -49,6 +71,9 @@ struct tally {
 	u64 polled_ns;
 	u64 wakes;
 	u64 waited_ns;
+	u64 halts;
+	u64 too_shallow_ns;
+	u64 too_deep_ns;
 	u64 longest_ns;
 	u64 paid_ns[TALLY_BLOCKS];
 	u64 histogram[TALLY_BUCKETS];

@@ -158,18 +158,21 @@ class _Lent:
     """C's view of columns and sums; holds the buffers while it is used."""
 
     def __init__(self, ffi: Any, intervals: Intervals, tally: Tally) -> None:
-        kinds = ("u64[]", "u64[]", "uint16_t[]", "uint8_t[]", "uint8_t[]")
+        kinds = ("u64[]", "u64[]", "uint16_t[]", *("uint8_t[]",) * 3, "int64_t[]")
         columns = (
             intervals.idle_ns,
             intervals.cost_ns,
             intervals.bucket,
             intervals.woken,
             intervals.block,
+            intervals.state,
+            intervals.exit_ns,
         )
         self._buffers = [
             ffi.from_buffer(kind, np.ascontiguousarray(column))
             for kind, column in zip(kinds, columns, strict=True)
         ]
+        self._buffers.append(ffi.from_buffer("struct stay_limits *", intervals.limits.data))
         self._columns = ffi.new("struct intervals *", [len(intervals), *self._buffers])
         self._sums = ffi.from_buffer("struct tally *", tally.data, require_writable=True)
 

@@ -5,6 +5,8 @@
 shallow states (kernel/drivers/cpuidle/promote.c). lightsleep/governors simulates the CPU: its idle
 loop, its tick of 250 Hz, and what latencies and residencies its driver advertises.
 
+- A state that was disabled when the recording began is disabled here, too: neither the governor nor
+  promotion may choose it.
 - The next timer is the one that the recorded governor was told of. Where it did not ask, it is the
   timer that ended the interval, else 1 s away.
 - A task that finds the CPU polling does not wait. Any other waits for as long as it did, plus what
@@ -25,7 +27,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import Metadata
-from lightsleep.replay.intervals import Costs, Ns
+from lightsleep.replay.intervals import Costs, Ns, Tables
+from lightsleep.replay.stays import Stays
 from lightsleep.replay.tally import Intervals, Tally
 
 NAME = re.compile(r"(menu|teo|ladder)@(\d{1,2}\.\d{1,3})(\+promote)?", re.ASCII)
@@ -33,16 +36,23 @@ NAME = re.compile(r"(menu|teo|ladder)@(\d{1,2}\.\d{1,3})(\+promote)?", re.ASCII)
 POLLS = 1
 """CPUIDLE_FLAG_POLLING of kernel.h."""
 
+NO_LIMIT_NS = (1 << 63) - 1
+"""KTIME_MAX of kernel.h: no program limits the latency."""
+
 CHOICE = np.dtype([("polled_ns", "u8"), ("first", "i4"), ("last", "i4")])
 
 
 @dataclass(frozen=True)
 class Advertised:
-    """The idle states of one CPU: of each, latency and residency in ns, and whether it polls."""
+    """The idle states of one CPU: of each, latency and residency in ns, and whether it polls.
+
+    ``disabled`` holds the indexes of those that no governor may choose.
+    """
 
     latency_ns: tuple[int, ...]
     residency_ns: tuple[int, ...]
     polls: tuple[bool, ...]
+    disabled: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, metadata: Metadata, cpu: int) -> Advertised:
@@ -61,6 +71,7 @@ class Advertised:
             tuple(1000 * metadata.advertised_us[key] for key in keys),
             tuple(1000 * metadata.residency_us[key] for key in keys),
             tuple(key in metadata.polling for key in keys),
+            frozenset(state for at, state in metadata.disabled if at == cpu),
         )
 
 
@@ -74,6 +85,8 @@ class Cpu:
         made = [(latency, residency, POLLS if polls else 0) for latency, residency, polls in rows]
         given = self.ffi.new("struct cpuidle_state[]", made)
         self.lib.machine_start(governor.encode(), given, len(made))
+        allowed = [state not in states.disabled for state in range(len(made))]
+        self.lib.machine_allow(self.ffi.new("bool[]", allowed), NO_LIMIT_NS)
 
 
 @dataclass(frozen=True)
@@ -99,8 +112,9 @@ class Governor:
     def runner(self, metadata: Metadata, costs: Costs, cpu: int) -> GovernorRunner:
         """Return what replays intervals of a CPU of that recording. Raises LightsleepError."""
         states = Advertised.of(metadata, cpu)
+        table = Tables(metadata)[cpu]
         cost_ns = [
-            0 if polls else round(costs.states.get(state, states.latency_ns[state]))
+            0 if polls else round(costs.states.get((table, state), states.latency_ns[state]))
             for state, polls in enumerate(states.polls)
         ]
         return GovernorRunner(self.cpu(states), np.array([*cost_ns, 0]), states)
@@ -119,15 +133,15 @@ class GovernorRunner:
         """Replay intervals that follow those of the last call."""
         if not len(intervals):
             return
-        made = self._choices(intervals)
+        made, stays = self._choices(intervals)
         last = made["last"]
         awake = self._awake[last]
         waited_ns = np.maximum(intervals.cost_ns + self._cost_ns[last] - intervals.typical_ns, 0)
         cost_ns = np.where(intervals.woken & ~awake, waited_ns, 0)
         priced = replace(intervals, cost_ns=cost_ns, bucket=bucket(cost_ns).astype(np.uint16))
-        tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight)
+        tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight, stays)
 
-    def _choices(self, intervals: Intervals) -> Any:
+    def _choices(self, intervals: Intervals) -> tuple[Any, Stays]:
         # A governor learns from how long the CPU slept: what a late wakeup took is part of that.
         late_ns = np.where(intervals.woken, intervals.cost_ns - intervals.typical_ns, 0)
         ends_ns = intervals.entered_ns + np.maximum(intervals.arrival_ns + late_ns, 0)
@@ -141,10 +155,11 @@ class GovernorRunner:
         periods[:, 2] = intervals.timer_ns
         choices = np.zeros(len(intervals), CHOICE)
         ffi = self._cpu.ffi
+        totals = ffi.new("struct totals *")
         self._cpu.lib.machine_run(
             ffi.from_buffer("struct period[]", periods),
             ffi.from_buffer("struct choice[]", choices, require_writable=True),
             len(intervals),
-            ffi.new("struct totals *"),
+            totals,
         )
-        return choices
+        return choices, Stays(totals.halts, totals.too_shallow_ns, totals.too_deep_ns)

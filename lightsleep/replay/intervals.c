@@ -56,6 +56,8 @@ static inline void emit(const struct costs *c, const struct open_interval *s, co
 	d->typical_ns[i] = s->cost_ns;
 	d->timer_ns[i] = e->timer_at_ns ? max_of(e->timer_at_ns - s->entered_ns, 0) : FAR_NS;
 	d->polled_ns[i] = s->polled_ns;
+	d->exit_ns[i] = e->polls ? s->cost_ns : s->end_ns - s->entered_ns - arrival_ns;
+	d->state[i] = s->state;
 	d->halted[i] = !e->polls;
 	d->woken[i] = e->woken;
 	d->block[i] = min_of(max_of(s->entered_ns - c->first_ns, 0) / c->width_ns, c->blocks - 1);
@@ -69,6 +71,7 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		size_t cpu = r->cpu[i];
 		struct open_interval *s = &open[cpu];
 		int state = r->state[i];
+		int64_t table = c->table[cpu];
 		bool known = state >= 0 && state < STATES;
 		bool polls = known && c->polls[cpu * STATES + state];
 		int64_t begin_ns = r->entered_ns[i], end_ns = begin_ns + r->length_ns[i];
@@ -89,7 +92,8 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		}
 		s->end_ns = end_ns;
 		s->polled_ns += polls ? r->length_ns[i] : 0;
-		s->cost_ns = known && !polls ? c->state_ns[state] : c->halt_ns;
+		s->cost_ns = known && !polls ? c->state_ns[table * STATES + state] : c->halt_ns[table];
+		s->state = polls ? c->halt_state[table] : known ? state : NO_STATE;
 		if (r->sleep_ns[i] >= 0)
 			e.timer_at_ns = begin_ns + r->sleep_ns[i];
 		else if (r->cause[i] == c->timer)

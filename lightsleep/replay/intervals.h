@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define STATES	256
+#define NO_STATE	(STATES - 1)
 
 /**
  * struct rows - idle periods, as a recording's table has them
@@ -35,8 +36,10 @@ struct rows {
  * struct costs - what intervals.py knows before it makes intervals of rows
  * @cpus: every row's CPU is below
  * @polls: whether a CPU polls in a state; STATES for each CPU
- * @state_ns: what leaving a state costs
- * @halt_ns: what leaving any other state costs, or one in which the CPU polls
+ * @table: of each CPU, the number of its table of states
+ * @state_ns: what leaving a state costs; STATES for each table
+ * @halt_ns: what leaving a state in which the CPU polls costs, by table: what a halt does
+ * @halt_state: the state of a halt where the recorded CPU only polled, by table
  * @unknown: the cause of periods that ended without evidence
  * @timer: the cause of those that a timer ended
  * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
@@ -46,8 +49,10 @@ struct rows {
 struct costs {
 	size_t cpus;
 	const uint8_t *polls;
+	const int64_t *table;
 	const int64_t *state_ns;
-	int64_t halt_ns;
+	const int64_t *halt_ns;
+	const uint8_t *halt_state;
 	int64_t reference_ns;
 	int64_t joined_ns;
 	int64_t first_ns;
@@ -70,6 +75,7 @@ struct open_interval {
 	int64_t polled_ns;
 	int64_t cost_ns;
 	int64_t timer_at_ns;
+	int64_t state;
 	int64_t open;
 };
 
@@ -86,6 +92,8 @@ struct recorded_intervals {
 	int64_t *typical_ns;
 	int64_t *timer_ns;
 	int64_t *polled_ns;
+	int64_t *exit_ns;
+	uint8_t *state;
 	uint8_t *halted;
 	uint8_t *woken;
 	uint8_t *block;

@@ -15,7 +15,8 @@ things are derived from the rows of the recording:
    waited for it.)
 3. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
-   nothing is subtracted and the cost is an upper bound.
+   nothing is subtracted and the cost is an upper bound. The states of a big and of a little CPU are
+   different ones: only CPUs whose tables of states are the same share a median.
 4. *Closed loops.* Two tasks that wake each other in turn form a conversation. A faster wakeup of
    one makes the other's next one come earlier, which a recording cannot show. Intervals in such
    loops have a second, earlier arrival: what it would be if the peer's wakeup had cost nothing. The
@@ -37,6 +38,7 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import ENOUGH, Wakes, bucket, integers
 from lightsleep.periods.model import AWAKE, CAUSES, Metadata
+from lightsleep.replay.stays import NO_STATE
 
 Ns = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -66,29 +68,79 @@ NEEDED = (
 """The columns that intervals are made of."""
 
 
+class Tables:
+    """Which CPUs have the same table of states: a number for each CPU.
+
+    CPUs of which nobody described any state share the last number.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        """Compare what the states of CPUs are called and advertise."""
+        numbers: dict[tuple[object, ...], int] = {}
+        self.of_cpu: dict[int, int] = {}
+        for cpu, states in sorted(metadata.states.items()):
+            table = tuple(
+                (
+                    *(state, name, (cpu, state) in metadata.polling),
+                    metadata.advertised_us.get((cpu, state)),
+                    metadata.residency_us.get((cpu, state)),
+                )
+                for state, name in sorted(states.items())
+            )
+            self.of_cpu[cpu] = numbers.setdefault(table, len(numbers))
+        self.count = len(numbers) + 1
+
+    def __getitem__(self, cpu: int) -> int:
+        """Return the number of a CPU's table."""
+        return self.of_cpu.get(cpu, self.count - 1)
+
+    def of(self, cpus: Ns) -> Ns:
+        """Return the number of each CPU's table."""
+        known, at = np.unique(cpus, return_inverse=True)
+        return np.array([self[cpu] for cpu in known.tolist()], np.int64)[at]
+
+
 @dataclass
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
     a user knows what a wakeup from each halt costs. ``hides_polls`` and ``lacks_driver`` are those
-    of Metadata.
+    of Metadata. ``states`` has what leaving a state costs, by table of states (see Tables) and
+    index; ``halts`` the state of each table that most wakeups by tasks came out of. ``halt_ns`` is
+    the cost of the state that most wakeups of all CPUs came out of.
     """
 
     reference_ns: float | None
-    states: dict[int, float]
+    states: dict[tuple[int, int], float]
     halt_ns: int
     loops: Ns
     loop_share: float
     hides_polls: bool = False
     lacks_driver: bool = False
     given: bool = False
+    halts: dict[int, int] = field(default_factory=dict)
 
-    def of(self, states: Ns, polls: Flags) -> Ns:
+    def halt_of(self, table: int) -> tuple[int, int]:
+        """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
+        state = self.halts.get(table, NO_STATE)
+        cost_ns = round(self.states.get((table, state), self.halt_ns))
+        return (state if 0 <= state < NO_STATE else NO_STATE), cost_ns
+
+    def of(self, tables: Ns, states: Ns, polls: Flags) -> Ns:
         """Return what leaving the state of each row costs; a halt's cost where it polls."""
         wanted = np.full(len(states), self.halt_ns, np.int64)
-        for state, cost_ns in self.states.items():
-            wanted[(states == state) & ~polls] = round(cost_ns)
+        for table in self.halts:
+            wanted[tables == table] = self.halt_of(table)[1]
+        for (table, state), cost_ns in self.states.items():
+            wanted[(tables == table) & (states == state) & ~polls] = round(cost_ns)
+        return wanted
+
+    def halt_states(self, tables: Ns) -> Ns:
+        """Return the state that the CPU of each row usually halts in."""
+        wanted = np.full(len(tables), NO_STATE, np.int64)
+        for table in self.halts:
+            wanted[tables == table] = self.halt_of(table)[0]
         return wanted
 
 
@@ -99,15 +151,19 @@ def costs_of(
 
     ``given_ns`` is the cost of each state that halts, where somebody knows better.
     """
-    by_state: defaultdict[int, Wakes] = defaultdict(Wakes)
+    tables = Tables(metadata)
+    by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
     reference, pairs = Wakes(), Counter[int]()
     for batch in batches:
         rows = _Rows(metadata, batch)
         by_task = rows.woken & (rows.waker != 0)
         reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
         halted = by_task & (rows.state != AWAKE) & ~rows.polls
-        for state in np.unique(rows.state[halted]).tolist():
-            by_state[state].add(rows.wait_ns[halted & (rows.state == state)])
+        table_of = tables.of(rows.cpu)
+        for table in np.unique(table_of[halted]).tolist():
+            of_table = halted & (table_of == table)
+            for state in np.unique(rows.state[of_table]).tolist():
+                by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
         keys, counts = np.unique(rows.pair[by_task], return_counts=True)
         if len(pairs) < MAX_PAIRS:
             pairs.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
@@ -115,16 +171,17 @@ def costs_of(
         return None
     usual = reference.percentile_ns(0.5) if reference.count >= ENOUGH else None
     states = {
-        state: max(0.0, wakes.percentile_ns(0.5) - (usual or 0.0))
-        for state, wakes in by_state.items()
+        key: max(0.0, wakes.percentile_ns(0.5) - (usual or 0.0)) for key, wakes in by_state.items()
     }
     if given_ns is not None:
         states = dict.fromkeys(states, float(given_ns))
-    most = max(by_state, key=lambda state: by_state[state].count)
+    often = sorted(by_state, key=lambda key: by_state[key].count)
+    halts = dict(often)  # of each table, the last one stays
+    most = max(by_state, key=lambda key: by_state[key].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
     about = (metadata.hides_polls, metadata.lacks_driver, given_ns is not None)
-    return Costs(usual, states, round(states[most]), loops, share, *about)
+    return Costs(usual, states, round(states[most]), loops, share, *about, halts)
 
 
 def _loops(pairs: Counter[int]) -> Ns:
@@ -166,7 +223,9 @@ class RecordedIntervals:
     ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
     what a wakeup costs if the CPU has halted, 0 where no task waited; ``typical_ns`` what leaving
     that state costs typically. ``timer_ns`` is the time until the next timer. ``polled_ns`` is how
-    long the CPU polled in the recording, ``halted`` whether it left its poll. ``block`` is the part
+    long the CPU polled in the recording, ``halted`` whether it left its poll. ``state`` is the
+    state that a CPU halts in unless it polls until something arrives, NO_STATE where nobody knows,
+    and ``exit_ns`` how long leaving it takes; stays.py says more of both. ``block`` is the part
     of the recording that an interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a
     histogram.
     """
@@ -178,6 +237,8 @@ class RecordedIntervals:
     typical_ns: Ns
     timer_ns: Ns
     polled_ns: Ns
+    exit_ns: Ns
+    state: npt.NDArray[np.uint8]
     halted: Flags
     woken: Flags
     block: npt.NDArray[np.uint8]
@@ -228,6 +289,7 @@ class _Part:
     continued: Flags
     woken: Flags
     pair: Ns
+    state: Ns
     cost_ns: Ns
     paid_ns: Ns
     timer_at_ns: Ns
@@ -253,14 +315,20 @@ class Reader:
     costs: Costs
     _kept: dict[int, _Part] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Compare the CPUs once."""
+        self._tables = Tables(self.metadata)
+
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield each CPU of a batch with its intervals, in order."""
         rows = _Rows(self.metadata, batch)
         asleep = rows.state != AWAKE
-        cost_ns = self.costs.of(rows.state, rows.polls)
+        tables = self._tables.of(rows.cpu)
+        cost_ns = self.costs.of(tables, rows.state, rows.polls)
         reference_ns = round(self.costs.reference_ns or 0)
         own_ns = np.maximum(rows.wait_ns - reference_ns, 0)
         end_ns = rows.entered_ns + rows.length_ns
+        known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
         timer_at_ns = np.where(
             rows.sleep_ns >= 0,
             rows.entered_ns + rows.sleep_ns,
@@ -274,6 +342,7 @@ class Reader:
             continued=rows.continued,
             woken=rows.woken,
             pair=rows.pair,
+            state=np.where(rows.polls, self.costs.halt_states(tables), known),
             cost_ns=cost_ns,
             paid_ns=np.where(rows.polls | rows.by_itself | self.costs.given, cost_ns, own_ns),
             timer_at_ns=timer_at_ns,
@@ -313,6 +382,8 @@ class Reader:
                 part.timer_at_ns != 0, np.maximum(part.timer_at_ns - part.entered_ns, 0), FAR_NS
             ),
             polled_ns=part.polled_ns,
+            exit_ns=np.where(halted, part.end_ns - part.entered_ns - arrival, part.cost_ns),
+            state=part.state.astype(np.uint8),
             halted=halted,
             woken=part.woken,
             block=np.minimum(since_ns // block_width_ns(self.metadata), BLOCKS - 1).astype(

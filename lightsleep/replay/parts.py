@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Replaying one table of idle periods in parts, each with some of the CPUs, on several cores.
+"""Replaying tables of idle periods on several cores.
 
-CPUs do not know of each other in a replay, and all sums are integers: it makes no difference to any
-figure which process has which CPU.
+A large table is split in parts, each with some of the CPUs. CPUs do not know of each other in a
+replay, and all sums are integers: it makes no difference to any figure which process has which CPU.
+
+Many small tables are replayed side by side, each by one process. Their results are handed on in the
+order of the files, and no process is far ahead of that, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -99,16 +104,73 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
     parts = [Part(table, index, jobs, costs, policies, weight) for index in range(jobs)]
     if jobs == 1:
         return _replayed(parts[0])
+    with _processes(jobs, table) as pool:
+        first, *others = pool.map(_replayed, parts)
+    for other in others:
+        first.join(other)
+    return first
+
+
+def replay_files(
+    files: Sequence[Path],
+    policies: str,
+    given_ns: int | None,
+    weight: int,
+    alone: Callable[[Path], tuple[Costs, Replay]],
+) -> Generator[tuple[Costs, Replay], None, None]:
+    """Replay recordings; yield the costs and the replay of each, in their order.
+
+    Small tables are replayed side by side, on all cores. ``alone`` replays any other recording when
+    its turn comes. Raises LightsleepError as replay_table() does.
+    """
+    rows = _rows_of_small_tables(files)
+    jobs = min(len(os.sched_getaffinity(0)), len(rows), sum(rows.values()) // WORTH)
+    if jobs < 2:
+        yield from map(alone, files)
+        return
+    ahead = (path for path in files if path in rows)
+    begun: deque[Future[tuple[Costs, Replay]]] = deque()
+    with _processes(jobs, f"{len(rows)} tables") as pool:
+        for path in files:
+            for table in islice(ahead, 2 * jobs - len(begun)):
+                begun.append(pool.submit(_replayed_small, table, policies, given_ns, weight))
+            yield begun.popleft().result() if path in rows else alone(path)
+
+
+def _rows_of_small_tables(files: Sequence[Path]) -> dict[Path, int]:
+    """Return how many rows each table has that is too small to be split."""
+    found = {}
+    for path in files if len(files) > 1 else ():
+        with contextlib.suppress(pa.ArrowException, OSError):  # whoever reads it says so
+            rows = pq.read_metadata(path).num_rows
+            if rows < 2 * WORTH:
+                found[path] = rows
+    return found
+
+
+def _replayed_small(
+    table: Path, policies: str, given_ns: int | None, weight: int
+) -> tuple[Costs, Replay]:
+    costs = costs_of_table(table, given_ns)
+    return costs, replay_part(Part(table, 0, 1, costs, policies, weight))
+
+
+@contextlib.contextmanager
+def _processes(jobs: int, what: object) -> Iterator[ProcessPoolExecutor]:
+    """Lend processes that end with this one, and at once if anything fails.
+
+    Raises LightsleepError that begins with ``what`` where one of them is killed.
+    """
     # A fork would inherit the threads of pyarrow.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs, context, initializer=_leave_it_to_the_parent, initargs=(os.getpid(),)
     ) as pool:
         try:
-            first, *others = pool.map(_replayed, parts)
+            yield pool
         except BrokenProcessPool as error:
             raise LightsleepError(
-                f"{table}: a process of the replay was killed, by the kernel if memory ran out "
+                f"{what}: a process of the replay was killed, by the kernel if memory ran out "
                 "(dmesg tells): start it again, or on one core: taskset -c 0 lightsleep replay"
             ) from error
         except BaseException:
@@ -116,9 +178,6 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
             for process in multiprocessing.active_children():
                 process.kill()  # what it has replayed so far is of no use
             raise
-    for other in others:
-        first.join(other)
-    return first
 
 
 def _leave_it_to_the_parent(parent: int) -> None:

@@ -15,11 +15,15 @@ import numpy.typing as npt
 
 from lightsleep.periods.lost import Wakes
 from lightsleep.replay.intervals import BLOCKS, Flags, Ns
+from lightsleep.replay.stays import Limits, Stays, stays_of
 
 BUCKETS = 2048
 """Of the histogram of waits; the last has room for every int64."""
 
-SUMS = ("intervals", "hits", "in_vain", "polled_ns", "wakes", "waited_ns", "longest_ns")
+SUMS = (
+    *("intervals", "hits", "in_vain", "polled_ns", "wakes", "waited_ns"),
+    *("halts", "too_shallow_ns", "too_deep_ns", "longest_ns"),
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Intervals:
     """Some intervals of one CPU, in order: a column each, the first as in ``struct intervals``.
 
     RecordedIntervals says what each is; ``idle_ns`` is one end of when something arrived.
+    ``limits`` are those of the CPU.
     """
 
     idle_ns: Ns
@@ -34,6 +39,9 @@ class Intervals:
     bucket: npt.NDArray[np.uint16]
     woken: Flags
     block: npt.NDArray[np.uint8]
+    state: npt.NDArray[np.uint8]
+    exit_ns: Ns
+    limits: Limits
     entered_ns: Ns
     typical_ns: Ns
     timer_ns: Ns
@@ -79,8 +87,19 @@ class Tally:
         self.data += other.data
         self.data[longest] = most
 
-    def add(self, intervals: Intervals, polled_ns: Ns, halted: Flags, weight: int) -> None:
-        """Add intervals of which so much was polled, and which ended in a halt or not."""
+    def add(
+        self,
+        intervals: Intervals,
+        polled_ns: Ns,
+        halted: Flags,
+        weight: int,
+        stays: Stays | None = None,
+    ) -> None:
+        """Add intervals of which so much was polled, and which ended in a halt or not.
+
+        ``stays`` is what they add up to, where that does not follow.
+        """
+        stays = stays or stays_of(intervals, polled_ns, halted)
         waited_ns = np.where(halted, intervals.cost_ns, 0)
         sums = (
             len(intervals),
@@ -89,6 +108,9 @@ class Tally:
             int(polled_ns.sum()),
             int(intervals.woken.sum()),
             int(waited_ns.sum()),
+            stays.halts,
+            stays.too_shallow_ns,
+            stays.too_deep_ns,
         )
         self.data[: len(sums)] += sums
         longest = SUMS.index("longest_ns")

@@ -18,7 +18,11 @@ from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us
 
-TITLES = ("policy", "waited", "p50 us", "p99 us", "polled", "of idle time", "in vain", "regret")
+PRICED = ("policy", "waited", "p50 us", "p99 us", "polled", "of idle time", "in vain", "regret")
+STAYED = ("too shallow", "too deep", "wakes from halts")
+"""Columns that stand in a table of their own on a terminal, which has no room for both."""
+
+TITLES = PRICED + STAYED
 WORTH = 0.001
 """A gain below this share of the recording's time is not worth a change."""
 
@@ -101,16 +105,25 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
 
 def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -> None:
     """Print the table, the recommendation and the notes."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in TITLES:
-        table.add_column(title, justify="left" if title == "policy" else "right")
-    for row in rows(replay):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(whole(table), crop=False)
+    cells = rows(replay)
+    priced = len(PRICED)
+    console.print(whole(_table(PRICED, [x[:priced] for x in cells])), crop=False)
+    console.print()
+    stayed = [(x[0], *x[priced:]) for x in cells]
+    console.print(whole(_table(("policy", *STAYED), stayed)), crop=False)
     console.print(f"\n{explained(replay)}")
     console.print(Text(recommendation(replay), "bold"))
     for note in notes(replay, costs):
         console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def _table(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, justify="left" if title == "policy" else "right")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def rows(replay: Replay) -> list[tuple[str, ...]]:
@@ -124,7 +137,8 @@ def explained(replay: Replay) -> str:
     return (
         f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
         f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
-        f"{_together(replay)}, above the optimum."
+        f"{_together(replay)}, above the optimum. too shallow, too deep: time in states for which "
+        "the kernel would count below, above."
     )
 
 
@@ -168,6 +182,9 @@ def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...
         shares,
         f"{outcome.recorded.tally['in_vain']:,}",
         _between(*regrets),
+        _range(outcome, _too_shallow),
+        _range(outcome, _too_deep),
+        f"{outcome.recorded.tally['halts']:,}",
     )
 
 
@@ -182,6 +199,14 @@ def _waited(account: Account) -> float:
 
 def _polled(account: Account) -> float:
     return account.polled_ns
+
+
+def _too_shallow(account: Account) -> float:
+    return account.tally["too_shallow_ns"]
+
+
+def _too_deep(account: Account) -> float:
+    return account.tally["too_deep_ns"]
 
 
 def _range(outcome: Outcome, figure: Any) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,13 +12,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 from paths import ROOT
 from recordings import PIPE
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, write_parquet
-from lightsleep.replay import parts, words
+from lightsleep.replay import cli, parts, words
+from lightsleep.replay.cli import replay_command
 from lightsleep.replay.intervals import Costs, costs_of
 from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import STOCK
@@ -33,6 +37,61 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0
     assert words.to_json(one, []) == words.to_json(two, [])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with tables of several hosts, none of which is worth a second process."""
+    for host in range(5):
+        recording = open_recording(PIPE)
+        recording.metadata.host = f"host-{host}"
+        list(write_parquet(recording, tmp_path / f"{host}.parquet"))
+    rows = pq.read_metadata(tmp_path / "0.parquet").num_rows
+    monkeypatch.setattr(parts, "WORTH", rows // 2 + 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    words = ("--policies", "lightsleep,haltpoll", "--json")
+    return CliRunner().invoke(replay_command, [*map(str, arguments), *words])
+
+
+def test_small_tables_side_by_side_give_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[Path] = []
+    monkeypatch.setattr(cli, "_replayed", lambda path, *_: alone.append(path))
+    by_two = run(folder)
+    assert by_two.exit_code == 0, by_two.output
+    assert alone == []
+    monkeypatch.undo()
+    one_by_one = run(folder)
+    assert by_two.stdout == one_by_one.stdout
+    assert by_two.stdout.count('"file"') == 5
+
+
+def test_a_recording_that_is_no_table_has_its_turn_between_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = (folder / "0.parquet", PIPE, folder / "1.parquet", folder / "2.parquet")
+    by_two = run(*files)
+    assert by_two.exit_code == 0, by_two.output
+    monkeypatch.undo()
+    assert by_two.stdout == run(*files).stdout
+
+
+def test_a_damaged_table_among_small_ones_is_named(folder: Path) -> None:
+    damaged = folder / "3.parquet"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100] + bytes(400) + whole[500:])
+    done = run(folder)
+    assert done.exit_code == 1
+    assert f"{damaged}: damaged" in done.output
+    deadline = time.monotonic() + 60
+    while multiprocessing.active_children():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def killed(_part: parts.Part) -> None:
