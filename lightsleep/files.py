@@ -132,7 +132,10 @@ def _check_room(target: Path) -> None:
 
 @contextlib.contextmanager
 def _replaced(target: Path, old: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
-    """Lend a new file that takes the place of ``target``; it has the mode of the ``old`` one."""
+    """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
+
+    The owner only where root writes.
+    """
     mode = stat.S_IMODE(old.st_mode) if old else mode
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
@@ -141,6 +144,9 @@ def _replaced(target: Path, old: os.stat_result | None, mode: int) -> Iterator[B
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
             yield file
+            if old and os.geteuid() == 0:
+                with contextlib.suppress(PermissionError):  # root of a network's file system
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
         if old:
             scratch.chmod(mode)  # with what the umask took away
         scratch.replace(target)

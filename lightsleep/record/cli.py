@@ -250,9 +250,8 @@ def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
         return
     for note in recorded["notes"]:
         click.echo(f"note: {note}", err=True)
-    sudo = "sudo " if "SUDO_UID" in os.environ else ""  # only root can read a new file
     click.echo(
         f"recorded {recorded['elapsed_s']:.1f} s in {output} ({recorded['bytes'] / 1e6:.1f} MB); "
-        f"see it with: {sudo}lightsleep report {output}",
+        f"see it with: lightsleep report {output}",
         err=True,
     )

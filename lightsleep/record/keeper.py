@@ -268,10 +268,33 @@ def _take_places(scratch: Path, output: Path) -> str | None:
 
 
 def _take_place(scratch: Path, output: Path) -> None:
-    """Give a whole file its name, and the mode of the file that it replaces. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        scratch.chmod(stat.S_IMODE(output.stat().st_mode))
+    """Give a whole file its name, and owner and mode of the file that it replaces.
+
+    A new one belongs to who called sudo: root's alone, it would be a file that nobody can show.
+    Raises OSError.
+    """
+    file = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            old = output.stat()
+        except FileNotFoundError:
+            owner = _caller()
+        else:
+            owner = old.st_uid, old.st_gid
+            os.fchmod(file, stat.S_IMODE(old.st_mode))
+        # A hard link would be to a file that is somebody else's.
+        if os.geteuid() == 0 and owner and os.fstat(file).st_nlink == 1:
+            with contextlib.suppress(PermissionError):  # root of a network's file system
+                os.fchown(file, *owner)
+    finally:
+        os.close(file)
     scratch.replace(output)
+
+
+def _caller() -> tuple[int, int] | None:
+    """Return user and group of who called sudo, None without sudo."""
+    ids = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    return (int(ids[0]), int(ids[1])) if all(x.isdecimal() for x in ids) else None
 
 
 def _write_new(path: Path, document: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
+from lightsleep.files import write_json
 from lightsleep.record import cli, histogram, keeper, run, sidecar, tracing
 
 OF_THIS_ONE = {"schema": "of this one"}
@@ -543,16 +544,40 @@ def test_json_is_all_that_stdout_gets(
     assert capfd.readouterr().out == "of the command\n"
 
 
-@pytest.mark.parametrize("sudo", [True, False])
-def test_who_may_read_a_new_file_is_told_how(
-    sudo: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_new_file_belongs_to_who_called_sudo(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    if sudo:
-        monkeypatch.setenv("SUDO_UID", "1000")
-    cli._show(Path("x.dat"), {"elapsed_s": 1.0, "bytes": 1, "notes": []}, as_json=False)
-    said = capsys.readouterr().err
-    assert said.endswith(f"see it with: {'sudo ' * sudo}lightsleep report x.dat\n")
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    output, counts = tmp_path / "trace.dat", tmp_path / "counts.json"
+    files = (output, sidecar.beside(output), counts)
+    for owner in ((1234, 2345), (3456, 4567)):
+        record(machine, output)
+        assert keeper._write(run.scratch_for(counts), counts, OF_THIS_ONE) is None
+        write_json(counts, OF_THIS_ONE)  # as the command does with the document at its end
+        found = [path.stat() for path in files]
+        assert [(x.st_uid, x.st_gid) for x in found] == [owner] * 3
+        assert [stat.S_IMODE(x.st_mode) for x in found] == [0o600] * 3
+        for path in files:  # one that is replaced keeps its owner
+            os.chown(path, 3456, 4567)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_is_not_ours_alone_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    secret, scratch = tmp_path / "secret", tmp_path / "scratch"
+    secret.touch()
+    scratch.hardlink_to(secret)
+    keeper._take_place(scratch, tmp_path / "linked")
+    assert secret.stat().st_uid == 0
+    scratch.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        keeper._take_place(scratch, tmp_path / "output")
+    assert secret.stat().st_uid == 0
 
 
 @pytest.mark.parametrize(("silent_s", "shown"), [(0.2, True), (30, False)])
