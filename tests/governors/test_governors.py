@@ -10,23 +10,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
-from recordings import PIPE, RECORDINGS
+from recordings import PIPE
+from replays import DEEP, MENU, run
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.lab.kernels.source import kernel_source
-from lightsleep.periods.source import open_recording
+from lightsleep.periods.source import open_recording, write_parquet
 from lightsleep.replay.account import OPTIMUM, Replay, replay
-from lightsleep.replay.cli import replay_command
 from lightsleep.replay.follow import follow
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import costs_of
 from lightsleep.replay.policies import STOCK, parse
-
-MENU = RECORDINGS / "menu.parquet"
-"""The first has states of 20, 60 and 300 us, and was governed by menu of Debian's 6.12."""
 
 MENU_NEXT = MENU.with_name("menu-next.parquet")
 """The same, with what the governor was told of the next event of its clock. The clock counted
@@ -50,10 +46,6 @@ def source() -> None:
 
 
 NEXT = "next_event_ns"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
 
 
 @pytest.mark.build
@@ -198,3 +190,43 @@ def test_each_machine_of_a_shared_cache_has_its_own_library(
     here = build.library_file("6.12")
     monkeypatch.setattr(platform, "machine", lambda: "another")
     assert build.library_file("6.12") != here
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+def test_stays_of_real_governors() -> None:
+    done = run(MENU, "--policies", "stock,menu@6.12,teo@6.12", "--json")
+    assert done.exit_code == 0, done.output
+    stock, menu, teo, _ = (x["as_recorded"] for x in json.loads(done.stdout)["policies"])
+    for governor in (menu, teo):
+        assert governor["too_shallow_ns"] > 0
+        assert governor["too_deep_ns"] > 0
+    # The replayed menu does about what the recorded one did, and no timer wakes it twice.
+    assert menu["too_shallow_ns"] == pytest.approx(stock["too_shallow_ns"], rel=0.15)
+    assert menu["halt_wakes"] == pytest.approx(stock["halt_wakes"], rel=0.25)
+    assert menu["waited_ns"] == pytest.approx(stock["waited_ns"], rel=0.03)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize("governor", ["menu@6.12", "teo@6.12", "ladder@6.12", "teo@6.12+promote"])
+def test_no_governor_chooses_a_state_that_is_disabled(governor: str, tmp_path: Path) -> None:
+    deepest = {}
+    for disabled in ((), (DEEP,)):
+        recording, table = open_recording(MENU), tmp_path / f"{len(disabled)}.parquet"
+        recording.metadata.disabled = {(cpu, state) for cpu in (0, 1) for state in disabled}
+        list(write_parquet(recording, table))
+        recording = open_recording(table)
+        batches = list(recording.batches)
+        chosen = Governor.named(governor)
+        assert chosen
+        found = follow(recording.metadata, batches, chosen)
+        deepest[disabled] = sum(n for (_, to), n in found.confusion.items() if to == DEEP)
+        shown = json.loads(run(table, "--policies", governor, "--json").stdout)
+        assert shown["policies"][1]["policy"] == governor
+        if not disabled:
+            enabled_ns = shown["policies"][1]["as_recorded"]["waited_ns"]
+        else:  # C6 takes longest to leave
+            assert shown["policies"][1]["as_recorded"]["waited_ns"] < enabled_ns
+    assert deepest[()] > 0
+    assert deepest[DEEP,] == 0

@@ -12,71 +12,38 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import PIPE, RECORDINGS
+from recordings import PIPE
+from replays import (
+    DEEP,
+    HALT,
+    NO_COSTS,
+    POLL,
+    US,
+    judged,
+    metadata,
+    needs_compiler,
+    period,
+    run,
+)
 
 from lightsleep.errors import LightsleepError
-from lightsleep.governors import build
 from lightsleep.periods.build import Row
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording, write_parquet
-from lightsleep.record.sidecar import beside
 from lightsleep.replay import engine as engine_module
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
-from lightsleep.replay.follow import follow
-from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import Costs, Reader, RecordedIntervals, costs_of
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 from lightsleep.sources import KERNEL
-
-POLL, HALT, DEEP = 0, 1, 2
-ADVERTISED = (("POLL", 0, 0), ("C1", 10, 20), ("C6", 100, 300))
-US = 1000
-NO_COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, np.array([], np.int64), 0.0)
-
-needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-
-
-def metadata() -> Metadata:
-    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
-    for cpu in range(3):
-        for state, name in ((POLL, "POLL"), (HALT, "HALT")):
-            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
-            made.add_state(row | {"advertised_us": None})
-    return made
-
-
-def period(
-    at_us: int,
-    length_us: int,
-    state: int = HALT,
-    wait_us: int | None = 40,
-    pair: tuple[int, int] = (7, 8),
-    cpu: int = 0,
-    cause: str = "ipi",
-) -> Row:
-    who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
-    waited = None if wait_us is None else wait_us * US
-    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
-
-
-def judged(disabled: tuple[int, ...] = ()) -> Metadata:
-    """Return metadata of CPUs with the states POLL, C1 and C6, of which some are disabled."""
-    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
-    for cpu in range(3):
-        for state, (name, latency_us, residency_us) in enumerate(ADVERTISED):
-            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
-            row |= {"advertised_us": latency_us, "residency_us": residency_us}
-            made.add_state(row | {"disabled": state in disabled})
-    return made
 
 
 def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:
@@ -501,86 +468,6 @@ def test_a_fixed_limit_by_hand() -> None:
     assert account.paid_ns == 140 * US
 
 
-ENGINES = (CompiledEngine, PythonEngine) if shutil.which("cc") else (PythonEngine,)
-
-
-def stayed(
-    of: Metadata, rows: list[Row], name: str, engine: type[CompiledEngine | PythonEngine]
-) -> tuple[int, int, int]:
-    """Return halts, and us in stays too shallow and too deep, of a policy; leaving costs 5 us."""
-    costs = Costs(
-        None,
-        dict.fromkeys([(0, HALT), (0, DEEP)], 5_000.0),
-        5_000,
-        NO_COSTS.loops,
-        0,
-        halts={0: HALT},
-    )
-    made = replay(of, costs, [as_batch("host", rows)], parse(f"stock,{name}"), engine=engine())
-    found = made.outcomes[name].recorded.to_json()
-    return found["halt_wakes"], found["too_shallow_ns"] // US, found["too_deep_ns"] // US
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("state", "length_us", "disabled", "expected"),
-    [
-        # C1 has a latency of 10 us and a residency of 20; C6 of 100 and 300.
-        (HALT, 19, (), (1, 0, 19)),
-        (HALT, 20, (), (1, 0, 0)),
-        (HALT, 309, (), (1, 0, 0)),
-        (HALT, 310, (), (1, 310, 0)),
-        (DEEP, 299, (), (1, 0, 299)),
-        (DEEP, 300, (), (1, 0, 0)),
-        (DEEP, 9000, (), (1, 0, 0)),
-        # What is disabled is neither shallower nor deeper.
-        (HALT, 310, (DEEP,), (1, 0, 0)),
-        (HALT, 19, (POLL,), (1, 0, 0)),
-        (DEEP, 299, (HALT,), (1, 0, 299)),
-        (DEEP, 299, (POLL, HALT), (1, 0, 0)),
-        # A poll that is as long as the first state that halts would fit.
-        (POLL, 19, (), (0, 0, 0)),
-        (POLL, 20, (), (0, 20, 0)),
-        (POLL, 299, (HALT,), (0, 0, 0)),
-        (POLL, 300, (HALT,), (0, 300, 0)),
-        # Nothing is advertised of this one.
-        (7, 5000, (), (1, 0, 0)),
-    ],
-)
-def test_stays_too_shallow_and_too_deep_as_the_kernel_counts_them(
-    state: int,
-    length_us: int,
-    disabled: tuple[int, ...],
-    expected: tuple[int, int, int],
-    engine: type[CompiledEngine | PythonEngine],
-) -> None:
-    for wait_us in (3, 40, None):  # of what was recorded, the length alone counts
-        rows = [period(0, length_us, state, wait_us, cause="ipi" if wait_us else "tick")]
-        assert stayed(judged(disabled), rows, STOCK, engine) == expected
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_poll_and_a_halt_are_a_stay_each(engine: type[CompiledEngine | PythonEngine]) -> None:
-    # Tasks come 395, 15 and 115 us after the beginning, and leaving C1 or C6 takes 5 us more.
-    rows = [
-        period(0, 400, HALT, 5),
-        period(1000, 20, HALT, 5),
-        period(2000, 120, DEEP, 5),
-        period(3000, 70, POLL, 5),
-    ]
-    assert stayed(judged(), rows, STOCK, engine) == (3, 400 + 70, 120)
-    # Polls 50, 15, 50 and 50, all but the second too long. Then it halts for 350, 70 in C6, and 25
-    # where it was recorded to poll, in the usual state.
-    assert stayed(judged(), rows, "fixed:50us", engine) == (3, 3 * 50 + 350, 70)
-    # Polls 10 in each; halts for 390, 10 in C1, and 110 in C6, then 65.
-    assert stayed(judged(), rows, "fixed:10us", engine) == (4, 390, 10 + 110)
-
-
-def test_of_states_that_nobody_described_nothing_is_too_deep() -> None:
-    rows = [period(0, 400, HALT, 5), period(1000, 1, HALT, 5), period(2000, 900, POLL, 5)]
-    assert stayed(metadata(), rows, "fixed:50us", PythonEngine)[1:] == (0, 0)
-
-
 def test_two_recordings_add_up() -> None:
     batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
     one, two = replayed([batch]), replayed([batch])
@@ -656,10 +543,6 @@ def test_waiting_counts_as_often_as_its_weight_says() -> None:
         assert (outcome.outcomes[OPTIMUM].recorded.tally["hits"] > 0) == worth
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
-
-
 def test_a_real_recording(tmp_path: Path) -> None:
     table = tmp_path / "pipe.parquet"
     for _ in write_parquet(open_recording(PIPE), table):
@@ -700,98 +583,6 @@ def test_the_weight_of_waiting_decides_what_polling_is_worth() -> None:
         regrets[weight] = weight * (polls["waited_ns"] - stock["waited_ns"]) + polls["polled_ns"]
     assert regrets[100] < regrets[1]
     assert run(PIPE, "--wait-weight", 0).exit_code == 2
-
-
-MENU = RECORDINGS / "menu.parquet"
-"""C1, C1E and C6 of 20, 60 and 300 us, with residencies of 40, 200 and 900, governed by menu."""
-
-
-def has_governors() -> bool:
-    try:
-        build.library_file("6.12")
-    except LightsleepError:
-        return False
-    return True
-
-
-def test_stays_of_the_recorded_menu() -> None:
-    stock = json.loads(run(MENU, "--policies", STOCK, "--json").stdout)["policies"][0]
-    found = stock["as_recorded"]
-    too_shallow_ns = too_deep_ns = halts = 0
-    residency_ns, latency_ns = (40_000, 200_000, 900_000), (20_000, 60_000, 300_000)
-    for batch in open_recording(MENU).batches:
-        for state, length_ns in zip(
-            batch["state"].to_pylist(), batch["length_ns"].to_pylist(), strict=True
-        ):
-            if state == AWAKE:
-                continue
-            halts += 1
-            if length_ns < residency_ns[state]:
-                too_deep_ns += length_ns if state > 0 else 0
-            elif state < 2 and length_ns - latency_ns[state] >= residency_ns[state + 1]:
-                too_shallow_ns += length_ns
-    assert (found["too_shallow_ns"], found["too_deep_ns"]) == (too_shallow_ns, too_deep_ns)
-    assert found["halt_wakes"] == halts
-    assert too_shallow_ns > 0
-    assert too_deep_ns > 0
-
-
-@needs_compiler
-def test_stays_of_real_governors() -> None:
-    if not has_governors():
-        pytest.skip("no source of Linux 6.12")
-    done = run(MENU, "--policies", "stock,menu@6.12,teo@6.12", "--json")
-    assert done.exit_code == 0, done.output
-    stock, menu, teo, _ = (x["as_recorded"] for x in json.loads(done.stdout)["policies"])
-    for governor in (menu, teo):
-        assert governor["too_shallow_ns"] > 0
-        assert governor["too_deep_ns"] > 0
-    # The replayed menu does about what the recorded one did, and no timer wakes it twice.
-    assert menu["too_shallow_ns"] == pytest.approx(stock["too_shallow_ns"], rel=0.15)
-    assert menu["halt_wakes"] == pytest.approx(stock["halt_wakes"], rel=0.25)
-    assert menu["waited_ns"] == pytest.approx(stock["waited_ns"], rel=0.03)
-
-
-@needs_compiler
-@pytest.mark.parametrize("governor", ["menu@6.12", "teo@6.12", "ladder@6.12", "teo@6.12+promote"])
-def test_no_governor_chooses_a_state_that_is_disabled(governor: str, tmp_path: Path) -> None:
-    if not has_governors():
-        pytest.skip("no source of Linux 6.12")
-    deepest = {}
-    for disabled in ((), (DEEP,)):
-        recording, table = open_recording(MENU), tmp_path / f"{len(disabled)}.parquet"
-        recording.metadata.disabled = {(cpu, state) for cpu in (0, 1) for state in disabled}
-        list(write_parquet(recording, table))
-        recording = open_recording(table)
-        batches = list(recording.batches)
-        chosen = Governor.named(governor)
-        assert chosen
-        found = follow(recording.metadata, batches, chosen)
-        deepest[disabled] = sum(n for (_, to), n in found.confusion.items() if to == DEEP)
-        shown = json.loads(run(table, "--policies", governor, "--json").stdout)
-        assert shown["policies"][1]["policy"] == governor
-        if not disabled:
-            enabled_ns = shown["policies"][1]["as_recorded"]["waited_ns"]
-        else:  # C6 takes longest to leave
-            assert shown["policies"][1]["as_recorded"]["waited_ns"] < enabled_ns
-    assert deepest[()] > 0
-    assert deepest[DEEP,] == 0
-
-
-def test_a_trace_s_document_says_which_states_are_disabled(tmp_path: Path) -> None:
-    trace, table = tmp_path / PIPE.name, tmp_path / "x.parquet"
-    shutil.copy(PIPE, trace)
-    document = json.loads(PIPE.with_name(f"{PIPE.name}.json").read_text())
-    cpu, states = next(iter(document["states"].items()))
-    states[-1]["disabled"] = True
-    beside(trace).write_text(json.dumps(document))
-    recording = open_recording(trace)
-    expected = {(int(cpu), states[-1]["index"])}
-    assert recording.metadata.disabled == expected
-    list(write_parquet(recording, table))
-    assert open_recording(table).metadata.disabled == expected
-    # A table of an older version does not say, and all states are enabled.
-    assert open_recording(MENU).metadata.disabled == set()
 
 
 def test_a_table_that_counts_no_events(tmp_path: Path) -> None:

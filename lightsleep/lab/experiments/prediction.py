@@ -277,7 +277,7 @@ EXPERIMENT = Experiment(
         for metric in metrics_of(policy)
     ),
     vcpus=VCPUS,
-    runs=12,  # each takes a minute
+    runs=12,  # each records and runs every policy
     boots=4,
     pin=True,
 )

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Idle periods and machines that are made up, and what replays them."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from recordings import RECORDINGS
+
+from lightsleep.periods.build import Row
+from lightsleep.periods.model import Metadata
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.intervals import Costs
+
+POLL, HALT, DEEP = 0, 1, 2
+ADVERTISED = (("POLL", 0, 0), ("C1", 10, 20), ("C6", 100, 300))
+US = 1000
+NO_COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+
+needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+
+def metadata() -> Metadata:
+    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
+    for cpu in range(3):
+        for state, name in ((POLL, "POLL"), (HALT, "HALT")):
+            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
+            made.add_state(row | {"advertised_us": None})
+    return made
+
+
+def period(
+    at_us: int,
+    length_us: int,
+    state: int = HALT,
+    wait_us: int | None = 40,
+    pair: tuple[int, int] = (7, 8),
+    cpu: int = 0,
+    cause: str = "ipi",
+) -> Row:
+    who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
+    waited = None if wait_us is None else wait_us * US
+    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
+
+
+def judged(disabled: tuple[int, ...] = ()) -> Metadata:
+    """Return metadata of CPUs with the states POLL, C1 and C6, of which some are disabled."""
+    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
+    for cpu in range(3):
+        for state, (name, latency_us, residency_us) in enumerate(ADVERTISED):
+            row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
+            row |= {"advertised_us": latency_us, "residency_us": residency_us}
+            made.add_state(row | {"disabled": state in disabled})
+    return made
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay_command, [str(x) for x in arguments])
+
+
+MENU = RECORDINGS / "menu.parquet"
+"""C1, C1E and C6 of 20, 60 and 300 us, with residencies of 40, 200 and 900, governed by menu of
+Debian's 6.12."""
