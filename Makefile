@@ -151,7 +151,7 @@ check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed i
 	test $$failed = 0
 
 check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
-	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES) chromium)
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) -m pytest -v -m more
 
