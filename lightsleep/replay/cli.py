@@ -20,6 +20,8 @@ from lightsleep.periods.source import open_recording, watched, write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
+from lightsleep.replay.given import Given
+from lightsleep.replay.given import measured as measured_costs
 from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
@@ -67,6 +69,12 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     help="What a wakeup from a halt costs; without it the recording tells.",
 )
 @click.option(
+    "--measured",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="What wakeups from each idle state cost: a result of lightsleep measure -o FILE.",
+)
+@click.option(
     "--wait-weight",
     "weight",
     type=click.IntRange(1, 100),
@@ -93,6 +101,7 @@ def replay_command(
     recordings: tuple[Path, ...],
     policies: str,
     cost_ns: int | None,
+    measured: Path | None,
     weight: int,
     output: Path | None,
     cluster: str | None,
@@ -110,20 +119,21 @@ def replay_command(
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
+    given = _given(cost_ns, measured)
     files = list({path.resolve(): path for path in _files(recordings)}.values())
     if output:
         if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")
         check_writable(output)
     if cluster is not None:
-        found = replay_tables(cluster, files, policies, cost_ns, weight)
+        found = replay_tables(cluster, files, policies, given, weight)
         total, costs = _together(files, found)
     else:
 
         def alone(path: Path) -> tuple[Costs, Replay]:
-            return _replayed(path, policies, cost_ns, weight)
+            return _replayed(path, policies, given, weight)
 
-        each = replay_files(files, policies, cost_ns, weight, alone)
+        each = replay_files(files, policies, given, weight, alone)
         with contextlib.closing(each):
             total, costs = _together(files, each)
     if output:
@@ -136,6 +146,14 @@ def replay_command(
         click.echo(json.dumps(words.to_json(total, costs), indent=1))
     else:
         words.show(terminal.output(), total, costs)
+
+
+def _given(cost_ns: int | None, file: Path | None) -> Given | None:
+    if cost_ns is not None and file is not None:
+        raise click.UsageError("--halt-cost and --measured both say what a wakeup costs: give one")
+    if file is not None:
+        return measured_costs(file)
+    return None if cost_ns is None else Given(cost_ns)
 
 
 def _together(
@@ -168,7 +186,7 @@ def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:
         yield from tables
 
 
-def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tuple[Costs, Replay]:
+def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tuple[Costs, Replay]:
     """Read a recording twice: for what wakeups cost, and for what each policy does with them."""
     if not is_recording(path):
         raise LightsleepError(f"{path}: no recording: lightsleep record makes one")
@@ -180,5 +198,5 @@ def _replayed(path: Path, policies: str, cost_ns: int | None, weight: int) -> tu
             table = Path(folder) / f"periods{PARQUET}"
             batches = write_parquet(recording, table)
         with contextlib.closing(watched(recording.metadata, batches)) as rows:
-            costs = require_costs(path, costs_of(recording.metadata, rows, cost_ns))
+            costs = require_costs(path, costs_of(recording.metadata, rows, given))
         return costs, replay_table(table, costs, policies, weight)

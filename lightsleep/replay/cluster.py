@@ -20,6 +20,7 @@ from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.policy.binding import KERNEL
 from lightsleep.replay.account import Replay
+from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Costs
 from lightsleep.replay.parts import Part, costs_of_table, parts_of, replay_part
 
@@ -34,7 +35,7 @@ FAILED = ("error", "cancelled")
 
 
 def replay_tables(
-    address: str, tables: Sequence[Path], policies: str, cost_ns: int | None, weight: int
+    address: str, tables: Sequence[Path], policies: str, given: Given | None, weight: int
 ) -> list[tuple[Costs, Replay]]:
     """Replay tables by the policies named, on the cluster whose scheduler is at ``address``.
 
@@ -46,7 +47,7 @@ def replay_tables(
         ours = _code()
         asked = []
         for table in (path.absolute() for path in tables):
-            costs = client.submit(_costs, ours, table, cost_ns, pure=False)
+            costs = client.submit(_costs, ours, table, given, pure=False)
             pieces = [
                 client.submit(_piece, ours, costs, table, index, of, policies, weight, pure=False)
                 for index, of in parts_of(table, cores)
@@ -56,9 +57,9 @@ def replay_tables(
         return [(_result(address, costs), _joined(address, pieces)) for costs, pieces in asked]
 
 
-def _costs(code: str, table: Path, given_ns: int | None) -> Costs:
+def _costs(code: str, table: Path, given: Given | None) -> Costs:
     _require_same(code)
-    return costs_of_table(table, given_ns)
+    return costs_of_table(table, given)
 
 
 def _piece(

@@ -38,6 +38,7 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import ENOUGH, Wakes, bucket, integers
 from lightsleep.periods.model import AWAKE, CAUSES, Metadata
+from lightsleep.replay.given import Given
 from lightsleep.replay.stays import NO_STATE
 
 Ns = npt.NDArray[np.int64]
@@ -71,7 +72,8 @@ NEEDED = (
 class Tables:
     """Which CPUs have the same table of states: a number for each CPU.
 
-    CPUs of which nobody described any state share the last number.
+    CPUs of which nobody described any state share the last number. ``first`` has a CPU of each
+    other table.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -89,6 +91,7 @@ class Tables:
             )
             self.of_cpu[cpu] = numbers.setdefault(table, len(numbers))
         self.count = len(numbers) + 1
+        self.first = {table: cpu for cpu, table in sorted(self.of_cpu.items(), reverse=True)}
 
     def __getitem__(self, cpu: int) -> int:
         """Return the number of a CPU's table."""
@@ -105,10 +108,10 @@ class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
-    a user knows what a wakeup from each halt costs. ``hides_polls`` and ``lacks_driver`` are those
-    of Metadata. ``states`` has what leaving a state costs, by table of states (see Tables) and
-    index; ``halts`` the state of each table that most wakeups by tasks came out of. ``halt_ns`` is
-    the cost of the state that most wakeups of all CPUs came out of.
+    a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
+    ``lacks_driver`` are those of Metadata. ``states`` has what leaving a state costs, by table of
+    states (see Tables) and index; ``halts`` the state of each table that most wakeups by tasks came
+    out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
     """
 
     reference_ns: float | None
@@ -119,6 +122,7 @@ class Costs:
     hides_polls: bool = False
     lacks_driver: bool = False
     given: bool = False
+    measured: str = ""
     halts: dict[int, int] = field(default_factory=dict)
 
     def halt_of(self, table: int) -> tuple[int, int]:
@@ -145,11 +149,12 @@ class Costs:
 
 
 def costs_of(
-    metadata: Metadata, batches: Iterable[pa.RecordBatch], given_ns: int | None = None
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], given: Given | None = None
 ) -> Costs | None:
     """Read a recording and return its costs; None where no wakeup tells them.
 
-    ``given_ns`` is the cost of each state that halts, where somebody knows better.
+    ``given`` has the cost of each state that halts, where somebody knows better. Raises
+    LightsleepError where it lacks one that tasks were woken out of.
     """
     tables = Tables(metadata)
     by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
@@ -173,15 +178,33 @@ def costs_of(
     states = {
         key: max(0.0, wakes.percentile_ns(0.5) - (usual or 0.0)) for key, wakes in by_state.items()
     }
-    if given_ns is not None:
-        states = dict.fromkeys(states, float(given_ns))
+    if given is not None:
+        states = _given(metadata, tables, given, states)
     often = sorted(by_state, key=lambda key: by_state[key].count)
     halts = dict(often)  # of each table, the last one stays
     most = max(by_state, key=lambda key: by_state[key].count)
     loops = _loops(pairs)
     share = sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values()))
-    about = (metadata.hides_polls, metadata.lacks_driver, given_ns is not None)
-    return Costs(usual, states, round(states[most]), loops, share, *about, halts)
+    about = (metadata.hides_polls, metadata.lacks_driver, given is not None)
+    file = given.file if given else ""
+    return Costs(usual, states, round(states[most]), loops, share, *about, file, halts)
+
+
+def _given(
+    metadata: Metadata, tables: Tables, given: Given, seen: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
+    """Return what leaving each state costs by what a user says; of those ``seen``, at least."""
+    known = {
+        (table, state): given.cost_ns(metadata, cpu, state)
+        for table, cpu in tables.first.items()
+        for state in metadata.states[cpu]
+        if not metadata.polls(cpu, state)
+    }
+    states = {key: cost_ns for key, cost_ns in known.items() if cost_ns is not None}
+    for table, state in seen:
+        cpu = tables.first.get(table, 0)
+        states[table, state] = given.required_ns(metadata, cpu, state)
+    return states
 
 
 def _loops(pairs: Counter[int]) -> Ns:

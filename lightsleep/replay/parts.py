@@ -31,6 +31,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.replay.account import Replay, replay
+from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.policies import parse
 
@@ -59,13 +60,13 @@ def require_costs(path: Path, costs: Costs | None) -> Costs:
     return costs
 
 
-def costs_of_table(table: Path, given_ns: int | None) -> Costs:
+def costs_of_table(table: Path, given: Given | None) -> Costs:
     """Read a Parquet file of ours and return its costs; see costs_of().
 
     Raises LightsleepError where it is damaged, or no wakeup tells them.
     """
     recording = open_recording(table, NEEDED)
-    return require_costs(table, costs_of(recording.metadata, recording.batches, given_ns))
+    return require_costs(table, costs_of(recording.metadata, recording.batches, given))
 
 
 def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
@@ -114,7 +115,7 @@ def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: in
 def replay_files(
     files: Sequence[Path],
     policies: str,
-    given_ns: int | None,
+    given: Given | None,
     weight: int,
     alone: Callable[[Path], tuple[Costs, Replay]],
 ) -> Generator[tuple[Costs, Replay], None, None]:
@@ -133,7 +134,7 @@ def replay_files(
     with _processes(jobs, f"{len(rows)} tables") as pool:
         for path in files:
             for table in islice(ahead, 2 * jobs - len(begun)):
-                begun.append(pool.submit(_replayed_small, table, policies, given_ns, weight))
+                begun.append(pool.submit(_replayed_small, table, policies, given, weight))
             yield begun.popleft().result() if path in rows else alone(path)
 
 
@@ -149,9 +150,9 @@ def _rows_of_small_tables(files: Sequence[Path]) -> dict[Path, int]:
 
 
 def _replayed_small(
-    table: Path, policies: str, given_ns: int | None, weight: int
+    table: Path, policies: str, given: Given | None, weight: int
 ) -> tuple[Costs, Replay]:
-    costs = costs_of_table(table, given_ns)
+    costs = costs_of_table(table, given)
     return costs, replay_part(Part(table, 0, 1, costs, policies, weight))
 
 

@@ -65,7 +65,9 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     said = [replay.slow] if replay.slow else []
     for path, cost in costs:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
-        if cost.reference_ns is None:
+        if cost.measured:
+            text += f", and one from each state what {cost.measured} says"
+        if cost.reference_ns is None and not cost.given:
             text += (
                 ", at most: too few wakeups found a CPU polling or awake to tell how much of that "
                 "is the scheduler's; --halt-cost sets it"
@@ -238,6 +240,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "file": path,
                 "halt_cost_ns": cost.halt_ns,
                 "reference_ns": cost.reference_ns,
+                "measured": cost.measured or None,
                 "driver_polls": cost.hides_polls,
             }
             for path, cost in costs

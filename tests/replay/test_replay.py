@@ -39,6 +39,7 @@ from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Costs, Reader, RecordedIntervals, costs_of
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
 from lightsleep.replay.stays import Limits
@@ -282,7 +283,7 @@ def test_costs_are_what_wakeups_took_above_the_reference() -> None:
     costs = costs_of(metadata(), [as_batch("host", rows)])
     assert costs
     assert costs.halt_ns == pytest.approx(40_000, rel=0.05)
-    given = costs_of(metadata(), [as_batch("host", rows)], 7_000)
+    given = costs_of(metadata(), [as_batch("host", rows)], Given(7_000))
     assert given
     assert given.halt_ns == 7_000
     # Then a wakeup costs as much, whatever this one took.

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Costs of wakeups that the user gives: one for all states, or those that were measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from measurements import State, made_up
+from replays import ADVERTISED, MENU, US, judged, metadata, period, run
+
+from lightsleep.errors import LightsleepError
+from lightsleep.measure.result import MeasureResult
+from lightsleep.periods.source import as_batch
+from lightsleep.replay.given import Given, by_state, measured
+from lightsleep.replay.intervals import costs_of
+
+STATES = [
+    State(name, latency_us, residency_us, true_us, "agrees")
+    for (name, latency_us, residency_us), true_us in zip(ADVERTISED, (0.3, 25, 150), strict=True)
+]
+
+
+def written(folder: Path, result: MeasureResult) -> Path:
+    path = folder / "measured.json"
+    path.write_text(json.dumps(result.to_json()))
+    return path
+
+
+def test_each_state_costs_what_was_measured(tmp_path: Path) -> None:
+    given = measured(written(tmp_path, made_up(states=STATES)))
+    # A few wakes, which took longer than was measured, from C1 of CPU 0: C6 is known all the same.
+    rows = [period(1000 * i, 500, state=1, wait_us=90) for i in range(5)]
+    costs = costs_of(judged(), [as_batch("host", rows)], given)
+    assert costs
+    assert costs.given
+    assert costs.states[0, 1] == pytest.approx(25 * US, rel=0.1)
+    assert costs.states[0, 2] == pytest.approx(150 * US, rel=0.1)
+    assert (0, 0) not in costs.states
+    assert costs.halt_ns == round(costs.states[0, 1])
+
+
+def test_wakes_of_other_cpus_count_and_no_others(tmp_path: Path) -> None:
+    assert by_state(made_up(sources=("timer", "store", "device")).rows) == {}
+    found = by_state(made_up(sources=("timer", "ipi")).rows)
+    assert {name for name, *_ in found} == {"POLL", "C1", "C1E", "C6"}  # C10 was never entered
+    with pytest.raises(LightsleepError, match=r"measured\.json: no wakes by another CPU"):
+        measured(written(tmp_path, made_up(sources=("timer",))))
+
+
+def test_a_state_is_known_by_its_name_if_its_driver_says_something_else_now() -> None:
+    given = Given(states={("C1", 5.0, 5.0): 7000.0})
+    assert given.cost_ns(judged(), 0, 1) == 7000
+    both = Given(states={("C1", 5.0, 5.0): 7000.0, ("C1", 6.0, 6.0): 8000.0}, file="m.json")
+    assert both.cost_ns(judged(), 0, 1) is None
+    with pytest.raises(LightsleepError, match=r"m\.json: no wakes of CPU 0 from its state C1"):
+        both.required_ns(judged(), 0, 1)
+
+
+def test_a_state_that_was_not_measured_is_an_error() -> None:
+    given = Given(states={("C1", 10.0, 20.0): 7000.0}, file="m.json")
+    rows = [period(0, 500, state=2)]
+    with pytest.raises(LightsleepError, match="from its state C6, which the recording has"):
+        costs_of(judged(), [as_batch("host", rows)], given)
+    with pytest.raises(LightsleepError, match="from its state HALT"):
+        costs_of(metadata(), [as_batch("host", [period(0, 500)])], given)
+
+
+def test_the_command_says_what_it_used(tmp_path: Path) -> None:
+    known = [("C1", 20, 40), ("C1E", 60, 200), ("C6", 300, 900)]
+    states = [State(*each, each[1] * 1.5, "agrees") for each in known]
+    file = written(tmp_path, made_up(states=states))
+    done = run(MENU, "--measured", file, "--json")
+    assert done.exit_code == 0, done.output
+    (recording,) = json.loads(done.output)["recordings"]
+    assert recording["measured"] == str(file)
+    assert recording["halt_cost_ns"] in [
+        pytest.approx(1.5 * latency_us * US, rel=0.1) for _, latency_us, _ in known
+    ]
+    said = " ".join(run(MENU, "--measured", file).output.split())
+    assert "and one from each state what" in said
+
+
+def test_bad_files_and_options(tmp_path: Path) -> None:
+    done = run(MENU, "--measured", tmp_path / "none.json")
+    assert done.exit_code == 1
+    assert "cannot read" in done.stderr
+    file = written(tmp_path, made_up(states=STATES))
+    done = run(MENU, "--measured", file, "--halt-cost", "40us")
+    assert done.exit_code == 2
+    assert "give one" in done.output
