@@ -20,6 +20,7 @@ import resource
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -37,7 +38,7 @@ from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
-from lightsleep.periods import ctf, systrace, trace_dat
+from lightsleep.periods import ctf, expected, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS, SINCE_2
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
@@ -95,7 +96,18 @@ def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recordin
     if head.startswith(PARQUET):
         return _parquet(path, columns)
     metadata = _described(path)
+    if metadata.expected_ns is None and sys.stderr.isatty():  # only a bar needs it
+        metadata.expected_ns = _expected_ns(path, head)
     return Recording(metadata, _batches(path, head, metadata))
+
+
+def _expected_ns(path: Path, head: bytes) -> int | None:
+    """Return about how long a recording is that nobody described; None where nothing tells."""
+    if path.is_dir():
+        return expected.of_ctf(path)
+    if head.startswith(PERF_DATA):
+        return expected.of_perf(path)
+    return None if head.startswith((TRACE_DAT, GZIP)) else expected.of_text(path)
 
 
 def watched(
@@ -109,6 +121,7 @@ def watched(
         task = bar.add_task("", total=metadata.expected_ns, file=metadata.source)
         begin: int | None = None
         for batch in batches:
+            bar.update(task, total=metadata.expected_ns)
             if len(batch):
                 entered = batch.column("entered_ns")[len(batch) - 1].as_py()
                 begin = metadata.first_ns if begin is None else begin
