@@ -196,7 +196,7 @@ bench-reading: ## how fast a recording is read: one that a guest makes, or RECOR
 bench-replay: ## how fast lightsleep replay is, and how much memory it takes
 	$(call packages,python3 python3-venv gcc libc6-dev)
 	$(call environment,lab$(comma)dev)
-	$(PYTHON) benchmarks/replay.py $(OUT)/replay.json
+	$(PYTHON) benchmarks/replay.py benchmarks/replay.json --page docs/replay-figures.md
 
 bench-watch: ## what lightsleep watch costs on a machine of 256 CPUs, which is made up
 	$(call packages,python3 python3-venv)

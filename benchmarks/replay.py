@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How fast a replay is, and how much memory it takes, by policy.
 
-Idle periods are made on the fly, so that a billion of them need no disk. Three things are timed on
-one core: each policy alone over columns that are ready; a whole replay from batches of rows; and
-the same from a Parquet file. The memory's bandwidth is measured beside them: what a policy reads,
-29 bytes a period, cannot come faster than that. Writes the figures as JSON.
+Idle periods are made on the fly, so that a billion of them need no disk. Two things are timed on
+one core: each policy alone over columns that are ready, and a whole replay from batches of rows.
+The memory's bandwidth is measured beside them: what a policy reads, 29 bytes a period, cannot come
+faster than that. Last, a table on the disk is replayed on one core, and on all. Writes the figures
+as JSON, and as a page. ``replay.json`` beside this file are the kept figures of that page.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import multiprocessing
 import os
 import platform
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,16 +26,20 @@ import click
 import numpy as np
 import pyarrow as pa
 
+from lightsleep.compare.markdown import table
 from lightsleep.errors import LightsleepError
-from lightsleep.files import write_json
+from lightsleep.files import write_json, write_text
+from lightsleep.measure import machine
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import CAUSES, Metadata
-from lightsleep.periods.source import ROWS
+from lightsleep.periods.table import ROWS, Recording, write_parquet
 from lightsleep.replay.account import replay
+from lightsleep.replay.costs import Costs
 from lightsleep.replay.engine import engine
 from lightsleep.replay.governed import Advertised, Governor, GovernorRunner
-from lightsleep.replay.intervals import BLOCKS, Costs
+from lightsleep.replay.intervals import BLOCKS
+from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
@@ -158,21 +165,98 @@ def whole(periods: int, policies: str) -> dict[str, float]:
     return {"periods": periods, "periods_per_s": periods / elapsed_s, "peak_bytes": peak}
 
 
+def on_disk(periods: int) -> list[dict[str, float]]:
+    """Return the speed of a replay of a table on the disk, on one core and on all."""
+    found = []
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "periods.parquet"
+        for _ in write_parquet(Recording(KNOWN, batches(periods)), path):
+            pass
+        for jobs in dict.fromkeys((1, cores)):
+            per_s = timed(lambda jobs=jobs: replay_table(path, POLICIES, 4, jobs=jobs), periods)  # type: ignore[misc]
+            found.append({"cores": jobs, "periods": periods, "periods_per_s": per_s})
+    return found
+
+
 def making(periods: int) -> float:
     """Return how many periods per second are made: what a replay of them costs beside itself."""
     return timed(lambda: [None for _ in batches(periods)], periods)
 
 
+def page_of(document: dict[str, Any]) -> str:
+    """Return the figures as a page of Markdown."""
+
+    def million(per_s: float) -> str:
+        return f"{per_s / MILLION:,.1f}"
+
+    here = document["machine"]
+    limit = document["bandwidth_limit_per_s"]
+    alone = [
+        (name, million(per_s), f"{100 * per_s / limit:.0f} %")
+        for name, per_s in document["policies_alone_per_s"].items()
+    ]
+    whole = [
+        (
+            policies,
+            f"{run['periods']:,}",
+            million(run["periods_per_s"]),
+            f"{run['peak_bytes'] >> 20}",
+        )
+        for policies, runs in document["replays"].items()
+        for run in runs
+    ]
+    disk = [
+        (str(run["cores"]), f"{run['periods']:,}", million(run["periods_per_s"]))
+        for run in document["tables"]
+    ]
+    parts = [
+        "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
+        "<!-- Written by benchmarks/replay.py; do not edit. -->",
+        "# How fast lightsleep replay is",
+        f"Measured on {here['date']} on {here['cores']} CPUs of {here['cpu']}, with made-up idle "
+        f"periods of {CPUS} CPUs. Best of three runs; a whole replay of periods that are made on "
+        "the fly ran once.",
+        "    make bench-replay",
+        "## Policies alone",
+        "On one core, over columns that are ready in memory. Each period has "
+        f"{BYTES} bytes. This core read {document['memory_read_bytes_per_s'] / 1e9:.1f} GB/s, so "
+        f"no policy can be faster than {million(limit)} million periods per second.",
+        table(("policy", "million periods per second", "of that limit"), alone),
+        "## Whole replays",
+        "On one core, from rows that are made on the fly: intervals, costs, all named policies, "
+        "stock and the optimum. The same rows alone were made at "
+        f"{million(document['batches_made_per_s'])} million per second.",
+        table(("policies", "periods", "million periods per second", "peak memory, MiB"), whole),
+        "## Tables on the disk",
+        "A table (Parquet) is read twice: for what wakeups cost, and to be replayed by "
+        f"{POLICIES}. Processes that share the work are started first.",
+        table(("cores", "periods", "million periods per second"), disk),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--most", default=100 * MILLION, show_default=True, help="Periods of the longest.")
-def main(output: Path, most: int) -> None:
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write it, too.")
+@click.option("--kept", is_flag=True, help="Time nothing: write the page of OUTPUT.")
+def main(output: Path, most: int, page: Path | None, kept: bool) -> None:
     """Time replays and write the figures to OUTPUT."""
+    if kept:
+        if not page:
+            raise click.UsageError("--kept needs --page")
+        write_text(page, page_of(json.loads(output.read_text())))
+        return
     pa.set_cpu_count(1)
     read = bandwidth()
     alone = policies_alone()
     document: dict[str, Any] = {
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {
+            "cpu": machine.read(Path("/")).environment["cpu_model"] or platform.machine(),
+            "cores": os.cpu_count(),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        },
         "compiled": engine()[1] is None,
         "memory_read_bytes_per_s": read,
         "policies_alone_per_s": alone,
@@ -184,7 +268,10 @@ def main(output: Path, most: int) -> None:
         },
     }
     document["replays"][POLICIES] = [whole(MILLION, POLICIES), whole(most, POLICIES)]
+    document["tables"] = on_disk(16 * MILLION)
     write_json(output, document)
+    if page:
+        write_text(page, page_of(document))
     click.echo(json.dumps(document, indent=1))
 
 

@@ -13,7 +13,7 @@ from recordings import RECORDINGS
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.intervals import Costs
+from lightsleep.replay.costs import Costs
 
 POLL, HALT, DEEP = 0, 1, 2
 ADVERTISED = (("POLL", 0, 0), ("C1", 10, 20), ("C6", 100, 300))

@@ -27,7 +27,8 @@ from recordings import PIPE, RECORDINGS, histogram_document, page_of
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import formats, histogram, source
-from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.periods.source import open_recording
+from lightsleep.periods.table import write_parquet
 from lightsleep.record import sidecar
 
 TIMES = 12_000

@@ -5,7 +5,7 @@ formats.py recognises a file by its first bytes. A trace.dat is read by trace-cm
 (trace_dat.py) or, without a compiler, by trace-cmd report, a perf.data by perf script, and a folder
 in the Common Trace Format by babeltrace2, which know every version of their format. What they print
 is text, and so is the kernel's own trace file, also inside a page of systrace; lines.py reads them
-all. A Parquet file holds rows already. All are read in constant memory.
+all. A Parquet file holds rows already (table.py). All are read in constant memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import itertools
-import json
 import os
 import re
 import resource
@@ -24,43 +23,31 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
-from lightsleep.files import streamed
 from lightsleep.periods import ctf, expected, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
-from lightsleep.periods.columns import COLUMNS, SINCE_2
+from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, SCHEMA, Metadata
+from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.record import sidecar
-
-ROWS = 1 << 16
-"""Rows of a batch."""
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
 
 EXPECTED = (re.compile(r"'trace' not valid for .* events\. Ignoring\."), ctf.LOST)
 """What needs no note: perf says it of the fields of tracepoints, babeltrace2 of lost events."""
-
-METADATA = SCHEMA.encode()
-KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
-"""The columns of each version of our tables."""
-
-BUFFER_BYTES = 1 << 20
-"""Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
 
 MANY_EVENTS = 1_000_000
 """More than that take a while to read as text."""
@@ -75,26 +62,16 @@ READER_BYTES = 4 << 30
 """Memory that such a reader may take: a damaged file may ask for any amount."""
 
 
-@dataclass
-class Recording:
-    """A recording that is being read. ``metadata`` is complete when ``batches`` has ended.
-
-    ``is_table`` says that it is a table already: ``batches`` may lack columns.
-    """
-
-    metadata: Metadata
-    batches: Iterator[pa.RecordBatch]
-    is_table: bool = False
-
-
-def open_recording(path: Path, columns: Sequence[str] | None = None) -> Recording:
-    """Open a recording of any kind. Of a table, only ``columns`` are read.
+def open_recording(
+    path: Path, columns: Sequence[str] | None = None, share: Share = ALL
+) -> Recording:
+    """Open a recording of any kind. Of a table, only ``columns`` of some CPUs are read.
 
     Raises LightsleepError where it is none, at once or while its batches are read.
     """
     head = b"" if ctf.is_trace(path) else head_of(path)
     if head.startswith(PARQUET):
-        return _parquet(path, columns)
+        return Recording(*open_table(path, columns, share), is_table=True)
     metadata = _described(path)
     if metadata.expected_ns is None and sys.stderr.isatty():  # only a bar needs it
         metadata.expected_ns = _expected_ns(path, head)
@@ -127,22 +104,6 @@ def watched(
                 begin = metadata.first_ns if begin is None else begin
                 bar.update(task, completed=max(0, entered - (begin or entered)))
             yield batch
-
-
-def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a recording to ``target`` while they pass by; the file is whole at the end.
-
-    Raises LightsleepError where it cannot be written.
-    """
-    with (
-        streamed(target) as file,
-        pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer,
-    ):
-        for batch in recording.batches:
-            writer.write_batch(batch)
-            yield batch
-        document = json.dumps(recording.metadata.to_json())
-        writer.add_key_value_metadata({METADATA: document.encode()})
 
 
 def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
@@ -410,37 +371,3 @@ FORMAT: Format[dict[str, Any]] = Format(
     resources.files("lightsleep.periods").joinpath("recording.schema.json"),
     lambda document: document,
 )
-
-
-def _parquet(path: Path, columns: Sequence[str] | None) -> Recording:
-    try:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
-        found = file.schema_arrow
-        document = (file.metadata.metadata or {}).get(METADATA)
-        if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
-            raise ValueError(
-                "not a table of idle periods of lightsleep: its columns or its metadata differ"
-            )
-        metadata = Metadata.from_json(json.loads(document))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
-    return Recording(metadata, _parquet_batches(path, file, columns), is_table=True)
-
-
-def _parquet_batches(
-    path: Path, file: pq.ParquetFile, columns: Sequence[str] | None
-) -> Iterator[pa.RecordBatch]:
-    row = 0
-    try:
-        there = set(file.schema_arrow.names)
-        wanted = COLUMNS.names if columns is None else columns
-        for batch in file.iter_batches(batch_size=ROWS, columns=[x for x in wanted if x in there]):
-            batch.validate(full=True)  # a flipped bit may point beyond a dictionary
-            for name in wanted:
-                if name not in there:
-                    empty = pa.nulls(len(batch), COLUMNS.field(name).type)
-                    batch = batch.append_column(COLUMNS.field(name), empty)
-            row += len(batch)
-            yield batch
-    except (pa.ArrowException, OSError) as error:
-        raise LightsleepError(f"{path}: damaged after row {row}: {error}") from error

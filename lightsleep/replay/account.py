@@ -33,10 +33,11 @@ import pyarrow as pa
 
 from lightsleep.periods.lost import Wakes
 from lightsleep.periods.model import Metadata
+from lightsleep.replay.costs import Costs
 from lightsleep.replay.engine import Engine, Runner
 from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
-from lightsleep.replay.intervals import BLOCKS, Costs
+from lightsleep.replay.intervals import BLOCKS
 from lightsleep.replay.policies import STOCK, Make
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally

@@ -16,15 +16,17 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
 from lightsleep.periods.formats import is_recording
-from lightsleep.periods.source import open_recording, watched, write_parquet
+from lightsleep.periods.source import open_recording, watched
+from lightsleep.periods.table import write_parquet
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
+from lightsleep.replay.costs import Costs, costs_of
 from lightsleep.replay.given import Given
 from lightsleep.replay.given import measured as measured_costs
-from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
+from lightsleep.replay.rows import NEEDED
 
 PARQUET = ".parquet"
 
@@ -187,16 +189,15 @@ def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tuple[Costs, Replay]:
-    """Read a recording twice: for what wakeups cost, and for what each policy does with them."""
+    """Replay a recording that is no table as the table that it becomes."""
     if not is_recording(path):
         raise LightsleepError(f"{path}: no recording: lightsleep record makes one")
+    recording = open_recording(path, NEEDED)
+    if recording.is_table:
+        return replay_table(path, policies, weight, given)
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
-        recording = open_recording(path, NEEDED)
-        table = path
-        batches = recording.batches
-        if not recording.is_table:  # text is slow to read
-            table = Path(folder) / f"periods{PARQUET}"
-            batches = write_parquet(recording, table)
+        table = Path(folder) / f"periods{PARQUET}"
+        batches = write_parquet(recording, table)
         with contextlib.closing(watched(recording.metadata, batches)) as rows:
             costs = require_costs(path, costs_of(recording.metadata, rows, given))
-        return costs, replay_table(table, costs, policies, weight)
+        return replay_table(table, policies, weight, costs=costs)

@@ -9,6 +9,7 @@ died to another one. Results are added up here, in the order of the files.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from rich.progress import Progress
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
+from lightsleep.periods.table import Share
 from lightsleep.policy.binding import KERNEL
 from lightsleep.replay.account import Replay
+from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
-from lightsleep.replay.intervals import Costs
-from lightsleep.replay.parts import Part, costs_of_table, parts_of, replay_part
+from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
 
 CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
@@ -47,26 +49,33 @@ def replay_tables(
         ours = _code()
         asked = []
         for table in (path.absolute() for path in tables):
-            costs = client.submit(_costs, ours, table, given, pure=False)
+            shares = shares_of(table, cores)
+            found = [client.submit(_evidence, ours, table, share, pure=False) for share in shares]
+            costs = client.submit(_costs, ours, table, found, given, pure=False)
             pieces = [
-                client.submit(_piece, ours, costs, table, index, of, policies, weight, pure=False)
-                for index, of in parts_of(table, cores)
+                client.submit(_piece, ours, costs, table, share, policies, weight, pure=False)
+                for share in shares
             ]
             asked.append((costs, pieces))
         _await(client, address, [piece for _, pieces in asked for piece in pieces])
         return [(_result(address, costs), _joined(address, pieces)) for costs, pieces in asked]
 
 
-def _costs(code: str, table: Path, given: Given | None) -> Costs:
+def _evidence(code: str, table: Path, share: Share) -> Evidence:
     _require_same(code)
-    return costs_of_table(table, given)
+    return evidence_of(table, share)
+
+
+def _costs(code: str, table: Path, found: list[Evidence], given: Given | None) -> Costs:
+    _require_same(code)
+    return together(table, copy.deepcopy(found), given)  # they may be needed again
 
 
 def _piece(
-    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
 ) -> Replay:
     _require_same(code)
-    return replay_part(Part(table, index, of, costs, policies, weight))
+    return replay_part(Part(table, share, costs, policies, weight))
 
 
 def _joined(address: str, pieces: list[Any]) -> Replay:

@@ -12,21 +12,9 @@ import pyarrow as pa
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import Metadata
-from lightsleep.replay.intervals import (
-    BLOCKS,
-    FAR_NS,
-    ITSELF,
-    JOINED_NS,
-    NEEDED,
-    Costs,
-    Ns,
-    RecordedIntervals,
-    Tables,
-    block_width_ns,
-    code,
-    codes_of,
-    sleep_lengths,
-)
+from lightsleep.replay.costs import Costs, Tables
+from lightsleep.replay.intervals import BLOCKS, FAR_NS, JOINED_NS, RecordedIntervals, block_width_ns
+from lightsleep.replay.rows import ITSELF, NEEDED, Ns, code, codes_of, sleep_lengths
 from lightsleep.replay.stays import STATES
 
 MAX_CPUS = 1 << 16

@@ -21,8 +21,10 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.model import Metadata
 from lightsleep.policy.binding import KERNEL, declarations, opened, shared_library
 from lightsleep.replay.compiled_reader import CompiledReader
-from lightsleep.replay.intervals import Costs, Flags, Ns, Reader, RecordedIntervals
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import Fixed, Haltpoll, Lightsleep, Policy
+from lightsleep.replay.rows import Flags, Ns
 from lightsleep.replay.tally import Intervals, Tally
 
 HERE = Path(__file__).parent

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lightsleep.periods.lost import integers
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.governed import Advertised, Cpu, Governor
-from lightsleep.replay.intervals import Flags, code, codes_of
+from lightsleep.replay.rows import Flags, code, codes_of
 
 UNKNOWN_NS = np.iinfo(np.int64).min
 """The sleep length of a governor that did not ask for it."""

@@ -27,7 +27,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import Metadata
-from lightsleep.replay.intervals import Costs, Ns, Tables
+from lightsleep.replay.costs import Costs, Tables
+from lightsleep.replay.rows import Ns
 from lightsleep.replay.stays import Stays
 from lightsleep.replay.tally import Intervals, Tally
 

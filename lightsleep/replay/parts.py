@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Replaying tables of idle periods on several cores.
 
-A large table is split in parts, each with some of the CPUs. CPUs do not know of each other in a
-replay, and all sums are integers: it makes no difference to any figure which process has which CPU.
+A large table is read twice, for what wakeups cost and for what each policy does, and both times by
+several processes, each of which has some of the CPUs. CPUs do not know of each other in a replay,
+and all sums are integers: it makes no difference to any figure which process has which CPU. Each
+process reads the rows of its own CPUs only (table.py).
 
 Many small tables are replayed side by side, each by one process. Their results are handed on in the
 order of the files, and no process is far ahead of that, so memory does not grow with their number.
@@ -14,26 +16,26 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
+from lightsleep.periods.table import ALL, Share, cpus_of_groups
 from lightsleep.replay.account import Replay, replay
+from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
-from lightsleep.replay.intervals import NEEDED, Costs, costs_of
 from lightsleep.replay.policies import parse
+from lightsleep.replay.rows import NEEDED
 
 WORTH = 4_000_000
 """Rows that keep one more process busy for longer than it takes to start."""
@@ -41,11 +43,10 @@ WORTH = 4_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """The CPUs of a table that one process replays: those whose number leaves ``index``."""
+    """The CPUs of a table that one process replays."""
 
     table: Path
-    index: int
-    of: int
+    share: Share
     costs: Costs
     policies: str
     weight: int
@@ -60,17 +61,36 @@ def require_costs(path: Path, costs: Costs | None) -> Costs:
     return costs
 
 
-def costs_of_table(table: Path, given: Given | None) -> Costs:
-    """Read a Parquet file of ours and return its costs; see costs_of().
+def evidence_of(table: Path, share: Share = ALL, shown: bool = False) -> Evidence:
+    """Read some CPUs of a table, and return what they say of the costs; ``shown`` as it goes on.
 
-    Raises LightsleepError where it is damaged, or no wakeup tells them.
+    Raises LightsleepError where the table is damaged.
     """
-    recording = open_recording(table, NEEDED)
-    return require_costs(table, costs_of(recording.metadata, recording.batches, given))
+    recording = open_recording(table, NEEDED, share)
+    evidence = Evidence(recording.metadata)
+    if not shown:
+        for batch in recording.batches:
+            evidence.add(batch)
+        return evidence
+    with contextlib.closing(watched(recording.metadata, recording.batches)) as read:
+        for batch in read:
+            evidence.add(batch)
+    return evidence
 
 
-def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
-    """Return which parts of how many keep so many cores busy; one, where the table is small.
+def together(table: Path, evidence: Iterable[Evidence], given: Given | None) -> Costs:
+    """Return the costs that follow from what all CPUs of a table say.
+
+    Raises LightsleepError where no wakeup tells them.
+    """
+    first, *others = evidence
+    for other in others:
+        first.merge(other)
+    return require_costs(table, first.costs(given))
+
+
+def shares_of(table: Path, cores: int) -> list[Share]:
+    """Return the shares that keep so many cores busy; one, where the table is small.
 
     Raises LightsleepError where there is no such file, or it is no table.
     """
@@ -81,35 +101,46 @@ def parts_of(table: Path, cores: int) -> list[tuple[int, int]]:
             f"{table}: no table of idle periods: lightsleep report --parquet saves one ({error})"
         ) from error
     of = max(1, min(cores, kept.num_rows // WORTH, _most_cpus(kept)))
+    return _shares(of)
+
+
+def _shares(of: int) -> list[Share]:
     return [(index, of) for index in range(of)]
 
 
 def _most_cpus(kept: pq.FileMetaData) -> int:
     """Return how many CPUs a table has at most, by the statistics that Parquet keeps."""
-    highest = 0
-    for group in range(kept.num_row_groups):
-        columns = (kept.row_group(group).column(x) for x in range(kept.num_columns))
-        known = next((x.statistics for x in columns if x.path_in_schema == "cpu"), None)
-        if known is None or not known.has_min_max:
-            return sys.maxsize
-        highest = max(highest, known.max)
-    return highest + 1
+    return 1 + max((high for _, high in cpus_of_groups(kept)), default=0)
 
 
-def replay_table(table: Path, costs: Costs, policies: str, weight: int, jobs: int = 0) -> Replay:
+def replay_table(
+    table: Path,
+    policies: str,
+    weight: int,
+    given: Given | None = None,
+    costs: Costs | None = None,
+    jobs: int = 0,
+) -> tuple[Costs, Replay]:
     """Replay a Parquet file of ours by the policies named; on ``jobs`` cores, 0 for all.
 
-    Raises LightsleepError where the file is damaged, and where a process of the replay is killed.
+    Returns what wakeups cost, too; ``costs`` says it where it is known already. Raises
+    LightsleepError where the file is damaged, where no wakeup tells the costs, and where a process
+    of the replay is killed.
     """
-    jobs = jobs or len(parts_of(table, len(os.sched_getaffinity(0))))
-    parts = [Part(table, index, jobs, costs, policies, weight) for index in range(jobs)]
+    jobs = jobs or len(shares_of(table, len(os.sched_getaffinity(0))))
     if jobs == 1:
-        return _replayed(parts[0])
+        costs = costs or together(table, [evidence_of(table, shown=True)], given)
+        return costs, _replayed(Part(table, ALL, costs, policies, weight))
+    shares = _shares(jobs)
     with _processes(jobs, table) as pool:
+        if costs is None:
+            found = pool.map(_evidence, [(table, share) for share in shares])
+            costs = together(table, found, given)
+        parts = [Part(table, share, costs, policies, weight) for share in shares]
         first, *others = pool.map(_replayed, parts)
     for other in others:
         first.join(other)
-    return first
+    return costs, first
 
 
 def replay_files(
@@ -152,8 +183,8 @@ def _rows_of_small_tables(files: Sequence[Path]) -> dict[Path, int]:
 def _replayed_small(
     table: Path, policies: str, given: Given | None, weight: int
 ) -> tuple[Costs, Replay]:
-    costs = costs_of_table(table, given)
-    return costs, replay_part(Part(table, 0, 1, costs, policies, weight))
+    costs = together(table, [evidence_of(table)], given)
+    return costs, replay_part(Part(table, ALL, costs, policies, weight))
 
 
 @contextlib.contextmanager
@@ -188,9 +219,8 @@ def _leave_it_to_the_parent(parent: int) -> None:
 
 def replay_part(part: Part, shown: bool = False) -> Replay:
     """Replay some CPUs of a table; ``shown`` on a terminal as it goes on."""
-    recording = open_recording(part.table, NEEDED)
+    recording = open_recording(part.table, NEEDED, part.share)
     metadata, rows = recording.metadata, recording.batches
-    rows = _chosen(rows, part) if part.of > 1 else rows
     if not shown:
         return replay(metadata, part.costs, rows, parse(part.policies), part.weight)
     with contextlib.closing(watched(metadata, rows)) as read:
@@ -198,10 +228,9 @@ def replay_part(part: Part, shown: bool = False) -> Replay:
 
 
 def _replayed(part: Part) -> Replay:
-    return replay_part(part, shown=part.index == 0)
+    return replay_part(part, shown=part.share[0] == 0)
 
 
-def _chosen(batches: Iterator[pa.RecordBatch], part: Part) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        cpus = np.asarray(batch.column("cpu"))
-        yield batch.filter(pa.array(cpus % part.of == part.index))
+def _evidence(of: tuple[Path, Share]) -> Evidence:
+    table, share = of
+    return evidence_of(table, share, shown=share[0] == 0)

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lightsleep.periods.lost import Wakes
-from lightsleep.replay.intervals import BLOCKS, Flags, Ns
+from lightsleep.replay.intervals import BLOCKS
+from lightsleep.replay.rows import Flags, Ns
 from lightsleep.replay.stays import Limits, Stays, stays_of
 
 BUCKETS = 2048

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
+from lightsleep.replay.costs import Costs
 from lightsleep.replay.governed import Governor
-from lightsleep.replay.intervals import Costs
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us

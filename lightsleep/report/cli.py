@@ -106,7 +106,8 @@ def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
     if not is_recording(path):
         return load(path, *FORMATS)
     # Here, because they need pyarrow: the other results have a page without it.
-    from lightsleep.periods.source import open_recording, watched, write_parquet
+    from lightsleep.periods.source import open_recording, watched
+    from lightsleep.periods.table import write_parquet
 
     recording = open_recording(path)
     batches = write_parquet(recording, table) if table else recording.batches

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay
-from lightsleep.replay.intervals import Costs
+from lightsleep.replay.costs import Costs
 from lightsleep.report.measure_plots import COLOURS
 from lightsleep.report.plots import short
 from lightsleep.report.svg import INK, blank, style, to_svg

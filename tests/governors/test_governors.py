@@ -17,11 +17,12 @@ from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
 from lightsleep.lab.kernels.source import kernel_source
-from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.periods.source import open_recording
+from lightsleep.periods.table import write_parquet
 from lightsleep.replay.account import OPTIMUM, Replay, replay
+from lightsleep.replay.costs import costs_of
 from lightsleep.replay.follow import follow
 from lightsleep.replay.governed import Governor
-from lightsleep.replay.intervals import costs_of
 from lightsleep.replay.policies import STOCK, parse
 
 MENU_NEXT = MENU.with_name("menu-next.parquet")

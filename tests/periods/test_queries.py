@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from paths import ROOT
 from recordings import PIPE
 
-from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.periods.source import open_recording
+from lightsleep.periods.table import write_parquet
 from lightsleep.replay.cli import replay_command
 
 PAGE = ROOT / "docs" / "record.md"

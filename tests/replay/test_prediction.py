@@ -10,10 +10,13 @@ import pytest
 
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.lab.experiments import prediction
+from lightsleep.lab.experiments import prediction, prediction_loop
+from lightsleep.lab.loads import recorded as loads
+from lightsleep.lab.loads.recorded import POLICIES
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import Metadata
-from lightsleep.periods.source import Recording, as_batch, open_recording, write_parquet
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import Recording, write_parquet
 
 SPAN_NS = 4_000_000_000
 REPLAY: dict[str, Any] = {
@@ -49,7 +52,7 @@ class FakeGuest:
 
     def __init__(self, *modules: str) -> None:
         self.machine = Machine(modules=modules)
-        self.files = {prediction.COUNTS: "1000\n2000\n201000\n402000\n"}
+        self.files = {loads.COUNTS: "1000\n2000\n201000\n402000\n"}
         self.ran: list[list[str | None]] = []
         self.loaded = [x.split()[0] for x in modules]
         self.drivers: list[str] = []
@@ -58,7 +61,7 @@ class FakeGuest:
         if command and command[0] == "rmmod":
             self.loaded.remove(command[1])
             return
-        self.ran.append([self.files.get(f"{prediction.PARAMETERS}/{x}") for x in SET])
+        self.ran.append([self.files.get(f"{loads.PARAMETERS}/{x}") for x in SET])
 
     def insmod(self, module: str) -> None:
         self.loaded.append(module)
@@ -75,7 +78,8 @@ SET = ("mode", "poll_limit_us")
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recorded(guest: FakeGuest, folder: Path, driver: str = prediction.MODULE) -> Path:
+    def recorded(guest: FakeGuest, folder: Path, load: str, driver: str = loads.MODULE) -> Path:
+        assert load
         guest.run()
         guest.drivers += guest.loaded
         path = folder / "load.dat"
@@ -87,7 +91,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
         (batch,) = open_recording(table).batches
         waited = batch["waking_to_running_ns"].to_pylist()
         assert waited == [300_000_000, None, 100_000_000, None, None]
-        return REPLAY
+        return {policy: {"as_recorded": figures} for policy, figures in REPLAY.items()}
 
     monkeypatch.setattr(prediction, "replayed", replayed)
     monkeypatch.setattr(prediction, "recorded", recorded)
@@ -106,13 +110,13 @@ def test_a_policy_is_predicted_to_save_what_the_replay_says() -> None:
 
 
 def test_a_driver_that_never_polls_is_a_recording_to_predict_from() -> None:
-    off = FakeGuest(f"{prediction.MODULE} mode=off")
+    off = FakeGuest(f"{loads.MODULE} mode=off")
     assert prediction.measure(cast(Guest, off)) == prediction.measure(cast(Guest, FakeGuest()))
     assert off.ran == [[None, None]]
 
 
 def test_each_policy_is_measured_in_the_mode_that_does_the_same() -> None:
-    guest = FakeGuest(prediction.MODULE)
+    guest = FakeGuest(loads.MODULE)
     found = prediction.measure(cast(Guest, guest))
     assert found["lightsleep_waited_ms_per_s"] == found["fixed_waited_ms_per_s"] == 100
     assert found["fixed_polled_ms_per_s"] == pytest.approx(0.15)
@@ -120,8 +124,8 @@ def test_each_policy_is_measured_in_the_mode_that_does_the_same() -> None:
     assert found["haltpoll_polled_ms_per_s"] == pytest.approx(150)
     # The default mode learns first.
     assert guest.ran[:3] == [["adaptive", "0"]] * 2 + [["fixed", "100"]]
-    ours = prediction.MODULE
-    assert guest.drivers == [ours, ours, prediction.HALTPOLL]
+    ours = loads.MODULE
+    assert guest.drivers == [ours, ours, loads.HALTPOLL]
     assert guest.loaded == [ours], "as it was, for the next sample"
 
 
@@ -129,3 +133,52 @@ def test_all_of_it_is_promised() -> None:
     assert isinstance(prediction.EXPERIMENT.metrics, tuple)
     promised = {metric.name for metric in prediction.EXPERIMENT.metrics}
     assert prediction.measure(cast(Guest, FakeGuest())).keys() == promised
+
+
+LOOP = {
+    policy: {
+        "as_recorded": figures,
+        "peers_for_free": {name: value // 2 for name, value in figures.items()},
+    }
+    for policy, figures in REPLAY.items()
+}
+
+
+class OfArm(FakeGuest):
+    """A guest of an arm."""
+
+    def __init__(self, name: str, *modules: str) -> None:
+        super().__init__(*modules)
+        self.name = name
+
+
+def looped(name: str, *modules: str) -> dict[str, float]:
+    return prediction_loop.measure(cast(Guest, OfArm(name, *modules)))
+
+
+@pytest.fixture
+def both_ends(monkeypatch: pytest.MonkeyPatch, answers: None) -> None:
+    for name in ("recorded", "replayed"):
+        monkeypatch.setattr(prediction_loop, name, getattr(prediction, name))
+    monkeypatch.setattr(prediction_loop, "replayed", lambda _table: LOOP)
+
+
+@pytest.mark.usefixtures("both_ends")
+def test_a_closed_loop_has_a_range() -> None:
+    low, high = looped("low"), looped("high")
+    # 400 ms of waiting for 2,000 requests, of which haltpoll saves 40 ms, or 20 where peers answer
+    # earlier; it polls 40 ms, or 20.
+    assert high["haltpoll_waited_us"] == 190
+    assert low["haltpoll_waited_us"] == 180
+    assert (low["haltpoll_polled_us"], high["haltpoll_polled_us"]) == (10, 20)
+    assert looped("low-again") == low
+    promised = {metric.name for policy in POLICIES for metric in prediction_loop.metrics_of(policy)}
+    assert low.keys() == high.keys() == promised
+
+
+@pytest.mark.usefixtures("both_ends")
+def test_a_closed_loop_is_measured_for_each_request() -> None:
+    found = looped("measured", loads.MODULE)
+    assert found["fixed_waited_us"] == 200
+    # The counters of both CPUs went from 3 us to 603 us.
+    assert found["fixed_polled_us"] == pytest.approx(0.3)

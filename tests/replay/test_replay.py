@@ -33,14 +33,16 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
-from lightsleep.periods.source import as_batch, open_recording, write_parquet
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import write_parquet
 from lightsleep.replay import engine as engine_module
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
+from lightsleep.replay.costs import Costs, costs_of
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.given import Given
-from lightsleep.replay.intervals import Costs, Reader, RecordedIntervals, costs_of
+from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally

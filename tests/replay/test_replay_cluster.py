@@ -20,11 +20,12 @@ from click.testing import CliRunner, Result
 from paths import ROOT
 from recordings import PIPE
 
-from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.periods.source import open_recording
+from lightsleep.periods.table import Share, write_parquet
 from lightsleep.replay import cluster, parts
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.intervals import Costs
+from lightsleep.replay.costs import Costs
 
 pytestmark = pytest.mark.slow
 
@@ -95,12 +96,12 @@ def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 
 
 def dies_once(
-    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
 ) -> Replay:
     """Replay a part as ever; of one part, kill the worker before it hands in the result."""
-    made = parts.replay_part(parts.Part(table, index, of, costs, policies, weight))
+    made = parts.replay_part(parts.Part(table, share, costs, policies, weight))
     died = table.with_name("died")
-    if index == 1 and table.stem == "1" and not died.exists():
+    if share[0] == 1 and table.stem == "1" and not died.exists():
         died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return made
@@ -137,7 +138,7 @@ def test_what_a_worker_cannot_read(address: str, tables: Path, tmp_path: Path) -
 
 
 def test_no_more_parts_than_cpus(tables: Path) -> None:
-    assert parts.parts_of(tables / "0.parquet", 1000) == [(0, 2), (1, 2)]
+    assert parts.shares_of(tables / "0.parquet", 1000) == [(0, 2), (1, 2)]
 
 
 def test_a_worker_with_another_lightsleep(
@@ -150,7 +151,7 @@ def test_a_worker_with_another_lightsleep(
 
 
 def kills_the_scheduler(
-    code: str, costs: Costs, table: Path, index: int, of: int, policies: str, weight: int
+    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
 ) -> Replay:
     os.kill(int(table.with_name("scheduler").read_text()), signal.SIGKILL)
     time.sleep(60)

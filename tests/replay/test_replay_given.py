@@ -11,8 +11,8 @@ from replays import ADVERTISED, MENU, US, judged, metadata, period, run
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.result import MeasureResult
 from lightsleep.periods.source import as_batch
+from lightsleep.replay.costs import costs_of
 from lightsleep.replay.given import Given, by_state, measured
-from lightsleep.replay.intervals import costs_of
 
 STATES = [
     State(name, latency_us, residency_us, true_us, "agrees")

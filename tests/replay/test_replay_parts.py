@@ -11,18 +11,20 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
 from recordings import PIPE
+from replays import NO_COSTS
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods.source import open_recording, write_parquet
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.source import open_recording
+from lightsleep.periods.table import METADATA, cpus_of_groups, write_parquet
 from lightsleep.replay import cli, parts, words
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.intervals import Costs, costs_of
+from lightsleep.replay.costs import costs_of
 from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import STOCK
 
@@ -31,12 +33,33 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     table = tmp_path / "pipe.parquet"
     for _ in write_parquet(open_recording(PIPE), table):
         pass
-    recording = open_recording(table)
-    costs = costs_of(recording.metadata, recording.batches)
-    assert costs
-    one, two = (replay_table(table, costs, "stock,lightsleep,haltpoll", 4, jobs) for jobs in (1, 2))
+    policies = "stock,lightsleep,haltpoll"
+    (cost, one), (same, two) = (replay_table(table, policies, 4, jobs=jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0
-    assert words.to_json(one, []) == words.to_json(two, [])
+    assert words.to_json(one, [("x", cost)]) == words.to_json(two, [("x", same)])
+    assert cost.loops.tolist() == same.loops.tolist()
+    recording = open_recording(PIPE)
+    of_text = costs_of(recording.metadata, recording.batches)
+    assert of_text
+    assert vars(of_text) | {"loops": None} == vars(cost) | {"loops": None}
+
+
+def test_a_process_reads_the_rows_of_its_cpus_only(tmp_path: Path) -> None:
+    table = tmp_path / "pipe.parquet"
+    list(write_parquet(open_recording(PIPE), table))
+    kept = pq.read_metadata(table)
+    assert list(cpus_of_groups(kept)) in ([(0, 0), (1, 1)], [(1, 1), (0, 0)])
+    rows = [sum(map(len, open_recording(table, share=(x, 2)).batches)) for x in (0, 1)]
+    assert sorted(rows) == sorted(kept.row_group(x).num_rows for x in (0, 1))
+    # As an older lightsleep wrote it: CPUs are mixed.
+    mixed = tmp_path / "mixed.parquet"
+    with pq.ParquetWriter(mixed, COLUMNS) as writer:
+        for batch in open_recording(PIPE).batches:
+            writer.write_batch(batch)
+        writer.add_key_value_metadata({METADATA: kept.metadata[METADATA]})
+    assert rows == [sum(map(len, open_recording(mixed, share=(x, 2)).batches)) for x in (0, 1)]
+    made, same = (replay_table(x, "stock,lightsleep", 4, jobs=2) for x in (table, mixed))
+    assert words.to_json(made[1], []) == words.to_json(same[1], [])
 
 
 @pytest.fixture
@@ -103,13 +126,7 @@ def test_a_process_that_is_killed_is_an_error_in_words(
 ) -> None:
     monkeypatch.setattr(parts, "_replayed", killed)
     with pytest.raises(LightsleepError, match=r"x\.parquet: a process of the replay was killed"):
-        replay_table(
-            tmp_path / "x.parquet",
-            Costs(None, {}, 1, np.array([], np.int64), 0.0),
-            STOCK,
-            4,
-            jobs=2,
-        )
+        replay_table(tmp_path / "x.parquet", STOCK, 4, costs=NO_COSTS, jobs=2)
 
 
 SLOW = """
@@ -125,7 +142,7 @@ def slow(part):
 if __name__ == "__main__":
     parts._replayed = slow
     with orderly_end():
-        parts.replay_table(Path("x.parquet"), None, "stock", 4, jobs=2)
+        parts.replay_table(Path("x.parquet"), "stock", 4, costs={}, jobs=2)
 """
 
 

@@ -13,11 +13,12 @@ from replays import DEEP, HALT, MENU, NO_COSTS, POLL, US, judged, metadata, peri
 
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE, Metadata
-from lightsleep.periods.source import as_batch, open_recording, write_parquet
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import write_parquet
 from lightsleep.record.sidecar import beside
 from lightsleep.replay.account import replay
+from lightsleep.replay.costs import Costs
 from lightsleep.replay.engine import CompiledEngine, PythonEngine
-from lightsleep.replay.intervals import Costs
 from lightsleep.replay.policies import STOCK, parse
 
 ENGINES = (CompiledEngine, PythonEngine) if shutil.which("cc") else (PythonEngine,)

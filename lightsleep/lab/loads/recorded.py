@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A load that a guest records, what the tool says of the recording, and the policies to compare.
+
+A policy has a name that ``lightsleep replay`` knows, and a driver in a mode that does the same. The
+policy haltpoll has a driver of its own (haltpoll_rule.c), which takes the place of
+cpuidle-lightsleep meanwhile.
+
+Waiting is the time from waking to running, of wakeups from other CPUs. (A CPU's own timer wakes a
+task once the CPU has left its state. No event shows how long that took, so nothing shows whether a
+prediction of it is right.) Time polled is what the driver counts; under haltpoll's it is that of
+its state POLL.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.boot.guest import Guest
+
+ENDED_BY, WAITED = "ended_by", "waking_to_running_ns"
+ITSELF = pa.array(["timer", "tick", "device"])
+"""What ends an idle period by an interrupt of the CPU's own, in a table of the tool."""
+
+COUNTS = "/run/polled"
+CPUS = "/sys/devices/system/cpu"
+
+MODULE = "cpuidle_lightsleep"
+PARAMETERS = f"/sys/module/{MODULE}/parameters"
+FIXED_US = 100
+POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed", "haltpoll": None}
+"""The replay's names, and the driver's modes that do the same; None is another driver."""
+
+HALTPOLL = "haltpoll_rule"
+POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time", 1000)}
+"""The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
+
+
+def set_mode(guest: Guest, mode: str) -> None:
+    """Set the driver's mode; in the default one the limit, 0, follows from the cost alone."""
+    guest.write_text(f"{PARAMETERS}/poll_limit_us", str(FIXED_US if mode == "fixed" else 0))
+    guest.write_text(f"{PARAMETERS}/mode", mode)
+
+
+@contextlib.contextmanager
+def under(guest: Guest, mode: str | None) -> Iterator[str]:
+    """Have the driver in a mode, or haltpoll's in its place; return which one it is."""
+    if mode:
+        set_mode(guest, mode)
+        yield MODULE
+        return
+    guest.run(["rmmod", MODULE])
+    guest.insmod(HALTPOLL)
+    try:
+        yield HALTPOLL
+    finally:
+        guest.run(["rmmod", HALTPOLL])
+        guest.insmod(MODULE)
+
+
+def recorded(guest: Guest, folder: Path, load: str, driver: str = MODULE) -> Path:
+    """Record a load, which is a shell command, and return the recording.
+
+    COUNTS has what was polled before and after.
+    """
+    counts = f"cat {CPUS}/cpu*/{POLLED[driver][0]} >> {COUNTS} 2> /dev/null"
+    script = f"rm -f {COUNTS}; {counts}; {load}; {counts}; true"
+    name = "/run/load.dat"
+    command = ["python3", "-m", "lightsleep", "record", "-o", name, "--", "sh", "-c", script]
+    guest.run(command, timeout_s=120)
+    for path in (name, f"{name}.json"):
+        text = guest.run(["base64", "-w0", path]).stdout
+        (folder / Path(path).name).write_bytes(base64.b64decode(text))
+    return folder / Path(name).name
+
+
+def polled_ns(guest: Guest, driver: str) -> int:
+    """Return for how long CPUs polled while the load was recorded."""
+    counts = [int(count) * POLLED[driver][1] for count in guest.read_text(COUNTS).split()]
+    half = len(counts) // 2
+    return sum(counts[half:]) - sum(counts[:half])
+
+
+def said(verb: str, recording: Path, *words: str) -> dict[str, Any]:
+    """Have a verb of the tool read a recording; return the JSON that it prints."""
+    command = [sys.executable, "-m", "lightsleep", verb, str(recording), "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LightsleepError(f"lightsleep {verb}: {done.stderr.strip()}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def replayed(table: Path) -> dict[str, Any]:
+    """Return what ``lightsleep replay`` says of each policy, at both ends of its range."""
+    policies = said("replay", table, "--policies", ",".join(POLICIES))["policies"]
+    return {x["policy"]: x for x in policies}
+
+
+@dataclass(frozen=True)
+class FromOthers:
+    """A recording that says of wakeups from other CPUs alone how long tasks waited."""
+
+    table: Path
+    waited_ns: int
+    span_ns: int
+
+
+def from_others(recording: Path) -> FromOthers:
+    """Write such a table beside a recording, and return what tasks waited there in all."""
+    path = recording.with_suffix(".parquet")
+    (lost,) = said("report", recording, "--parquet", str(path))["results"]
+    with pq.ParquetFile(path) as file:
+        table, described = file.read(), file.metadata.metadata
+    itself = pc.is_in(table[ENDED_BY].cast(pa.string()), ITSELF)
+    waited = pc.if_else(itself, pa.scalar(None, pa.int64()), table[WAITED])
+    column = table.schema.get_field_index(WAITED)
+    table = table.set_column(column, table.schema.field(column), waited)
+    pq.write_table(table.replace_schema_metadata(described), path)
+    return FromOthers(path, pc.sum(waited).as_py() or 0, lost["span_ns"])

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tables of idle periods on the disk: Parquet files with the columns of columns.py.
+
+A row group holds rows of one CPU, in the order of time. Whoever wants some of the CPUs reads their
+groups only, so that several processes share the work of reading. Groups are cut from WINDOW rows at
+a time, in the order in which they begin: a table from front to back is a recording in the order of
+time, but for the rows within a window.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lightsleep.errors import LightsleepError
+from lightsleep.files import streamed
+from lightsleep.periods.columns import COLUMNS, SINCE_2
+from lightsleep.periods.model import SCHEMA, Metadata
+
+ROWS = 1 << 16
+"""Rows of a batch."""
+
+WINDOW = 1 << 19
+"""Rows that are kept in memory until they are written."""
+
+METADATA = SCHEMA.encode()
+KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
+"""The columns of each version of our tables."""
+
+BUFFER_BYTES = 1 << 20
+"""Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
+
+Share = tuple[int, int]
+"""Of a table, the CPUs whose number divided by the second leaves the first."""
+
+ALL: Share = (0, 1)
+
+
+@dataclass
+class Recording:
+    """A recording that is being read. ``metadata`` is complete when ``batches`` has ended.
+
+    ``is_table`` says that it is a table already: ``batches`` may lack columns.
+    """
+
+    metadata: Metadata
+    batches: Iterator[pa.RecordBatch]
+    is_table: bool = False
+
+
+def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a recording to ``target`` while they pass by; the file is whole at the end.
+
+    Raises LightsleepError where it cannot be written.
+    """
+    with (
+        streamed(target) as file,
+        pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer,
+    ):
+        waiting: list[pa.RecordBatch] = []
+        for batch in recording.batches:
+            waiting.append(batch)
+            if sum(map(len, waiting)) >= WINDOW:
+                _write(writer, waiting)
+                waiting.clear()
+            yield batch
+        _write(writer, waiting)
+        document = json.dumps(recording.metadata.to_json())
+        writer.add_key_value_metadata({METADATA: document.encode()})
+
+
+def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> None:
+    """Write rows as a group for each CPU."""
+    table = pa.Table.from_batches(batches, COLUMNS).unify_dictionaries()
+    cpus = np.asarray(table.column("cpu"))
+    order = np.argsort(cpus, kind="stable")
+    begins = np.flatnonzero(np.diff(cpus[order], prepend=-1))
+    lengths = np.diff(begins, append=len(order))
+    # A stable sort keeps the order of time, so the first row of a CPU has the smallest index.
+    for place in np.argsort(order[begins]).tolist():
+        begin, length = int(begins[place]), int(lengths[place])
+        group = table.take(order[begin : begin + length])
+        writer.write_table(group, row_group_size=length)
+
+
+def open_table(
+    path: Path, columns: Sequence[str] | None = None, share: Share = ALL
+) -> tuple[Metadata, Iterator[pa.RecordBatch]]:
+    """Open a table; of its rows, only the ``columns`` of some CPUs are read.
+
+    Raises LightsleepError where it is damaged or none of ours, at once or while it is read.
+    """
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        found = file.schema_arrow
+        document = (file.metadata.metadata or {}).get(METADATA)
+        if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
+            raise ValueError(
+                "not a table of idle periods of lightsleep: its columns or its metadata differ"
+            )
+        metadata = Metadata.from_json(json.loads(document))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
+    return metadata, _rows(path, file, columns, share)
+
+
+def _rows(
+    path: Path, file: pq.ParquetFile, columns: Sequence[str] | None, share: Share
+) -> Iterator[pa.RecordBatch]:
+    row = 0
+    index, of = share
+    try:
+        there = set(file.schema_arrow.names)
+        wanted = COLUMNS.names if columns is None else columns
+        names = [x for x in wanted if x in there]
+        groups, mixed = _groups(file.metadata, share)
+        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=names):
+            batch.validate(full=True)  # a flipped bit may point beyond a dictionary
+            for name in wanted:
+                if name not in there:
+                    empty = pa.nulls(len(batch), COLUMNS.field(name).type)
+                    batch = batch.append_column(COLUMNS.field(name), empty)
+            row += len(batch)
+            if mixed:
+                batch = batch.filter(pa.array(np.asarray(batch.column("cpu")) % of == index))
+            yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise LightsleepError(f"{path}: damaged after row {row}: {error}") from error
+
+
+def _groups(kept: pq.FileMetaData, share: Share) -> tuple[list[int], bool]:
+    """Return the groups that have rows of some CPUs, and whether they have rows of others, too."""
+    index, of = share
+    chosen, mixed = [], False
+    for group, (low, high) in enumerate(cpus_of_groups(kept)):
+        if low != high:
+            mixed = mixed or of > 1
+        elif low % of != index:
+            continue
+        chosen.append(group)
+    return chosen, mixed
+
+
+def cpus_of_groups(kept: pq.FileMetaData) -> Iterator[tuple[int, int]]:
+    """Yield the lowest and the highest CPU of each row group, by the statistics of the file.
+
+    Of a group without any, as tables of other writers may have, these are 0 and the highest int32.
+    """
+    place = next((x for x in range(kept.num_columns) if kept.schema.column(x).path == "cpu"), None)
+    for group in range(kept.num_row_groups):
+        known = None if place is None else kept.row_group(group).column(place).statistics
+        yield (known.min, known.max) if known and known.has_min_max else (0, (1 << 31) - 1)

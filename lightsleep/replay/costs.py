@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What leaving idle states costs on a machine, by a recording, and who converses with whom there.
+
+1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
+   median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
+   nothing is subtracted and the cost is an upper bound. The states of a big and of a little CPU are
+   different ones: only CPUs whose tables of states are the same share a median. What a user says
+   (given.py) replaces all of that.
+2. *Closed loops.* Two tasks that wake each other in turn form a conversation.
+
+The evidence for both is added up by CPU, so that several processes may read a recording: what they
+found together is the same for any number of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from lightsleep.periods.lost import ENOUGH, Wakes
+from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.replay.given import Given
+from lightsleep.replay.rows import Flags, Ns, Rows
+from lightsleep.replay.stays import NO_STATE
+
+LOOP_WAKES = 30
+LOOP_BALANCE = 0.5
+"""Two tasks are in a loop if each wakes the other so often, and neither much less often."""
+
+PAIRS_OF_CPU = 1 << 14
+"""So many pairs of waker and wakee are counted on each CPU: those that come first."""
+
+
+class Tables:
+    """Which CPUs have the same table of states: a number for each CPU.
+
+    CPUs of which nobody described any state share the last number. ``first`` has a CPU of each
+    other table.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        """Compare what the states of CPUs are called and advertise."""
+        numbers: dict[tuple[object, ...], int] = {}
+        self.of_cpu: dict[int, int] = {}
+        for cpu, states in sorted(metadata.states.items()):
+            table = tuple(
+                (
+                    *(state, name, (cpu, state) in metadata.polling),
+                    metadata.advertised_us.get((cpu, state)),
+                    metadata.residency_us.get((cpu, state)),
+                )
+                for state, name in sorted(states.items())
+            )
+            self.of_cpu[cpu] = numbers.setdefault(table, len(numbers))
+        self.count = len(numbers) + 1
+        self.first = {table: cpu for cpu, table in sorted(self.of_cpu.items(), reverse=True)}
+
+    def __getitem__(self, cpu: int) -> int:
+        """Return the number of a CPU's table."""
+        return self.of_cpu.get(cpu, self.count - 1)
+
+    def of(self, cpus: Ns) -> Ns:
+        """Return the number of each CPU's table."""
+        known, at = np.unique(cpus, return_inverse=True)
+        return np.array([self[cpu] for cpu in known.tolist()], np.int64)[at]
+
+
+@dataclass
+class Costs:
+    """What leaving idle states costs here, and who converses with whom.
+
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
+    a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
+    ``lacks_driver`` are those of Metadata. ``states`` has what leaving a state costs, by table of
+    states (see Tables) and index; ``halts`` the state of each table that most wakeups by tasks came
+    out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
+    """
+
+    reference_ns: float | None
+    states: dict[tuple[int, int], float]
+    halt_ns: int
+    loops: Ns
+    loop_share: float
+    hides_polls: bool = False
+    lacks_driver: bool = False
+    given: bool = False
+    measured: str = ""
+    halts: dict[int, int] = field(default_factory=dict)
+
+    def halt_of(self, table: int) -> tuple[int, int]:
+        """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
+        state = self.halts.get(table, NO_STATE)
+        cost_ns = round(self.states.get((table, state), self.halt_ns))
+        return (state if 0 <= state < NO_STATE else NO_STATE), cost_ns
+
+    def of(self, tables: Ns, states: Ns, polls: Flags) -> Ns:
+        """Return what leaving the state of each row costs; a halt's cost where it polls."""
+        wanted = np.full(len(states), self.halt_ns, np.int64)
+        for table in self.halts:
+            wanted[tables == table] = self.halt_of(table)[1]
+        for (table, state), cost_ns in self.states.items():
+            wanted[(tables == table) & (states == state) & ~polls] = round(cost_ns)
+        return wanted
+
+    def halt_states(self, tables: Ns) -> Ns:
+        """Return the state that the CPU of each row usually halts in."""
+        wanted = np.full(len(tables), NO_STATE, np.int64)
+        for table in self.halts:
+            wanted[tables == table] = self.halt_of(table)[0]
+        return wanted
+
+
+class Evidence:
+    """What some CPUs of a recording say of the costs there; see the top of this file."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        """Begin with nothing."""
+        self._metadata, self._tables = metadata, Tables(metadata)
+        self._by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
+        self._reference = Wakes()
+        self._pairs: defaultdict[int, Counter[int]] = defaultdict(Counter)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows."""
+        rows = Rows(self._metadata, batch)
+        by_task = rows.woken & (rows.waker != 0)
+        self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
+        halted = by_task & (rows.state != AWAKE) & ~rows.polls
+        table_of = self._tables.of(rows.cpu)
+        for table in np.unique(table_of[halted]).tolist():
+            of_table = halted & (table_of == table)
+            for state in np.unique(rows.state[of_table]).tolist():
+                self._by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
+        for cpu in np.unique(rows.cpu[by_task]).tolist():
+            self._count(self._pairs[cpu], rows.pair[by_task & (rows.cpu == cpu)])
+
+    @staticmethod
+    def _count(counted: Counter[int], pairs: Ns) -> None:
+        """Count pairs of a CPU; the first PAIRS_OF_CPU that it has, however batches are cut."""
+        keys, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        for key, count in zip(keys[order].tolist(), counts[order].tolist(), strict=True):
+            if key in counted or len(counted) < PAIRS_OF_CPU:
+                counted[key] += count
+
+    def merge(self, other: Evidence) -> None:
+        """Add what other CPUs of the same recording say."""
+        for key, wakes in other._by_state.items():
+            self._by_state[key].merge(wakes)
+        self._reference.merge(other._reference)
+        for cpu, pairs in other._pairs.items():
+            self._pairs[cpu].update(pairs)
+
+    def costs(self, given: Given | None = None) -> Costs | None:
+        """Return the costs that follow; None where no wakeup tells them.
+
+        ``given`` has the cost of each state that halts, where somebody knows better. Raises
+        LightsleepError where it lacks one that tasks were woken out of.
+        """
+        if not self._by_state:
+            return None
+        metadata, reference = self._metadata, self._reference
+        usual = reference.percentile_ns(0.5) if reference.count >= ENOUGH else None
+        often = sorted(self._by_state, key=lambda key: (self._by_state[key].count, key))
+        states = {
+            key: max(0.0, self._by_state[key].percentile_ns(0.5) - (usual or 0.0)) for key in often
+        }
+        if given is not None:
+            states = _given(metadata, self._tables, given, often)
+        pairs = Counter[int]()
+        for of_cpu in self._pairs.values():
+            pairs.update(of_cpu)
+        loops = _loops(pairs)
+        return Costs(
+            reference_ns=usual,
+            states=states,
+            halt_ns=round(states[often[-1]]),
+            loops=loops,
+            loop_share=sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values())),
+            hides_polls=metadata.hides_polls,
+            lacks_driver=metadata.lacks_driver,
+            given=given is not None,
+            measured=given.file if given else "",
+            halts=dict(often),  # of each table, the last one stays
+        )
+
+
+def costs_of(
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], given: Given | None = None
+) -> Costs | None:
+    """Read a recording and return its costs, as Evidence.costs() does."""
+    evidence = Evidence(metadata)
+    for batch in batches:
+        evidence.add(batch)
+    return evidence.costs(given)
+
+
+def _given(
+    metadata: Metadata, tables: Tables, given: Given, seen: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
+    """Return what leaving each state costs by what a user says; of those ``seen``, at least."""
+    known = {
+        (table, state): given.cost_ns(metadata, cpu, state)
+        for table, cpu in tables.first.items()
+        for state in metadata.states[cpu]
+        if not metadata.polls(cpu, state)
+    }
+    states = {key: cost_ns for key, cost_ns in known.items() if cost_ns is not None}
+    for table, state in seen:
+        cpu = tables.first.get(table, 0)
+        states[table, state] = given.required_ns(metadata, cpu, state)
+    return states
+
+
+def _loops(pairs: Counter[int]) -> Ns:
+    """Return the pairs whose tasks wake each other about equally often."""
+    found = []
+    for key, count in pairs.items():
+        back = pairs.get((key & 0xFFFFFFFF) << 32 | key >> 32, 0)
+        low, high = sorted((count, back))
+        if low >= LOOP_WAKES and low >= LOOP_BALANCE * high:
+            found.append(key)
+    return np.array(sorted(found), np.int64)
