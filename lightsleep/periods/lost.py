@@ -51,9 +51,9 @@ class Wakes:
         self.count += len(waits_ns)
         self.total_ns += int(waits_ns.sum())
         self.longest_ns = max(self.longest_ns, int(waits_ns.max(initial=0)))
-        buckets, counts = np.unique(bucket(waits_ns), return_counts=True)
-        for index, number in zip(buckets.tolist(), counts.tolist(), strict=True):
-            self.histogram[index] += number
+        counts = np.bincount(bucket(waits_ns))
+        for index in np.flatnonzero(counts).tolist():
+            self.histogram[index] += int(counts[index])
 
     def merge(self, other: Wakes) -> None:
         """Count the wakeups of somebody else, too."""

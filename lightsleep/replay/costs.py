@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightsleep.periods.lost import ENOUGH, Wakes
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.given import Given
-from lightsleep.replay.rows import Flags, Ns, Rows
+from lightsleep.replay.rows import Flags, Ns, Rows, distinct
 from lightsleep.replay.stays import NO_STATE
 
 LOOP_WAKES = 30
@@ -65,8 +66,12 @@ class Tables:
 
     def of(self, cpus: Ns) -> Ns:
         """Return the number of each CPU's table."""
-        known, at = np.unique(cpus, return_inverse=True)
-        return np.array([self[cpu] for cpu in known.tolist()], np.int64)[at]
+        if self.count == 1:
+            return np.zeros(len(cpus), np.int64)
+        found = np.full(len(cpus), self.count - 1)
+        for cpu in distinct(cpus):
+            found[cpus == cpu] = self[cpu]
+        return found
 
 
 @dataclass
@@ -114,6 +119,30 @@ class Costs:
         return wanted
 
 
+class Pairs:
+    """Pairs of waker and wakee, and how often each occurred: the first PAIRS_OF_CPU that come."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.keys, self.counts = np.zeros((2, 0), np.int64)
+
+    def add(self, pairs: Ns) -> None:
+        """Count pairs; the same ones are kept however they are cut into calls."""
+        found = pc.value_counts(pa.array(pairs))  # in the order of their first occurrence
+        keys, counts = np.asarray(found.field("values")), np.asarray(found.field("counts"))
+        at = np.searchsorted(self.keys, keys)
+        known = np.zeros(len(keys), np.bool_)
+        inside = at < len(self.keys)
+        known[inside] = self.keys[at[inside]] == keys[inside]
+        self.counts[at[known]] += counts[known]
+        new = np.flatnonzero(~known)[: PAIRS_OF_CPU - len(self.keys)]
+        if len(new):
+            self.keys = np.concatenate([self.keys, keys[new]])
+            order = np.argsort(self.keys)
+            self.keys = self.keys[order]
+            self.counts = np.concatenate([self.counts, counts[new]])[order]
+
+
 class Evidence:
     """What some CPUs of a recording say of the costs there; see the top of this file."""
 
@@ -122,7 +151,7 @@ class Evidence:
         self._metadata, self._tables = metadata, Tables(metadata)
         self._by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
         self._reference = Wakes()
-        self._pairs: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
@@ -131,29 +160,19 @@ class Evidence:
         self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
         halted = by_task & (rows.state != AWAKE) & ~rows.polls
         table_of = self._tables.of(rows.cpu)
-        for table in np.unique(table_of[halted]).tolist():
+        for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
-            for state in np.unique(rows.state[of_table]).tolist():
+            for state in distinct(rows.state[of_table]):
                 self._by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
-        for cpu in np.unique(rows.cpu[by_task]).tolist():
-            self._count(self._pairs[cpu], rows.pair[by_task & (rows.cpu == cpu)])
-
-    @staticmethod
-    def _count(counted: Counter[int], pairs: Ns) -> None:
-        """Count pairs of a CPU; the first PAIRS_OF_CPU that it has, however batches are cut."""
-        keys, first, counts = np.unique(pairs, return_index=True, return_counts=True)
-        order = np.argsort(first)
-        for key, count in zip(keys[order].tolist(), counts[order].tolist(), strict=True):
-            if key in counted or len(counted) < PAIRS_OF_CPU:
-                counted[key] += count
+        for cpu in distinct(rows.cpu[by_task]):
+            self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
 
     def merge(self, other: Evidence) -> None:
         """Add what other CPUs of the same recording say."""
         for key, wakes in other._by_state.items():
             self._by_state[key].merge(wakes)
         self._reference.merge(other._reference)
-        for cpu, pairs in other._pairs.items():
-            self._pairs[cpu].update(pairs)
+        self._pairs.update(other._pairs)
 
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
@@ -171,16 +190,17 @@ class Evidence:
         }
         if given is not None:
             states = _given(metadata, self._tables, given, often)
-        pairs = Counter[int]()
-        for of_cpu in self._pairs.values():
-            pairs.update(of_cpu)
-        loops = _loops(pairs)
+        counted = Counter[int]()
+        for pairs in self._pairs.values():
+            counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
+        loops = _loops(counted)
+        wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
         return Costs(
             reference_ns=usual,
             states=states,
             halt_ns=round(states[often[-1]]),
             loops=loops,
-            loop_share=sum(pairs[int(key)] for key in loops) / max(1, sum(pairs.values())),
+            loop_share=sum(counted[int(key)] for key in loops) / max(1, wakes),
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
             given=given is not None,

@@ -18,6 +18,9 @@ Flags = npt.NDArray[np.bool_]
 ITSELF = ("timer", "tick", "device")
 """What ends a period by an interrupt of the CPU's own."""
 
+SMALL = 1 << 16
+"""Up to here it is faster to count numbers than to sort them."""
+
 NEEDED = (
     *("cpu", "entered_ns", "length_ns", "state", "ended_by", "sleep_length_ns"),
     *("waker_pid", "wakee_pid", "waking_to_running_ns"),
@@ -44,6 +47,15 @@ def code(batch: pa.RecordBatch, cause: str) -> int:
 def sleep_lengths(batch: pa.RecordBatch) -> Ns:
     """Return what governors were told of the next timer; -1 where nobody knows."""
     return np.asarray(batch.column("sleep_length_ns").fill_null(-1)).astype(np.int64, copy=False)
+
+
+def distinct(numbers: Ns) -> list[int]:
+    """Return which numbers occur, in order: of CPUs, states, and other small ones."""
+    if not len(numbers):
+        return []
+    small = int(numbers.min()) >= 0 and int(numbers.max()) < SMALL
+    found = np.flatnonzero(np.bincount(numbers)) if small else np.unique(numbers)
+    return [int(number) for number in found]
 
 
 class Rows:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Evidence of what wakeups cost: the same however it is cut and shared out."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from replays import metadata, period
+
+from lightsleep.periods.build import Row
+from lightsleep.periods.source import as_batch
+from lightsleep.replay import costs
+from lightsleep.replay.costs import Evidence, Pairs
+from lightsleep.replay.rows import distinct
+
+pair = st.integers(0, 8) | st.sampled_from([1 << 40, (1 << 62) - 1])
+
+
+@given(st.lists(st.lists(pair, max_size=12), max_size=8))
+def test_the_first_pairs_are_counted_however_they_are_cut(cut: list[list[int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "PAIRS_OF_CPU", 5)
+        counted = Pairs()
+        for part in cut:
+            counted.add(np.array(part, np.int64))
+    every = list(itertools.chain.from_iterable(cut))
+    first = list(dict.fromkeys(every))[:5]
+    assert dict(zip(counted.keys.tolist(), counted.counts.tolist(), strict=True)) == {
+        x: every.count(x) for x in first
+    }
+    assert counted.keys.tolist() == sorted(first)
+
+
+@given(st.lists(st.integers(-3, 1 << 20), max_size=30))
+def test_what_occurs(numbers: list[int]) -> None:
+    assert distinct(np.array(numbers, np.int64)) == sorted(set(numbers))
+
+
+row = st.builds(
+    period,
+    at_us=st.integers(0, 1000).map(lambda x: 1000 * x),
+    length_us=st.integers(1, 900),
+    state=st.sampled_from([0, 1]),
+    wait_us=st.none() | st.integers(1, 200),
+    pair=st.tuples(st.integers(0, 3), st.integers(1, 3)),
+    cpu=st.integers(0, 2),
+)
+
+
+@given(st.lists(row, min_size=1, max_size=60), st.integers(1, 3))
+def test_processes_that_share_the_cpus_find_the_same(rows: list[Row], of: int) -> None:
+    whole = Evidence(metadata())
+    whole.add(as_batch("host", rows))
+    parts = []
+    for index in range(of):
+        part = Evidence(metadata())
+        for each in rows:
+            if each[0] % of == index:
+                part.add(as_batch("host", [each]))
+        parts.append(part)
+    for other in parts[1:]:
+        parts[0].merge(other)
+    found, wanted = parts[0].costs(), whole.costs()
+    if wanted is None:
+        assert found is None
+        return
+    assert found
+    assert found.loops.tolist() == wanted.loops.tolist()
+    assert vars(found) | {"loops": None} == vars(wanted) | {"loops": None}
