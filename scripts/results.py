@@ -75,11 +75,18 @@ def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
     outcomes = [words.OUTCOMES[x.outcome] for x in judge_claims(result)]
     return (
         f"[{text(result.title)}]({stem}.md)",
-        str(result.environment.get("arch", "")),
+        _where(result),
         words.headline(result, analyse(result)),
         " ".join(outcomes),
         result.created[:10],
     )
+
+
+def _where(result: CompareResult) -> str:
+    """Return the architecture of a result's guests, and their kernels."""
+    guests = result.environment.get("guests", {}).values()
+    kernels = dict.fromkeys(str(guest["kernel"]) for guest in guests if guest.get("kernel"))
+    return ", ".join([str(result.environment.get("arch", "")), *kernels])
 
 
 def folders_of(folder: Path) -> list[Path]:
@@ -94,8 +101,7 @@ def index_of(folder: Path) -> str:
         results = same.read(path)
         said = f"{same.report(results).splitlines()[0]}."
         title = f"[{text(results[0].title)}]({path.name}.md)"
-        arch = str(results[0].environment.get("arch", ""))
-        rows.append((title, arch, said, "", results[0].created[:10]))
+        rows.append((title, _where(results[0]), said, "", results[0].created[:10]))
     emulated = all(
         str(load_result(x)[0].environment.get("accelerator", {}).get("name")).startswith("tcg")
         for x in folder.glob("*.json")
@@ -109,7 +115,7 @@ def index_of(folder: Path) -> str:
         "the raw samples. It says so where the claims were declared after the run."
         f"{' All guests were emulated.' if emulated else ''}",
         f"Claims: {marks}.",
-        table(("experiment", "architecture", "in a sentence", "claims", "date"), rows),
+        table(("experiment", "architecture, kernel", "in a sentence", "claims", "date"), rows),
     ]
     if (folder / rejudged.FOLDER).is_dir():
         parts.append(f"[What an older rule said of these results]({rejudged.PAGE})")

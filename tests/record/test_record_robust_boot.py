@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Recording where something is in the way: another tracer, a small ring, a full disk, no TSC."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_record_boot import ENOUGH_S, NOTHING_LEFT, RECORD, TRACING, fetched
+
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.periods.source import open_recording
+from lightsleep.record import sidecar
+
+pytestmark = pytest.mark.boot
+
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
+WITHOUT_TSC = "clocksource=acpi_pm tsc=unstable"
+
+
+@pytest.fixture(scope="module")
+def guest() -> Iterator[Guest]:
+    states = "cpuidle_synthetic states=C1:20:40,C6:300:900"
+    machine = Machine(modules=(states,), accel="tcg-single", append=WITHOUT_TSC)
+    with boot(machine, "robust", ENOUGH_S) as guest:
+        yield guest
+
+
+def periods(path: Path) -> int:
+    return sum(len(batch) for batch in open_recording(path).batches)
+
+
+def test_a_guest_without_tsc(guest: Guest, tmp_path: Path) -> None:
+    source = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+    assert guest.read_text(source).strip() == "acpi_pm"
+    guest.run([*RECORD, "-o", "/tmp/slow.dat", "--", *PIPE], timeout_s=ENOUGH_S)
+    path = fetched(guest, "/tmp/slow.dat", tmp_path)
+    assert periods(path) > 50
+    assert json.loads(sidecar.beside(path).read_text())["environment"]["clocksource"] == "acpi_pm"
+
+
+def test_the_trace_of_somebody_else_goes_on(guest: Guest, tmp_path: Path) -> None:
+    theirs = f"{TRACING}/events/power/cpu_idle/enable"
+    guest.run(["sh", "-c", f"echo 1 > {theirs}; echo 1 > {TRACING}/tracing_on"])
+    guest.run(["sh", "-c", f"echo theirs > {TRACING}/trace_marker"])
+    try:
+        guest.run([*RECORD, "-o", "/tmp/beside.dat", "--", *PIPE], timeout_s=ENOUGH_S)
+        assert guest.read_text(theirs).strip() == "1"
+        assert guest.read_text(f"{TRACING}/tracing_on").strip() == "1"
+        kept = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c theirs; true"]).stdout
+        assert int(kept) >= 1, "their buffer is as it was"
+        entries = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c cpu_idle: ; true"]).stdout
+        assert int(entries) > 0
+    finally:
+        guest.run(["sh", "-c", f"echo 0 > {theirs}; echo > {TRACING}/trace"])
+    assert periods(fetched(guest, "/tmp/beside.dat", tmp_path)) > 50
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
+
+
+def test_what_a_small_ring_loses_is_counted(guest: Guest, tmp_path: Path) -> None:
+    # trace-cmd is stopped meanwhile: what it does not read is overwritten.
+    stop = "pkill -STOP trace-cmd; {}; pkill -CONT trace-cmd".format(" ".join(PIPE))
+    options = ("--buffer-kb", "4", "-o", "/tmp/small.dat")
+    done = guest.run([*RECORD, *options, "--", "sh", "-c", stop], timeout_s=ENOUGH_S)
+    assert "lost" in done.stderr
+    path = fetched(guest, "/tmp/small.dat", tmp_path)
+    recorded = json.loads(sidecar.beside(path).read_text())["recorded"]
+    assert sum(recorded["lost"].values()) > 100
+    recording = open_recording(path)
+    assert sum(len(batch) for batch in recording.batches) > 0
+    assert sum(recording.metadata.lost.values()) > 0
+
+
+def test_a_full_disk_leaves_what_was_recorded(guest: Guest, tmp_path: Path) -> None:
+    guest.run(["sh", "-c", "mkdir -p /run/small && mount -t tmpfs -o size=8m none /run/small"])
+    try:
+        options = ("-o", "/run/small/full.dat")
+        done = guest.run([*RECORD, *options, "--for", "20s"], check=False, timeout_s=ENOUGH_S)
+        assert "nearly full" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert periods(fetched(guest, "/run/small/full.dat", tmp_path)) >= 0
+    finally:
+        guest.run(["umount", "-l", "/run/small"])
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
