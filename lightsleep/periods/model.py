@@ -26,6 +26,10 @@ PLAIN: dict[str, tuple[type, ...]] = {
 CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
 
+def _by_cpu(counts: dict[str, Any]) -> dict[int, int]:
+    return {int(cpu): int(count) for cpu, count in counts.items()}
+
+
 @dataclass
 class Metadata:
     """What is known of a recording beside its rows; complete once all rows are read.
@@ -35,6 +39,7 @@ class Metadata:
     ``states`` maps CPU and index to a state's name, ``polling`` holds the states that the governor
     takes for polling, ``disabled`` those that nobody may choose, ``advertised_us`` and
     ``residency_us`` are what their driver advertises.
+    ``driver_cost_ns`` is by which figure cpuidle-lightsleep decides on a CPU, where it was loaded.
     ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
     ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
     """
@@ -48,6 +53,7 @@ class Metadata:
     disabled: set[tuple[int, int]] = field(default_factory=set)
     advertised_us: dict[tuple[int, int], int] = field(default_factory=dict)
     residency_us: dict[tuple[int, int], int] = field(default_factory=dict)
+    driver_cost_ns: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     first_ns: int | None = None
     last_ns: int | None = None
@@ -124,7 +130,8 @@ class Metadata:
             setattr(metadata, key, document[key])
         metadata.events, metadata.incomplete = int(document["events"]), int(document["incomplete"])
         metadata.expected_ns = metadata.span_ns
-        metadata.lost = {int(cpu): int(count) for cpu, count in document["lost"].items()}
+        metadata.lost = _by_cpu(document["lost"])
+        metadata.driver_cost_ns = _by_cpu(document.get("driver_cost_ns", {}))
         for row in document["states"]:
             metadata.add_state(row)
         return metadata

@@ -343,6 +343,7 @@ def _described(path: Path) -> Metadata:
             row["residency_us"] = state.get("residency_us")
             row["disabled"] = state.get("disabled")
             metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
+    metadata.driver_cost_ns = _driver_cost_ns(described["scan"])
     metadata.cpus = _recorded_cpus(described)
     recorded = described["recorded"]
     metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
@@ -350,6 +351,16 @@ def _described(path: Path) -> Metadata:
         metadata.ends_ns = described["window_ns"][1]
     metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return metadata
+
+
+def _driver_cost_ns(scan: dict[str, Any]) -> dict[int, int]:
+    """Return by which cost of a halt cpuidle-lightsleep decides on each CPU, where it knows one."""
+    found = {}
+    for cpu in scan.get("cpus", []):
+        cost_ns = (cpu.get("lightsleep") or {}).get("halt_cost_ns")
+        if isinstance(cost_ns, int) and cost_ns > 0:
+            found[int(cpu["number"])] = cost_ns
+    return found
 
 
 def _recorded_cpus(described: dict[str, Any]) -> set[int]:

@@ -293,8 +293,8 @@ class _Run:
     def _runner(self, cpu: int) -> Runner:
         if isinstance(self._make, Governor):
             return self._make.runner(self._metadata, self._costs, cpu)
-        miss_cost_ns = self._outcome.recorded.weight * self._costs.halt_ns
-        return self._engine.runner(self._make(miss_cost_ns))
+        decides_ns = self._costs.driver_ns.get(cpu, self._costs.halt_ns)
+        return self._engine.runner(self._make(self._outcome.recorded.weight * decides_ns))
 
 
 @dataclass(frozen=True)

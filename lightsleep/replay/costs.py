@@ -80,9 +80,11 @@ class Costs:
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
     a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
-    ``lacks_driver`` are those of Metadata. ``states`` has what leaving a state costs, by table of
-    states (see Tables) and index; ``halts`` the state of each table that most wakeups by tasks came
-    out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
+    ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which the module decides on
+    a CPU, where it had measured one and nobody gave another. ``states`` has what leaving a state
+    costs, by table of states (see Tables) and index; ``halts`` the state of each table that most
+    wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs
+    came out of.
     """
 
     reference_ns: float | None
@@ -95,6 +97,7 @@ class Costs:
     given: bool = False
     measured: str = ""
     halts: dict[int, int] = field(default_factory=dict)
+    driver_ns: dict[int, int] = field(default_factory=dict)
 
     def halt_of(self, table: int) -> tuple[int, int]:
         """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
@@ -206,6 +209,7 @@ class Evidence:
             given=given is not None,
             measured=given.file if given else "",
             halts=dict(often),  # of each table, the last one stays
+            driver_ns={} if given else dict(metadata.driver_cost_ns),
         )
 
 

@@ -73,6 +73,13 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+        if cost.driver_ns:
+            low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
+            known = us(low) if low == high else f"{us(low)} to {us(high)}"
+            said.append(
+                f"{path}: cpuidle-lightsleep had measured {known} us there. The policy lightsleep "
+                "decides by that; what it waits counts as recorded"
+            )
         if cost.hides_polls:
             said.append(
                 f"{path}: recorded under cpuidle-lightsleep, whose polls are in no event. Each is "
@@ -241,6 +248,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "halt_cost_ns": cost.halt_ns,
                 "reference_ns": cost.reference_ns,
                 "measured": cost.measured or None,
+                "driver_cost_ns": {str(cpu): ns for cpu, ns in sorted(cost.driver_ns.items())},
                 "driver_polls": cost.hides_polls,
             }
             for path, cost in costs

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Costs of wakeups that the user gives: one for all states, or those that were measured."""
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 from measurements import State, made_up
+from recordings import PIPE
 from replays import ADVERTISED, MENU, US, judged, metadata, period, run
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.result import MeasureResult
-from lightsleep.periods.source import as_batch
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import write_parquet
+from lightsleep.record import sidecar
 from lightsleep.replay.costs import costs_of
 from lightsleep.replay.given import Given, by_state, measured
 
@@ -88,3 +92,42 @@ def test_bad_files_and_options(tmp_path: Path) -> None:
     done = run(MENU, "--measured", file, "--halt-cost", "40us")
     assert done.exit_code == 2
     assert "give one" in done.output
+
+
+def described_by(cpus: list[dict[str, object]], folder: Path) -> Path:
+    """Return the recording PIPE, with a description in which the scan found these CPUs."""
+    trace = folder / "pipe.txt"
+    trace.write_bytes(gzip.decompress(PIPE.read_bytes()))
+    document = json.loads(sidecar.beside(PIPE).read_text())
+    document["scan"] = {"cpus": cpus}
+    sidecar.beside(trace).write_text(json.dumps(document))
+    return trace
+
+
+def test_the_module_decides_by_what_it_had_measured(tmp_path: Path) -> None:
+    cpus: list[dict[str, object]] = [
+        {"number": 0, "lightsleep": {"halt_cost_ns": 1000}},
+        {"number": 1, "lightsleep": {"halt_cost_ns": 2000}},
+        {"number": 2, "lightsleep": {"halt_cost_ns": 0}},
+        {"number": 3},
+    ]
+    told = json.loads(run(described_by(cpus, tmp_path), "--json").stdout)
+    (recording,) = told["recordings"]
+    assert recording["driver_cost_ns"] == {"0": 1000, "1": 2000}
+    assert any("had measured 1.00 to 2.00 us there" in note for note in told["notes"])
+    # With a halt as cheap as that, it hardly polls.
+    without = json.loads(run(PIPE, "--json").stdout)
+    assert without["recordings"][0]["driver_cost_ns"] == {}
+    polled = [
+        next(x["as_recorded"]["polled_ns"] for x in each["policies"] if x["policy"] == "lightsleep")
+        for each in (told, without)
+    ]
+    assert polled[0] < polled[1] / 2
+    # The table that it becomes keeps it, and a cost that is given replaces it.
+    table = tmp_path / "pipe.parquet"
+    list(write_parquet(open_recording(tmp_path / "pipe.txt"), table))
+    again = json.loads(run(table, "--json").stdout)
+    assert again["recordings"][0]["driver_cost_ns"] == {"0": 1000, "1": 2000}
+    assert again["policies"] == told["policies"]
+    given = json.loads(run(table, "--json", "--halt-cost", "40us").stdout)
+    assert given["recordings"][0]["driver_cost_ns"] == {}
