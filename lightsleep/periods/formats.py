@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -13,6 +14,9 @@ TRACE_DAT = b"\x17\x08\x44tracing"
 PERF_DATA = b"PERFILE2"
 PARQUET = b"PAR1"
 GZIP = b"\x1f\x8b"
+
+TABLES = "*.parquet"
+"""Files in a folder of recordings, which is one data set."""
 
 CHUNK = 1 << 16
 """So much is read at a time, and looked at."""
@@ -30,6 +34,23 @@ def is_recording(path: Path) -> bool:
         return True
     lines = head.decode(errors="replace").splitlines()
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
+
+
+def expanded(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield files and traces, and in place of any other folder all tables below it.
+
+    Raises LightsleepError where there is none.
+    """
+    for path in paths:
+        if not path.is_dir() or is_recording(path):
+            yield path
+            continue
+        tables = sorted(path.rglob(TABLES))
+        if not tables:
+            raise LightsleepError(
+                f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
+            )
+        yield from tables
 
 
 def head_of(path: Path, size: int = 64) -> bytes:

@@ -199,25 +199,48 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
         return
     lost.all.add(taken[counted])
     rows = batch.filter(counted)
-    state = names.taken(counted).texts()
-    cause = rows.column("ended_by").cast("string").to_pylist()
-    keys: dict[str, Sequence[str]] = {
-        "state": state,
-        "cause": [f"{x}, {y}" for x, y in zip(state, cause, strict=True)],
-        "task": [str(x) for x in rows.column("wakee_comm").to_pylist()],
-        "waker": [str(x) for x in rows.column("waker_comm").to_pylist()],
-        "cpu": [str(x) for x in cpus[counted].tolist()],
+    states = names.codes[counted], names.names
+    causes = _encoded(rows.column("ended_by"))
+    numbers, cpu_codes = np.unique(cpus[counted], return_inverse=True)
+    keys = {
+        "state": states,
+        "cause": _both(states, causes),
+        "task": _encoded(rows.column("wakee_comm")),
+        "waker": _encoded(rows.column("waker_comm")),
+        "cpu": (cpu_codes, [str(number) for number in numbers.tolist()]),
     }
-    for kind, key in keys.items():
-        _add_groups(lost.groups[kind], key, taken[counted])
+    for kind, (codes, texts) in keys.items():
+        _add_groups(lost.groups[kind], codes, texts, taken[counted])
 
 
-def _add_groups(groups: defaultdict[str, Wakes], keys: Sequence[str], waits_ns: Ns) -> None:
-    named, codes = np.unique(np.array(keys, object).astype(str), return_inverse=True)
+Coded = tuple[Ns, list[str]]
+"""A text for each row, as the index of one of a few."""
+
+
+def _encoded(column: pa.Array) -> Coded:
+    if not hasattr(column, "dictionary"):
+        column = column.dictionary_encode()
+    texts = [str(text) for text in column.dictionary.to_pylist()]
+    codes = np.asarray(column.indices.fill_null(len(texts))).astype(np.int64)
+    return codes, [*texts, str(None)]
+
+
+def _both(first: Coded, second: Coded) -> Coded:
+    """Return texts of both for each row."""
+    joined, codes = np.unique(first[0] * len(second[1]) + second[0], return_inverse=True)
+    pairs = [divmod(int(code), len(second[1])) for code in joined]
+    return codes, [f"{first[1][a]}, {second[1][b]}" for a, b in pairs]
+
+
+def _add_groups(
+    groups: defaultdict[str, Wakes], codes: Ns, texts: Sequence[str], waits_ns: Ns
+) -> None:
     order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(named)))
-    for name, part in zip(named.tolist(), np.split(waits_ns[order], ends[:-1]), strict=True):
-        groups[name].add(part)
+    counts = np.bincount(codes, minlength=len(texts))
+    ends = np.cumsum(counts)
+    for code in np.flatnonzero(counts).tolist():
+        end = int(ends[code])
+        groups[texts[code]].add(waits_ns[order[end - int(counts[code]) : end]])
 
 
 def _add_states(lost: TimeLost, names: Names, lengths: Ns, asleep: npt.NDArray[np.bool_]) -> None:
@@ -241,10 +264,6 @@ class Names:
     def taken(self, rows: npt.NDArray[np.bool_]) -> Names:
         """Return the states of some of the rows."""
         return Names(self.codes[rows], self.pairs, self.names)
-
-    def texts(self) -> list[str]:
-        """Return the name of each row's state."""
-        return [self.names[code] for code in self.codes.tolist()]
 
 
 def _names(metadata: Metadata, cpus: Ns, states: Ns) -> Names:

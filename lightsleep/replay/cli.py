@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ from lightsleep import terminal, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
-from lightsleep.periods.formats import is_recording
+from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import write_parquet
 from lightsleep.replay import words
@@ -27,8 +27,6 @@ from lightsleep.replay.given import measured as measured_costs
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 from lightsleep.replay.rows import NEEDED
-
-PARQUET = ".parquet"
 
 
 def _policies(_context: click.Context, _option: click.Parameter, names: str) -> str:
@@ -122,7 +120,7 @@ def replay_command(
     peer's wakeups for free.
     """
     given = _given(cost_ns, measured)
-    files = list({path.resolve(): path for path in _files(recordings)}.values())
+    files = list({path.resolve(): path for path in expanded(recordings)}.values())
     if output:
         if any(same(output, path) for path in files):
             raise LightsleepError(f"{output} is a recording: name another file with -o")
@@ -174,20 +172,6 @@ def _together(
     return total, costs
 
 
-def _files(recordings: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield recordings, and in place of a folder all tables below it."""
-    for path in recordings:
-        if not path.is_dir() or is_recording(path):
-            yield path
-            continue
-        tables = sorted(path.rglob(f"*{PARQUET}"))
-        if not tables:
-            raise LightsleepError(
-                f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
-            )
-        yield from tables
-
-
 def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tuple[Costs, Replay]:
     """Replay a recording that is no table as the table that it becomes."""
     if not is_recording(path):
@@ -196,7 +180,7 @@ def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tu
     if recording.is_table:
         return replay_table(path, policies, weight, given)
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
-        table = Path(folder) / f"periods{PARQUET}"
+        table = Path(folder) / "periods.parquet"
         batches = write_parquet(recording, table)
         with contextlib.closing(watched(recording.metadata, batches)) as rows:
             costs = require_costs(path, costs_of(recording.metadata, rows, given))

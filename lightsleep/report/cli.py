@@ -21,7 +21,7 @@ from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.periods import histogram
-from lightsleep.periods.formats import is_recording
+from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.words import show
 from lightsleep.report import measure_section
@@ -71,8 +71,9 @@ def report(
     RESULT is a comparison, a measurement, a histogram (lightsleep record --histogram), or a
     recording: of lightsleep record, trace-cmd (trace.dat), perf (perf.data, perf script), the
     kernel's trace file, or saved with --parquet. Of a recording, the command also prints how much
-    time tasks lost while CPUs woke.
+    time tasks lost while CPUs woke. A folder stands for all tables (*.parquet) below it.
     """
+    results = tuple(expanded(results))
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
         option = "--parquet" if table else "--perfetto"
         raise click.UsageError(f"{option} saves the idle periods of one recording: name one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A folder of tables is one data set: the queries of docs/record.md run, and replay reads it."""
+"""A folder of tables is one data set, for the queries of docs/record.md, replay and report."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from recordings import PIPE
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.replay.cli import replay_command
+from lightsleep.report.cli import report
 
 PAGE = ROOT / "docs" / "record.md"
 
@@ -59,3 +60,16 @@ def test_a_folder_is_replayed_as_its_files_are(folder: Path) -> None:
     done = CliRunner().invoke(replay_command, [str(empty)])
     assert done.exit_code == 1
     assert "no tables of idle periods below" in " ".join(done.output.split())
+
+
+def test_a_folder_is_reported_as_its_files_are(folder: Path) -> None:
+    def reported(*paths: Path) -> object:
+        done = CliRunner().invoke(report, [*map(str, paths), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["results"]
+
+    files = sorted(folder.rglob("*.parquet"))
+    assert reported(folder) == reported(*files)
+    page = folder / "page.html"
+    assert CliRunner().invoke(report, [str(folder), "-o", str(page)]).exit_code == 0
+    assert page.exists()
