@@ -113,7 +113,7 @@ def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
     recording = open_recording(path)
     batches = write_parquet(recording, table) if table else recording.batches
     if trace:
-        from lightsleep.periods.perfetto import write_perfetto
+        from lightsleep.periods.perfetto_export import write_perfetto
 
         batches = write_perfetto(recording.metadata, batches, trace)
     with contextlib.closing(watched(recording.metadata, batches)) as rows:
