@@ -35,7 +35,7 @@ LINE = re.compile(
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):",
     re.DOTALL,
 )
-LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(\d{1,18}|EVENTS) (?:EVENTS(?: DROPPED)?|DROPPED)\]")
+LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}) )?EVENTS(?: DROPPED)?\]")
 PERF_LOST = re.compile(
     r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
 )
@@ -274,7 +274,7 @@ def _known(line: str) -> bool:
 def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
-            builder.lost(int(lost[1]), int(lost[2]) if lost[2].isdigit() else 1)
+            builder.lost(int(lost[1]), int(lost[2] or 1))
         elif not HARMLESS.match(line):
             raise ValueError(f"no event: {shortened(line.strip())!r}")
         return

@@ -229,6 +229,8 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     assert metadata.incomplete == 1
     path.write_text(idle(0, 1, 1) + "".join(lost))
     assert rows_of(path)[1].lost == {1: 16}
+    path.write_text(idle(0, 1, 1) + "CPU:1 [LOST EVENTS]\n")  # the kernel may not know how many
+    assert rows_of(path)[1].lost == {1: 1}
     perf = "ld-linux 12744 [001] 15614.477315661: PERF_RECORD_LOST lost 4\n"
     path.write_text(idle(0, 1, 1) + perf)
     assert rows_of(path)[1].lost == {1: 4}
