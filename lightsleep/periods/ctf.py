@@ -25,6 +25,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep.periods.lines import WORDS
+
 METADATA = ("metadata", "kernel/metadata")
 HEADS = (b"/* CTF 1", b"\x57\x1d\xd1\x75", b"\x75\xd1\x1d\x57")
 """Of metadata: as text, and in packets of either byte order."""
@@ -48,22 +50,8 @@ LOST = re.compile(
     r"\bstream ID: (?P<id>\d{1,5})\))?.*"
 )
 
-# An event's last words, by its name: fields of the first name that it has.
-EVENTS = {
-    "cpu_idle": "state={state} cpu_id={cpu_id}",
-    "cpu_idle_miss": "cpu_id={cpu_id} state={state} type={type}",
-    "sched_switch": "prev_comm={prev_comm} prev_pid={prev_pid} prev_prio=0 prev_state=S ==> "
-    "next_comm={next_comm} next_pid={next_pid} next_prio=0",
-    "sched_waking": "comm={comm} pid={pid} prio=0",
-    "sched_migrate_task": "comm={comm} pid={pid} prio=0 orig_cpu=0 dest_cpu=0",
-    "sched_wake_idle_without_ipi": "cpu={cpu}",
-    "ipi_send_cpu": "cpu={cpu}",
-    "reschedule_entry": "vector=0",
-    "call_function_single_entry": "vector=0",
-    "call_function_entry": "vector=0",
-    "irq_handler_entry": "irq={irq} name={name}",
-    "hrtimer_expire_entry": "function=unknown",
-}
+# The function of a timer is an address.
+EVENTS = {**WORDS, "hrtimer_expire_entry": "function=unknown"}
 OF_LTTNG = ("power_", "x86_irq_vectors_", "timer_")
 FIELDS_OF_LTTNG = {"tid": "pid", "prev_tid": "prev_pid", "next_tid": "next_pid"}
 

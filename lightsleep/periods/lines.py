@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 from lightsleep import cpulist
 from lightsleep.document import shortened
@@ -57,6 +58,23 @@ MASK = re.compile(r"cpumask=([\d,-]+)")
 EXPIRE = re.compile(r"\bfunction=(\S+)")
 HANDLER = re.compile(r"irq=\d+ name=(.*)")
 LENGTH = re.compile(r"ret=(-?\d{1,19}|0x[0-9a-f]{1,16})\b(?:.*\bnext=(-?\d{1,19})\b)?")
+
+# How readers of other formats write an event: what follows its name.
+WORDS = {
+    "cpu_idle": "state={state} cpu_id={cpu_id}",
+    "cpu_idle_miss": "cpu_id={cpu_id} state={state} type={type}",
+    "sched_switch": "prev_comm={prev_comm} prev_pid={prev_pid} prev_prio=0 prev_state=S ==> "
+    "next_comm={next_comm} next_pid={next_pid} next_prio=0",
+    "sched_waking": "comm={comm} pid={pid} prio=0",
+    "sched_migrate_task": "comm={comm} pid={pid} prio=0 orig_cpu=0 dest_cpu=0",
+    "sched_wake_idle_without_ipi": "cpu={cpu}",
+    "ipi_send_cpu": "cpu={cpu}",
+    "reschedule_entry": "vector=0",
+    "call_function_single_entry": "vector=0",
+    "call_function_entry": "vector=0",
+    "irq_handler_entry": "irq={irq} name={name}",
+    "hrtimer_expire_entry": "function={function}",
+}
 
 NAME = 15
 """Bytes of a task's name."""
@@ -195,10 +213,18 @@ HANDLES: dict[str, Handle] = {
 MAX_PID = 1 << 31
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """Lines that a reader makes of something else; it says of what."""
+
+    def place(self) -> str:
+        """Return where in the file the last line comes from."""
+
+
 def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
     """Give the events of ``lines`` to ``builder``; yield after each.
 
-    Raises LightsleepError that names ``what``, the line, and what is wrong with it.
+    Raises LightsleepError that names ``what``, the line or its place, and what is wrong with it.
     """
     number = 0
     try:
@@ -208,7 +234,8 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
             yield
     except (ValueError, LightsleepError) as error:
         text = error.message if isinstance(error, LightsleepError) else str(error)
-        raise LightsleepError(f"{what}: line {number}: {text}") from error
+        where = lines.place() if isinstance(lines, Placed) else f"line {number}"
+        raise LightsleepError(f"{what}: {where}: {text}") from error
 
 
 Numbered = tuple[int, str, re.Match[str] | None]
