@@ -20,6 +20,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recordings import PIPE, RECORDINGS, histogram_document, page_of
@@ -73,6 +74,15 @@ def zipped(name: str) -> Callable[[Path], bytes]:
     return lambda _folder: gzip.decompress((RECORDINGS / name).read_bytes())
 
 
+def of_perfetto(**style: Any) -> Callable[[Path], bytes]:
+    def made(_folder: Path) -> bytes:
+        from perfetto_traces import Style, traced  # it skips a test where the package is missing
+
+        return traced(text_of("pipe.txt.gz").decode().splitlines(), Style(**style))
+
+    return made
+
+
 FORMATS: dict[str, Callable[[Path], bytes]] = {
     "trace-cmd.txt": lambda _: text_of("pipe.txt.gz"),
     "ftrace.txt": lambda _: text_of("ftrace.txt.gz"),
@@ -80,6 +90,10 @@ FORMATS: dict[str, Callable[[Path], bytes]] = {
     "trace.txt.gz": lambda _: gzip.compress(text_of("pipe.txt.gz"), mtime=0),
     "systrace.html": lambda _: page_of(text_of("pipe.txt.gz")).replace(b"x" * 300_000, b"x" * 300),
     "periods.parquet": parquet,
+    "plain.pftrace": of_perfetto(),
+    "compact.pftrace": of_perfetto(compact=True),
+    "zlib.pftrace": of_perfetto(described=False, codec="zlib", events=20),
+    "zstd.pftrace": of_perfetto(compact=True, codec="zstd", events=20),
     "trace-v6.dat": zipped("trace-v6.dat.gz"),
     "trace-v7.dat": converted,
     "perf.data": zipped("perf.data.gz"),

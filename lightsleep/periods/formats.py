@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf, systrace
+from lightsleep.periods import ctf, perfetto, systrace
 from lightsleep.periods.lines import LINE
 
 TRACE_DAT = b"\x17\x08\x44tracing"
@@ -32,6 +32,15 @@ def is_recording(path: Path) -> bool:
     head = head_of(path, CHUNK)
     if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
         return True
+    return _has_events(head) or perfetto.is_trace(head)
+
+
+def is_perfetto(head: bytes) -> bool:
+    """Whether a file that begins so is a trace of Perfetto. Text may begin with an empty line."""
+    return perfetto.is_trace(head) and not _has_events(head)
+
+
+def _has_events(head: bytes) -> bool:
     lines = head.decode(errors="replace").splitlines()
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
 

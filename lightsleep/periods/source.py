@@ -5,7 +5,8 @@ formats.py recognises a file by its first bytes. A trace.dat is read by trace-cm
 (trace_dat.py) or, without a compiler, by trace-cmd report, a perf.data by perf script, and a folder
 in the Common Trace Format by babeltrace2, which know every version of their format. What they print
 is text, and so is the kernel's own trace file, also inside a page of systrace; lines.py reads them
-all. A Parquet file holds rows already (table.py). All are read in constant memory.
+all. A trace of Perfetto becomes such lines, too (perfetto.py). A Parquet file holds rows already
+(table.py). All are read in constant memory.
 """
 
 from __future__ import annotations
@@ -34,10 +35,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf, expected, systrace, trace_dat
+from lightsleep.periods import ctf, expected, perfetto, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.formats import CHUNK, GZIP, PARQUET, PERF_DATA, TRACE_DAT, head_of
+from lightsleep.periods.formats import (
+    CHUNK,
+    GZIP,
+    PARQUET,
+    PERF_DATA,
+    TRACE_DAT,
+    head_of,
+    is_perfetto,
+)
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
@@ -48,6 +57,11 @@ BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 
 EXPECTED = (re.compile(r"'trace' not valid for .* events\. Ignoring\."), ctf.LOST)
 """What needs no note: perf says it of the fields of tracepoints, babeltrace2 of lost events."""
+
+NOTHING = (
+    "no recording, or a damaged one: none of the events that lightsleep record records can be "
+    "read from it"
+)
 
 MANY_EVENTS = 1_000_000
 """More than that take a while to read as text."""
@@ -69,7 +83,7 @@ def open_recording(
 
     Raises LightsleepError where it is none, at once or while its batches are read.
     """
-    head = b"" if ctf.is_trace(path) else head_of(path)
+    head = b"" if ctf.is_trace(path) else head_of(path, CHUNK)
     if head.startswith(PARQUET):
         return Recording(*open_table(path, columns, share), is_table=True)
     metadata = _described(path)
@@ -84,7 +98,9 @@ def _expected_ns(path: Path, head: bytes) -> int | None:
         return expected.of_ctf(path)
     if head.startswith(PERF_DATA):
         return expected.of_perf(path)
-    return None if head.startswith((TRACE_DAT, GZIP)) else expected.of_text(path)
+    if head.startswith((TRACE_DAT, GZIP)) or is_perfetto(head):
+        return None
+    return expected.of_text(path)
 
 
 def watched(
@@ -119,8 +135,7 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
             metadata.notes.append(f"reading was slow, as {program}; install {trace_dat.PACKAGES}")
     if not metadata.events:
         raise LightsleepError(
-            f"{path}: no recording, or a damaged one: none of the events that lightsleep record "
-            "records can be read from it"
+            f"{path}: {NOTHING}"
             + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
     if silent := metadata.cpus - metadata.seen - metadata.lost.keys():
@@ -185,13 +200,25 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
         with _printed(["perf", "script", *fields, "-i", str(path)], path, metadata) as lines:
             yield lines
         return
+    if is_perfetto(head):
+        with perfetto.opened(path) as trace:
+            if not trace.has_events:
+                raise LightsleepError(
+                    f"{path}: {NOTHING}: this trace of Perfetto holds no events of the kernel; its "
+                    "data source linux.ftrace records them"
+                )
+            metadata.expected_ns = metadata.expected_ns or trace.span_ns
+            metadata.notes += trace.notes
+            yield trace
+        return
     with path.open("rb") as raw:  # it could be read a moment ago
         file = gzip.GzipFile(fileobj=raw) if head.startswith(GZIP) else raw
         chunks: Iterable[bytes] = iter(lambda: file.read(CHUNK), b"")
         if systrace.is_page(head):
             chunks = systrace.traces(chunks)
         try:
-            if isinstance(file, gzip.GzipFile) and file.peek(len(TRACE_DAT)).startswith(BINARY):
+            inside = file.peek(CHUNK) if isinstance(file, gzip.GzipFile) else b""
+            if inside.startswith(BINARY) or is_perfetto(inside):
                 raise LightsleepError(
                     f"{path}: only text is read compressed: unpack it first, with gunzip"
                 )

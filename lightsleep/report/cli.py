@@ -69,9 +69,10 @@ def report(
     """Write one self-contained HTML page that shows one or several files.
 
     RESULT is a comparison, a measurement, a histogram (lightsleep record --histogram), or a
-    recording: of lightsleep record, trace-cmd (trace.dat), perf (perf.data, perf script), the
-    kernel's trace file, or saved with --parquet. Of a recording, the command also prints how much
-    time tasks lost while CPUs woke. A folder stands for all tables (*.parquet) below it.
+    recording: of lightsleep record, trace-cmd (trace.dat), perf (perf.data, perf script), LTTng,
+    Perfetto, the kernel's trace file, or saved with --parquet. Of a recording, the command also
+    prints how much time tasks lost while CPUs woke. A folder stands for all tables (*.parquet)
+    below it.
     """
     results = tuple(expanded(results))
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
