@@ -489,3 +489,30 @@ def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(MADE))
     with pytest.raises(LightsleepError, match="unpack it first, with gunzip"):
         rows_of(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "causes"),
+    [
+        ("perfetto-compact.pftrace", {"ipi", "device", "tick", "timer", "unknown"}),
+        # No functions were named, so the tick is any timer.
+        ("perfetto-plain.pftrace", {"ipi", "timer"}),
+    ],
+)
+def test_what_perfetto_writes(name: str, causes: set[str]) -> None:
+    """Perfetto 56, while perf bench sched pipe ran on two CPUs. Leaving state 1 takes 300 us."""
+    found, metadata = rows_of(RECORDINGS / name)
+    assert len(found) > 200
+    assert (metadata.seen, metadata.lost) == ({0, 1}, {})
+    assert metadata.incomplete <= 2
+    assert {x["ended_by"] for x in found} == causes
+    assert {x["state"] for x in found} - {-1} == {0, 1}
+    assert {x["miss"] for x in found} == {None, "above", "below"}
+    assert min(x["length_ns"] for x in found if x["state"] == 1) > 300_000
+    waits = [x for x in found if x["waking_to_running_ns"] is not None]
+    assert len(waits) > 0.7 * len(found)
+    assert all(0 < x["waking_to_running_ns"] < 10_000_000 for x in waits)
+    by_tasks = [x for x in waits if x["waker_pid"] and x["state"] >= 0]
+    assert len(by_tasks) > 30
+    assert {x["ended_by"] for x in by_tasks} == {"ipi"}
+    assert sum(x["waker_comm"] == "<...>" for x in waits) <= 2
