@@ -36,6 +36,9 @@ ENOUGH = 30
 
 Ns = npt.NDArray[np.int64]
 
+Coded = tuple[Ns, list[str]]
+"""A text for each row, as the index of one of a few."""
+
 
 @dataclass
 class Wakes:
@@ -199,22 +202,18 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
         return
     lost.all.add(taken[counted])
     rows = batch.filter(counted)
-    states = names.codes[counted], names.names
+    by_name: Coded = names.codes[counted], names.names
     causes = _encoded(rows.column("ended_by"))
     numbers, cpu_codes = np.unique(cpus[counted], return_inverse=True)
-    keys = {
-        "state": states,
-        "cause": _both(states, causes),
+    keys: dict[str, Coded] = {
+        "state": by_name,
+        "cause": _both(by_name, causes),
         "task": _encoded(rows.column("wakee_comm")),
         "waker": _encoded(rows.column("waker_comm")),
         "cpu": (cpu_codes, [str(number) for number in numbers.tolist()]),
     }
     for kind, (codes, texts) in keys.items():
         _add_groups(lost.groups[kind], codes, texts, taken[counted])
-
-
-Coded = tuple[Ns, list[str]]
-"""A text for each row, as the index of one of a few."""
 
 
 def _encoded(column: pa.Array) -> Coded:
