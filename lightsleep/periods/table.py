@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Tables of idle periods on the disk: Parquet files with the columns of columns.py.
 
-A row group holds rows of one CPU, in the order of time. Whoever wants some of the CPUs reads their
-groups only, so that several processes share the work of reading. Groups are cut from WINDOW rows at
-a time, in the order in which they begin: a table from front to back is a recording in the order of
-time, but for the rows within a window.
+A row group holds the CPUs of one class: those whose number divided by CLASSES leaves the same. Rows
+of a CPU are in the order of time. Whoever wants some of the CPUs reads the groups of their classes
+only, so that several processes share the work of reading. Groups are cut from WINDOW rows at a
+time, in the order in which they begin: a table from front to back is a recording in the order of
+time, but for the rows within a window. Smaller groups, as of single CPUs of a large machine, would
+be too many: each costs memory wherever the table is opened.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +29,16 @@ from lightsleep.periods.model import SCHEMA, Metadata
 ROWS = 1 << 16
 """Rows of a batch."""
 
-WINDOW = 1 << 19
+CLASSES = 8
+WINDOW = CLASSES * ROWS
 """Rows that are kept in memory until they are written."""
 
 METADATA = SCHEMA.encode()
 KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
 """The columns of each version of our tables."""
+
+CLASSES_OF = b"lightsleep.classes"
+"""Under this key, the metadata of a file says how many classes it has; older ones have none."""
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
@@ -72,17 +79,18 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
             yield batch
         _write(writer, waiting)
         document = json.dumps(recording.metadata.to_json())
-        writer.add_key_value_metadata({METADATA: document.encode()})
+        known = {METADATA: document.encode(), CLASSES_OF: str(CLASSES).encode()}
+        writer.add_key_value_metadata(known)
 
 
 def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> None:
-    """Write rows as a group for each CPU."""
+    """Write rows as a group for each class of CPUs."""
     table = pa.Table.from_batches(batches, COLUMNS).unify_dictionaries()
-    cpus = np.asarray(table.column("cpu"))
-    order = np.argsort(cpus, kind="stable")
-    begins = np.flatnonzero(np.diff(cpus[order], prepend=-1))
+    classes = np.asarray(table.column("cpu")) % CLASSES
+    order = np.argsort(classes, kind="stable")
+    begins = np.flatnonzero(np.diff(classes[order], prepend=-1))
     lengths = np.diff(begins, append=len(order))
-    # A stable sort keeps the order of time, so the first row of a CPU has the smallest index.
+    # A stable sort keeps the order of time, so the first row of a class has the smallest index.
     for place in np.argsort(order[begins]).tolist():
         begin, length = int(begins[place]), int(lengths[place])
         group = table.take(order[begin : begin + length])
@@ -137,13 +145,19 @@ def _rows(
 def _groups(kept: pq.FileMetaData, share: Share) -> tuple[list[int], bool]:
     """Return the groups that have rows of some CPUs, and whether they have rows of others, too."""
     index, of = share
+    told = (kept.metadata or {}).get(CLASSES_OF)
+    classes = CLASSES if told == str(CLASSES).encode() else 1
+    # Numbers that leave one thing by CLASSES and another by ``of`` exist if both agree in this.
+    both = math.gcd(classes, of)
     chosen, mixed = [], False
     for group, (low, high) in enumerate(cpus_of_groups(kept)):
-        if low != high:
-            mixed = mixed or of > 1
-        elif low % of != index:
-            continue
-        chosen.append(group)
+        if low == high:
+            wanted = low % of == index
+        else:
+            wanted = low % both == index % both
+            mixed = mixed or (wanted and both != of)
+        if wanted:
+            chosen.append(group)
     return chosen, mixed
 
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Tables of idle periods: their row groups, and reading some of the CPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lightsleep.periods import table
+from lightsleep.periods.build import Row
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.model import Metadata
+from lightsleep.periods.source import as_batch
+from lightsleep.periods.table import (
+    CLASSES_OF,
+    METADATA,
+    Recording,
+    cpus_of_groups,
+    open_table,
+    write_parquet,
+)
+
+CPUS = 20
+
+
+def made(count: int) -> list[Row]:
+    """Return periods of CPUS CPUs in turn; CPU 19 has few."""
+    rows: list[Row] = []
+    for number in range(count):
+        cpu = number % CPUS
+        if cpu == CPUS - 1 and number > 3 * CPUS:
+            continue
+        who = (None, None, None, None)
+        rows.append((cpu, 1000 * number, 500, 1, None, "ipi", *who, None, None, None))
+    return rows
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(table, "WINDOW", 100)
+    rows = made(1000)
+    batches = [as_batch("host", rows[first : first + 30]) for first in range(0, len(rows), 30)]
+    target = tmp_path / "periods.parquet"
+    metadata = Metadata("host", "made up", first_ns=0, last_ns=10**6)
+    list(write_parquet(Recording(metadata, iter(batches)), target))
+    return target
+
+
+def times_of(path: Path, share: tuple[int, int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for batch in open_table(path, None, share)[1]:
+        for row in batch.select(["cpu", "entered_ns"]).to_pylist():
+            found.setdefault(row["cpu"], []).append(row["entered_ns"])
+    return found
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 64])
+def test_shares_have_each_row_once_and_in_order(path: Path, of: int) -> None:
+    whole: dict[int, list[int]] = {}
+    for cpu, at, *_ in made(1000):
+        whole.setdefault(cpu, []).append(at)
+    found: dict[int, list[int]] = {}
+    for index in range(of):
+        mine = times_of(path, (index, of))
+        assert all(cpu % of == index for cpu in mine)
+        assert not mine.keys() & found.keys()
+        found |= mine
+    assert found == whole
+
+
+def test_a_process_reads_no_groups_of_others(path: Path) -> None:
+    kept = pq.read_metadata(path)
+    groups = list(cpus_of_groups(kept))
+    assert len(groups) <= 8 * -(-1000 // 100)
+    assert all(low % 8 == high % 8 for low, high in groups)
+    rows = [
+        sum(kept.row_group(group).num_rows for group in table._groups(kept, (index, 4))[0])
+        for index in range(4)
+    ]
+    assert sum(rows) == kept.num_rows
+    assert not table._groups(kept, (1, 4))[1], "there is nothing to filter"
+    assert table._groups(kept, (1, 3))[1]
+
+
+@pytest.mark.parametrize("classes", [None, b"1", b"4", b"80", b"x"])
+def test_a_table_that_has_no_such_classes_is_read_whole(
+    path: Path, classes: bytes | None, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.parquet"
+    with pq.ParquetWriter(other, COLUMNS) as writer:
+        writer.write_batch(as_batch("host", made(400)))
+        writer.add_key_value_metadata({METADATA: pq.read_metadata(path).metadata[METADATA]})
+        if classes is not None:
+            writer.add_key_value_metadata({CLASSES_OF: classes})
+    assert sum(len(times) for times in times_of(other, (3, 4)).values()) == sum(
+        row[0] % 4 == 3 for row in made(400)
+    )
+
+
+def test_an_empty_table(tmp_path: Path) -> None:
+    target = tmp_path / "empty.parquet"
+    empty = iter([as_batch("host", [])])
+    list(write_parquet(Recording(Metadata("host", "made up"), empty), target))
+    assert pa.Table.from_batches(open_table(target)[1], COLUMNS).num_rows == 0
