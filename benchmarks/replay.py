@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import platform
+import queue
 import re
 import tempfile
 import time
@@ -154,14 +155,25 @@ def _whole(periods: int, policies: str, answer: Any) -> None:
     answer.put((elapsed_s, peak_bytes()))
 
 
+def _told(answer: Any) -> tuple[float, int] | None:
+    try:
+        found: tuple[float, int] = answer.get(timeout=1)
+    except queue.Empty:
+        return None
+    return found
+
+
 def whole(periods: int, policies: str) -> dict[str, float]:
     """Return the speed and the peak memory of a replay in a process of its own."""
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     process = context.Process(target=_whole, args=(periods, policies, answer))
     process.start()
-    elapsed_s, peak = answer.get()
+    while (told := _told(answer)) is None:
+        if not process.is_alive() and (told := _told(answer)) is None:
+            raise LightsleepError(f"the replay of {periods} periods died: {process.exitcode}")
     process.join()
+    elapsed_s, peak = told
     return {"periods": periods, "periods_per_s": periods / elapsed_s, "peak_bytes": peak}
 
 
@@ -184,6 +196,10 @@ def making(periods: int) -> float:
     return timed(lambda: [None for _ in batches(periods)], periods)
 
 
+def _listed(policies: str) -> str:
+    return policies.replace(",", ", ")
+
+
 def page_of(document: dict[str, Any]) -> str:
     """Return the figures as a page of Markdown."""
 
@@ -198,7 +214,7 @@ def page_of(document: dict[str, Any]) -> str:
     ]
     whole = [
         (
-            policies,
+            _listed(policies),
             f"{run['periods']:,}",
             million(run["periods_per_s"]),
             f"{run['peak_bytes'] >> 20}",
@@ -225,12 +241,12 @@ def page_of(document: dict[str, Any]) -> str:
         table(("policy", "million periods per second", "of that limit"), alone),
         "## Whole replays",
         "On one core, from rows that are made on the fly: intervals, costs, all named policies, "
-        "stock and the optimum. The same rows alone were made at "
+        "stock, and the optimum. The same rows alone were made at "
         f"{million(document['batches_made_per_s'])} million per second.",
         table(("policies", "periods", "million periods per second", "peak memory, MiB"), whole),
         "## Tables on the disk",
         "A table (Parquet) is read twice: for what wakeups cost, and to be replayed by "
-        f"{POLICIES}. Processes that share the work are started first.",
+        f"{_listed(POLICIES)}. Processes that share the work are started first.",
         table(("cores", "periods", "million periods per second"), disk),
     ]
     return "\n\n".join(parts) + "\n"

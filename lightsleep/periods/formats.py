@@ -27,7 +27,7 @@ def is_recording(path: Path) -> bool:
 
     Raises LightsleepError where it cannot be read.
     """
-    if path.is_dir():
+    if _is_folder(path):
         return ctf.is_trace(path)
     head = head_of(path, CHUNK)
     if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
@@ -51,15 +51,22 @@ def expanded(paths: Iterable[Path]) -> Iterator[Path]:
     Raises LightsleepError where there is none.
     """
     for path in paths:
-        if not path.is_dir() or is_recording(path):
+        if not _is_folder(path) or is_recording(path):
             yield path
             continue
-        tables = sorted(path.rglob(TABLES))
+        tables = sorted(file for file in path.rglob(TABLES) if file.is_file())
         if not tables:
             raise LightsleepError(
                 f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
             )
         yield from tables
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
 
 
 def head_of(path: Path, size: int = 64) -> bytes:

@@ -187,6 +187,8 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
     names = _names(lost.metadata, cpus, states)
     entered, lengths = integers(batch, "entered_ns"), integers(batch, "length_ns")
     asleep = states != AWAKE
+    if lost.timeline.start_ns is None:  # rows of some CPUs may come before earlier ones of others
+        lost.timeline.start_ns = lost.metadata.first_ns
     _add_states(lost, names, lengths, asleep)
     lost.timeline.add(cpus[asleep], names.taken(asleep), entered[asleep], lengths[asleep])
 
@@ -220,7 +222,7 @@ def _encoded(column: pa.Array) -> Coded:
     if not hasattr(column, "dictionary"):
         column = column.dictionary_encode()
     texts = [str(text) for text in column.dictionary.to_pylist()]
-    codes = np.asarray(column.indices.fill_null(len(texts))).astype(np.int64)
+    codes = np.asarray(column.indices.cast("int64").fill_null(len(texts)))
     return codes, [*texts, str(None)]
 
 

@@ -26,8 +26,27 @@ PLAIN: dict[str, tuple[type, ...]] = {
 CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
 
-def _by_cpu(counts: dict[str, Any]) -> dict[int, int]:
-    return {int(cpu): int(count) for cpu, count in counts.items()}
+MAX_CPUS = 1 << 16
+MAX_STATES = 256
+MAX_NS = 1 << 62
+"""Beyond what any machine has, and within what columns of a table hold."""
+
+
+def _bounded(name: str, value: Any, most: int, least: int = 0) -> int:
+    """Return a number. Raises ValueError where it is none, or beyond its bounds."""
+    number = int(value)
+    if isinstance(value, bool) or not least <= number < most:
+        raise ValueError(f"{name} is {shortened(repr(value))}")
+    return number
+
+
+def _by_cpu(name: str, counts: Any, least: int = 0) -> dict[int, int]:
+    if not isinstance(counts, dict):
+        raise ValueError(f"{name} is {shortened(repr(counts))}")
+    return {
+        _bounded(f"a CPU of {name}", cpu, MAX_CPUS): _bounded(name, count, MAX_NS, least)
+        for cpu, count in counts.items()
+    }
 
 
 @dataclass
@@ -130,9 +149,18 @@ class Metadata:
             setattr(metadata, key, document[key])
         metadata.events, metadata.incomplete = int(document["events"]), int(document["incomplete"])
         metadata.expected_ns = metadata.span_ns
-        metadata.lost = _by_cpu(document["lost"])
-        metadata.driver_cost_ns = _by_cpu(document.get("driver_cost_ns", {}))
+        for key in ("first_ns", "last_ns"):
+            if (at_ns := getattr(metadata, key)) is not None:
+                _bounded(key, at_ns, MAX_NS, -MAX_NS)
+        metadata.lost = _by_cpu("lost", document["lost"])
+        driver_cost_ns = document.get("driver_cost_ns", {})
+        metadata.driver_cost_ns = _by_cpu("driver_cost_ns", driver_cost_ns, least=1)
         for row in document["states"]:
+            _bounded("the CPU of a state", row["cpu"], MAX_CPUS)
+            _bounded("a state", row["state"], MAX_STATES)
+            for key in ("advertised_us", "residency_us"):
+                if row.get(key) is not None:
+                    _bounded(key, row[key], MAX_NS // 1000)
             metadata.add_state(row)
         return metadata
 

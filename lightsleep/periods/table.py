@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,8 @@ KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SIN
 """The columns of each version of our tables."""
 
 CLASSES_OF = b"lightsleep.classes"
-"""Under this key, the metadata of a file says how many classes it has; older ones have none."""
+"""Under this key, the metadata of a file says how many classes it has, and how many rows each group
+has, as a proof: whoever writes the rows again may keep the metadata. Older files have none."""
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
@@ -71,30 +72,38 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
         pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer,
     ):
         waiting: list[pa.RecordBatch] = []
+        lengths: list[int] = []
         for batch in recording.batches:
             waiting.append(batch)
             if sum(map(len, waiting)) >= WINDOW:
-                _write(writer, waiting)
+                lengths += _write(writer, waiting)
                 waiting.clear()
             yield batch
-        _write(writer, waiting)
+        lengths += _write(writer, waiting)
         document = json.dumps(recording.metadata.to_json())
-        known = {METADATA: document.encode(), CLASSES_OF: str(CLASSES).encode()}
+        known = {METADATA: document.encode(), CLASSES_OF: _proof(lengths)}
         writer.add_key_value_metadata(known)
 
 
-def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> None:
-    """Write rows as a group for each class of CPUs."""
+def _proof(lengths: Iterable[int]) -> bytes:
+    return " ".join(map(str, (CLASSES, *lengths))).encode()
+
+
+def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> list[int]:
+    """Write rows as a group for each class of CPUs; return how many rows each has."""
     table = pa.Table.from_batches(batches, COLUMNS).unify_dictionaries()
     classes = np.asarray(table.column("cpu")) % CLASSES
     order = np.argsort(classes, kind="stable")
     begins = np.flatnonzero(np.diff(classes[order], prepend=-1))
     lengths = np.diff(begins, append=len(order))
+    written = []
     # A stable sort keeps the order of time, so the first row of a class has the smallest index.
     for place in np.argsort(order[begins]).tolist():
         begin, length = int(begins[place]), int(lengths[place])
         group = table.take(order[begin : begin + length])
         writer.write_table(group, row_group_size=length)
+        written.append(length)
+    return written
 
 
 def open_table(
@@ -113,7 +122,7 @@ def open_table(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
         metadata = Metadata.from_json(json.loads(document))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
     return metadata, _rows(path, file, columns, share)
 
@@ -121,32 +130,34 @@ def open_table(
 def _rows(
     path: Path, file: pq.ParquetFile, columns: Sequence[str] | None, share: Share
 ) -> Iterator[pa.RecordBatch]:
-    row = 0
+    group = 0
     index, of = share
     try:
         there = set(file.schema_arrow.names)
         wanted = COLUMNS.names if columns is None else columns
         names = [x for x in wanted if x in there]
         groups, mixed = _groups(file.metadata, share)
-        for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=names):
-            batch.validate(full=True)  # a flipped bit may point beyond a dictionary
-            for name in wanted:
-                if name not in there:
-                    empty = pa.nulls(len(batch), COLUMNS.field(name).type)
-                    batch = batch.append_column(COLUMNS.field(name), empty)
-            row += len(batch)
-            if mixed:
-                batch = batch.filter(pa.array(np.asarray(batch.column("cpu")) % of == index))
-            yield batch
+        for group in groups:
+            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=names):
+                batch.validate(full=True)  # a flipped bit may point beyond a dictionary
+                for name in wanted:
+                    if name not in there:
+                        empty = pa.nulls(len(batch), COLUMNS.field(name).type)
+                        batch = batch.append_column(COLUMNS.field(name), empty)
+                if mixed:
+                    mine = np.asarray(batch.column("cpu")) % of == index
+                    batch = batch.filter(pa.array(mine))
+                yield batch
     except (pa.ArrowException, OSError) as error:
-        raise LightsleepError(f"{path}: damaged after row {row}: {error}") from error
+        raise LightsleepError(f"{path}: damaged in row group {group}: {error}") from error
 
 
 def _groups(kept: pq.FileMetaData, share: Share) -> tuple[list[int], bool]:
     """Return the groups that have rows of some CPUs, and whether they have rows of others, too."""
     index, of = share
+    lengths = (kept.row_group(group).num_rows for group in range(kept.num_row_groups))
     told = (kept.metadata or {}).get(CLASSES_OF)
-    classes = CLASSES if told == str(CLASSES).encode() else 1
+    classes = CLASSES if told == _proof(lengths) else 1
     # Numbers that leave one thing by CLASSES and another by ``of`` exist if both agree in this.
     both = math.gcd(classes, of)
     chosen, mixed = [], False

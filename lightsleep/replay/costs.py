@@ -15,7 +15,7 @@ found together is the same for any number of them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -111,6 +111,8 @@ class Costs:
         for table in self.halts:
             wanted[tables == table] = self.halt_of(table)[1]
         for (table, state), cost_ns in self.states.items():
+            if not 0 <= state < NO_STATE:
+                continue  # no kernel has such a state: it counts as unknown
             wanted[(tables == table) & (states == state) & ~polls] = round(cost_ns)
         return wanted
 
@@ -155,6 +157,7 @@ class Evidence:
         self._by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
         self._reference = Wakes()
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
+        self._cpus: dict[int, int] = {}  # of each table, the lowest that woke from a halt
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
@@ -165,6 +168,8 @@ class Evidence:
         table_of = self._tables.of(rows.cpu)
         for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
+            lowest = int(rows.cpu[of_table].min())
+            self._cpus[table] = min(lowest, self._cpus.get(table, lowest))
             for state in distinct(rows.state[of_table]):
                 self._by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
         for cpu in distinct(rows.cpu[by_task]):
@@ -175,6 +180,8 @@ class Evidence:
         for key, wakes in other._by_state.items():
             self._by_state[key].merge(wakes)
         self._reference.merge(other._reference)
+        for table, cpu in other._cpus.items():
+            self._cpus[table] = min(cpu, self._cpus.get(table, cpu))
         self._pairs.update(other._pairs)
 
     def costs(self, given: Given | None = None) -> Costs | None:
@@ -192,7 +199,7 @@ class Evidence:
             key: max(0.0, self._by_state[key].percentile_ns(0.5) - (usual or 0.0)) for key in often
         }
         if given is not None:
-            states = _given(metadata, self._tables, given, often)
+            states = _given(metadata, self._tables, given, often, self._cpus)
         counted = Counter[int]()
         for pairs in self._pairs.values():
             counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
@@ -224,7 +231,11 @@ def costs_of(
 
 
 def _given(
-    metadata: Metadata, tables: Tables, given: Given, seen: Iterable[tuple[int, int]]
+    metadata: Metadata,
+    tables: Tables,
+    given: Given,
+    seen: Iterable[tuple[int, int]],
+    cpus: Mapping[int, int],
 ) -> dict[tuple[int, int], float]:
     """Return what leaving each state costs by what a user says; of those ``seen``, at least."""
     known = {
@@ -235,8 +246,7 @@ def _given(
     }
     states = {key: cost_ns for key, cost_ns in known.items() if cost_ns is not None}
     for table, state in seen:
-        cpu = tables.first.get(table, 0)
-        states[table, state] = given.required_ns(metadata, cpu, state)
+        states[table, state] = given.required_ns(metadata, cpus[table], state)
     return states
 
 

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
-from lightsleep.periods.table import ALL, Share, cpus_of_groups
+from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
@@ -95,13 +95,16 @@ def shares_of(table: Path, cores: int) -> list[Share]:
     Raises LightsleepError where there is no such file, or it is no table.
     """
     try:
+        open_table(table)
         kept: pq.FileMetaData = pq.ParquetFile(table).metadata
-    except (pa.ArrowException, OSError) as error:
+        most = _most_cpus(kept)
+    except (pa.ArrowException, OSError, LightsleepError) as error:
         raise LightsleepError(
             f"{table}: no table of idle periods: lightsleep report --parquet saves one ({error})"
         ) from error
-    of = max(1, min(cores, kept.num_rows // WORTH, _most_cpus(kept)))
-    return _shares(of)
+    of = max(1, min(cores, kept.num_rows // WORTH, most))
+    # Of eight classes of CPUs, 2, 4 or 8 processes read their own rows only.
+    return _shares(1 << of.bit_length() - 1)
 
 
 def _shares(of: int) -> list[Share]:

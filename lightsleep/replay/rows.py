@@ -58,11 +58,19 @@ def distinct(numbers: Ns) -> list[int]:
     return [int(number) for number in found]
 
 
+def _worst(cpus: Ns) -> int:
+    low = int(cpus.min())
+    return low if low < 0 else int(cpus.max())
+
+
 class Rows:
     """The columns of a batch that intervals are made of."""
 
     def __init__(self, metadata: Metadata, batch: pa.RecordBatch) -> None:
         """Raise LightsleepError where the batch says what cannot be."""
+        numbers = integers(batch, "cpu")
+        if len(numbers) and not 0 <= (worst := _worst(numbers)) < SMALL:
+            raise LightsleepError(f"no machine has a CPU {worst}")
         self.cpu, self.state = integers(batch, "cpu"), integers(batch, "state")
         self.entered_ns, self.length_ns = (
             integers(batch, "entered_ns"),

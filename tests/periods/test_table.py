@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods import table
 from lightsleep.periods.build import Row
 from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.lost import time_lost
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import as_batch
 from lightsleep.periods.table import (
@@ -105,3 +108,59 @@ def test_an_empty_table(tmp_path: Path) -> None:
     empty = iter([as_batch("host", [])])
     list(write_parquet(Recording(Metadata("host", "made up"), empty), target))
     assert pa.Table.from_batches(open_table(target)[1], COLUMNS).num_rows == 0
+
+
+def test_rows_that_were_written_again_with_the_old_metadata(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "sorted.parquet"
+    with pq.ParquetFile(path) as file:
+        rows = file.read().sort_by("entered_ns")
+        metadata = file.metadata.metadata
+    pq.write_table(rows.replace_schema_metadata(metadata), other, row_group_size=130)
+    counts = [
+        sum(len(times) for times in times_of(other, (index, 16)).values()) for index in range(16)
+    ]
+    assert sum(counts) == rows.num_rows
+
+
+def test_damage_is_told_by_its_row_group(path: Path) -> None:
+    kept = pq.read_metadata(path)
+    column = kept.row_group(5).column(2)
+    damaged = bytearray(path.read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    damaged[begin : begin + 40] = bytes(40)
+    path.write_bytes(damaged)
+    with pytest.raises(LightsleepError, match="damaged in row group 5"):
+        times_of(path, (0, 1))
+
+
+def test_a_period_that_began_before_those_of_the_first_group(tmp_path: Path) -> None:
+    who = (None, None, None, None)
+    late: Row = (0, 5_000_000_000, 10_000, 1, None, "ipi", *who, None, None, None)
+    long: Row = (1, 0, 5_100_000_000, 1, None, "ipi", *who, None, None, None)
+    metadata = Metadata("host", "made up", first_ns=0, last_ns=6 * 10**9)
+    target = tmp_path / "periods.parquet"
+    list(write_parquet(Recording(metadata, iter([as_batch("host", [late, long])])), target))
+    timeline = time_lost(*open_table(target)).timeline
+    assert timeline.start_ns == 0
+    assert timeline.idle_ns[1]["state 1"].sum() == pytest.approx(5_100_000_000, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("driver_cost_ns", []),
+        ("driver_cost_ns", {"0": float("inf")}),
+        ("driver_cost_ns", {"0": 10**30}),
+        ("driver_cost_ns", {"0": 0}),
+        ("driver_cost_ns", {"-1": 5}),
+        ("lost", []),
+        ("first_ns", 1 << 70),
+        ("states", [{"cpu": 1 << 60, "state": 0, "name": "x", "polls": True}]),
+    ],
+)
+def test_metadata_that_no_machine_has(path: Path, key: str, value: object) -> None:
+    metadata = open_table(path)[0].to_json() | {key: value}
+    with pq.ParquetWriter(path, COLUMNS) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(metadata).encode()})
+    with pytest.raises(LightsleepError, match=r"periods\.parquet: damaged"):
+        open_table(path)

@@ -3,8 +3,11 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from measurements import State, made_up
 from recordings import PIPE
@@ -13,10 +16,11 @@ from replays import ADVERTISED, MENU, US, judged, metadata, period, run
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.result import MeasureResult
 from lightsleep.periods.source import as_batch, open_recording
-from lightsleep.periods.table import write_parquet
+from lightsleep.periods.table import Recording, write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay.costs import costs_of
 from lightsleep.replay.given import Given, by_state, measured
+from lightsleep.replay.parts import shares_of
 
 STATES = [
     State(name, latency_us, residency_us, true_us, "agrees")
@@ -131,3 +135,29 @@ def test_the_module_decides_by_what_it_had_measured(tmp_path: Path) -> None:
     assert again["policies"] == told["policies"]
     given = json.loads(run(table, "--json", "--halt-cost", "40us").stdout)
     assert given["recordings"][0]["driver_cost_ns"] == {}
+
+
+def test_a_cpu_that_nobody_described_is_no_other(tmp_path: Path) -> None:
+    given = Given(states={("C1", 10.0, 20.0): 7000.0}, file="m.json")
+    rows = [period(0, 500, state=1, cpu=5)]
+    with pytest.raises(LightsleepError, match="no wakes of CPU 5 from its state state 1"):
+        costs_of(judged(), [as_batch("host", rows)], given)
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"cpu": ["a", "b"]}), foreign)
+    with pytest.raises(LightsleepError, match="not a table of idle periods of lightsleep"):
+        shares_of(foreign, 4)
+    (tmp_path / "folder" / "dask.parquet").mkdir(parents=True)
+    shutil.copy(MENU, tmp_path / "folder" / "dask.parquet" / "part-0.parquet")
+    assert run(tmp_path / "folder").exit_code == 0
+    done = run("x" * 300)
+    assert done.exit_code == 1
+    assert "File name too long" in done.stderr
+    many = tmp_path / "negative.parquet"
+    rows = [period(0, 500, cpu=-1), period(0, 500, cpu=3)]
+    list(write_parquet(Recording(metadata(), iter([as_batch("host", rows)])), many))
+    done = run(many)
+    assert done.exit_code == 1
+    assert "no machine has a CPU -1" in done.stderr
