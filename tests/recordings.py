@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from paths import FIXTURES
+
+from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.model import Metadata
+from lightsleep.periods.source import open_recording
 
 RECORDINGS = FIXTURES / "record"
 PIPE = RECORDINGS / "pipe.txt.gz"
@@ -64,3 +70,10 @@ def page_of(text: bytes) -> bytes:
     processes = b'<script class="trace-data" type="application/text">\nUSER PID\n</script>\n'
     trace = b'<script class="trace-data" type="application/text">\n# tracer: nop\n#\n'
     return b"<!DOCTYPE html>\n<html>" + viewer + processes + trace + text + b"</script></html>\n"
+
+
+def rows_of(path: Path) -> tuple[list[dict[str, Any]], Metadata]:
+    """Read a recording; return its rows, and what is known of it after the last one."""
+    recording = open_recording(path)
+    rows = pa.Table.from_batches(list(recording.batches), COLUMNS).to_pylist()
+    return rows, recording.metadata

@@ -32,10 +32,10 @@ MAX_NS = 1 << 62
 """Beyond what any machine has, and within what columns of a table hold."""
 
 
-def _bounded(name: str, value: Any, most: int, least: int = 0) -> int:
-    """Return a number. Raises ValueError where it is none, or beyond its bounds."""
+def _bounded(name: str, value: Any, end: int, least: int = 0) -> int:
+    """Return a number from ``least`` on, below ``end``. Raises ValueError where it is none such."""
     number = int(value)
-    if isinstance(value, bool) or not least <= number < most:
+    if isinstance(value, bool) or not least <= number < end:
         raise ValueError(f"{name} is {shortened(repr(value))}")
     return number
 

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NamedTuple
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import perfetto_events as events
 from lightsleep.periods.lines import TICKS
+from lightsleep.periods.model import MAX_CPUS
 from lightsleep.periods.wire import DELIMITED, LONGEST, Damaged, Field, fields, tag, varint
 
 PACKET = 0x0A
@@ -39,8 +40,6 @@ MOST_OF_A_BUNDLE = 16 << 20
 
 STEP = 1 << 20
 """So much is unpacked at a time."""
-
-MAX_CPU = 1 << 16
 
 # Fields of a packet.
 BUNDLE, SEQUENCE, INTERNED, FLAGS, CLEARED, DROPPED, MACHINE = 1, 10, 12, 13, 41, 42, 98
@@ -244,7 +243,7 @@ class Trace:
         cpu, times = bundle.cpu, events.span_ns(bundle)
         if not (times or bundle.lost_events or bundle.error):
             return
-        if not bundle.HasField("cpu") or cpu >= MAX_CPU:
+        if not bundle.HasField("cpu") or cpu >= MAX_CPUS:
             what = f"a CPU {cpu}" if bundle.HasField("cpu") else "events without a CPU"
             raise Damaged(field.begin, f"no kernel has {what}")
         if times:

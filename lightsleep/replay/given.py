@@ -54,7 +54,7 @@ class Given:
         found = self.cost_ns(metadata, cpu, state)
         if found is None:
             raise LightsleepError(
-                f"{self.file}: no wakes of CPU {cpu} from its state {metadata.name(cpu, state)}, "
+                f"{self.file}: no wakes of CPU {cpu} from {metadata.name(cpu, state)}, "
                 "which the recording has: measure that state, or leave out --measured"
             )
         return found

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import integers
-from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.periods.model import CAUSES, MAX_CPUS, Metadata
 
 Ns = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -69,7 +69,7 @@ class Rows:
     def __init__(self, metadata: Metadata, batch: pa.RecordBatch) -> None:
         """Raise LightsleepError where the batch says what cannot be."""
         numbers = integers(batch, "cpu")
-        if len(numbers) and not 0 <= (worst := _worst(numbers)) < SMALL:
+        if len(numbers) and not 0 <= (worst := _worst(numbers)) < MAX_CPUS:
             raise LightsleepError(f"no machine has a CPU {worst}")
         self.cpu, self.state = integers(batch, "cpu"), integers(batch, "state")
         self.entered_ns, self.length_ns = (

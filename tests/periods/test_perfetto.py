@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from recordings import PIPE, RECORDINGS
+from recordings import PIPE, RECORDINGS, rows_of
 
 pytest.importorskip("perfetto")
 
@@ -30,10 +29,7 @@ from perfetto_traces import (
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import perfetto
-from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import is_perfetto, is_recording
-from lightsleep.periods.model import Metadata
-from lightsleep.periods.source import open_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -45,12 +41,6 @@ STYLES = (
     Style(compact=True, codec="zstd", events=7),
     Style(events=100_000),
 )
-
-
-def rows_of(path: Path) -> tuple[list[dict[str, Any]], Metadata]:
-    recording = open_recording(path)
-    rows = pa.Table.from_batches(list(recording.batches), COLUMNS).to_pylist()
-    return rows, recording.metadata
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import PIPE, RECORDINGS, page_of
+from recordings import PIPE, RECORDINGS, page_of, rows_of
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import systrace
@@ -55,12 +55,6 @@ def switched(us: int, cpu: int, comm: str, pid: int) -> str:
 
 def waking(us: int, cpu: int, pid: int, task: str = "waker-7") -> str:
     return event(us, cpu, f"sched_waking: comm=x pid={pid} prio=120 target_cpu=001", task)
-
-
-def rows_of(path: Path) -> tuple[list[dict[str, Any]], Metadata]:
-    recording = open_recording(path)
-    rows = pa.Table.from_batches(list(recording.batches), COLUMNS).to_pylist()
-    return rows, recording.metadata
 
 
 @pytest.fixture

@@ -80,9 +80,15 @@ def test_a_full_disk_leaves_what_was_recorded(guest: Guest, tmp_path: Path) -> N
     try:
         options = ("-o", "/run/small/full.dat")
         done = guest.run([*RECORD, *options, "--for", "20s"], check=False, timeout_s=ENOUGH_S)
+        assert done.rc == 1
         assert "nearly full" in done.stderr
         assert "Traceback" not in done.stderr
-        assert periods(fetched(guest, "/run/small/full.dat", tmp_path)) >= 0
+        path = fetched(guest, "/run/small/full.dat", tmp_path)
+        recorded = json.loads(sidecar.beside(path).read_text())["recorded"]
+        assert 0 < recorded["elapsed_s"] < 20
+        recording = open_recording(path)
+        list(recording.batches)
+        assert recording.metadata.events > 0
     finally:
         guest.run(["busybox", "umount", "-l", "/run/small"])
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""

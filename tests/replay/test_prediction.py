@@ -172,7 +172,7 @@ def test_a_closed_loop_has_a_range() -> None:
     assert low["haltpoll_waited_us"] == 180
     assert (low["haltpoll_polled_us"], high["haltpoll_polled_us"]) == (10, 20)
     assert looped("low-again") == low
-    promised = {metric.name for policy in POLICIES for metric in prediction_loop.metrics_of(policy)}
+    promised = {metric.name for policy in POLICIES for metric in prediction_loop.METRICS[policy]}
     assert low.keys() == high.keys() == promised
 
 

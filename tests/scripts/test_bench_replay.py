@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
 
 from click.testing import CliRunner
 from paths import ROOT
 
-spec = importlib.util.spec_from_file_location("bench_replay", ROOT / "benchmarks/replay.py")
-assert spec
-assert spec.loader
-bench = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(bench)
+bench = runpy.run_path(str(ROOT / "benchmarks/replay.py"))
 
 KEPT = ROOT / "benchmarks/replay.json"
 PAGE = ROOT / "docs/replay-figures.md"
@@ -22,15 +18,15 @@ PAGE = ROOT / "docs/replay-figures.md"
 
 def test_the_page_is_of_the_kept_figures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    result = CliRunner().invoke(bench.main, [str(KEPT), "--kept", "--page", str(page)])
+    result = CliRunner().invoke(bench["main"], [str(KEPT), "--kept", "--page", str(page)])
     assert result.exit_code == 0, result.output
     assert page.read_text() == PAGE.read_text()
-    assert CliRunner().invoke(bench.main, [str(KEPT), "--kept"]).exit_code == 2
+    assert CliRunner().invoke(bench["main"], [str(KEPT), "--kept"]).exit_code == 2
 
 
 def test_every_figure_is_on_the_page() -> None:
     document = json.loads(KEPT.read_text())
-    page = bench.page_of(document)
+    page = bench["page_of"](document)
     for name in document["policies_alone_per_s"]:
         assert f"| {name} |" in page
     runs = [run for runs in document["replays"].values() for run in runs]
@@ -40,7 +36,7 @@ def test_every_figure_is_on_the_page() -> None:
 
 
 def test_made_up_periods_are_replayed_from_a_table_on_any_number_of_cores() -> None:
-    found = bench.on_disk(100_000)
+    found = bench["on_disk"](100_000)
     assert [run["periods"] for run in found] == [100_000] * len(found)
     assert found[0]["cores"] == 1
     assert all(run["periods_per_s"] > 0 for run in found)

@@ -25,12 +25,13 @@ from lightsleep.lab.loads.recorded import (
     MODULE,
     POLICIES,
     from_others,
+    metrics_of,
     polled_ns,
     recorded,
     replayed,
     under,
 )
-from lightsleep.lab.run.experiment import Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import Arm, Experiment
 
 CLIENT, SERVER, READY = "/run/client.py", "/run/server.py", "/run/ready"
 PORT = 9
@@ -65,28 +66,12 @@ RECORD_S = 4
 LEARN_S = 6
 """How long the driver learns from the load before it is recorded (see halt_cost.py)."""
 
-
-def metrics_of(policy: str) -> tuple[Metric, Metric]:
-    """Return the metrics of a policy: how long tasks waited, and how long CPUs polled."""
-    name = policy.partition(":")[0]
-    return (
-        Metric(
-            f"{name}_waited_ms_per_s",
-            "ms/s",
-            "none",
-            f"{policy}: waited",
-            "Time from waking to running, of the wakeups from other CPUs in a second",
-            clock="host",  # a ratio of two times of one clock needs no correction
-        ),
-        Metric(
-            f"{name}_polled_ms_per_s",
-            "ms/s",
-            "none",
-            f"{policy}: polled",
-            "Time that CPUs polled in a second, all CPUs together",
-            clock="host",
-        ),
-    )
+METRICS = {
+    # A ratio of two times of one clock needs no correction.
+    policy: metrics_of(policy, "ms_per_s", "ms/s", "in a second", clock="host")
+    for policy in POLICIES
+}
+"""Of each policy: how long tasks waited, and how long CPUs polled."""
 
 
 def start(guest: Guest) -> None:
@@ -105,7 +90,7 @@ def load(seconds: float, seed: int) -> str:
 
 def figures(policy: str, waited_ns: float, poll_ns: float, span_ns: int) -> dict[str, float]:
     """Return the figures of a policy by their names."""
-    waited, polled = metrics_of(policy)
+    waited, polled = METRICS[policy]
     return {waited.name: 1000 * waited_ns / span_ns, polled.name: 1000 * poll_ns / span_ns}
 
 
@@ -165,7 +150,7 @@ EXPERIMENT = Experiment(
         ),
         Arm("predicted-again", "control", "a second guest booted exactly as predicted"),
     ),
-    metrics=tuple(metric for policy in POLICIES for metric in metrics_of(policy)),
+    metrics=tuple(metric for policy in POLICIES for metric in METRICS[policy]),
     measure=measure,
     start=start,
     warmup=0,
@@ -173,7 +158,7 @@ EXPERIMENT = Experiment(
         Claim("measured", reference, (metric.name,), at_least=NEAR[0], at_most=NEAR[1])
         for reference in ("predicted", "predicted-off")
         for policy in POLICIES
-        for metric in metrics_of(policy)
+        for metric in METRICS[policy]
     ),
     vcpus=VCPUS,
     runs=12,  # each records and runs every policy

@@ -22,21 +22,21 @@ from pathlib import Path
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.programs.run import starter
-from lightsleep.lab.loads.programs.servers import PROGRAMS
+from lightsleep.lab.loads.programs.servers import PROGRAMS, REDIS_PORT
 from lightsleep.lab.loads.recorded import (
     MODULE,
     POLICIES,
     from_others,
+    metrics_of,
     polled_ns,
     recorded,
     replayed,
     under,
 )
-from lightsleep.lab.run.experiment import Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import Arm, Experiment
 
 OFF = f"{MODULE} mode=off"
 REDIS = tuple(program for program in PROGRAMS if program.name == "redis")
-PORT = 6379
 REQUESTS, LEARN = 2000, 5000
 """Requests that are recorded, and that the driver learns from before that."""
 
@@ -44,36 +44,18 @@ End = Callable[[Iterable[float]], float]
 ENDS: dict[str, End] = {"low": min, "high": max, "low-again": min}
 """The arms that predict, and the end of the range that each has."""
 
-
-def metrics_of(policy: str) -> tuple[Metric, Metric]:
-    """Return the metrics of a policy: how long tasks waited, and how long CPUs polled."""
-    name = policy.partition(":")[0]
-    return (
-        Metric(
-            f"{name}_waited_us",
-            "us",
-            "none",
-            f"{policy}: waited",
-            "Time from waking to running, of the wakeups from other CPUs, for a request",
-        ),
-        Metric(
-            f"{name}_polled_us",
-            "us",
-            "none",
-            f"{policy}: polled",
-            "Time that CPUs polled for a request, all CPUs together",
-        ),
-    )
+METRICS = {policy: metrics_of(policy, "us", "us", "for a request") for policy in POLICIES}
+"""Of each policy: how long tasks waited, and how long CPUs polled."""
 
 
 def load(requests: int) -> str:
     """Return the command that sends so many requests, each after the answer to the last one."""
-    return f"redis-benchmark -t get -c 1 -n {requests} -p {PORT} > /dev/null"
+    return f"redis-benchmark -t get -c 1 -n {requests} -p {REDIS_PORT} > /dev/null"
 
 
 def figures(policy: str, waited_ns: float, poll_ns: float) -> dict[str, float]:
     """Return the figures of a policy by their names."""
-    waited, polled = metrics_of(policy)
+    waited, polled = METRICS[policy]
     return {
         waited.name: waited_ns / REQUESTS / 1000,
         polled.name: poll_ns / REQUESTS / 1000,
@@ -134,7 +116,7 @@ EXPERIMENT = Experiment(
         ),
         Arm("low-again", "control", "another guest booted exactly as low", modules=(OFF,)),
     ),
-    metrics=tuple(metric for policy in POLICIES for metric in metrics_of(policy)),
+    metrics=tuple(metric for policy in POLICIES for metric in METRICS[policy]),
     measure=measure,
     start=starter(REDIS),
     root="programs",
@@ -142,7 +124,7 @@ EXPERIMENT = Experiment(
     claims=tuple(
         claim
         for policy in POLICIES
-        for metric in metrics_of(policy)
+        for metric in METRICS[policy]
         for claim in (
             Claim("measured", "low", (metric.name,), at_least=1.0),
             Claim("measured", "high", (metric.name,), at_most=1.0),

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.run.experiment import Metric
 
 ENDED_BY, WAITED = "ended_by", "waking_to_running_ns"
 ITSELF = pa.array(["timer", "tick", "device"])
@@ -46,6 +47,22 @@ POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed", "haltpoll"
 HALTPOLL = "haltpoll_rule"
 POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time", 1000)}
 """The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
+
+
+def metrics_of(
+    policy: str, suffix: str, unit: str, over: str, clock: Literal["guest", "host"] = "guest"
+) -> tuple[Metric, Metric]:
+    """Return the metrics of a policy: how long tasks waited, and how long CPUs polled.
+
+    Both are in ``unit``; their names end with ``suffix``, and ``over`` says what the time is of.
+    """
+    name = policy.partition(":")[0]
+    waited = f"Time from waking to running, of the wakeups from other CPUs, {over}"
+    polled = f"Time that CPUs polled {over}, all CPUs together"
+    return (
+        Metric(f"{name}_waited_{suffix}", unit, "none", f"{policy}: waited", waited, clock),
+        Metric(f"{name}_polled_{suffix}", unit, "none", f"{policy}: polled", polled, clock),
+    )
 
 
 def set_mode(guest: Guest, mode: str) -> None:
