@@ -4,15 +4,16 @@
 # stands before.
 AUTOINSTALL="yes"
 # DKMS before 3.0.11 (Debian 12) knows the pattern only.
-BUILD_EXCLUSIVE_KERNEL="^(6\.([1-9]|1[0-9])|7\.[0-3])([.-]|$)"
+BUILD_EXCLUSIVE_KERNEL="^(6\.([1-9]|1[0-9])|7\.[0-3])([.+~-]|$)"
 BUILD_EXCLUSIVE_KERNEL_MIN="6.1"
 BUILD_EXCLUSIVE_KERNEL_MAX="7.3.999"
+BUILD_EXCLUSIVE_ARCH="^(x86_64|aarch64|ppc64le)$"
 
 # To that DKMS, a kernel that it skips is a failure, which breaks the installation of the kernel's
 # package. So it must not be offered such a kernel.
 excluded() {
 	local config option
-	[[ $1 =~ $BUILD_EXCLUSIVE_KERNEL ]] || return 0
+	[[ $1 =~ $BUILD_EXCLUSIVE_KERNEL && $(uname -m) =~ $BUILD_EXCLUSIVE_ARCH ]] || return 0
 	config=/lib/modules/$1/build/.config
 	for option in $BUILD_EXCLUSIVE_CONFIG; do
 		if [[ $option = !* ]]; then

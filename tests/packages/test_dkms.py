@@ -34,6 +34,10 @@ absent() {
 }
 make dkms-install KERNEL=$kernel
 there cpuidle_lightsleep virtio_poll_source
+echo 'MODULE_INFO(again, "yes");' >> drivers/cpuidle/cpuidle-lightsleep.c
+make dkms-install KERNEL=$kernel
+modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
+there cpuidle_lightsleep virtio_poll_source
 absent test_cpuidle_latency cpuidle_synthetic
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source
@@ -85,10 +89,34 @@ def test_old_and_new_dkms_skip_the_same_kernels() -> None:
     given = dict(re.findall(r'(?m)^BUILD_EXCLUSIVE_(KERNEL\w*)="(.*)"$', text))
     first, last = (tuple(map(int, given[f"KERNEL_{x}"].split("."))) for x in ("MIN", "MAX"))
     releases = {(x, y): f"{x}.{y}" for x in (4, 5, 6, 7, 8, 61) for y in range(20)}
-    by_pattern = {x for x, text in releases.items() if re.search(given["KERNEL"], f"{text}.9-rt")}
-    assert by_pattern == {x for x in releases if first <= x <= last}
+    for suffix in (".9-rt", "-amd64", "+deb14-amd64", "~rc5-amd64", ""):
+        by_pattern = {x for x, y in releases.items() if re.search(given["KERNEL"], y + suffix)}
+        assert by_pattern == {x for x in releases if first <= x <= last}
     assert by_pattern >= {(6, 1), (6, 12), (7, 2), (7, 3)}
     assert not by_pattern & {(5, 10), (7, 4), (61, 2)}
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("arch", "skipped"),
+    [("x86_64", False), ("aarch64", False), ("ppc64le", False), ("riscv64", True), ("armv7l", True)],
+)
+def test_architectures_that_the_modules_do_not_know_are_skipped(
+    conf: str, arch: str, skipped: bool, tmp_path: Path
+) -> None:
+    config = tmp_path / "build/.config"
+    config.parent.mkdir()
+    config.write_text("CONFIG_CPU_IDLE=y\nCONFIG_VIRTIO=m\nCONFIG_NET=y\n")
+    script = f"""
+        uname() {{ echo {arch}; }}
+        . {KERNEL / conf}
+        [[ {arch} =~ $BUILD_EXCLUSIVE_ARCH ]] && ours=built || ours=skipped
+        eval "$(declare -f excluded | sed 's,/lib/modules/$1,{tmp_path},')"
+        excluded 6.12.1-amd64 && old=skipped || old=built
+        echo $ours $old
+    """
+    answer = host.run(["bash", "-c", script], "reading dkms.conf").split()
+    assert answer == (["skipped"] * 2 if skipped else ["built"] * 2)
 
 
 def test_users_get_what_they_run_and_developers_their_tools() -> None:
