@@ -6,7 +6,8 @@ from kernels import FIRST, ON_X86_64, RT
 from ktap import run_selftest
 
 from lightsleep.lab.boot.accel import Wanted
-from lightsleep.lab.boot.guest import boot
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.kernels.config import ARCHES
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.boot
 
 SELFTEST = "test-cpuidle_latency.sh"
 ENOUGH_S = 300.0
+CPU1 = "/sys/devices/system/cpu/cpu1/online"
 
 # Each load attaches to tracepoints, so the kernel patches its code; see test_synthetic.py.
 ACCEL: dict[str, Wanted] = {"x86_64": "tcg-single", "aarch64": "tcg", "ppc64le": "tcg"}
@@ -44,7 +46,24 @@ SETTINGS = """
     cd /sys/kernel/tracing
     cat trace_clock $event/enable $event/filter /proc/sys/kernel/sched_rt_runtime_us
     [ ! -e /sys/power/pm_test ] || cat /sys/power/pm_test
+    ls instances
+    cat /sys/devices/system/cpu/online
+    cut -d' ' -f1 /proc/modules
 """
+
+KILLED = f"""
+    runtime=/proc/sys/kernel/sched_rt_runtime_us
+    setsid sh /tmp/{SELFTEST} {GUEST_MODULES} gives_up_on_a_cpu_without_time > /tmp/log 2>&1 &
+    until [ "$(cat $runtime)" = -1 ]; do sleep 0.1; done
+    kill -s "$1" -- -$!
+    wait $!
+    echo $?
+"""
+"""Ends the selftest, all its processes, when it has changed a setting."""
+
+
+def settings(guest: Guest) -> str:
+    return guest.run(["sh", "-c", SETTINGS]).stdout
 
 
 def with_device(arch: str, append: str = "", kernel: str = FIRST) -> Machine:
@@ -61,9 +80,9 @@ def with_device(arch: str, append: str = "", kernel: str = FIRST) -> Machine:
 @pytest.mark.parametrize(("arch", "kernel"), [*ON_X86_64, ("aarch64", FIRST), ("ppc64le", FIRST)])
 def test_selftest(arch: str, kernel: str) -> None:
     with boot(with_device(arch, kernel=kernel), f"latency-{arch}-{kernel}", ENOUGH_S) as guest:
-        before = guest.run(["sh", "-c", SETTINGS]).stdout
+        before = settings(guest)
         result = run_selftest(guest, SELFTEST)
-        after = guest.run(["sh", "-c", SETTINGS]).stdout
+        after = settings(guest)
     assert not result.failed
     assert result.skipped == SKIPPED[arch][: 1 if kernel == RT else None]
     assert after == before
@@ -79,6 +98,28 @@ def test_without_a_device() -> None:
     with boot(Machine(accel=ACCEL["x86_64"]), "latency-no-device", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "wakes_by_device", "refuses_without_a_device")
     assert (result.skipped, result.passed) == (["wakes_by_device"], ["refuses_without_a_device"])
+
+
+def test_a_signal_leaves_settings_as_they_were() -> None:
+    with boot(Machine(accel=ACCEL["x86_64"]), "latency-signal", ENOUGH_S) as guest:
+        run_selftest(guest, SELFTEST, "files_are_for_root_only")  # brings the script
+        before = settings(guest)
+        for signal in ("HUP", "TERM"):
+            assert guest.run(["sh", "-c", KILLED, "sh", signal]).stdout == "143\n"
+            assert settings(guest) == before
+
+
+def test_a_driver_and_a_cpu_that_are_in_use_are_left_alone() -> None:
+    machine = Machine(accel=ACCEL["x86_64"], modules=("cpuidle_lightsleep",))
+    needs_states = ("wakes_by_store_who_polls", "ends_with_a_wake_that_comes_late")
+    with boot(machine, "latency-in-use", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "files_are_for_root_only", *needs_states)
+        assert (result.passed, result.skipped) == (["files_are_for_root_only"], [*needs_states])
+        guest.run(["test", "-e", "/sys/module/cpuidle_lightsleep"])
+        guest.write_text(CPU1, "0")
+        done = guest.run(["sh", f"/tmp/{SELFTEST}", GUEST_MODULES], check=False)
+        assert (done.rc, done.stdout) == (4, "1..0 # SKIP needs CPUs 0 and 1, online\n")
+        assert guest.read_text(CPU1) == "0\n"
 
 
 @pytest.mark.more

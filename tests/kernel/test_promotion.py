@@ -9,6 +9,7 @@ from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments.promotion import figures
 from lightsleep.lab.loads.promotions import KERNEL, Counts, counts
@@ -109,6 +110,9 @@ DEBUG = "6.12-series-debug"
 SLOW = {KERNEL: 1, "7.3-series": 1, RT: 1, DEBUG: 20}
 """How many times as long sleeps are: the debug kernel takes 200 us to begin one."""
 LONG = {f"{governor}_learns_nothing" for governor in ("menu", "teo", "ladder")}
+PARTITION = "leaves_new_partitions_alone"
+CPUSETS = {"7.3-series", RT, DEBUG}
+"""Kernels that have cpusets: those on which no experiment runs."""
 STATES = {1: "lite:1:10,mid:16:60,deep:32:120", 20: "lite:1:10,mid:30:600,deep:60:800"}
 """By SLOW: states of which sleeps of 15 us, so many times as long, mislead menu."""
 
@@ -138,7 +142,29 @@ def test_selftest(kernel: str) -> None:
         assert guest.read_text(PROMOTE) == "N\n"  # as it was found
         assert guest.run(["test", "-e", "/sys/module/cpuidle_synthetic"], check=False).rc == 1
     assert not result.failed
-    assert set(result.skipped) == (LONG if SLOW[kernel] > 1 else set())
+    skipped = LONG if SLOW[kernel] > 1 else set()
+    assert set(result.skipped) == (skipped if kernel in CPUSETS else {*skipped, PARTITION})
+
+
+KILLED = f"""
+    setsid sh /tmp/promote.sh {GUEST_MODULES} {PARTITION} > /tmp/log 2>&1 &
+    until grep -q ' cgroup2 ' /proc/mounts; do :; done
+    kill -- -$!
+    wait $!
+    echo $?
+"""
+"""Ends the selftest, all its processes, when it is about to make a partition."""
+
+
+@pytest.mark.boot
+@pytest.mark.build
+@pytest.mark.more
+def test_a_signal_leaves_no_partition_behind() -> None:
+    with boot(Machine(kernel=RT, accel="tcg-icount"), "promote-signal", ENOUGH_S) as guest:
+        run_selftest(guest, "promote.sh", "refuses_nonsense")  # brings the script
+        assert guest.run(["sh", "-c", KILLED]).stdout == "143\n"
+        assert "cgroup2" not in guest.read_text("/proc/mounts")
+        assert guest.run(["test", "-e", "/sys/module/cpuidle_synthetic"], check=False).rc == 1
 
 
 @pytest.mark.boot

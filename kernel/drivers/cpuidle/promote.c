@@ -35,7 +35,8 @@
  * Not armed in states that poll (they have a limit of their own), that stop the
  * CPU's timer, or that CPUs enter together, nor for suspend to idle or injected
  * idle time, which do not ask the governor. Nor on CPUs that are isolated: their
- * user has asked for no timers at all, and says so if this one is welcome.
+ * user has asked for no timers at all, and says so if this one is welcome. That
+ * is looked at each time, for partitions of cpusets come and go unannounced.
  *
  * Context: all but the settings is used by the CPU's own idle task, and by the
  * timer, which expires on that CPU, in hard interrupt context (also on
@@ -193,6 +194,16 @@ int cpuidle_promote_raise(struct cpuidle_device *dev, int index)
 	return raise(pc, dev, index);
 }
 
+/*
+ * Somebody wants no noise on this CPU, not even that of a timer. The masks may be
+ * freed, after a grace period, when partitions of cpusets change. Interrupts are
+ * off, and RCU watches: that ends only as the CPU enters its state.
+ */
+static bool is_quiet(int cpu)
+{
+	return cpu_is_isolated(cpu) || !housekeeping_cpu(cpu, HK_TYPE_TICK);
+}
+
 static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
 {
 	ktime_t now, event;
@@ -203,6 +214,8 @@ static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int
 		return false;
 	/* Timers in ticks are too coarse. */
 	if (hrtimer_resolution > 1)
+		return false;
+	if (!READ_ONCE(isolated) && is_quiet(dev->cpu))
 		return false;
 
 	now = ktime_get();
@@ -225,6 +238,7 @@ static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int
  * @dev: the device of this CPU; its next_hrtimer is the next event of the clock
  * @index: the state it is about to enter
  *
+ * Context: the idle task, with interrupts off, while RCU still watches.
  * Return: whether there is something to disarm afterwards.
  */
 bool cpuidle_promote_arm(struct cpuidle_device *dev, int index)
@@ -306,12 +320,6 @@ int cpuidle_promote_reflect(struct cpuidle_device *dev, int index)
 	return promoted_reflect(pc, dev, index);
 }
 
-/* Somebody wants no noise on this CPU, not even that of a timer. */
-static bool is_quiet(int cpu)
-{
-	return cpu_is_isolated(cpu) || !housekeeping_cpu(cpu, HK_TYPE_TICK);
-}
-
 /**
  * cpuidle_promote_update - take note of what may be entered and left
  * @dev: a device whose states were enabled, disabled, or are new
@@ -320,7 +328,6 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 {
 	struct promote_cpu *pc = per_cpu_ptr(&promote_cpus, dev->cpu);
 	struct cpuidle_driver *drv = cpuidle_get_cpu_driver(dev);
-	bool wanted;
 
 	if (!drv)
 		return;
@@ -331,7 +338,6 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
 		WRITE_ONCE(pc->reached, PROMOTE_NONE);
 	}
-	wanted = promote && (isolated || !is_quiet(dev->cpu));
 	for (int i = 0; i < drv->state_count; i++) {
 		const struct cpuidle_state_usage *usage = &dev->states_usage[i];
 		const struct cpuidle_state *state = &drv->states[i];
@@ -339,7 +345,7 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 		pc->states[i].residency_ns = state->target_residency_ns;
 		pc->states[i].latency_ns = state->exit_latency_ns;
 		pc->states[i].allowed = !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED);
-		pc->states[i].leavable = wanted && !usage->stay && !(state->flags & NOT_LEAVABLE);
+		pc->states[i].leavable = promote && !usage->stay && !(state->flags & NOT_LEAVABLE);
 	}
 	promote_plan(pc->states, drv->state_count);
 	spin_unlock(&promote_lock);

@@ -24,11 +24,22 @@ disable() { # STATE 0|1, all CPUs
 	done
 }
 
+is_online() { # CPU; some cannot be anything else
+	[ -e "$CPUS/cpu$1" ] &&
+		{ [ ! -e "$CPUS/cpu$1/online" ] || [ "$(cat "$CPUS/cpu$1/online")" = 1 ]; }
+}
+
+mount_at() { # TYPE FOLDER
+	mount -t "$1" none "$2" 2> /dev/null || busybox mount -t "$1" none "$2" 2> /dev/null
+}
+
+unmount() { # FOLDER
+	umount "$1" 2> /dev/null || busybox umount "$1"
+}
+
 need_tracer() { # sets TRACE, its folder
 	TRACE=/sys/kernel/tracing
-	[ -d $TRACE/events ] || mount -t tracefs none $TRACE 2> /dev/null ||
-		busybox mount -t tracefs none $TRACE 2> /dev/null ||
-		skip "the kernel has no tracer"
+	[ -d $TRACE/events ] || mount_at tracefs $TRACE || skip "the kernel has no tracer"
 }
 
 pipe_load() { # wakes a thread on another CPU, and waits for it, over and over

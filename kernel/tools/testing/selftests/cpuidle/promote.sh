@@ -8,8 +8,13 @@
 # SLOW makes all sleeps N times as long, for a kernel that takes so much longer to begin
 # one. STATES are those for cpuidle_synthetic: three, of which short sleeps fit the first
 # one only. Two timeouts have to fit in a period of the tick.
-# Needs root, cpuidle_synthetic, two CPUs and python3. Made for a machine whose clock
-# counts instructions: how long a CPU sleeps is then up to the test alone.
+# Needs root, two CPUs, python3, and cpuidle_synthetic, a driver of made-up states. It
+# comes from the repository of this test's authors, not with the kernel: without it, and
+# where there is another driver, all is skipped.
+# Made for a machine whose clock counts instructions: how long a CPU sleeps is then up to
+# the test alone.
+#
+# Whatever ends it, but for SIGKILL, settings, drivers and CPUs are as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -21,23 +26,84 @@ MODULES=${1-}
 [ $# = 0 ] || shift
 
 PARAMETER=/sys/module/cpuidle/parameters/promote
+ISOLATED=/sys/module/cpuidle/parameters/promote_isolated
 SLOW=${SLOW:-1}
 STATES=${STATES:-lite:1:10,mid:16:60,deep:32:120}
 CPU=$CPUS/cpu1/cpuidle
+WORK=$(mktemp -d)
+GROUP=promote-test-$$
+trap 'rm -f "$LOAD"; rmdir "$WORK"' EXIT # so far
 
 need_promotion() {
 	[ -e $PARAMETER ] || skip "this kernel cannot promote"
 	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
-	[ -e /sys/module/cpuidle_synthetic ] ||
+	if [ ! -e /sys/module/cpuidle_synthetic ]; then
+		[ "$(cat "$CPUS"/cpuidle/current_driver)" = none ] || skip "there is an idle driver"
 		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
+	fi
 	echo 1 > $PARAMETER
 }
 
+cgroups() { # the folder of cgroup v2, if it is mounted
+	sed -n 's/^[^ ]* \([^ ]*\) cgroup2 .*/\1/p' /proc/mounts | head -n 1
+}
+
+# A partition of cpusets with CPU 1 alone. What there is to undo is noted first.
+isolate() {
+	if [ -z "$(cgroups)" ]; then
+		mkdir "$WORK/cgroups"
+		mount_at cgroup2 "$WORK/cgroups" || skip "no cgroup v2"
+	fi
+	root=$(cgroups)
+	grep -qw cpuset "$root/cgroup.controllers" || skip "no cpusets in cgroup v2"
+	echo "$root" > "$WORK/root"
+	if ! grep -qw cpuset "$root/cgroup.subtree_control"; then
+		: > "$WORK/enabled"
+		echo +cpuset > "$root/cgroup.subtree_control" || skip "no cpusets in cgroup v2"
+	fi
+	mkdir "$root/$GROUP" || fail "no new cgroup"
+	[ -e "$root/$GROUP/cpuset.cpus.partition" ] || skip "no partitions of cpusets"
+	echo 1 > "$root/$GROUP/cpuset.cpus"
+	echo isolated > "$root/$GROUP/cpuset.cpus.partition"
+	state=$(cat "$root/$GROUP/cpuset.cpus.partition")
+	[ "$state" = isolated ] || skip "no partition for CPU 1: $state"
+}
+
+in_isolation() { # COMMAND...: others may not use the CPU any more
+	(echo 0 > "$root/$GROUP/cgroup.procs" && "$@")
+}
+
+# A command that was killed may need a moment to go.
+remove_group() { # FOLDER
+	[ ! -e "$1/cpuset.cpus.partition" ] || echo member > "$1/cpuset.cpus.partition"
+	echo 1 > "$1/cgroup.kill"
+	for _ in 1 2 3 4 5 6 7 8 9; do
+		! rmdir "$1" 2> /dev/null || return 0
+		sleep 0.1
+	done
+	rmdir "$1"
+}
+
+end_isolation() {
+	if [ -s "$WORK/root" ]; then
+		root=$(cat "$WORK/root")
+		[ ! -d "$root/$GROUP" ] || remove_group "$root/$GROUP"
+		[ ! -e "$WORK/enabled" ] || echo -cpuset > "$root/cgroup.subtree_control"
+	fi
+	[ ! -d "$WORK/cgroups" ] || {
+		! grep -q " $WORK/cgroups cgroup2 " /proc/mounts || unmount "$WORK/cgroups"
+		rmdir "$WORK/cgroups"
+	}
+	rm -f "$WORK/root" "$WORK/enabled"
+}
+
 after_each() {
+	end_isolation
 	# Without the driver, each test has skipped, and changed nothing.
 	[ -e $PARAMETER ] && [ -e /sys/module/cpuidle_synthetic ] || return 0
 	echo 1 > $PARAMETER
-	[ ! -e "$CPUS"/cpu1/online ] || echo 1 > "$CPUS"/cpu1/online
+	echo "$WAS_ISOLATED" > $ISOLATED
+	is_online 1 || echo 1 > "$CPUS"/cpu1/online
 	for state in 0 1 2; do
 		[ ! -e "$CPU/state$state" ] || {
 			disable "$state" 0
@@ -158,6 +224,24 @@ refuses_nonsense() {
 		[ "$(stat -c %a "$CPU/state0/promote/$file")" = 444 ] || fail "$file can be written"
 	done
 	[ "$(stat -c %a "$knob")" = 644 ] || fail "anybody can change $knob"
+}
+
+# The driver was there first, and has learned of no change since.
+leaves_new_partitions_alone() {
+	need_promotion
+	echo 0 > $ISOLATED
+	isolate
+	before=$(all_armed)
+	in_isolation pattern 20 || exit
+	[ "$(all_armed)" = "$before" ] || fail "armed on an isolated CPU"
+	echo 1 > $ISOLATED
+	in_isolation pattern 20 || exit
+	[ "$(all_armed)" -gt "$before" ] || fail "not armed although asked for"
+	echo 0 > $ISOLATED
+	end_isolation
+	before=$(all_armed)
+	pattern 20
+	[ "$(all_armed)" -gt "$before" ] || fail "not armed behind the partition"
 }
 
 survives_hotplug() {
@@ -309,7 +393,7 @@ ladder_learns_nothing() {
 
 [ $# -gt 0 ] || set -- leaves_shallow_states does_nothing_when_off \
 	leaves_only_states_that_may_be_left passes_over_disabled_states \
-	keeps_to_the_latency_limit refuses_nonsense survives_hotplug \
+	keeps_to_the_latency_limit refuses_nonsense leaves_new_partitions_alone survives_hotplug \
 	survives_another_governor survives_switching_all_the_time survives_another_driver \
 	menu_learns_nothing teo_learns_nothing ladder_learns_nothing
 
@@ -317,21 +401,28 @@ if [ "$(id -u)" != 0 ]; then
 	echo "1..0 # SKIP needs root"
 	exit "$KSFT_SKIP"
 fi
+if ! is_online 0 || ! is_online 1; then
+	echo "1..0 # SKIP needs CPUs 0 and 1, online"
+	exit "$KSFT_SKIP"
+fi
 if [ -e /sys/module/cpuidle_synthetic ]; then
 	echo "1..0 # SKIP cpuidle_synthetic is loaded already"
 	exit "$KSFT_SKIP"
 fi
 WAS_ON=$(cat $PARAMETER 2> /dev/null)
+WAS_ISOLATED=$(cat $ISOLATED 2> /dev/null)
 WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)
 
 restore() { # what was found
+	trap '' HUP INT PIPE TERM
 	after_each
 	[ -z "$WAS_ON" ] || echo "$WAS_ON" > $PARAMETER
 	[ "$(cat "$CPUS"/cpuidle/current_governor)" = "$WAS_GOVERNOR" ] ||
 		echo "$WAS_GOVERNOR" > "$CPUS"/cpuidle/current_governor
 	[ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
 	rm -f "$LOAD"
+	rmdir "$WORK" # not what is in it: cgroups may be
 }
 trap restore EXIT
-trap 'exit 143' HUP INT TERM # not every shell runs the trap above then
+trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"

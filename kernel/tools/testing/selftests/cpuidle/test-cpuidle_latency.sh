@@ -6,7 +6,11 @@
 #
 # Usage: test-cpuidle_latency.sh [MODULE-FOLDER [TEST...]]
 # Needs root and two CPUs; a virtio entropy device for its source, tracefs for the
-# ledger, and cpuidle_lightsleep and cpuidle_synthetic for states that are known.
+# ledger. Four tests need states that are known, and so cpuidle_lightsleep or
+# cpuidle_synthetic. These drivers come from the repository of this test's authors, not
+# with the kernel: without them, and where there is another driver, the four are skipped.
+#
+# Whatever ends it, but for SIGKILL, settings, drivers and CPUs are as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -20,6 +24,7 @@ MODULES=${1-}
 MODULE=test_cpuidle_latency
 FILES=/sys/kernel/debug/latency_test
 TRACING=/sys/kernel/tracing
+INSTANCE=$TRACING/instances/$MODULE-$$ # what others trace is left alone
 DRIVER=/sys/bus/virtio/drivers/$MODULE
 RUNTIME=/proc/sys/kernel/sched_rt_runtime_us
 CPU1=/sys/devices/system/cpu/cpu1
@@ -33,12 +38,27 @@ TIMES="$DISTANCES 1000000000"
 LONG='1 600 100000000 100000000 1000000000'
 
 WORK=$(mktemp -d)
+trap 'rm -rf "$LOAD" "$WORK"' EXIT # so far
 WHY=$WORK/why # what the shell says of a write that failed
+
+# Until the script ends.
+need_mount() { # TYPE FOLDER
+	! mountpoint -q "$2" || return 0
+	mount_at "$1" "$2" || return 1
+	echo "$2" >> "$WORK/mounted"
+}
+
+unmount_all() {
+	[ -e "$WORK/mounted" ] || return 0
+	while read -r folder; do
+		unmount "$folder"
+	done < "$WORK/mounted"
+}
 
 # Each load makes the kernel patch its code, which some emulators do not like.
 load() {
 	[ -e /sys/module/$MODULE ] || load_module $MODULE || fail "$MODULE does not load"
-	mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
+	need_mount debugfs /sys/kernel/debug || fail "no debugfs"
 }
 
 unload() { # MODULE
@@ -48,13 +68,15 @@ unload() { # MODULE
 # An idle driver of ours for one test, if there is one; after_each takes it away.
 idle_driver() { # NAME PARAMETER...
 	has_module "$1" || skip "no module $1"
+	[ ! -e "/sys/module/$1" ] || skip "$1 is loaded already"
 	[ "$(cat "$CPUS/cpuidle/current_driver")" = none ] || skip "there is an idle driver"
+	echo "$1" > "$WORK/driver"
 	load_module "$1" "$2" || fail "$1 does not load"
 }
 
-# A setting, until the test ends: of a choice, the word in brackets; of no filter, a 0.
+# A setting, until the test ends: of a choice, the word in brackets.
 borrow() { # FILE VALUE
-	echo "$1 $(sed -e 's/^none$/0/;t' -e 's/.*\[\(.*\)\].*/\1/' "$1")" >> "$WORK/borrowed"
+	echo "$1 $(sed 's/.*\[\(.*\)\].*/\1/' "$1")" >> "$WORK/borrowed"
 	echo "$2" > "$1" || fail "$1 does not become $2"
 }
 
@@ -66,13 +88,33 @@ give_back() { # the last one first: a setting that was borrowed twice is as befo
 	rm "$WORK/borrowed"
 }
 
+# The device is the driver's again, if a test has taken it away.
+bind_again() {
+	[ -s "$WORK/unbound" ] || return 0
+	device=$(cat "$WORK/unbound")
+	[ ! -e $DRIVER ] || [ -e "$DRIVER/$device" ] || echo "$device" > $DRIVER/bind
+	: > "$WORK/unbound"
+}
+
 after_each() {
 	[ ! -s "$LOAD" ] || kill -KILL "$(cat "$LOAD")" 2> /dev/null
 	: > "$LOAD"
-	[ ! -e $CPU1/online ] || [ "$(cat $CPU1/online)" = 1 ] || echo 1 > $CPU1/online
+	[ ! -s "$WORK/hog" ] || kill "$(cat "$WORK/hog")" 2> /dev/null
+	: > "$WORK/hog"
+	is_online 1 || echo 1 > $CPU1/online
 	give_back
-	unload cpuidle_lightsleep
-	unload cpuidle_synthetic
+	bind_again
+	[ ! -d "$INSTANCE" ] || rmdir "$INSTANCE"
+	[ ! -s "$WORK/driver" ] || unload "$(cat "$WORK/driver")"
+	: > "$WORK/driver"
+}
+
+restore() { # what was found
+	trap '' HUP INT PIPE TERM
+	after_each
+	if [ -n "$WAS_LOADED" ]; then (load); else unload $MODULE; fi
+	unmount_all
+	rm -rf "$LOAD" "$WORK"
 }
 
 # A request is SOURCE SRC DEST BUSY SAMPLES MIN_NS MAX_NS TIMEOUT_NS.
@@ -255,25 +297,25 @@ wakes_by_store_who_polls() {
 
 # An IPI says by itself whether it was one; the scheduler must agree each time.
 agrees_with_the_scheduler() {
-	event=$TRACING/events/sched/sched_wake_idle_without_ipi
-	mountpoint -q $TRACING || mount -t tracefs none $TRACING || skip "no tracefs"
-	[ -e $event ] || skip "no sched_wake_idle_without_ipi"
+	event=events/sched/sched_wake_idle_without_ipi
 	idle_driver cpuidle_lightsleep mode=off
+	need_mount tracefs $TRACING || skip "no tracefs"
+	[ -e $TRACING/$event ] || skip "no sched_wake_idle_without_ipi"
 	echo 1 > $CPU1/cpuidle/state1/disable
-	borrow $TRACING/trace_clock mono
-	borrow $event/filter cpu==1
-	: > $TRACING/trace
-	borrow $event/enable 1
+	mkdir "$INSTANCE" || fail "no instance of the tracer"
+	echo mono > "$INSTANCE/trace_clock"
+	echo cpu==1 > "$INSTANCE/$event/filter"
+	echo 1 > "$INSTANCE/$event/enable"
 	for source in store ipi; do
 		samples "$source 0 1 0 200 $TIMES" >> "$WORK/ledger"
 	done
-	echo 0 > $event/enable
+	echo 0 > "$INSTANCE/$event/enable"
 
 	# Microseconds and an s for each sample, with its path, and an e for each event that an
 	# interrupt on CPU 0 made. Behind each sample there has to be its event, or none.
 	cut -d' ' -f1,4 "$WORK/ledger" | sed -E 's/(.*)... (.*)$/\1 s \2/' > "$WORK/both"
 	sed -nE 's/.*\[000\] d..?[hH].* ([0-9]+)\.([0-9]{6}): sched_wake.*/\1\2 e/p' \
-		$TRACING/trace >> "$WORK/both"
+		"$INSTANCE/trace" >> "$WORK/both"
 	echo "9999999999999999 s end" >> "$WORK/both"
 	none=0 missing=0 surplus=0 path='' seen=0
 	sort -k1,1n -k2,2r "$WORK/both" > "$WORK/sorted"
@@ -332,12 +374,13 @@ gives_up_on_a_cpu_without_time() {
 	read -r self _ < /proc/self/stat
 	taskset -pc 0 "$self" > /dev/null
 	for source in ipi store; do
-		timeout 20 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
-		hog=$!
+		timeout 20 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' > /dev/null 2>&1 &
+		echo $! > "$WORK/hog"
 		sleep 1
 		! request "$source 0 1 1 20 $TIMES" || echo "all samples" > "$WHY"
-		kill $hog 2> /dev/null || echo "waited for that CPU" > "$WHY"
+		kill "$(cat "$WORK/hog")" 2> /dev/null || echo "waited for that CPU" > "$WHY"
 		wait
+		: > "$WORK/hog"
 		within_10_s ended || echo "threads left behind" > "$WHY"
 		grep -q 'all samples\|timed out' "$WHY" || fail "$source: $(cat "$WHY")"
 	done
@@ -460,6 +503,7 @@ ends_with_the_device() {
 	has_device || skip "no virtio entropy device"
 	device=$(basename "$(ls -d $DRIVER/virtio*)")
 	background "device 0 1 $LONG"
+	echo "$device" > "$WORK/unbound"
 	echo "$device" > $DRIVER/unbind || fail "cannot unbind"
 	fails_in_background 'No such device'
 	refused 'No such device' "device 0 1 0 10 $TIMES"
@@ -514,6 +558,7 @@ cannot_be_unloaded_in_use() {
 }
 
 unloads_without_a_trace() {
+	[ -z "$WAS_LOADED" ] || skip "somebody else has loaded it"
 	rmmod $MODULE || fail "cannot be unloaded"
 	[ ! -e $FILES ] || fail "files left behind"
 	[ ! -e $DRIVER ] || fail "the virtio driver left behind"
@@ -526,8 +571,8 @@ if [ "$(id -u)" != 0 ]; then
 	echo "1..0 # SKIP needs root"
 	exit "$KSFT_SKIP"
 fi
-if [ ! -e $CPU1 ]; then
-	echo "1..0 # SKIP needs two CPUs"
+if ! is_online 0 || ! is_online 1; then
+	echo "1..0 # SKIP needs CPUs 0 and 1, online"
 	exit "$KSFT_SKIP"
 fi
 if ! has_module $MODULE; then
@@ -546,6 +591,9 @@ if [ $# = 0 ]; then
 		survives_suspend survives_garbage \
 		cannot_be_unloaded_in_use unloads_without_a_trace
 fi
+WAS_LOADED=
+[ ! -e /sys/module/$MODULE ] || WAS_LOADED=1
+trap restore EXIT
+trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 load
-trap 'after_each; unload $MODULE; rm -rf "$LOAD" "$WORK"' EXIT
 run_tests "$@"
