@@ -8,7 +8,11 @@
  * may. virtio-net changes whether interrupts are suppressed only where it holds
  * it: in its callback once it has got it, in its poll before it gives it back, and
  * where the queue is reset or goes away, as napi_disable() takes it and keeps it.
- * (netconsole polls without it, but with a budget of 0: no packet is taken out.)
+ * There are two exceptions, and devices with either are left alone. netpoll (netconsole) has
+ * NAPI poll without the lock. Its budget of 0 takes no packet out, but may add buffers. With
+ * a timeout (gro_flush_timeout), NAPI gives the lock back, sets a timer, and only then the
+ * driver suppresses interrupts, until that timer has NAPI poll. The timer does nothing while
+ * somebody has the lock, and interrupts would stay off.
  *
  *  - start() takes the lock as the callback would (napi_schedule_prep()), but has
  *    nobody poll. It fails where somebody holds it: then NAPI is at work anyway, or
@@ -21,11 +25,9 @@
  *    those steps of stop(), on whatever CPU, leaves a mark (NAPI_STATE_MISSED).
  *    stop() gives the lock back only where there is none, in one step; else NAPI has
  *    to poll, as after a hit. NAPI removes the mark itself.
- *  - NAPI may keep packets to merge more into them (GRO), or may hold back interrupts;
- *    then a timer, which needs the lock, has NAPI poll soon. start() fails while it
- *    runs. It might be set right after that, as NAPI first gives the lock back on some
- *    other CPU, and then sets it; and it might come to nothing, as we have the lock.
- *    But stop() turns interrupts on anyway, and has NAPI poll if it keeps packets.
+ *  - The timer may outlive the timeout, so start() fails while it runs. Where the timeout is
+ *    set to 0 while NAPI gives the lock back, the timer may still come to nothing. But the
+ *    end of any poll turns interrupts on, and has NAPI poll if it keeps packets (GRO).
  *  - Who wants to stop NAPI (napi_disable()) waits until the lock is free, as it
  *    does for a poll: at most for as long as a CPU polls while idle.
  *
@@ -65,7 +67,9 @@ static bool net_start(struct poll_source *source)
 	}
 	if (leave_to_interrupt(queue))
 		return false;
-	if (test_bit(NAPI_STATE_THREADED, &napi->state) || hrtimer_active(&napi->timer))
+	if (test_bit(NAPI_STATE_THREADED, &napi->state) || netdev_has_netpoll(napi->dev))
+		return false;
+	if (napi_has_timeout(napi) || hrtimer_active(&napi->timer))
 		return false;
 	/* To ask for what is taken would leave a mark. */
 	if (test_bit(NAPI_STATE_SCHED, &napi->state) || !napi_schedule_prep(napi))

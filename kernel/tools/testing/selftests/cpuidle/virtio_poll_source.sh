@@ -310,6 +310,27 @@ polls_a_network_device() {
 	cat $TABLE
 }
 
+polls_of_net() {
+	grep " $net_device-input.0 " $TABLE | cut -d' ' -f4
+}
+
+# With a timeout, NAPI's timer turns interrupts on again: nobody may stand in its way.
+leaves_napi_with_a_timeout_alone() {
+	need_peer
+	loaded
+	ping_peer 20
+	timeout=/sys/class/net/$NET/gro_flush_timeout
+	before=$(cat "$timeout")
+	echo 1000000 > "$timeout"
+	ping_peer 20
+	polls=$(polls_of_net)
+	ping_peer 200
+	polls=$(($(polls_of_net) - polls))
+	echo "$before" > "$timeout"
+	[ $polls = 0 ] || fail "$polls polls of a queue with a timeout"
+	ping_peer 20
+}
+
 cpu_of_net() { # the CPU that polls
 	grep " $net_device-input.0 " $TABLE | cut -d' ' -f1
 }
@@ -503,12 +524,14 @@ elif [ $# = 0 ] && grep -qw threadirqs /proc/cmdline; then
 elif [ $# = 0 ] && [ "$IN_TREE" ]; then
 	set -- polls_every_queue spares_interrupts obeys_the_switch survives_the_switch \
 		refuses_the_module survives_hotplug survives_unbinding survives_a_reset \
-		polls_a_network_device survives_traffic survives_a_link_that_goes_down \
+		polls_a_network_device leaves_napi_with_a_timeout_alone survives_traffic \
+		survives_a_link_that_goes_down \
 		survives_unbinding_of_a_network_device follows_the_interrupt survives_unplugging
 elif [ $# = 0 ]; then
 	set -- polls_every_queue spares_interrupts obeys_the_switch survives_the_switch \
 		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset \
-		polls_a_network_device survives_traffic survives_a_link_that_goes_down \
+		polls_a_network_device leaves_napi_with_a_timeout_alone survives_traffic \
+		survives_a_link_that_goes_down \
 		survives_unbinding_of_a_network_device follows_the_interrupt \
 		waits_for_nobody_while_a_device_is_unplugged survives_unplugging
 fi
