@@ -350,7 +350,7 @@ bool halt_cost_may_use(unsigned int cpu)
 {
 	bool isolated;
 
-	/* 7.3 frees the mask, after a grace period, when partitions of cpusets change. */
+	/* The mask may be freed, after a grace period, when partitions of cpusets change. */
 	rcu_read_lock();
 	isolated = cpu_is_isolated(cpu);
 	rcu_read_unlock();

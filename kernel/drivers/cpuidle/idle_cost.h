@@ -19,12 +19,12 @@ struct workqueue_struct;
  * single words, so there is nothing to lock.
  *
  * @wake_cost: the experiment on its cycles; written by its own CPU, in idle
- * @polls: polls begun, without those of measurements; by its own CPU
+ * @polls: idle periods that were polled, without those of measurements; by its own CPU
  * @hits: of those, the ones that ended with a wakeup; by its own CPU
  * @halts: times halted, without those of measurements; by its own CPU
  * @forced: wait like this; written by the measurement
  * @forced_waits: how often it did, up to a wakeup; by its own CPU
- * @isolated: isolated or in nohz_full=: nothing is measured here
+ * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
  * @miss_cost_ns: what a missed wakeup counts

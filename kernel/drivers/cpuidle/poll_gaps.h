@@ -70,6 +70,9 @@ static inline void poll_gaps_begin(struct poll_gaps *gaps, u64 now_ns)
 
 static inline void poll_gaps_look(struct poll_gaps *gaps, u64 now_ns)
 {
+	/* A clock that may be read in any context may step back by a little. */
+	if (now_ns <= gaps->look_ns)
+		return;
 	if (now_ns - gaps->look_ns > HOST_CONTENTION_GAP_NS)
 		gaps->gap_ns += now_ns - gaps->look_ns;
 	gaps->look_ns = now_ns;

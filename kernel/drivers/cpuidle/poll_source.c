@@ -375,6 +375,9 @@ static void poll_source_attach(void *info)
 {
 	struct poll_source *source = info;
 
+	/* What was noted when the CPU last had sources: it may have stopped polling since. */
+	if (list_empty(&per_cpu_ptr(&source_cpus, source->cpu)->sources))
+		per_cpu_ptr(&source_cpus, source->cpu)->polls = false;
 	list_add_tail(&source->node, &per_cpu_ptr(&source_cpus, source->cpu)->sources);
 }
 

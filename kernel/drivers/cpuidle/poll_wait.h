@@ -16,7 +16,7 @@
 
 #include "poll_gaps.h"
 
-/* Only some trees have this wait for a store that is bounded in time. */
+/* Without an architecture's wait for a store that is bounded in time. */
 #ifndef cpu_poll_relax
 #define cpu_poll_relax(ptr, val, timeout_ns)				\
 do {									\
@@ -65,11 +65,13 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, u64 end_ns,
 	unsigned int looks = 0;
 
 	while (!need_resched()) {
-		wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2),
-				sources_here());
+		bool sources = sources_here();
+
+		wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2), sources);
 		if (peek_sources())
 			return true;
-		if (++looks < LOOKS_PER_CLOCK)
+		/* A look at a device may take long, and reads a clock anyway. */
+		if (++looks < LOOKS_PER_CLOCK && !sources)
 			continue;
 		looks = 0;
 		poll_gaps_look(gaps, clock_ns());

@@ -47,9 +47,9 @@ static __always_inline void idle_poll_end(bool polled)
 }
 
 /**
- * idle_poll_is_on - may a CPU have polled since it entered the idle loop?
+ * idle_poll_is_on - is the switch on?
  *
- * A poll ends long after the timestamp of tick_nohz_idle_enter().
+ * A poll that has begun goes on after it is off.
  */
 static __always_inline bool idle_poll_is_on(void)
 {
@@ -58,7 +58,6 @@ static __always_inline bool idle_poll_is_on(void)
 #else
 static inline bool idle_poll(int cpu, bool polls_anyway) { return false; }
 static inline void idle_poll_end(bool polled) { }
-static inline bool idle_poll_is_on(void) { return false; }
 #endif
 
 #endif /* _LINUX_IDLE_POLL_H */

@@ -53,10 +53,10 @@
  *
  * Time polled is idle time, because the poll is between tick_nohz_idle_enter() and
  * tick_nohz_idle_exit(), as a polling state of cpuidle is. Where these take
- * timestamps while the tick runs (v6.12), interrupts and their softirqs are left out,
+ * timestamps while the tick runs, interrupts and their softirqs are left out,
  * and time with a task of this CPU in I/O wait is iowait.
  * Elsewhere the tick, or virtual CPU accounting, sees the idle task run, which says
- * the same. What a host steals from a poll is idle time, too, as with idle=poll.
+ * the same. What a host steals from a poll is counted as it is with idle=poll.
  *
  * cpufreq sees that idle time. tick_nohz_get_idle_calls_cpu(), by which schedutil
  * tells a CPU that is busy, does not count a poll that was hit. It counts attempts to
@@ -96,6 +96,7 @@
 #include <linux/cpuhotplug.h>
 #include <linux/idle_poll.h>
 #include <linux/init.h>
+#include <linux/instrumentation.h>
 #include <linux/irqflags.h>
 #include <linux/kernel_stat.h>
 #include <linux/minmax.h>
@@ -107,6 +108,7 @@
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 #include <linux/suspend.h>
+#include <linux/tick.h>
 
 #include "../../drivers/cpuidle/poll_wait.h"
 #include "idle_poll.h"
@@ -241,8 +243,11 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 /* An idle period begins, and with it a cycle of the experiment on the programs. */
 static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
-	bool polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
+	bool polls;
 
+	/* At once, as partitions of cpusets may be made at any time. */
+	WRITE_ONCE(ip->cost.isolated, !halt_cost_may_use(smp_processor_id()));
+	polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
 	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
 		wake_cost_halt_aborted(&ip->cost.wake_cost);
@@ -332,10 +337,14 @@ static void release_this_cpu(void *unused)
 	poll_sources_release();
 }
 
-/* The switch was turned off. Process context. */
+/*
+ * The switch was turned off. Process context. Where there are no sources, nothing is held back,
+ * and whoever registers one later finds a CPU that does not poll.
+ */
 void idle_poll_release_all_sources(void)
 {
-	on_each_cpu(release_this_cpu, NULL, true);
+	if (poll_sources_exist())
+		on_each_cpu(release_this_cpu, NULL, true);
 }
 #else
 static void start_sources(void) { }
@@ -346,12 +355,17 @@ static void release_sources(void) { }
 void idle_poll_release_all_sources(void) { }
 #endif
 
-/* Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. */
-static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
+/*
+ * Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. It is in the
+ * section of code that is idle, so that backtraces of all CPUs leave it out.
+ */
+static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 {
+	bool first = !ip->spent_ns;
 	u64 polled_ns;
 	bool hit;
 
+	instrumentation_begin();
 	rcu_nocb_flush_deferred_wakeup();
 	poll_gaps_begin(&ip->gaps, start_ns);
 	start_sources();
@@ -360,7 +374,8 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	hit = poll_for_wakeup(&ip->gaps, start_ns + for_ns, idle_poll_clock_ns, sources_here,
 			      peek_sources);
 	start_critical_timings();
-	ip->end_ns = hit ? idle_poll_clock_ns() : ip->gaps.look_ns;
+	/* Its clock may step back by a little. */
+	ip->end_ns = max(hit ? idle_poll_clock_ns() : 0, ip->gaps.look_ns);
 	ip->last_ns = ip->end_ns - start_ns;
 	ip->spent_ns += ip->last_ns;
 	poll_gaps_end(&ip->gaps);
@@ -368,12 +383,16 @@ static bool poll(struct idle_poll *ip, u64 start_ns, u64 for_ns)
 	/* Neither what the host took nor long softirqs were polled. */
 	polled_ns = ip->last_ns - poll_gaps_ns(&ip->gaps, ip->last_ns);
 	hit = end_sources(hit);
-	if (ip->forced != WAIT_FREE)
-		return hit;
-	add(&ip->cost.polls, 1);
-	add(&ip->polled_ns, polled_ns);
 	if (!hit)
-		add(&ip->wasted_ns, polled_ns);
+		tick_nohz_idle_polled();
+	if (ip->forced == WAIT_FREE) {
+		/* One for each period that was polled, as hits are. */
+		add(&ip->cost.polls, first);
+		add(&ip->polled_ns, polled_ns);
+		if (!hit)
+			add(&ip->wasted_ns, polled_ns);
+	}
+	instrumentation_end();
 	return hit;
 }
 
