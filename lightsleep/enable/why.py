@@ -6,7 +6,7 @@ it. A CPU whose limit is 0 without another reason has idle periods that are too 
 """
 
 from lightsleep.scan import facts
-from lightsleep.scan.model import Cpu, Scan
+from lightsleep.scan.model import Cpu, PollStats, Scan
 
 POLL = "POLL"
 """The driver's name for its polling state."""
@@ -17,7 +17,7 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     counts = cpu.lightsleep
     if counts is None:
         return "no statistics: see dmesg"
-    if _may_not_halt(cpu) or (_latency_limit_forbids_halt(cpu, scan) and not counts.contended):
+    if _may_not_halt(cpu) or (_heeds_limits(counts, scan) and _limit_forbids_halt(cpu, scan)):
         return None
     if scan.lightsleep and scan.lightsleep.mode == "off":
         return "mode is off"
@@ -38,8 +38,16 @@ def _may_not_halt(cpu: Cpu) -> bool:
     return bool(halts) and all(state.disabled for state in halts)
 
 
-def _latency_limit_forbids_halt(cpu: Cpu, scan: Scan) -> bool:
-    """Return whether a latency limit keeps the CPU polling, unless its host needs the core.
+def _heeds_limits(counts: PollStats, scan: Scan) -> bool:
+    """Return whether the CPU lets a latency limit keep it polling."""
+    knobs = scan.lightsleep
+    if knobs and (knobs.mode == "off" or knobs.host_is_short):
+        return False
+    return not counts.contended
+
+
+def _limit_forbids_halt(cpu: Cpu, scan: Scan) -> bool:
+    """Return whether a latency limit is below what a halt takes to leave.
 
     The driver compares by itself, so it does not matter which governor runs.
     """

@@ -348,6 +348,7 @@ def _lightsleep(tree: Tree) -> Lightsleep | None:
         poll_limit_us=tree.number(f"{folder}/poll_limit_us"),
         halt_cost_ns=tree.number(f"{folder}/halt_cost_ns"),
         wait_weight=tree.number(f"{folder}/wait_weight"),
+        host_is_short=tree.flag(f"{folder}/host_is_short"),
     )
 
 

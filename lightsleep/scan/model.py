@@ -162,6 +162,8 @@ class Lightsleep:
     poll_limit_us: int | None
     halt_cost_ns: int | None
     wait_weight: int | None
+    host_is_short: bool | None = None
+    """Whether no CPU heeds a latency limit, because the host is short of cores."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def test_a_table_of_a_description_becomes_a_list() -> None:
         "How long an idle CPU polls before it halts: `adaptive`: for as long as pays on this CPU "
         "(default); `fixed`: always for `poll_limit_us` or, if"
     )
-    assert rows["`mode`"].endswith("; `off`: not at all.")
+    assert rows["`mode`"].endswith("; `off`: not at all, whatever latency somebody requests.")
 
 
 def test_files_of_one_name_are_told_apart() -> None:

@@ -75,7 +75,17 @@ def test_mode_off_is_the_reason_on_every_cpu() -> None:
     assert not_polling(busy_host, scan) == "mode is off"
 
 
-def test_a_system_wide_latency_limit_keeps_cpus_polling_in_every_mode() -> None:
-    scan = replace(SCAN, lightsleep=replace(PARAMETERS, mode="off"), latency_limit_us=0)
-    assert not_polling(CPU, scan) is None
-    assert not_polling(CPU, replace(scan, latency_limit_us=1)) == "mode is off"
+def test_a_system_wide_latency_limit_keeps_cpus_polling() -> None:
+    cpu = replace(CPU, lightsleep=replace(COUNTS, limit_ns=0))
+    scan = replace(SCAN, latency_limit_us=0)
+    assert not_polling(cpu, scan) is None
+    assert not_polling(cpu, replace(scan, latency_limit_us=1)) == "idle for too long"
+
+
+def test_a_latency_limit_is_not_heeded_when_off_or_where_the_host_is_short_of_cores() -> None:
+    cpu = replace(CPU, lightsleep=replace(COUNTS, limit_ns=0))
+    scan = replace(SCAN, latency_limit_us=0)
+    off = replace(scan, lightsleep=replace(PARAMETERS, mode="off"))
+    short = replace(scan, lightsleep=replace(PARAMETERS, host_is_short=True))
+    assert not_polling(cpu, off) == "mode is off"
+    assert not_polling(cpu, short) == "idle for too long"

@@ -15,7 +15,10 @@
  * grants it: the CPU polls again and again, and never halts. Where the host runs
  * something else in a quarter of that time (host_contention.c), the guest cannot
  * keep the promise by polling: it would only take the core from others, its own
- * CPUs among them. It halts then.
+ * CPUs among them. It halts then. Where a quarter of its CPUs, two at least, find that at
+ * a time, no CPU of the guest honours such a request for a while. Otherwise, the CPUs that
+ * find it leave their cores to those that have not, which then see nothing wrong, and poll
+ * on in their peers' way.
  *
  * A poll takes interrupts, and one of them may arm a timer that only the idle
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
@@ -48,6 +51,8 @@
 #include <linux/cpuidle.h>
 #include <linux/device.h>
 #include <linux/kernel_stat.h>
+#include <linux/math.h>
+#include <linux/minmax.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
 #include <linux/pm_qos.h>
@@ -73,6 +78,20 @@ struct lightsleep __percpu *lightsleep;
 static enum cpuhp_state hotplug_state;
 
 static struct pm_qos_request latency_onlooker;
+
+/*
+ * No CPU of this guest heeds a latency request before this time. Written by any CPU, from
+ * idle; whichever writes last is right enough.
+ */
+static u64 host_short_until_ns;
+#define HOST_SHORT_NS		(16 * NSEC_PER_SEC)
+#define HOST_SHORT_SHARE	4
+
+/* Asked by anybody. */
+bool lightsleep_host_is_short(u64 now_ns)
+{
+	return now_ns < READ_ONCE(host_short_until_ns);
+}
 
 /* How long would this CPU poll, if nobody measures? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
@@ -137,6 +156,22 @@ static void count_wait(struct lightsleep *ls, enum idle_wait how, u64 *statistic
 		ls->cost.forced_waits++;
 }
 
+/*
+ * A CPU has found its host short of cores, and does not poll for a second or more. Have so many
+ * others, one at least? Idle, interrupts off; rare, so reading all CPUs' words costs little.
+ */
+static void judge_host(u64 now_ns)
+{
+	unsigned int cpu, cpus = num_online_cpus(), contended = 0;
+
+	if (lightsleep_host_is_short(now_ns))
+		return;
+	for_each_online_cpu(cpu)
+		contended += host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns);
+	if (contended >= max(min(cpus, 2), DIV_ROUND_UP(cpus, HOST_SHORT_SHARE)))
+		WRITE_ONCE(host_short_until_ns, now_ns + HOST_SHORT_NS);
+}
+
 static void learn(struct lightsleep *ls, u64 idle_ns)
 {
 	struct poll_limit_params p = {
@@ -160,11 +195,14 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	u64 residency_ns = total_ns - ls->seen_ns;
 	u64 cost_ns = idle_cost_ns(&ls->cost);
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
+	u64 pauses = ls->contention.pauses;
 
 	ls->seen_ns = total_ns;
 	if (polled && !ls->forced)
 		ls->polled_ns += residency_ns;
 	poll_gaps_account(&ls->gaps, &ls->contention, now_ns, polled ? residency_ns : 0);
+	if (ls->contention.pauses != pauses)
+		judge_host(now_ns);
 
 	switch (ls->outcome) {
 	case IDLE_NONE:
@@ -299,7 +337,8 @@ static bool must_not_poll(const struct lightsleep *ls)
 
 /*
  * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
- * idle and idle injection ask no governor, so no request counts there.
+ * idle and idle injection ask no governor, so no request counts there. Switched off, the driver
+ * heeds requests no more than a machine without an idle driver does.
  */
 static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
 {
@@ -309,7 +348,10 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
-	return !is_free(ls) || !host_contended(&ls->contention, now_ns);
+	if (!is_free(ls))
+		return true;
+	return lightsleep_mode() != MODE_OFF && !host_contended(&ls->contention, now_ns) &&
+	       !lightsleep_host_is_short(now_ns);
 }
 
 static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
@@ -341,7 +383,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 /*
  * HALT decides by itself how long to poll first, so no idle period is too short
  * for it: its target residency is the least there is. Its exit latency is what nine
- * of ten measured wakeups do not exceed, for latency QoS to compare with.
+ * of ten measured wakeups do not exceed, and a margin, for latency QoS to compare with.
  * (The price: beside a polling state, teo of v6.12 never stops the tick for a state
  * with a residency below 15 us. menu does.)
  *
@@ -369,15 +411,23 @@ static struct cpuidle_driver driver = {
 	.state_count = 2,
 };
 
-/* Tells governors what latency QoS has to be compared with: @latency_ns. */
+/*
+ * Tells governors what latency QoS has to be compared with: @latency_ns, and a quarter more, as
+ * another measurement gives another figure. What sysfs shows may come back as a limit that is
+ * meant to allow HALT, for good (force_latency= of tuned). So it is whole microseconds, and
+ * changes only where it is too low, or twice as high as it should be.
+ */
 static void set_exit_latency(u64 latency_ns)
 {
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
+	u64 latency_us = DIV_ROUND_UP_ULL(latency_ns + latency_ns / 4, NSEC_PER_USEC);
 
+	if (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2)
+		return;
 	/* Governors read it while they select: stop them. */
 	cpuidle_pause_and_lock();
-	state->exit_latency_ns = max_t(u64, latency_ns, NSEC_PER_USEC);
-	state->exit_latency = div_u64(state->exit_latency_ns, NSEC_PER_USEC);
+	state->exit_latency = max(latency_us, 1ULL);
+	state->exit_latency_ns = (u64)state->exit_latency * NSEC_PER_USEC;
 	cpuidle_resume_and_unlock();
 }
 

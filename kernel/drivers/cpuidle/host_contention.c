@@ -18,10 +18,12 @@
  * evidence is forgotten after a second. A single gap counts for 5 ms at most, and
  * the longest time in the account not at all. So neither one stolen time slice,
  * nor a guest that was stopped for a while, nor the sum of a quiet hour decides.
+ * Gaps of 10 ms are an answer at once, however short the polls between them: the rest
+ * of the 40 ms could not change it.
  *
  * During a pause nothing is judged, for there are no polls to judge by. Where
  * the same answer follows the pause, the next one is twice as long, up to 16 s: an
- * overcommitted host then loses 40 ms in 16 s to each such CPU, a quarter of a
+ * overcommitted host then loses at most 40 ms in 16 s to each such CPU, a quarter of a
  * percent. After an answer that the host is free, or a minute without any, pauses
  * begin with one second again.
  *
@@ -58,7 +60,7 @@ static bool poll_gaps_exceed(const struct host_contention *hc)
 {
 	u64 polled_ns = hc->ran_ns + hc->gap_ns;
 
-	return polled_ns >= EVIDENCE_NS && hc->gap_ns >= polled_ns / STOLEN_SHARE;
+	return hc->gap_ns >= max(polled_ns, EVIDENCE_NS) / STOLEN_SHARE;
 }
 
 static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
@@ -91,9 +93,9 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 	hc->account_ns += account_ns;
 	hc->account_max_ns = max(hc->account_max_ns, account_ns);
 
+	if (now_ns - hc->until_ns > FORGET_NS)
+		hc->pause_ns = 0;
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
-		if (now_ns - hc->until_ns > FORGET_NS)
-			hc->pause_ns = 0;
 		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;

@@ -72,7 +72,7 @@ static inline int idle_driver_refuse(void)
 		       bound->name);
 		return -EBUSY;
 	}
-	pr_err("cpuidle is disabled: boot without cpuidle.off=1\n");
+	pr_err("cpuidle is disabled, by cpuidle.off=1 on the command line or by Xen\n");
 	return -ENODEV;
 }
 

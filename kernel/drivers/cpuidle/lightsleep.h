@@ -111,6 +111,7 @@ static inline u64 lightsleep_clock_ns(void)
 /* cpuidle-lightsleep.c */
 extern struct lightsleep __percpu *lightsleep;
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns);
+bool lightsleep_host_is_short(u64 now_ns);
 
 /* lightsleep_sysfs.c */
 enum lightsleep_mode lightsleep_mode(void);

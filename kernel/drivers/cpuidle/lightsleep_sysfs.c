@@ -125,6 +125,24 @@ static const struct kernel_param_ops halt_cost_ns_ops = {
 module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
 MODULE_PARM_DESC(halt_cost_ns, "read-only: how much longer a wakeup from halt takes than one from polling (ns; 0: not known, or nothing)");
 
+static int host_is_short_get(char *text, const struct kernel_param *kp)
+{
+	return sysfs_emit(text, "%d\n", lightsleep_host_is_short(lightsleep_clock_ns()));
+}
+
+static int host_is_short_set(const char *text, const struct kernel_param *kp)
+{
+	pr_err("host_is_short: is observed and cannot be set\n");
+	return -EPERM;
+}
+
+static const struct kernel_param_ops host_is_short_ops = {
+	.set = host_is_short_set,
+	.get = host_is_short_get,
+};
+module_param_cb(host_is_short, &host_is_short_ops, NULL, 0444);
+MODULE_PARM_DESC(host_is_short, "read-only: 1 while no CPU heeds a latency request, because the host is short of cores");
+
 static int calibrate_set(const char *text, const struct kernel_param *kp)
 {
 	bool yes;

@@ -445,6 +445,36 @@ obeys_resume_latency() {
 	obeys_limit_of each
 }
 
+# Who holds the latency that sysfs shows wants CPUs to halt: so does force_latency= of tuned.
+halts_at_the_latency_it_advertises() {
+	loaded
+	calibrate
+	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
+	exec 3> /dev/cpu_dma_latency
+	printf '%b' "\\0$(printf %o $((latency % 256)))\\0$(printf %o $((latency / 256)))\\0\\0" >&3
+	sleep 1
+	before=$(usage 1)
+	sleep 2
+	halts=$(($(usage 1) - before))
+	exec 3>&-
+	echo "$halts halts in 2 s at a limit of $latency us"
+	[ $halts -gt 0 ] || fail "never halts at the latency that HALT advertises"
+}
+
+heeds_no_limit_when_off() {
+	loaded mode=off
+	limit_all
+	sleep 1
+	before=$(usage 1)
+	polled=$(statistic polled_ns)
+	sleep 2
+	halts=$(($(usage 1) - before))
+	polled=$(($(statistic polled_ns) - polled))
+	lift_limit_of_all
+	[ $halts -gt 0 ] || fail "never halts, although it is off"
+	[ $polled = 0 ] || fail "polled for $polled ns, although it is off"
+}
+
 obeys_disabled_states() {
 	# In this mode HALT always polls first.
 	loaded mode=fixed
@@ -637,7 +667,7 @@ refuses_without_cpuidle() {
 	grep -q cpuidle.off=1 /proc/cmdline || skip "cpuidle is not off"
 	mark_log
 	! insmod "$MODULES/$MODULE.ko" 2> /dev/null || fail "loads without cpuidle"
-	last_message 'cpuidle is disabled: boot without cpuidle.off=1' || fail "does not say why"
+	last_message 'cpuidle is disabled, by cpuidle.off=1' || fail "does not say why"
 }
 
 if [ "$(id -u)" != 0 ]; then
@@ -654,6 +684,7 @@ if [ $# = 0 ]; then
 		refuses_bad_parameters \
 		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
 		obeys_latency_qos obeys_resume_latency says_why_it_cannot_measure \
+		halts_at_the_latency_it_advertises heeds_no_limit_when_off \
 		obeys_disabled_states \
 		survives_hotplug_under_load \
 		measures_beside_a_hog goes_offline_while_a_measurement_waits \
