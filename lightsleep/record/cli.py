@@ -176,11 +176,12 @@ def _record(
         "bytes": target.stat().st_size,
         "lost_events": running.lost,
         "sleep_length": running.probe_refused or "recorded",
-        "notes": notes,
+        "notes": [*notes, *([running.stopped] if running.stopped else [])],
     }
     document = sidecar.end(known, before, after, recorded)
     write_json(sidecar.beside(target), document, keeper.PRIVATE)
-    _show(output, recorded, as_json)
+    # Why it stopped is an error, which is printed as such.
+    _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
     return status

@@ -81,14 +81,16 @@ def test_a_full_disk_leaves_what_was_recorded(guest: Guest, tmp_path: Path) -> N
         options = ("-o", "/run/small/full.dat")
         done = guest.run([*RECORD, *options, "--for", "20s"], check=False, timeout_s=ENOUGH_S)
         assert done.rc == 1
-        assert "nearly full" in done.stderr
+        assert done.stderr.count("nearly full") == 1
         assert "Traceback" not in done.stderr
         path = fetched(guest, "/run/small/full.dat", tmp_path)
         recorded = json.loads(sidecar.beside(path).read_text())["recorded"]
         assert 0 < recorded["elapsed_s"] < 20
+        assert "nearly full" in recorded["notes"][-1]
         recording = open_recording(path)
         list(recording.batches)
         assert recording.metadata.events > 0
+        assert recorded["notes"][-1] in recording.metadata.notes
     finally:
         guest.run(["busybox", "umount", "-l", "/run/small"])
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
