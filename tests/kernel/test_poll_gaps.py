@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""poll_gaps.h, the kernel's own file: of the gaps in a poll, which did the host make?"""
+"""poll_gaps.h and poll_wait.h, the kernel's own files: of a poll's gaps, which are the host's?"""
 
 import tempfile
 from pathlib import Path
@@ -12,7 +12,8 @@ from lightsleep.policy.binding import compile_kernel_files
 
 US, MS = 10**3, 10**6
 
-# As far as poll_gaps.h needs them: what the kernel counts and accounts on one CPU.
+# As far as these files need them: what the kernel counts and accounts on one CPU, and a clock
+# that goes on with each look. x86's own wait is the one without a store to wait for.
 HEADERS = {
     "interrupt.h": """
 enum {
@@ -28,9 +29,20 @@ extern struct { u64 cpustat[3]; } kcpustat;
 #define kstat_this_cpu (&kstat)
 #define kcpustat_this_cpu (&kcpustat)
 """,
+    "processor.h": """
+void cpu_relax(void);
+""",
+    "sched.h": """
+#include <stdbool.h>
+#define _TIF_NEED_RESCHED 8
+struct thread_info { unsigned long flags; };
+struct thread_info *current_thread_info(void);
+bool need_resched(void);
+""",
+    "../asm/barrier.h": "",
 }
 SOURCE = """
-#include "poll_gaps.h"
+#include "poll_wait.h"
 __typeof__(kstat) kstat;
 __typeof__(kcpustat) kcpustat;
 static struct poll_gaps gaps;
@@ -55,6 +67,28 @@ void account(u64 now_ns, u64 polled_ns)
 {
 	poll_gaps_account(&gaps, &contention, now_ns, polled_ns);
 }
+
+static u64 now_ns, look_takes_ns;
+static bool has_sources;
+unsigned int readings;
+static struct thread_info info;
+struct thread_info *current_thread_info(void) { return &info; }
+bool need_resched(void) { return false; }
+void cpu_relax(void) { now_ns += look_takes_ns; }
+static u64 clock_ns(void) { readings++; return now_ns; }
+static bool sources_here(void) { return has_sources; }
+static bool peek(void) { return false; }
+u64 poll_ns(u64 for_ns, u64 takes_ns, bool sources)
+{
+	now_ns = 0;
+	readings = 0;
+	look_takes_ns = takes_ns;
+	has_sources = sources;
+	poll_gaps_begin(&gaps, 0);
+	poll_for_wakeup(&gaps, for_ns, clock_ns, sources_here, peek);
+	poll_gaps_end(&gaps);
+	return now_ns;
+}
 """
 HI, TIMER, NET_RX, IRQ_POLL, SCHED, RCU = 0, 1, 3, 5, 7, 9
 SOFTIRQ_TIME, IRQ_TIME, STOLEN_TIME = 0, 1, 2
@@ -67,10 +101,13 @@ uint64_t stolen_ns(uint64_t polled_ns);
 extern uint64_t said[4];
 extern int calls;
 void account(uint64_t now_ns, uint64_t polled_ns);
+extern unsigned int readings;
+uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
     _folder = Path(_name)
     (_folder / "linux").mkdir()
+    (_folder / "asm").mkdir()
     for _header, _text in HEADERS.items():
         (_folder / "linux" / _header).write_text(_text)
     (_folder / "gaps.c").write_text(SOURCE)
@@ -145,3 +182,24 @@ def test_what_the_host_took_is_evidence_with_a_poll_or_without() -> None:
     assert list(LIB.said) == [9, 0, 0, 5 * MS]
     LIB.account(10, 0)
     assert LIB.calls == before + 2, "what was stolen counts once"
+
+
+@pytest.mark.parametrize("look_us", [1, 60, 300])
+def test_looks_at_devices_that_take_long_are_not_the_host(look_us: int) -> None:
+    polled_ns = LIB.poll_ns(1 * MS, look_us * US, True)
+    assert LIB.stolen_ns(polled_ns) == 0
+    assert 1 * MS <= polled_ns < 1 * MS + look_us * US
+
+
+def test_without_sources_the_clock_is_read_seldom() -> None:
+    polled_ns = LIB.poll_ns(1 * MS, 1 * US, False)
+    assert 1 * MS <= polled_ns < 1 * MS + 16 * US
+    assert LIB.readings == -(-1000 // 16)
+
+
+def test_a_clock_that_steps_back_makes_no_gap() -> None:
+    LIB.begin(0)
+    for now_ns in (10 * US, 9 * US, 20 * US):
+        LIB.look(now_ns)
+    LIB.end()
+    assert LIB.stolen_ns(20 * US) == 0

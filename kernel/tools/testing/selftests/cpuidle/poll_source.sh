@@ -470,26 +470,6 @@ limits_all_looks_together() {
 	ends_well
 }
 
-pauses_with() { # PEEK_NS: sets paused, how often CPU 1 did so in 2 s
-	loaded peek_ns="$1"
-	parameter peek_budget_ns 200000
-	paused=$(cat $STATISTICS/contention_pauses)
-	sleep 2
-	paused=$(($(cat $STATISTICS/contention_pauses) - paused))
-	ends_well
-}
-
-# A poll tells by the time between two looks at the clock whether its host runs something else.
-blames_no_host_for_slow_looks() {
-	for _ in $(seq 3); do
-		pauses_with 0
-		[ $paused = 0 ] || skip "the host needs its cores"
-		pauses_with 60000
-		[ $paused != 0 ] || return 0
-	done
-	fail "with slow looks, polls pause for the host"
-}
-
 charges_who_refuses_a_poll() {
 	loaded silent=1 silent_start_ns=60000
 	sleep 2
@@ -636,7 +616,7 @@ if [ $# = 0 ] && [ "$IN_TREE" ] && ! grep -qx 1 /sys/kernel/realtime 2> /dev/nul
 		refuses_bad_parameters holds_back_after_work holds_nothing_while_the_cpu_halts \
 		holds_nothing_while_the_cpu_is_offline switches_off_who_is_slow \
 		switches_off_at_once_who_is_very_slow survives_hotplug comes_and_goes_while_polled \
-		survives_the_switch_of_the_idle_loop blames_no_host_for_slow_looks \
+		survives_the_switch_of_the_idle_loop \
 		holds_nothing_where_polling_ended_without_sources leaves_the_handler_out_of_idle_time \
 		refuses_a_cpu_that_is_not_there lets_the_driver_poll_without_sources
 elif [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
@@ -647,7 +627,7 @@ elif [ $# = 0 ]; then
 		refuses_bad_parameters holds_back_after_work holds_no_longer_than_that \
 		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor switches_off_at_once_who_is_very_slow \
 		keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
-		charges_who_refuses_a_poll blames_no_host_for_slow_looks \
+		charges_who_refuses_a_poll \
 		holds_nothing_while_the_cpu_halts \
 		holds_nothing_while_the_cpu_is_offline is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
 		survives_hotplug comes_and_goes_while_polled holds_its_driver \
