@@ -76,7 +76,9 @@ def test_selftest(arch: str, kernel: str) -> None:
         check_interrupts(guest, off / 10)
 
 
-@pytest.mark.parametrize("driver", ["cpuidle_lightsleep mode=off", "cpuidle_synthetic"])
+@pytest.mark.parametrize(
+    "driver", ["cpuidle_lightsleep mode=off", "cpuidle_synthetic states=C1:20:40,C6:300:900"]
+)
 @pytest.mark.parametrize("governor", ["menu", "teo", "ladder"])
 def test_it_polls_before_any_driver_and_governor(driver: str, governor: str) -> None:
     append = f"idle_poll.enabled=1 cpuidle.governor={governor}"

@@ -97,6 +97,8 @@ does_nothing_when_off() {
 # in place of the one before. (The next measurement begins 20 s later.)
 measures_in_the_background() {
 	result=/sys/kernel/debug/idle_poll/halt_cost
+	last=
+	over=
 	for _ in $(seq 5); do
 		off
 		for _ in $(seq 10); do # until a measurement that goes on has ended
@@ -105,6 +107,8 @@ measures_in_the_background() {
 		done
 		echo 1 > $PARAMETERS/enabled
 		before=$(cat $result 2> /dev/null)
+		[ -z "$last" ] || [ "$before" = "$last" ] || over=yes
+		last=$before
 		for _ in $(seq 100); do
 			now=$(cat $result 2> /dev/null)
 			if [ "$(echo "$now" | wc -l)" -gt 1 ] && [ "$now" != "$before" ]; then
@@ -113,7 +117,7 @@ measures_in_the_background() {
 			sleep 0.1
 		done
 	done
-	[ "$(cat $PARAMETERS/halt_cost_ns)" != 0 ] || skip "other work drowns the measurement"
+	[ -n "$over" ] || skip "other work drowns the measurement"
 	fail "the measurement is always over when the switch is turned"
 }
 
@@ -260,6 +264,7 @@ time_in_vain_is_idle_time_once() {
 	echo "1/1000 of all time too much, idle, polled, wasted: off $without, on $with"
 	# shellcheck disable=SC2086
 	set -- $without $with
+	[ "$1" -ge -20 ] || skip "the host is too busy: the kernel loses time by itself"
 	[ "$8" -ge 15 ] || skip "hardly a poll ends without a wakeup"
 	[ $(($5 - $1)) -le $(($8 / 2 + 10)) ] || fail "polling adds to the sum"
 	[ "$6" -le 1010 ] || fail "there is more idle time than time"
