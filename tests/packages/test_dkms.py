@@ -98,11 +98,17 @@ def test_old_and_new_dkms_skip_the_same_kernels() -> None:
 
 @EACH
 @pytest.mark.parametrize(
-    ("arch", "skipped"),
-    [("x86_64", False), ("aarch64", False), ("ppc64le", False), ("riscv64", True), ("armv7l", True)],
+    ("arch", "answer"),
+    [
+        ("x86_64", "built built"),
+        ("aarch64", "built built"),
+        ("ppc64le", "built built"),
+        ("riscv64", "skipped skipped"),
+        ("armv7l", "skipped skipped"),
+    ],
 )
 def test_architectures_that_the_modules_do_not_know_are_skipped(
-    conf: str, arch: str, skipped: bool, tmp_path: Path
+    conf: str, arch: str, answer: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "build/.config"
     config.parent.mkdir()
@@ -115,8 +121,7 @@ def test_architectures_that_the_modules_do_not_know_are_skipped(
         excluded 6.12.1-amd64 && old=skipped || old=built
         echo $ours $old
     """
-    answer = host.run(["bash", "-c", script], "reading dkms.conf").split()
-    assert answer == (["skipped"] * 2 if skipped else ["built"] * 2)
+    assert host.run(["bash", "-c", script], "reading dkms.conf").strip() == answer
 
 
 def test_users_get_what_they_run_and_developers_their_tools() -> None:

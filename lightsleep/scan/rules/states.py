@@ -132,7 +132,8 @@ RULES = (
         _qos_polls,
         "The latency limit is below the exit latency of every state that halts. These CPUs "
         'therefore spin whenever they are idle. The value "n/a" tolerates no latency at all. '
-        "(lightsleep's driver halts in mode off, and where the host runs something else meanwhile.)",
+        "(lightsleep's driver halts in mode off, and where the host runs something else "
+        "meanwhile.)",
         "Raise the limit to the exit latency of the shallowest state that halts, or end the "
         "process that holds /dev/cpu_dma_latency open: sudo lightsleep scan names it.",
     ),
