@@ -28,12 +28,19 @@ TORTURES = {
 }
 
 
+NOT_IN_DEBUG = {"scftorture"}
+"""In 6.12 it frees memory in the interrupt of a function call, which lockdep does not allow where
+it checks the nesting of locks that sleep with PREEMPT_RT. (Its scf_handler() is in the trace.)"""
+
+
 @pytest.mark.parametrize("torture", TORTURES)
 @pytest.mark.parametrize(
     ("arch", "kernel"),
     [("x86_64", KERNEL), ("aarch64", KERNEL), ("x86_64", f"{KERNEL}-debug")],
 )
 def test_torture(arch: str, kernel: str, torture: str) -> None:
+    if kernel.endswith("debug") and torture in NOT_IN_DEBUG:
+        pytest.skip(f"{torture} of 6.12 does what lockdep does not allow")
     machine = Machine(arch=arch, kernel=kernel, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
     with boot(machine, f"{torture}-{kernel}-{arch}", 600) as guest:
         insmod(guest, torture, *TORTURES[torture], *HOTPLUG)

@@ -187,7 +187,7 @@ def test_no_scheduler(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scheduler_without_workers(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_S", 1)
+    monkeypatch.setattr(cluster, "CONNECT_S", 5)  # a busy host takes its time
     with started(0, tmp_path) as (address, _):
         done = replayed(tables, "--dask", address)
     assert done.exit_code == 1
