@@ -420,14 +420,16 @@ static struct cpuidle_driver driver = {
 static void set_exit_latency(u64 latency_ns)
 {
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
-	u64 latency_us = DIV_ROUND_UP_ULL(latency_ns + latency_ns / 4, NSEC_PER_USEC);
+	u64 with_margin_us = DIV_ROUND_UP_ULL(latency_ns + latency_ns / 4, NSEC_PER_USEC);
+	unsigned int latency_us = max(with_margin_us, 1ULL);
 
-	if (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2)
+	if (latency_us == state->exit_latency ||
+	    (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2))
 		return;
 	/* Governors read it while they select: stop them. */
 	cpuidle_pause_and_lock();
-	state->exit_latency = max(latency_us, 1ULL);
-	state->exit_latency_ns = (u64)state->exit_latency * NSEC_PER_USEC;
+	state->exit_latency = latency_us;
+	state->exit_latency_ns = (u64)latency_us * NSEC_PER_USEC;
 	cpuidle_resume_and_unlock();
 }
 
