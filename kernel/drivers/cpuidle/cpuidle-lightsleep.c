@@ -168,7 +168,7 @@ static void judge_host(u64 now_ns)
 		return;
 	for_each_online_cpu(cpu)
 		contended += host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns);
-	if (contended >= max(min(cpus, 2), DIV_ROUND_UP(cpus, HOST_SHORT_SHARE)))
+	if (contended >= max(min(cpus, 2U), DIV_ROUND_UP(cpus, HOST_SHORT_SHARE)))
 		WRITE_ONCE(host_short_until_ns, now_ns + HOST_SHORT_NS);
 }
 

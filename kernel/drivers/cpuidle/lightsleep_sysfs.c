@@ -106,20 +106,20 @@ static const struct kernel_param_ops wait_weight_ops = {
 module_param_cb(wait_weight, &wait_weight_ops, &wait_weight, 0644);
 MODULE_PARM_DESC(wait_weight, "us of idle CPU time that 1 us of waiting is worth (1 to 100, default 4)");
 
+/* insmod calls this whatever the file mode says, and does not look for NULL. */
+static int refuse_set(const char *text, const struct kernel_param *kp)
+{
+	pr_err("%s: cannot be set\n", kp->name);
+	return -EPERM;
+}
+
 static int halt_cost_ns_get(char *text, const struct kernel_param *kp)
 {
 	return sysfs_emit(text, "%llu\n", idle_cost_machine_ns());
 }
 
-/* insmod calls this whatever the file mode says, and does not look for NULL. */
-static int halt_cost_ns_set(const char *text, const struct kernel_param *kp)
-{
-	pr_err("halt_cost_ns: is measured and cannot be set\n");
-	return -EPERM;
-}
-
 static const struct kernel_param_ops halt_cost_ns_ops = {
-	.set = halt_cost_ns_set,
+	.set = refuse_set,
 	.get = halt_cost_ns_get,
 };
 module_param_cb(halt_cost_ns, &halt_cost_ns_ops, NULL, 0444);
@@ -130,14 +130,8 @@ static int host_is_short_get(char *text, const struct kernel_param *kp)
 	return sysfs_emit(text, "%d\n", lightsleep_host_is_short(lightsleep_clock_ns()));
 }
 
-static int host_is_short_set(const char *text, const struct kernel_param *kp)
-{
-	pr_err("host_is_short: is observed and cannot be set\n");
-	return -EPERM;
-}
-
 static const struct kernel_param_ops host_is_short_ops = {
-	.set = host_is_short_set,
+	.set = refuse_set,
 	.get = host_is_short_get,
 };
 module_param_cb(host_is_short, &host_is_short_ops, NULL, 0444);

@@ -240,14 +240,18 @@ account() { # LOAD, for 20 s
 	END
 }
 
-time_polled_is_idle_time() {
+accounts() { # LOAD: sets figures, the four without polling and then those with it
 	off
-	without=$(account "$PIPES")
+	figures=$(account "$1")
 	on
-	with=$(account "$PIPES")
-	echo "1/1000 of all time too much, idle, polled, wasted: off $without, on $with"
+	figures="$figures $(account "$1")"
+	echo "1/1000 of all time too much, idle, polled, wasted: off, and on: $figures"
+}
+
+time_polled_is_idle_time() {
+	accounts "$PIPES"
 	# shellcheck disable=SC2086
-	set -- $without $with
+	set -- $figures
 	[ $(($1 * $1)) -le 400 ] || skip "the host is too busy: the kernel loses time by itself"
 	[ "$7" -gt 0 ] || fail "nothing is polled"
 	[ "$6" -ge $(($7 - 10)) ] || fail "not all time polled is idle time"
@@ -257,13 +261,9 @@ time_polled_is_idle_time() {
 # What follows such a poll is idle time from there on, without the poll. The tick, which takes
 # samples, counts too much of such a load by itself, but as much without a poll.
 time_in_vain_is_idle_time_once() {
-	off
-	without=$(account "$BURSTS")
-	on
-	with=$(account "$BURSTS")
-	echo "1/1000 of all time too much, idle, polled, wasted: off $without, on $with"
+	accounts "$BURSTS"
 	# shellcheck disable=SC2086
-	set -- $without $with
+	set -- $figures
 	[ "$1" -ge -20 ] || skip "the host is too busy: the kernel loses time by itself"
 	[ "$8" -ge 15 ] || skip "hardly a poll ends without a wakeup"
 	[ $(($5 - $1)) -le $(($8 / 2 + 10)) ] || fail "polling adds to the sum"

@@ -319,6 +319,10 @@ leaves_napi_with_a_timeout_alone() {
 	need_peer
 	loaded
 	ping_peer 20
+	paused=$(pauses)
+	polls=$(polls_of_net)
+	ping_peer 200
+	[ "$(polls_of_net)" -gt "$polls" ] || fail_if_cpus_poll "$paused" "never polled"
 	timeout=/sys/class/net/$NET/gro_flush_timeout
 	before=$(cat "$timeout")
 	echo 1000000 > "$timeout"
@@ -328,7 +332,6 @@ leaves_napi_with_a_timeout_alone() {
 	polls=$(($(polls_of_net) - polls))
 	echo "$before" > "$timeout"
 	[ $polls = 0 ] || fail "$polls polls of a queue with a timeout"
-	ping_peer 20
 }
 
 cpu_of_net() { # the CPU that polls
