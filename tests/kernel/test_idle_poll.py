@@ -21,7 +21,7 @@ PARAMETERS = "/sys/module/idle_poll/parameters"
 CPUS = "/sys/devices/system/cpu"
 SELFTEST = "idle_poll.sh"
 MAY_SKIP = {
-    *("time_polled_is_idle_time", "time_in_vain_is_idle_time_once"),
+    "time_polled_is_idle_time",
     *("restores_when_switched_off", "asks_the_programs", "ignores_function_calls"),
     *("honours_a_latency_request", "survives_hotplug", "survives_switching_under_load"),
     "measures_in_the_background",
