@@ -15,7 +15,7 @@ SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 # What the lab needs, and what the tests need on top.
 LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squashfs-tools cpio \
-	kmod xz-utils zstd git patch
+	kmod xz-utils zstd git patch unifdef
 READER_PACKAGES := pkgconf libtracecmd-dev libtracefs-dev libtraceevent-dev
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
 	device-tree-compiler acpica-tools trace-cmd $(READER_PACKAGES) linux-perf \

@@ -22,6 +22,7 @@ PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patch": "patch",
     "setpriv": "util-linux",
+    "unifdef": "unifdef",
     "xz": "xz-utils",
     "zstd": "zstd",
 }

@@ -283,6 +283,17 @@ def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
     assert (source / "core/new.c").read_text() == "int new;\n"
 
 
+def test_what_only_our_modules_need_stays_behind(tmp_path: Path) -> None:
+    kernel = kernel_folder(tmp_path, "one.patch core/new.c", one=MAIL)
+    (kernel / "core/new.c").write_text(
+        "#ifndef LIGHTSLEEP_MODULE\nint inside;\n#endif\nint new;\n\n"
+        "#ifdef LIGHTSLEEP_MODULE\nint outside;\n#endif\n"
+    )
+    source = source_folder(tmp_path)
+    series.apply(series.read_series("1.0", kernel)[0], source, kernel)
+    assert (source / "core/new.c").read_text() == "int inside;\nint new;\n"
+
+
 def test_mails_overwrite_none(tmp_path: Path) -> None:
     kernel = kernel_folder(tmp_path, "one.patch", one=MAIL)
     archive = archive_of(source_folder(tmp_path))

@@ -12,6 +12,7 @@
 #undef CONFIG_POLL_SOURCE
 #include_next <linux/poll_source.h>
 #define CONFIG_POLL_SOURCE 1
+static inline void poll_source_exit(void) { }
 #else
 #define CONFIG_POLL_SOURCE 1
 #include_next <linux/poll_source.h>

@@ -15,10 +15,8 @@
  * grants it: the CPU polls again and again, and never halts. Where the host runs
  * something else in a quarter of that time (host_contention.c), the guest cannot
  * keep the promise by polling: it would only take the core from others, its own
- * CPUs among them. It halts then. Where a quarter of its CPUs, two at least, find that at
- * a time, no CPU of the guest honours such a request for a while. Otherwise, the CPUs that
- * find it leave their cores to those that have not, which then see nothing wrong, and poll
- * on in their peers' way.
+ * CPUs among them. It halts then. Where enough of its CPUs find that at a time
+ * (host_short.c), no CPU of the guest honours such a request for a while.
  *
  * A poll takes interrupts, and one of them may arm a timer that only the idle
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
@@ -79,19 +77,8 @@ static enum cpuhp_state hotplug_state;
 
 static struct pm_qos_request latency_onlooker;
 
-/*
- * No CPU of this guest heeds a latency request before this time. Written by any CPU, from
- * idle; whichever writes last is right enough.
- */
-static u64 host_short_until_ns;
-#define HOST_SHORT_NS		(16 * NSEC_PER_SEC)
-#define HOST_SHORT_SHARE	4
-
-/* Asked by anybody. */
-bool lightsleep_host_is_short(u64 now_ns)
-{
-	return now_ns < READ_ONCE(host_short_until_ns);
-}
+/* What all CPUs together found out about their host. */
+struct host_short lightsleep_host;
 
 /* How long would this CPU poll, if nobody measures? Asked by anybody, for sysfs. */
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
@@ -157,19 +144,18 @@ static void count_wait(struct lightsleep *ls, enum idle_wait how, u64 *statistic
 }
 
 /*
- * A CPU has found its host short of cores, and does not poll for a second or more. Have so many
- * others, one at least? Idle, interrupts off; rare, so reading all CPUs' words costs little.
+ * A CPU has found its host short of cores, and does not poll for a second or more. How many
+ * have? Idle, interrupts off; rare, so reading all CPUs' words costs little.
  */
 static void judge_host(u64 now_ns)
 {
-	unsigned int cpu, cpus = num_online_cpus(), contended = 0;
+	unsigned int cpu, contended = 0;
 
-	if (lightsleep_host_is_short(now_ns))
+	if (host_is_short(&lightsleep_host, now_ns))
 		return;
 	for_each_online_cpu(cpu)
 		contended += host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns);
-	if (contended >= max(min(cpus, 2U), DIV_ROUND_UP(cpus, HOST_SHORT_SHARE)))
-		WRITE_ONCE(host_short_until_ns, now_ns + HOST_SHORT_NS);
+	host_short_judge(&lightsleep_host, now_ns, contended, num_online_cpus());
 }
 
 static void learn(struct lightsleep *ls, u64 idle_ns)
@@ -351,7 +337,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 	if (!is_free(ls))
 		return true;
 	return lightsleep_mode() != MODE_OFF && !host_contended(&ls->contention, now_ns) &&
-	       !lightsleep_host_is_short(now_ns);
+	       !host_is_short(&lightsleep_host, now_ns);
 }
 
 static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)

@@ -14,6 +14,7 @@
 #include <linux/types.h>
 
 #include "host_contention.h"
+#include "host_short.h"
 #include "idle_cost.h"
 #include "poll_gaps.h"
 #include "poll_limit.h"
@@ -110,8 +111,8 @@ static inline u64 lightsleep_clock_ns(void)
 
 /* cpuidle-lightsleep.c */
 extern struct lightsleep __percpu *lightsleep;
+extern struct host_short lightsleep_host;
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns);
-bool lightsleep_host_is_short(u64 now_ns);
 
 /* lightsleep_sysfs.c */
 enum lightsleep_mode lightsleep_mode(void);

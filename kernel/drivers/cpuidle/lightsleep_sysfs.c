@@ -127,7 +127,7 @@ MODULE_PARM_DESC(halt_cost_ns, "read-only: how much longer a wakeup from halt ta
 
 static int host_is_short_get(char *text, const struct kernel_param *kp)
 {
-	return sysfs_emit(text, "%d\n", lightsleep_host_is_short(lightsleep_clock_ns()));
+	return sysfs_emit(text, "%d\n", host_is_short(&lightsleep_host, lightsleep_clock_ns()));
 }
 
 static const struct kernel_param_ops host_is_short_ops = {

@@ -528,7 +528,7 @@ void __init poll_source_init(void)
 	allow_registration(true);
 }
 
-#ifdef MODULE
+#ifdef LIGHTSLEEP_MODULE
 /*
  * After the last. Whoever has sources holds a reference to this module, or, where
  * both are built in, comes later than this can.

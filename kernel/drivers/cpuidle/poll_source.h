@@ -22,6 +22,8 @@ extern unsigned int poll_source_budget_ns;
 
 void poll_source_begin_budget(struct poll_source *source);
 u64 poll_source_charge(struct poll_source *source, u64 start_ns);
+#ifdef LIGHTSLEEP_MODULE
 void poll_source_budget_exit(void);
+#endif
 
 #endif /* _DRIVERS_CPUIDLE_POLL_SOURCE_H */

@@ -34,8 +34,8 @@
 #include "poll_source.h"
 #include "ranged_param.h"
 
-/* Built in, the parameter is beside those of poll_source.c. */
-#ifndef MODULE
+/* The parameter is beside those of poll_source.c. */
+#ifndef LIGHTSLEEP_MODULE
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "poll_source."
 #endif
@@ -199,7 +199,7 @@ u64 poll_source_charge(struct poll_source *source, u64 start_ns)
 	return now_ns;
 }
 
-#ifdef MODULE
+#ifdef LIGHTSLEEP_MODULE
 void poll_source_budget_exit(void)
 {
 	cancel_delayed_work_sync(&judge_work);

@@ -125,7 +125,9 @@ void poll_source_notified(struct poll_source *source);
 
 #ifdef CONFIG_POLL_SOURCE
 void __init poll_source_init(void);
+#ifdef LIGHTSLEEP_MODULE
 void poll_source_exit(void);
+#endif
 
 DECLARE_STATIC_KEY_FALSE(poll_sources_registered);
 DECLARE_PER_CPU(bool, poll_sources_started);
@@ -192,7 +194,6 @@ static inline bool poll_sources_release(void)
 }
 #else
 static inline void poll_source_init(void) { }
-static inline void poll_source_exit(void) { }
 static inline bool poll_sources_exist(void) { return false; }
 static inline void poll_sources_start(void) { }
 static inline bool poll_sources_here(void) { return false; }

@@ -8,8 +8,9 @@ safe without another one carries it: the patches of CARRIED precede its own.
 
 ``TOPIC/series`` names one mechanism per line, in order: ``NAME.patch [FILE...]``. The patch, a
 mail, hooks the mechanism into files that the kernel has; the FILEs are new ones, which exist once,
-under ``kernel/``, at the path that they have in a kernel's source. ``TOPIC/cover.txt`` introduces
-the topic to its readers.
+under ``kernel/``, at the path that they have in a kernel's source. What only our modules need of
+them, between ``#ifdef LIGHTSLEEP_MODULE`` and ``#endif``, stays behind. ``TOPIC/cover.txt``
+introduces the topic to its readers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ SIGNED_OFF = re.compile(r"^Signed-off-by: ", re.MULTILINE)
 OPTION = re.compile(r"^\+config (\w+)$", re.MULTILINE)
 ARCH_FOLDER = re.compile(r"arch/(\w+)/")
 VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
+
+OF_MODULE = "LIGHTSLEEP_MODULE"
+"""The macro around lines of new files that only modules need; ``kernel/Kbuild`` defines it."""
 
 GET_MAINTAINER = "scripts/get_maintainer.pl"
 OF_MAILS = ("MAINTAINERS", "Makefile", GET_MAINTAINER)
@@ -223,7 +227,18 @@ def _copy_new(patch: Patch, source: Path, kernel: Path) -> None:
         if target.exists():
             raise LightsleepError(f"{patch.path.name} brings {new}, which the kernel already has")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(kernel / new, target)
+        if OF_MODULE in (kernel / new).read_text():
+            _copy_without_module(kernel / new, target)
+        else:
+            shutil.copy(kernel / new, target)
+
+
+def _copy_without_module(file: Path, target: Path) -> None:
+    """Copy ``file`` without the lines that only our modules need, for other kernels than ours."""
+    host.need("unifdef")
+    # -x2: the exit status is not to say whether there were such lines.
+    left = host.run(["unifdef", "-x2", "-B", f"-U{OF_MODULE}", file], f"unifdef {file.name}")
+    target.write_text(left.rstrip("\n") + "\n")
 
 
 def unpack_hooked(

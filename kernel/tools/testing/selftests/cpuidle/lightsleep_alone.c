@@ -44,6 +44,7 @@ static inline void poll_source_exit(void)
 #include "../../../../drivers/cpuidle/cpuidle-lightsleep.c"
 #include "../../../../drivers/cpuidle/halt_cost.c"
 #include "../../../../drivers/cpuidle/host_contention.c"
+#include "../../../../drivers/cpuidle/host_short.c"
 #include "../../../../drivers/cpuidle/idle_cost.c"
 #include "../../../../drivers/cpuidle/lightsleep_sysfs.c"
 #include "../../../../drivers/cpuidle/poll_limit.c"
