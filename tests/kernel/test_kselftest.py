@@ -21,20 +21,20 @@ pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
 FOLDER = "tools/testing/selftests"
 NEEDED = (f"{FOLDER}/lib.mk", f"{FOLDER}/*.sh", f"{FOLDER}/kselftest", "scripts/subarch.include")
-NAMES = ("promote.sh", "test-cpuidle_latency.sh")
+NAMES = ("idle_poll.sh", "promote.sh", "test-cpuidle_latency.sh")
 """Selftests of the folder, in the order in which they run."""
 
 
 def installed(base: str) -> Path:
     """Return what ``make kselftest-install TARGETS=cpuidle`` makes, of a tree with the series."""
     host.need("rsync", packages={"rsync": "rsync"})
-    (patch,) = (x for x in series.read_series(base) if x.name == "cpuidle-latency-test")
+    patches = series.read_series(base)
     archive = kernel_source(base)
 
     def build(scratch: Path) -> None:
         tree = scratch / "linux"
         tree.mkdir()
-        series.unpack_hooked(archive, [patch], tree)
+        series.unpack_hooked(archive, patches, tree)
         host.run(
             [
                 *("tar", "-xJf", archive, "-C", tree, "--strip-components=1", "--wildcards"),
@@ -42,7 +42,8 @@ def installed(base: str) -> Path:
             ],
             "unpacking the frame of the selftests",
         )
-        series.apply(patch, tree)
+        for patch in patches:
+            series.apply(patch, tree)
         host.run(
             [
                 *("make", "-s", "-C", tree / FOLDER, "TARGETS=cpuidle"),
@@ -51,8 +52,8 @@ def installed(base: str) -> Path:
             "make kselftest-install TARGETS=cpuidle",
         )
 
-    name = f"kselftest-{cache.digest(base, *patch.contents(KERNEL))}"
-    return cache.entry(name, build, needs_mb=50) / "installed"
+    parts = [part for patch in patches for part in patch.contents(KERNEL)]
+    return cache.entry(f"kselftest-{cache.digest(base, *parts)}", build, needs_mb=50) / "installed"
 
 
 def test_the_kernel_runs_our_selftests() -> None:
@@ -79,3 +80,4 @@ def test_the_kernel_runs_our_selftests() -> None:
     assert "# ok 1 files_are_for_root_only\n" in logs["test-cpuidle_latency.sh"]
     assert "not ok" not in logs["test-cpuidle_latency.sh"]
     assert "# ok 1 leaves_shallow_states # SKIP\n" in logs["promote.sh"]
+    assert "# ok 1 does_nothing_when_off # SKIP\n" in logs["idle_poll.sh"]

@@ -402,9 +402,9 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     files = {x.relative_to(applied) for x in applied.rglob("*") if x.is_file()}
     assert files == {x.relative_to(fresh) for x in fresh.rglob("*") if x.is_file()}
     assert all((fresh / x).read_bytes() == (applied / x).read_bytes() for x in files)
-    assert all(
-        (fresh / x).read_bytes() == (KERNEL / x).read_bytes() for p in topic.patches for x in p.new
-    )
+    for new in (x for patch in topic.patches for x in patch.new):
+        ours, sent = (KERNEL / new).read_text(), (fresh / new).read_text()
+        assert sent == ours or (series.OF_MODULE in ours and series.OF_MODULE not in sent)
 
 
 @pytest.mark.parametrize("base", series.bases())

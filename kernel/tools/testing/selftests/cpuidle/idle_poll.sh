@@ -4,17 +4,19 @@
 # The poll of the idle loop (CONFIG_IDLE_POLL): the switch, the statistics, the
 # accounting of time, latency requests, function calls, CPU hotplug, and CPUs at rest.
 #
-# Usage: idle_poll.sh MODULE-FOLDER [TEST...]
-# Needs root, two CPUs, and perf for the load. cpuidle_synthetic gives the CPUs states
-# of known latency where they have no driver.
+# Usage: idle_poll.sh [MODULE-FOLDER [TEST...]]
+# Needs root, two CPUs, python3, and perf for the load. Two tests need modules of the
+# repository of its authors, and are skipped without: test_smp_mask calls functions, and
+# cpuidle_synthetic gives the CPUs states of known latency where they have no driver.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
 
-MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
-shift
+# shellcheck disable=SC2034 # for load_module
+MODULES=${1-}
+[ $# = 0 ] || shift
 
 PARAMETERS=/sys/module/idle_poll/parameters
 MEASURED=/sys/kernel/debug/idle_poll/halt_cost
@@ -25,6 +27,7 @@ statistic() { # NAME, all CPUs
 
 need_idle_poll() {
 	[ -e $PARAMETERS/enabled ] || skip "this kernel does not poll in its idle loop"
+	command -v perf > /dev/null || skip "no perf"
 }
 
 off() { # and no poll that began before goes on
@@ -112,7 +115,8 @@ measures_in_the_background() {
 		echo 1 > $PARAMETERS/enabled
 		now
 		took=$((now - began))
-		# There is a result, from now or from before. (To read it waits for one that is being made.)
+		# There is a result, from now or from before. (To read it waits for one that is
+		# being made.)
 		wait_for_cost
 		[ -e $MEASURED ] && [ "$(wc -l < $MEASURED)" -gt 1 ] ||
 			skip "other work drowns the measurement"
@@ -179,7 +183,7 @@ counts_halts() {
 ignores_function_calls() {
 	on
 	check_hits # so that CPU 1 has learned to poll
-	insmod "$MODULES/test_smp_mask.ko" pause_us=20 2> /dev/null || skip "no test_smp_mask"
+	load_module test_smp_mask pause_us=20 2> /dev/null || skip "no test_smp_mask"
 	before=$(cat "$CPUS"/cpu1/idle_poll/polls)
 	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
 		fail "cannot call functions"
@@ -212,7 +216,8 @@ account() {
 		    words = open("/proc/stat").readline().split()[1:9]
 		    return [int(x) / os.sysconf("SC_CLK_TCK") for x in words]
 		def polled():
-		    return sum(int(open(f).read()) for f in glob.glob("$CPUS/cpu*/idle_poll/polled_ns")) / 1e9
+		    files = glob.glob("$CPUS/cpu*/idle_poll/polled_ns")
+		    return sum(int(open(f).read()) for f in files) / 1e9
 		load = subprocess.Popen(
 		    ["sh", "-c", "while :; do perf bench sched pipe -l 2000; done"],
 		    stdout=subprocess.DEVNULL, start_new_session=True)
@@ -273,7 +278,7 @@ does_not_poll_when_told_to_be_idle() {
 honours_a_latency_request() {
 	on
 	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
-	insmod "$MODULES/cpuidle_synthetic.ko" states=lite:1:1,deep:500:1000 2> /dev/null ||
+	load_module cpuidle_synthetic states=lite:1:1,deep:500:1000 2> /dev/null ||
 		skip "the CPUs have a driver of their own"
 	exec 3> /dev/cpu_dma_latency # holds as long as it is open
 	printf '\001\000\000\000' >&3
