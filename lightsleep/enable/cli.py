@@ -50,8 +50,9 @@ def module_beside_sources(root: Path) -> Path | None:
 def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_json: bool) -> None:
     """Make an idle setting the machine's own, until the next boot or for good.
 
-    SETTING is lightsleep unless given. Its mode and poll limit may follow, as in
-    lightsleep:fixed:100us. Other settings, as lightsleep try knows them, last until the next boot.
+    SETTING is lightsleep unless given. Its mode, its poll limit, and what waiting is worth may
+    follow, as in lightsleep:fixed:100us and lightsleep:weight=20. Other settings, as lightsleep try
+    knows them, last until the next boot.
 
     Prints everything that it changed. lightsleep disable undoes all of it. Needs root.
     """

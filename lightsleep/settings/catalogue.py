@@ -13,6 +13,7 @@ and not say why.
 - What is set so already is no change. ``as-is`` changes nothing.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,10 @@ HALTPOLL = "cpuidle_haltpoll"
 GOVERNOR = f"{CPU_DIR}/cpuidle/current_governor"
 MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
+MAX_WEIGHT = 100
+PARAMETERS = f"sys/module/{MODULE}/parameters"
+KEPT = ("mode", "poll_limit_us", "wait_weight", "peek_budget_ns", "hold_us")
+"""Parameters of the module that can be set, and so are set again where it is loaded again."""
 
 EXAMPLES = (
     "as-is",
@@ -159,24 +164,30 @@ def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
     """Return the module's parameters for the values of ``lightsleep:...``. Raises WrongUsage."""
     parameters = {}
     for word in value.split(":") if value else []:
+        name, equals, number = word.partition("=")
         if word in MODES and "mode" not in parameters:
             parameters["mode"] = word
+        elif equals and name == "weight" and "wait_weight" not in parameters:
+            if not re.fullmatch(r"[1-9]\d{0,2}", number) or int(number) > MAX_WEIGHT:
+                raise context.wrong(f"the weight of waiting is a number from 1 to {MAX_WEIGHT}")
+            parameters["wait_weight"] = number
         elif "poll_limit_us" not in parameters:
             limit_ns = duration_ns(word, context)
             if limit_ns % 1000 or not 1 <= limit_ns // 1000 <= MAX_LIMIT_US:
                 raise context.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
             parameters["poll_limit_us"] = str(limit_ns // 1000)
         else:
-            raise context.wrong(f"{word!r} is none of {', '.join(MODES)} and no second poll limit")
+            raise context.wrong(
+                f"{word!r} is none of {', '.join(MODES)}, weight=N, and no second poll limit"
+            )
     return parameters
 
 
 def _lightsleep(value: str, context: Context) -> list[Change]:
     scan, parameters = context.scan, lightsleep_parameters(value, context)
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
-        folder = f"sys/module/{MODULE}/parameters"
         parameters = {"mode": "adaptive"} | parameters
-        return [Knob(f"{folder}/{name}", text) for name, text in parameters.items()]
+        return [Knob(f"{PARAMETERS}/{name}", text) for name, text in parameters.items()]
     makes_room = _unload_other(context, HALTPOLL, "haltpoll")
     passed = {"not-root"} | ({"other-driver"} if makes_room else set())
     passed |= {"not-built", "unsigned", "not-enrolled"} if context.module_file else set()
@@ -238,9 +249,8 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
                 f"{MODULE} was loaded from a file, so it could not be loaded again afterwards; "
                 f"install it ({DKMS_INSTALL})"
             )
-        reload += [f"mode={scan.lightsleep.mode}"] if scan.lightsleep.mode else []
-        limit_us = scan.lightsleep.poll_limit_us
-        reload += [f"poll_limit_us={limit_us}"] if limit_us else []
+        files = {name: context.root / PARAMETERS / name for name in KEPT}
+        reload += [f"{name}={x.read_text().strip()}" for name, x in files.items() if x.exists()]
     return [Unload(module, tuple(reload), sets), *then]
 
 

@@ -131,9 +131,9 @@ def try_settings(
     Each round runs COMMAND once under every setting, in random order. Between two runs all settings
     are as they were found, and so they are afterwards, whatever ends this command.
 
-    Settings: lightsleep, lightsleep:fixed:100us, haltpoll, haltpoll:200us, qos:10us,
-    no-deeper-than:STATE, governor:teo, kvm-halt-poll:0, sysfs:PATH=VALUE. A + joins several into
-    one. Needs root. COMMAND runs without a shell: for a pipeline, give sh -c '...'.
+    Settings: lightsleep, lightsleep:fixed:100us, lightsleep:weight=20, haltpoll, haltpoll:200us,
+    qos:10us, no-deeper-than:STATE, governor:teo, kvm-halt-poll:0, sysfs:PATH=VALUE. A + joins
+    several into one. Needs root. COMMAND runs without a shell: for a pipeline, give sh -c '...'.
 
     With --switchback, a service that runs anyway is measured instead: each setting holds for a
     period, again and again in random order. Of a counter, :rate takes the rise per second.

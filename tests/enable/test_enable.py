@@ -290,6 +290,9 @@ def test_the_module_must_be_installed_to_last(root: Path) -> None:
     [
         *("as-is", "qos:10us", "nonsense", "", "lightsleep:fast", "lightsleep:0us"),
         *("lightsleep:10001us", "lightsleep:1us:2us", "lightsleep:fixed:off", "lightsleep:-1us"),
+        *("lightsleep:weight=0", "lightsleep:weight=101", "lightsleep:weight="),
+        *("lightsleep:weight", "lightsleep:weight=2:weight=3", "lightsleep:weight=1.5"),
+        "lightsleep:wait=2",
         *("lightsleep+lightsleep", "lightsleep+haltpoll", "as-is+lightsleep", "+", "lightsleep+"),
         *("sysfs:/etc/passwd=x", "sysfs:sys=1", "sysfs:/sys/../etc/passwd=1", "governor"),
         *("lightsleep:1us;reboot", "governor:$(reboot)"),

@@ -69,6 +69,15 @@ def test_what_cannot_be_set_says_why_and_runs_nothing(
             ],
         ),
         (
+            "lightsleep-guest",
+            "lightsleep:weight=100:300us",
+            [
+                ("sys/module/cpuidle_lightsleep/parameters/mode", "adaptive"),
+                ("sys/module/cpuidle_lightsleep/parameters/wait_weight", "100"),
+                ("sys/module/cpuidle_lightsleep/parameters/poll_limit_us", "300"),
+            ],
+        ),
+        (
             "kvm-haltpoll",
             "haltpoll:50us",
             [
@@ -109,6 +118,14 @@ def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
     document = tried("-n", "1", "-m", r"t=t (\d+)", "--", *teller(root))
     samples = document["metrics"]["t"]["samples"]
     assert (samples["as-is"], samples["lightsleep"]) == ([10.0], [1.0])
+    assert fake_modules.snapshot(root) == before
+
+
+def test_what_lightsleep_was_set_to_is_set_again_where_it_is_loaded_again(root: Path) -> None:
+    settings = ("mode=fixed", "poll_limit_us=0", "wait_weight=20", "peek_budget_ns=9000")
+    subprocess.run(["modprobe", "cpuidle_lightsleep", *settings, "hold_us=50"], check=True)
+    before = fake_modules.snapshot(root)
+    tried("-n", "1", "-s", "haltpoll", "-m", r"t=t (\d+)", "--", *teller(root))
     assert fake_modules.snapshot(root) == before
 
 
