@@ -134,9 +134,9 @@ check-quick: ## the quick tests: they boot and build no kernel
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -q -n auto -m 'not boot and not build and not more'
-	@# Two files at a time: a guest that boots keeps one of its two CPUs busy.
-	$(PYTHON) -m pytest -v -n 2 --dist loadfile -m '(boot or build) and not more'
+	@# More at a time than there are cores: a third of the time, tests and guests only wait.
+	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
+	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder -m '(boot or build) and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed in which run
 	@mkdir -p $(OUT)/check

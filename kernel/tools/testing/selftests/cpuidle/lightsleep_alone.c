@@ -4,6 +4,7 @@
  * they cost where none is registered?
  */
 #define _LINUX_POLL_SOURCE_H
+#define _LIGHTSLEEP_COMPAT_POLL_SOURCE_H
 #define _DRIVERS_CPUIDLE_POLL_SOURCE_H
 
 #include <linux/types.h>
