@@ -9,9 +9,16 @@ import click
 
 
 class LightsleepError(click.ClickException):
-    """Something failed that the user can understand and act on (exit status 1)."""
+    """Something failed that the user can understand and act on (exit status 1).
+
+    What add_note() adds to it is told with it.
+    """
 
     exit_code = 1
+
+    def format_message(self) -> str:
+        """Return what the user is told."""
+        return "\n".join([self.message, *getattr(self, "__notes__", [])])
 
 
 class WrongUsage(LightsleepError):

@@ -7,10 +7,15 @@ from typing import Literal
 Kind = Literal["ipi", "timer", "device"]
 KINDS: tuple[Kind, ...] = ("ipi", "timer", "device")
 
-# x86 reschedules (RES) and calls (CAL, which TLB is part of), arm64 IPI0 to IPI7, POWER doorbells.
-IPI = re.compile(rb"RES|CAL|DBL|IPI[0-9]+")
-TIMER = b"LOC"
+# x86 reschedules (RES), calls (CAL, which TLB is part of) and IRQ work (IWI), arm64 IPI0 to IPI7,
+# IRQ work among them, POWER doorbells.
+IPI = re.compile(rb"RES|CAL|IWI|DBL|IPI[0-9]+")
+# The local timer, and that of a guest of Hyper-V.
+TIMERS = (b"LOC", b"HVS")
 ARM_TIMER = b"arch_timer"
+# Without a number: what hypervisors tell their guests (HYP, all devices of Hyper-V among them), and
+# what devices tell guests of this machine (posted interrupts).
+DEVICES = (b"HYP", b"PIN", b"NPI", b"PIW")
 
 
 def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
@@ -22,9 +27,9 @@ def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
     kind: Kind | None = None
     if IPI.fullmatch(label):
         kind = "ipi"
-    elif label == TIMER or (label.isdigit() and rest.rstrip().endswith(ARM_TIMER)):
+    elif label in TIMERS or (label.isdigit() and rest.rstrip().endswith(ARM_TIMER)):
         kind = "timer"
-    elif label.isdigit():
+    elif label.isdigit() or label in DEVICES:
         kind = "device"
     if kind is None or not 0 < cpus <= len(counts):
         return None, []

@@ -26,7 +26,8 @@ mkdir -p "$here/parameters"
 case $name in
 cpuidle_lightsleep)
 	echo adaptive >"$here/parameters/mode"
-	echo 200 >"$here/parameters/poll_limit_us"
+	echo 0 >"$here/parameters/poll_limit_us"
+	echo 4 >"$here/parameters/wait_weight"
 	echo 52000 >"$here/parameters/halt_cost_ns"
 	echo lightsleep >"$idle/current_driver" ;;
 cpuidle_haltpoll)

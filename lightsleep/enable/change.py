@@ -23,7 +23,7 @@ from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
-from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload, plan
+from lightsleep.settings.catalogue import DEFAULTS, Change, Hold, Knob, Load, Unload, plan
 from lightsleep.sources import DKMS_INSTALL
 
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
@@ -49,7 +49,7 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
     prefix = f"sys/module/{MODULE}/parameters/"
     for change in changes:
         match change:
-            case Load(module, argv) if module == MODULE:
+            case Load(module, argv, _) if module == MODULE:
                 words += [word for word in argv[2:] if "=" in word]
             case Knob(path, value) if path.startswith(prefix):
                 words.append(f"{path.removeprefix(prefix)}={value}")
@@ -58,7 +58,8 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
                     "only lightsleep lasts across boots, and only where no other driver has to "
                     "be unloaded first: leave out --persist"
                 )
-    words = [word for word in words if word != "mode=adaptive"]
+    defaults = [f"{name}={value}" for name, value in DEFAULTS.items()]
+    words = [word for word in words if word not in defaults]
     options = f"{HEADER}\noptions {MODULE} {' '.join(words)}\n" if words else None
     return {OPTIONS_FILE: options, LOAD_FILE: f"{HEADER}\n{MODULE}\n"}
 
@@ -109,9 +110,8 @@ def enable(
     with journalled.session(root, "enable", setting=text) as session:
         notes = list(session.notes)
         if now:
-            with applied(changes, session, root):
-                pass
-            changed += [_said(change) for change in changes]
+            with applied(changes, session, root) as made:
+                changed += [_said(change) for change in made]
         for name, content in files.items():
             if content != content_of(root, name):
                 session.write(root / name, content)
@@ -133,7 +133,7 @@ def _check_files(root: Path, files: dict[str, str | None]) -> None:
 
 def _said(change: Change) -> str:
     match change:
-        case Load(_, argv):
+        case Load(_, argv, _):
             return f"loaded the module: {' '.join(argv)}"
         case Unload(module):
             return f"unloaded the module {module}"
@@ -148,24 +148,29 @@ def disable(root: Path) -> Changes:
     Raises LightsleepError where something refuses or is not ours, Skipped where nothing is there.
     """
     changed: list[str] = []
-    with journalled.exclusive(root, "disable") as earlier:
-        kept = journalled.kept(root)
-        notes = [*earlier, *journalled.restore_kept(root)]
-        if kept:
-            changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
-            # What somebody else has changed is left, and notes say so.
-            changed += [
-                f"{name} {restorer.changed((kind, name), undo.old)}"
-                for (kind, name), undo in reversed(kept.undos.items())
-                if not any(name in note for note in notes)
-            ]
-        changed += _remove_files(root)
-        changed += _unload(root)
-    foreign = [name for name in restorer.FILES if (root / name).exists()]
-    if foreign:
-        raise LightsleepError(
-            "\n".join([*changed, f"/{foreign[0]} was not written by lightsleep: left as it is"])
-        )
+    notes: list[str] = []
+    try:
+        with journalled.exclusive(root, "disable") as earlier:
+            kept = journalled.kept(root)
+            notes += [*earlier, *journalled.restore_kept(root)]
+            if kept:
+                changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+                # What somebody else has changed is left, and notes say so.
+                changed += [
+                    f"{name} {restorer.changed((kind, name), undo.old)}"
+                    for (kind, name), undo in reversed(kept.undos.items())
+                    if not any(name in note for note in notes)
+                ]
+            changed += _remove_files(root)
+            changed += _unload(root)
+        foreign = [name for name in restorer.FILES if (root / name).exists()]
+        if foreign:
+            raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
+    except LightsleepError as error:
+        # The record is gone, so nobody will hear of this again.
+        for line in [*changed, *notes]:
+            error.add_note(line)
+        raise
     if not changed:
         raise Skipped("lightsleep is not enabled on this machine: nothing to do")
     return Changes(changed, notes)
@@ -178,8 +183,7 @@ def _remove_files(root: Path) -> list[str]:
             try:
                 restorer.write_file(root, str(root / name), None)
             except OSError as error:
-                why = f"cannot remove /{name}: {error.strerror}"
-                raise LightsleepError("\n".join([*changed, why])) from error
+                raise LightsleepError(f"cannot remove /{name}: {error.strerror}") from error
             changed.append(f"removed /{name}")
     return changed
 

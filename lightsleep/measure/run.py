@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 class Knobs(Protocol):
     """Where settings are changed, to be restored at the end of the session."""
 
-    def set(self, knob: Path, value: str) -> None:
+    def set(self, knob: Path, value: str) -> object:
         """Set a knob."""
 
 

@@ -90,6 +90,7 @@ def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan
 def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
     clock = "sys/devices/system/clocksource/clocksource0"
     kernel = _kernel(tree)
+    online = _online(tree, cpus)
     return Scan(
         kernel=kernel,
         hypervisor=_hypervisor(tree),
@@ -98,13 +99,13 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
             (tree.line(f"{clock}/available_clocksource") or "").split(),
         ),
         cpuidle=_cpuidle(tree),
-        cpus=[_cpu(tree, number) for number in _online(tree, cpus)],
+        cpus=[_cpu(tree, number) for number in online],
         offline=_offline(tree),
         isolated=tree.cpus(f"{CPU_DIR}/isolated") or [],
         smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
         cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
-        stolen_s=cpu_seconds(tree, STOLEN),
+        stolen_s=cpu_seconds(tree, STOLEN, None if cpus is None else online),
         energy=packages(tree),
         latency_limit_us=_latency_limit_us(tree),
         latency_request=None,
@@ -169,17 +170,31 @@ def _can_mwait(tree: Tree) -> bool | None:
     return "monitor" in flags[1].split() if flags else None
 
 
-def cpu_seconds(tree: Tree, columns: tuple[int, ...]) -> float | None:
-    """Return the time in columns of /proc/stat, of all CPUs together."""
-    words = (tree.text("proc/stat") or "").partition("\n")[0].split()
-    if len(words) <= max(columns) or not all(words[column].isdigit() for column in columns):
+def cpu_seconds(
+    tree: Tree, columns: tuple[int, ...], cpus: list[int] | None = None
+) -> float | None:
+    """Return the time in columns of /proc/stat, of all CPUs together, or only of some."""
+    wanted = {"cpu"} if cpus is None else {f"cpu{cpu}" for cpu in cpus}
+    rows = [line.split() for line in (tree.text("proc/stat") or "").splitlines()]
+    rows = [words for words in rows if words and words[0] in wanted]
+    if len(rows) < len(wanted) or any(len(words) <= max(columns) for words in rows):
         return None
-    return sum(int(words[column]) for column in columns) * TICK_S
+    counts = [words[column] for words in rows for column in columns]
+    return sum(map(int, counts)) * TICK_S if all(x.isdigit() for x in counts) else None
 
 
 def packages(tree: Tree) -> list[str]:
-    """Return the packages that powercap knows; those of their parts would count twice."""
-    return [x for x in tree.names(POWERCAP) if re.fullmatch(r"[a-z-]+:[0-9]+", x, re.ASCII)]
+    """Return the packages that powercap knows, each once.
+
+    Their parts, the whole platform (psys), and what registers in memory tell of the same package
+    (mmio) would count twice.
+    """
+    zones = [x for x in tree.names(POWERCAP) if re.fullmatch(r"[a-z-]+:[0-9]+", x, re.ASCII)]
+    return [
+        x
+        for x in zones
+        if "-mmio:" not in x and (tree.line(f"{POWERCAP}/{x}/name") or "").startswith("package")
+    ]
 
 
 def _cpuidle(tree: Tree) -> Cpuidle:

@@ -4,11 +4,12 @@
 Module files, keys and EFI variables are looked at and not kept: they belong into no recording.
 """
 
+import contextlib
 import gzip
 import lzma
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lightsleep.scan.model import Loading
@@ -19,9 +20,10 @@ FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/c
 
 EFI = "sys/firmware/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-OWNER_KEYS = (
+ACCEPTED_KEYS = (
     f"{EFI}/mok-variables/MokListRT",
     f"{EFI}/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
+    f"{EFI}/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
 )
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 
@@ -96,22 +98,22 @@ def _signed(module: Path) -> bool | None:
 
 
 def _enrolled(root: Path) -> bool | None:
-    """Return whether the key that DKMS signs with is among the machine owner's keys.
+    """Return whether a key that DKMS may sign with is one of the owner's, or of the firmware's.
 
-    Both are certificates in DER, so the one is found in the other as it is.
+    All are certificates in DER, so the one is found in the other as it is. Which one DKMS signs
+    with is up to its configuration.
     """
-    key = _first(root, DKMS_KEYS)
-    keys = _first(root, OWNER_KEYS)
-    return None if not key or keys is None else key in keys
+    keys = [key for key in _contents(root, DKMS_KEYS) if key]
+    accepted = _contents(root, ACCEPTED_KEYS)
+    return any(key in each for key in keys for each in accepted) if keys and accepted else None
 
 
-def _first(root: Path, files: tuple[str, ...]) -> bytes | None:
+def _contents(root: Path, files: Iterable[str]) -> list[bytes]:
+    found = []
     for file in files:
-        try:
-            return (root / file).read_bytes()
-        except OSError:
-            continue
-    return None
+        with contextlib.suppress(OSError):
+            found.append((root / file).read_bytes())
+    return found
 
 
 def _lockdown(tree: Tree) -> str | None:
@@ -121,8 +123,8 @@ def _lockdown(tree: Tree) -> str | None:
 
 def _secure_boot(root: Path) -> bool | None:
     """Return the EFI variable: four bytes of attributes, then one of value."""
-    content = _first(root, (SECURE_BOOT,))
-    return content[4] == 1 if content and len(content) == 5 else None
+    content = b"".join(_contents(root, [SECURE_BOOT]))
+    return content[4] == 1 if len(content) == 5 else None
 
 
 def _container(tree: Tree) -> str | None:

@@ -31,6 +31,11 @@ class Obstacle:
 Reason = tuple[str, str] | None
 """What keeps lightsleep from being loaded, and what to do; None where nothing does."""
 
+ENROLL = (
+    "Enroll the key: mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
+    "console. mokutil --test-key tells whether it is."
+)
+
 HARDWARE_DRIVERS = {
     "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
     "acpi_idle": "No option unbinds acpi_idle alone.",
@@ -166,9 +171,8 @@ def _not_enrolled(scan: Scan) -> Reason:
     if here.loaded or not enforced or not here.signed or here.enrolled is not False:
         return None
     return (
-        f"{enforced}, and the key that signed {MODULE} is not enrolled",
-        "Enroll it: mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
-        "console. mokutil --test-key tells whether it is.",
+        f"{enforced}, and the key that signs {MODULE} seems not to be enrolled",
+        ENROLL,
     )
 
 

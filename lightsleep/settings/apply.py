@@ -8,31 +8,49 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
+from lightsleep.scan.obstacles import ENROLL
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
 from lightsleep.settings.journalled import Session
 
 LATENCY = "dev/cpu_dma_latency"
+REJECTED = "Key was rejected"
+"""What modprobe says of a module that is signed with a key which the kernel does not accept."""
 
 
 @contextlib.contextmanager
-def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator[None]:
+def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator[list[Change]]:
     """Make the changes; a latency limit ends with the context, all else with the session.
 
-    Raises LightsleepError where one cannot be made.
+    Yields those that were not as wanted before. Raises LightsleepError where one cannot be made.
     """
     with contextlib.ExitStack() as held:
+        made = []
         for change in changes:
+            new = True
             match change:
                 case Knob(path, value):
-                    session.set(root / path, value)
-                case Load(module, argv):
-                    session.load(module, list(argv))
+                    new = session.set(root / path, value)
+                case Load(module, argv, sets):
+                    knob = (root / sets.path, sets.value) if sets else None
+                    new = _load(session, module, argv, knob)
                 case Unload(module, reload, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    session.unload(module, list(reload), knob)
+                    new = session.unload(module, list(reload), knob)
                 case Hold(latency_us):
                     held.enter_context(_latency_limit(root / LATENCY, latency_us))
-        yield
+            made += [change] if new else []
+        yield made
+
+
+def _load(
+    session: Session, module: str, argv: Sequence[str], sets: tuple[Path, str] | None
+) -> bool:
+    try:
+        return session.load(module, list(argv), sets)
+    except LightsleepError as error:
+        if REJECTED in error.message:
+            error.add_note(ENROLL)
+        raise
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
 MAX_WEIGHT = 100
 PARAMETERS = f"sys/module/{MODULE}/parameters"
+DEFAULTS = {"mode": "adaptive", "poll_limit_us": "0", "wait_weight": "4"}
+"""What a setting says of the module where it does not say it."""
 KEPT = ("mode", "poll_limit_us", "wait_weight", "peek_budget_ns", "hold_us")
 """Parameters of the module that can be set, and so are set again where it is loaded again."""
 
@@ -63,10 +65,11 @@ class Knob:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a module by this command."""
+    """Load a module by this command; that also ``sets`` a knob."""
 
     module: str
     argv: tuple[str, ...]
+    sets: Knob | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ def _as_is(value: str, context: Context) -> list[Change]:
 
 def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
     """Return the module's parameters for the values of ``lightsleep:...``. Raises WrongUsage."""
-    parameters = {}
+    parameters: dict[str, str] = {}
     for word in value.split(":") if value else []:
         name, equals, number = word.partition("=")
         if word in MODES and "mode" not in parameters:
@@ -184,13 +187,17 @@ def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
 
 
 def _lightsleep(value: str, context: Context) -> list[Change]:
-    scan, parameters = context.scan, lightsleep_parameters(value, context)
+    scan, named = context.scan, lightsleep_parameters(value, context)
+    # All of them: other values may be left from before, or be in a file of modprobe.d.
+    parameters = DEFAULTS | named
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
-        parameters = {"mode": "adaptive"} | parameters
-        return [Knob(f"{PARAMETERS}/{name}", text) for name, text in parameters.items()]
+        folder = context.root / PARAMETERS
+        there = [name for name in parameters if name in named or (folder / name).exists()]
+        return [Knob(f"{PARAMETERS}/{name}", parameters[name]) for name in there]
     makes_room = _unload_other(context, HALTPOLL, "haltpoll")
-    passed = {"not-root"} | ({"other-driver"} if makes_room else set())
-    passed |= {"not-built", "unsigned", "not-enrolled"} if context.module_file else set()
+    # Which key signed the module is a guess: the kernel knows.
+    passed = {"not-root", "not-enrolled"} | ({"other-driver"} if makes_room else set())
+    passed |= {"not-built", "unsigned"} if context.module_file else set()
     if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
         why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
         raise CannotSet(f"{context.text} cannot be set here:{why}")
@@ -226,7 +233,8 @@ def _haltpoll(value: str, context: Context) -> list[Change]:
     if not any(folder.glob("cpuidle-haltpoll.ko*")):
         raise context.refuse(f"kernel {scan.kernel.release} has no module cpuidle-haltpoll")
     # The host's hint, which force=1 replaces, is a matter of cost to the host, not of function.
-    load = Load(HALTPOLL, ("modprobe", HALTPOLL, "force=1"))
+    # The kernel chooses the driver's own governor when it comes.
+    load = Load(HALTPOLL, ("modprobe", HALTPOLL, "force=1"), governor)
     return [*makes_room, load, governor, *limit]
 
 
@@ -235,6 +243,12 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
     scan = context.scan
     if scan.cpuidle.driver != driver or module not in scan.loading.unloadable:
         return []
+    disabled = {x.name: None for cpu in scan.cpus for x in cpu.states if x.disabled}
+    if disabled:
+        raise context.refuse(
+            f"the driver {driver} has to go meanwhile, and would come back with all its states "
+            f"enabled, but {', '.join(disabled)} is disabled: enable it first"
+        )
     reload = ["modprobe", module]
     sets: Knob | None = None
     then: list[Change] = []
@@ -261,7 +275,10 @@ def _qos(value: str, context: Context) -> list[Change]:
     context.need_driver("a latency limit")
     if not (context.root / "dev/cpu_dma_latency").exists():
         raise context.refuse("there is no /dev/cpu_dma_latency")
-    return [Hold(limit_ns // 1000)]
+    limit_us, held_us = limit_ns // 1000, context.scan.latency_limit_us
+    if held_us is not None and held_us <= limit_us:
+        raise context.refuse(f"somebody holds a limit of {held_us} us already, which is no weaker")
+    return [Hold(limit_us)]
 
 
 def _no_deeper_than(value: str, context: Context) -> list[Change]:

@@ -27,6 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+import click
+
 from lightsleep.errors import LightsleepError
 from lightsleep.settings import restorer
 from lightsleep.settings.restorer import KINDS, Setting, Undo, Value
@@ -82,27 +84,34 @@ class Session:
         assert process.stdin
         self._held = (process.stdin.fileno(),)
 
-    def set(self, knob: Path, value: str) -> None:
+    def set(self, knob: Path, value: str) -> bool:
         """Set a knob until the end of the session; does nothing if it has that value.
 
-        Raises KnobGone where there is no such knob, ChangedMeanwhile where somebody else has set
-        it since this process did, LightsleepError where it cannot be read or written or does not
-        take the value, and ValueError for a path outside sysfs.
+        Returns whether it was changed. Raises KnobGone where there is no such knob,
+        ChangedMeanwhile where somebody else has set it since this process did, LightsleepError
+        where it cannot be read or written or does not take the value, and ValueError for a path
+        outside sysfs.
         """
-        self._change(("knob", str(knob)), value)
+        return self._change(("knob", str(knob)), value)
 
-    def load(self, module: str, argv: list[str]) -> None:
-        """Load a module by ``argv``, modprobe or insmod, until the end of the session."""
-        self._change(("module", module), shlex.join(argv))
+    def load(self, module: str, argv: list[str], sets: tuple[Path, str] | None = None) -> bool:
+        """Load a module by ``argv``, modprobe or insmod, until the end of the session.
 
-    def unload(self, module: str, reload: list[str], sets: tuple[Path, str] | None = None) -> None:
-        """Unload a module; ``reload`` is the command that loads it at the end of the session.
-
-        ``sets`` is a knob that loading it sets, and the value: it is set back after that.
+        ``sets`` is a knob that loading it sets, and the value. Returns whether it was loaded now.
         """
         if sets:
             self._expect(("knob", str(sets[0])), sets[1])
-        self._change(("module", module), None, old=shlex.join(reload))
+        return self._change(("module", module), shlex.join(argv))
+
+    def unload(self, module: str, reload: list[str], sets: tuple[Path, str] | None = None) -> bool:
+        """Unload a module; ``reload`` is the command that loads it at the end of the session.
+
+        ``sets`` is a knob that loading it sets, and the value: it is set back after that. Returns
+        whether it was unloaded now.
+        """
+        if sets:
+            self._expect(("knob", str(sets[0])), sets[1])
+        return self._change(("module", module), None, old=shlex.join(reload))
 
     @property
     def changed(self) -> bool:
@@ -187,8 +196,11 @@ class Session:
         except OSError as error:
             raise LightsleepError(f"cannot keep {setting[1]}: {error.strerror}") from error
 
-    def _change(self, setting: Setting, value: Value, old: Value = None) -> None:
-        """Change a setting; ``old`` stands for what it is, where reading does not tell all."""
+    def _change(self, setting: Setting, value: Value, old: Value = None) -> bool:
+        """Change a setting; return whether it was another one before.
+
+        ``old`` stands for what it is, where reading does not tell all.
+        """
         if refusal := KINDS[setting[0]].refuse(self._root, setting[1]):
             raise ValueError(refusal)
         what = restorer.said(setting, value)
@@ -201,13 +213,14 @@ class Session:
             now = kind.read(self._root, setting[1])
             self._check_ours(setting, now)
             if kind.same(now, value):
-                return
+                return False
             before = now if old is None else old
             _append(self._journal, {setting[0]: setting[1], "old": before, "new": value})
             kind.write(self._root, setting[1], value, self._held)
             found = kind.read(self._root, setting[1])
             if not kind.same(found, value):
                 # Neither ours nor the old value: the restorer would leave it alone.
+                _append(self._journal, {setting[0]: setting[1], "old": before, "new": found})
                 kind.write(self._root, setting[1], before, self._held)
         except OSError as error:
             # ENODEV: it went while it was open.
@@ -217,6 +230,7 @@ class Session:
         if not kind.same(found, value):
             raise LightsleepError(f"cannot {what}: it reads {found} afterwards")
         self._last[setting] = value
+        return True
 
     def _check_ours(self, setting: Setting, now: Value) -> None:
         if setting in self._last and not KINDS[setting[0]].same(now, self._last[setting]):
@@ -257,7 +271,16 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
         here.notes += notes
         try:
             yield here
-        finally:
+        except LightsleepError as error:
+            # Nobody looks at the notes now.
+            for note in [*here.notes, *_finish(process, journal, root)]:
+                error.add_note(note)
+            raise
+        except BaseException:
+            for note in _finish(process, journal, root):
+                click.echo(note, err=True)
+            raise
+        else:
             here.notes += _finish(process, journal, root)
 
 
@@ -279,6 +302,10 @@ def _why(error: OSError) -> str:
 
 
 def _damaged(record: Path, error: Exception) -> LightsleepError:
+    if isinstance(error, PermissionError):
+        return LightsleepError(
+            f"cannot read the record of what was enabled, {record}: only root may; use sudo"
+        )
     return LightsleepError(
         f"cannot use the record of what was enabled, {record}: {error}; set back by hand what it "
         "names, and remove it"
@@ -349,8 +376,9 @@ def _opened(file: Path, flags: int) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _locked(run_dir: Path, verb: str) -> Iterator[IO[bytes]]:
-    # status reads what is kept there, without being root.
-    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not run_dir.exists():
+        run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir.chmod(0o755)  # whatever the umask: status reads there, without being root
     status = run_dir.stat()
     # Whoever can write here decides what is written to the settings.
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:

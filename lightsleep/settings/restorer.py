@@ -119,8 +119,13 @@ def _refuse_knob(root: Path, name: str) -> str | None:
 
 
 def read_knob(_root: Path, name: str) -> Value:
-    """Return the value of a knob."""
-    return _text(Path(name)).strip()
+    """Return the value of a knob.
+
+    Of a choice, ``always [madvise] never``, that is the word in brackets: what could be written.
+    """
+    value = _text(Path(name)).strip()
+    chosen = [word for word in value.split() if re.fullmatch(r"\[[^][]+\]", word)]
+    return chosen[0][1:-1] if len(chosen) == 1 else value
 
 
 def write_knob(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
@@ -219,6 +224,7 @@ def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
         try:
             descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
+                os.fchmod(descriptor, 0o644)  # whatever the umask
                 file.write(_bytes(value))
                 file.flush()
                 os.fsync(file.fileno())

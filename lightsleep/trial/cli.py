@@ -23,7 +23,7 @@ from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
 from lightsleep.options import json_option, module_option, output_option, seconds
 from lightsleep.scan.collect import collect
-from lightsleep.settings import catalogue, journalled
+from lightsleep.settings import catalogue, journalled, restorer
 from lightsleep.trial import metrics, run, switchback, verdict
 
 ROOT = Path("/")
@@ -56,7 +56,8 @@ class Subject:
         return "what runs on this machine" if self.how else self.command
 
 
-@click.command("try", context_settings={"ignore_unknown_options": True})
+# What follows COMMAND is its own, with and without --.
+@click.command("try", context_settings={"allow_interspersed_args": False})
 @click.option(
     "-s",
     "--settings",
@@ -247,7 +248,8 @@ def _is_set(arm: run.Arm) -> bool:
     """Whether a setting changes nothing, as the machine is."""
     try:
         return all(
-            isinstance(x, catalogue.Knob) and (ROOT / x.path).read_text().strip() == x.value
+            isinstance(x, catalogue.Knob)
+            and restorer.read_knob(ROOT, str(ROOT / x.path)) == x.value
             for x in arm.changes
         )
     except OSError:  # setting it will say why

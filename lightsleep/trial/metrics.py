@@ -29,6 +29,11 @@ from lightsleep.trial.reading import Energy, Reading
 THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
 """A number whose commas are taken to separate thousands."""
 
+MOST_W = 1000
+"""More than a processor package uses. Where that could exceed the range of its counter, and so the
+counter have started again more than once, nobody knows what was used. AMD's have a range of 65 kJ.
+"""
+
 UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
 
 
@@ -161,7 +166,9 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
         found["ipis"] = max(after.ipis - before.ipis, 0)
     if before.stolen_s is not None and after.stolen_s is not None:
         found["stolen_s"] = max(after.stolen_s - before.stolen_s, 0)
-    if before.energy and before.energy.keys() == after.energy.keys():
+    most_uj = MOST_W * 1e6 * (after.time_s - before.time_s)
+    told = before.energy and before.energy.keys() == after.energy.keys()
+    if told and all(x.range_uj >= most_uj for x in after.energy.values()):
         found["energy_J"] = (
             sum(_used_uj(before.energy[name], after.energy[name]) for name in after.energy) / 1e6
         )
@@ -169,7 +176,7 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
 
 
 def _used_uj(before: Energy, after: Energy) -> int:
-    """Return what was used; the counter may have started again once."""
+    """Return what was used; the counter may have started again, once at most."""
     used = after.uj - before.uj
     return used if used >= 0 else used + after.range_uj
 

@@ -166,12 +166,33 @@ def test_files_of_somebody_else_stay(root: Path) -> None:
     assert status()["active"] is False
 
 
+def test_a_second_setting_leaves_nothing_of_the_first(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    done("enable", "lightsleep:fixed:100us:weight=20", "--persist")
+    said = done("enable", "lightsleep", "--persist")
+    parameters = {x.name: x.read_text().strip() for x in (root / PARAMETERS).iterdir()}
+    assert (parameters["mode"], parameters["poll_limit_us"]) == ("adaptive", "0")
+    assert parameters["wait_weight"] == "4"
+    assert not (root / OPTIONS).exists()
+    assert "wait_weight to 4" in said
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_what_was_set_so_already_is_no_change(root: Path) -> None:
+    done("enable", "lightsleep:fixed:100us")
+    said = done("enable", "lightsleep:fixed:200us")
+    assert "poll_limit_us to 200" in said
+    assert "mode" not in said
+
+
 def test_a_refused_module_leaves_nothing(root: Path) -> None:
     before = fake_modules.snapshot(root)
     plant(root, "refused: cpuidle_lightsleep")
     result = run("enable", "--persist")
     assert result.exit_code == 1
     assert "Key was rejected" in result.output
+    assert "mokutil --import" in result.output
     (root / "refused").unlink()
     assert fake_modules.snapshot(root) == before
 
@@ -234,7 +255,6 @@ CANNOT = {
     ".dockerenv:": ("container (docker)", "on the host of the container"),
     "proc/sys/kernel/modules_disabled: 1": ("loads no modules", "only a reboot resets it"),
     "sys/module/module/parameters/sig_enforce: Y": ("is not signed", "dkms generate_mok"),
-    SIGNED: ("is not enrolled", "mokutil --import /var/lib/dkms/mok.pub"),
 }
 NOT_INSTALLED = {
     "lib/modules/6.12.0/build/Makefile: all": (
@@ -260,6 +280,18 @@ def test_where_it_cannot_work(planted: str, root: Path) -> None:
         for said in (CANNOT | NOT_INSTALLED)[planted]:
             assert said in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
+
+
+def test_whose_key_is_accepted_the_kernel_decides(root: Path) -> None:
+    """DKMS may sign with another key than the one that is found."""
+    plant(root, SIGNED)
+    plant(root, "refused: cpuidle_lightsleep")
+    for words in (["enable"], ["status"]):
+        said = " ".join(run(*words).output.split())
+        assert "mokutil --import /var/lib/dkms/mok.pub" in said
+        assert ("Key was rejected" if words == ["enable"] else "seems not to be enrolled") in said
+    (root / "refused").unlink()
+    done("enable")
 
 
 def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:

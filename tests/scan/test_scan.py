@@ -326,12 +326,15 @@ def test_nothing_is_said_of_exits_where_several_instructions_are_possible(tmp_pa
 def test_stolen_time_and_energy_are_where_they_are_counted(tmp_path: Path) -> None:
     unfold("no-cpuidle", tmp_path)
     assert (collect(tmp_path)[0].stolen_s, collect(tmp_path)[0].energy) == (None, [])
-    plant(tmp_path, "proc/stat: cpu 1 2 3 4 5 6 7 800 0 0")
-    for name in ("intel-rapl:0", "intel-rapl:0:0", "dtpm"):
-        plant(tmp_path, f"sys/class/powercap/{name}/energy_uj: 7")
+    rows = ("cpu 1 2 3 4 5 6 7 800 0 0", "cpu0 1 2 3 4 5 6 7 600 0 0")
+    plant(tmp_path, "\n".join(f"proc/stat: {row}" for row in rows))
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:1": "psys"}
+    for name, said in {**zones, "intel-rapl-mmio:0": "package-0", "dtpm": "x"}.items():
+        plant(tmp_path, f"sys/class/powercap/{name}/name: {said}")
     result, _ = collect(tmp_path)
     assert result.stolen_s == pytest.approx(800 / os.sysconf("SC_CLK_TCK"))
     assert result.energy == ["intel-rapl:0"]
+    assert collect(tmp_path, [0])[0].stolen_s == pytest.approx(600 / os.sysconf("SC_CLK_TCK"))
 
 
 def test_the_cpu_model_is_found_whatever_it_is_called() -> None:

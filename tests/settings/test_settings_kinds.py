@@ -189,6 +189,46 @@ def test_what_a_journal_cannot_ask_for(root: Path, change: dict[str, str]) -> No
         pass
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("always [madvise] never\n", "madvise"),
+        ("[none]\n", "none"),
+        ("s2idle [deep]\n", "deep"),
+        ("[a] [b]\n", "[a] [b]"),
+        ("2 [\n", "2 ["),
+        ("x[1] y\n", "x[1] y"),
+        ("\n", ""),
+    ],
+)
+def test_of_a_choice_the_chosen_word_is_the_value(text: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "knob").write_text(text)
+    assert restorer.read_knob(tmp_path, str(tmp_path / "knob")) == value
+
+
+def test_what_could_not_be_set_back_is_told_with_the_error_that_ended_it(root: Path) -> None:
+    plant(root, "busy: cpuidle_lightsleep\nrefused: cpuidle_haltpoll")
+    with pytest.raises(LightsleepError) as said, journalled.session(root, "try") as session:  # noqa: PT012
+        session.load(NAME, LOAD)
+        session.load("cpuidle_haltpoll", ["modprobe", "cpuidle_haltpoll"])
+    first, second = said.value.format_message().splitlines()
+    assert "Key was rejected" in first
+    assert "cannot unload module cpuidle_lightsleep" in second
+
+
+def test_whatever_the_umask_others_may_read_what_is_kept(root: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with journalled.session(root, "enable", setting="lightsleep") as session:
+            session.write(options(root), "ours\n")
+            session.keep()
+    finally:
+        os.umask(before)
+    assert options(root).stat().st_mode & 0o777 == 0o644
+    assert (root / "run/lightsleep").stat().st_mode & 0o777 == 0o755
+    assert (root / "run/lightsleep/kept").stat().st_mode & 0o777 == 0o644
+
+
 def test_what_is_kept_is_taken_back(root: Path) -> None:
     before = fake_modules.snapshot(root)
     with journalled.session(root, "enable", setting="lightsleep:fixed") as session:

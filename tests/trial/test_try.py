@@ -131,10 +131,20 @@ def test_the_winner_is_enabled(root: Path) -> None:
     assert (parameters / "poll_limit_us").read_text() == "50\n"
 
 
+def test_options_after_the_command_are_its_own(root: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {seen}\n')
+    script.chmod(0o755)
+    tried("-n", "1", "--no-control", str(script), "-n", "7", "-o", "out", "--seed", "x")
+    assert set(seen.read_text().splitlines()) == {"-n 7 -o out --seed x"}
+
+
 def test_a_winner_that_could_not_be_enabled_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = plant(unfold("intel-laptop", tmp_path / "machine"), "dev/cpu_dma_latency: 0")
+    text = "dev/cpu_dma_latency: 2000000000"
+    root = plant(unfold("intel-laptop", tmp_path / "machine"), text)
     prepare(root, monkeypatch)
     seen = tmp_path / "seen"
     result = attempt("--enable", "-s", "governor:teo,qos:10us", "--", "touch", str(seen))

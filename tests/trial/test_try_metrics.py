@@ -29,7 +29,7 @@ def counted(**changes: Any) -> reading.Reading:
         "states": states,
         "ipis": 5,
         "stolen_s": 0.5,
-        "energy": {"intel-rapl:0": reading.Energy(900, 1000)},
+        "energy": {"intel-rapl:0": reading.Energy(9_999_999_900, 10**10)},
     }
     return reading.Reading(**(fields | changes))
 
@@ -43,7 +43,7 @@ def test_metrics_of_a_run() -> None:
         },
         ipis=12,
         stolen_s=0.75,
-        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+        energy={"intel-rapl:0": reading.Energy(100, 10**10)},
     )
     assert metrics.of_run(counted(), after, 0.9, 0.3) == pytest.approx(
         {
@@ -69,7 +69,7 @@ def test_metrics_of_a_period() -> None:
         },
         ipis=12,
         stolen_s=0.7,
-        energy={"intel-rapl:0": reading.Energy(100, 1000)},
+        energy={"intel-rapl:0": reading.Energy(100, 10**10)},
         idle_s=13.0,
     )
     assert metrics.of_period(counted(idle_s=10.0), after) == pytest.approx(
@@ -84,6 +84,17 @@ def test_metrics_of_a_period() -> None:
             "busy_pct": 25.0,
         }
     )
+
+
+@pytest.mark.parametrize(("span_s", "told"), [(60.0, True), (66.0, False), (3600.0, False)])
+def test_energy_is_told_only_where_the_counter_cannot_have_started_again_twice(
+    span_s: float, told: bool
+) -> None:
+    before, after = (
+        counted(time_s=1.0 + at_s, energy={"intel-rapl:0": reading.Energy(5, 65_532_610_987)})
+        for at_s in (0.0, span_s)
+    )
+    assert ("energy_J" in metrics.of_run(before, after, 1.0, 1.0)) is told
 
 
 def test_what_not_every_setting_counts_is_left_out() -> None:
@@ -110,7 +121,10 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     plant(root, "proc/stat: cpu  1 2 3 4 5 6 7 800 0 0")
     rows = ("           CPU0       CPU1", "RES:  3  4  Rescheduling", "CAL:  5  6  Function call")
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
-    for name, uj in (("intel-rapl:0", 7), ("intel-rapl:0:0", 5), ("dtpm", 3)):
+    zones = [("intel-rapl:0", "package-0", 7), ("intel-rapl:0:0", "core", 5), ("dtpm", "x", 3)]
+    zones += [("intel-rapl:1", "psys", 12), ("intel-rapl-mmio:0", "package-0", 7)]
+    for name, said, uj in zones:
+        plant(root, f"sys/class/powercap/{name}/name: {said}")
         plant(root, f"sys/class/powercap/{name}/energy_uj: {uj}")
         plant(root, f"sys/class/powercap/{name}/max_energy_range_uj: 1000")
     found = reading.read(root)

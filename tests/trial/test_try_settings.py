@@ -73,8 +73,8 @@ def test_what_cannot_be_set_says_why_and_runs_nothing(
             "lightsleep:weight=100:300us",
             [
                 ("sys/module/cpuidle_lightsleep/parameters/mode", "adaptive"),
-                ("sys/module/cpuidle_lightsleep/parameters/wait_weight", "100"),
                 ("sys/module/cpuidle_lightsleep/parameters/poll_limit_us", "300"),
+                ("sys/module/cpuidle_lightsleep/parameters/wait_weight", "100"),
             ],
         ),
         (
@@ -119,6 +119,23 @@ def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
     samples = document["metrics"]["t"]["samples"]
     assert (samples["as-is"], samples["lightsleep"]) == ([10.0], [1.0])
     assert fake_modules.snapshot(root) == before
+
+
+def test_the_governor_that_haltpoll_brings_is_nobody_elses_change(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    settings = "lightsleep+governor:ladder,haltpoll"
+    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_driver_with_disabled_states_is_not_sent_away(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    for cpu in range(2):
+        plant(root, f"{CPU}/cpu{cpu}/cpuidle/state0/name: POLL")
+        plant(root, f"{CPU}/cpu{cpu}/cpuidle/state0/disable: {cpu}")
+    result = attempt("-s", "haltpoll", "--", "true")
+    assert result.exit_code == 1
+    assert "POLL is disabled: enable it first" in " ".join(result.output.split())
 
 
 def test_what_lightsleep_was_set_to_is_set_again_where_it_is_loaded_again(root: Path) -> None:
