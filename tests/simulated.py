@@ -33,3 +33,13 @@ def bursts(runs: int, n: int, share: float, length: float, seed: int = 6) -> Flo
         burst = chance[:, i] < np.where(burst, goes_on, begins)
         series[:, i] += 4 * burst
     return series
+
+
+def batches(runs: int, n: int, size: int, share: float, seed: int = 6) -> Floats:
+    """Return runs of n normal samples in batches of ``size``, each with a level of its own.
+
+    ``share`` of the variance is that between batches.
+    """
+    rng = np.random.default_rng(seed)
+    levels = rng.normal(size=(runs, -(-n // size))).repeat(size, axis=1)[:, :n]
+    return math.sqrt(share) * levels + math.sqrt(1 - share) * rng.normal(size=(runs, n))

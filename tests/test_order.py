@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from paths import ROOT
 from scipy.optimize import brentq
 from scipy.stats import binom, expon, lognorm, norm
-from simulated import Floats, bursts, correlated
+from simulated import Floats, batches, bursts, correlated
 
+from lightsleep.measure import plan
 from lightsleep.order import difference, independent, interval, percentile, quantile, ranks
 
 LATENCIES = st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=300)
@@ -98,6 +99,21 @@ def test_intervals_hold_the_percentile_of_correlated_samples(
     n: int, rho: float, percent: int
 ) -> None:
     assert held(correlated(RUNS, n, rho), percent, float(norm.ppf(percent / 100))) >= CLAIMED
+
+
+@pytest.mark.parametrize(("n", "runs"), [(200, RUNS), (1000, 200)])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_intervals_hold_where_each_batch_has_a_level_of_its_own(
+    n: int, runs: int, share: float, percent: int
+) -> None:
+    samples = batches(runs, n, plan.BATCH, share)
+    error = math.sqrt(0.95 * 0.05 / runs)
+    assert held(samples, percent, float(norm.ppf(percent / 100))) >= 0.95 - 2 * error
+
+
+def test_few_large_batches_would_not() -> None:
+    assert held(batches(200, 1000, 250, 0.3), 50, 0) < 0.8
 
 
 @pytest.mark.parametrize(("n", "least"), [(20, 0.8), (60, 0.92)])

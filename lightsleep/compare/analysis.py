@@ -133,9 +133,11 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
         [metric.samples.get(arm, []) for metric in metrics] for arm in (claim.arm, claim.reference)
     )
     better = metrics[0].better
+    # Counts that may be 0 have no ratio for a bound, but one may have more of them.
+    alone = metrics[0].unit == "%" or (claim.is_gain and len(metrics) == 1 and ours[0])
     try:
-        if metrics[0].unit == "%":
-            comparison = compare(theirs[0], ours[0], better, "%", boots=result.boots)
+        if alone:
+            comparison = compare(theirs[0], ours[0], better, metrics[0].unit, boots=result.boots)
         else:
             comparison = compare_jointly(theirs, ours, better, result.boots)
     except ValueError:

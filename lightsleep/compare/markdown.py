@@ -50,6 +50,7 @@ def page(
         f"{words.BOOT_SPREAD.capitalize()} (standard deviation). {words.ARM_ALONE.capitalize()}."
         if result.boots > 1
         else "",
+        f"{chance}." if (chance := words.by_chance(metrics)) else "",
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {command(result)}",

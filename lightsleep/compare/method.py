@@ -21,7 +21,8 @@ alike, so an arm is compared with its reference within each round, and only then
    ratio of 1, a difference of 0). Nothing else is asked.
 5. ``detectable`` is the difference that a run with as many rounds and this much noise shows in
    90 % of cases: half the width of the interval, times (z[0.975] + z[0.9]) / z[0.975] = 1.65.
-   It is what "no difference shown" leaves open.
+   It is what "no difference shown" leaves open. But how much noise there is, a run knows from its
+   own rounds only. So it is shown less often than that: in about 8 of 10 runs, as tests simulate.
 
 Six rounds are the fewest that give 95 %; there, one round that went the other way is a veto. From
 twelve on it is none, however far it went. The tests simulate how often a difference of 20 % is
@@ -118,7 +119,7 @@ class Comparison:
 
     Either ``ratio``, arm / reference, or ``difference``, arm - reference in the unit of the metric,
     is the effect, with an interval of this ``confidence``; both are None where there are too few
-    rounds for one. ``detectable`` is the least effect that such a run shows in 90 % of cases: a
+    rounds for one. ``detectable`` is the effect that such a run shows in about 8 of 10 cases: a
     factor above 1, or a difference above 0. ``boot_spread`` is the standard deviation of the effect
     between ``boots``, in the same form (a factor of 1 or a difference of 0: none is seen); None
     where there was one boot.

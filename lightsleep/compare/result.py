@@ -167,6 +167,12 @@ def _check_arms(document: dict[str, Any]) -> None:
     boots = document["protocol"].get("boots", 1)
     if runs % boots:
         raise ValueError(f"protocol: {runs} rounds (runs) are not those of {boots} boots")
+    order, warmup = document["protocol"].get("order", []), document["protocol"].get("warmup", 0)
+    if len(order) not in (0, runs, runs + boots * warmup):
+        raise ValueError(
+            f"protocol.order: {len(order)} rounds are named, but there were {runs} in {boots} "
+            f"boots, with {warmup} of warm-up each"
+        )
     known = f"is not among the arms ({shortened(', '.join(arms))})"
     for arm in roles:
         if arm not in arms:

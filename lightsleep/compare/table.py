@@ -115,6 +115,8 @@ def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console)
     if any(found and found.boots > 1 for found in comparisons):
         console.print(Text(words.BOOT_SPREAD))
         console.print(Text(words.ARM_ALONE))
+    if chance := words.by_chance(metrics):
+        console.print(Text(chance))
     for well, said in words.control_sentences(metrics, baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"

@@ -29,8 +29,8 @@ MARKS = {
 OUTCOMES = {Outcome.HELD: "✔", Outcome.REFUTED: "✘", Outcome.OPEN: "?"}
 
 DETECTABLE = (
-    "none shown (12 %): with this noise and as many rounds, a difference of 12 % is shown in 9 of "
-    "10 runs"
+    "none shown (12 %): with this noise and as many rounds, a difference of 12 % is shown in about "
+    "8 of 10 runs"
 )
 
 QUIET_PCT = 5.0
@@ -38,6 +38,9 @@ QUIET_PCT = 5.0
 
 FEW_METRICS = 8
 """So many can be named in one sentence."""
+
+MANY = 20
+"""So many comparisons show a difference by chance once on average."""
 
 MOST_TOLD = 10.0
 """Above this factor, what a run could have shown is no news: it could have shown nothing."""
@@ -171,7 +174,7 @@ def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
             )
         case Verdict.SAME:
             least = detectable(comparison, unit)
-            more = f"; 9 of 10 such runs show one of {least} or more" if least else ""
+            more = f"; about 8 of 10 such runs show one of {least}" if least else ""
             return f"no difference shown between {arm} and {other}{more}"
     amount = effect(comparison, unit).replace("×", "times")
     interval = effect_interval(comparison, unit).removesuffix(" ×")
@@ -230,7 +233,9 @@ def _missed(controls: Sequence[tuple[MetricResult, Comparison]]) -> str:
     """Say below which difference a control could have missed one."""
     if len(controls) > FEW_METRICS:
         return "; the differences that it could have missed are in the tables"
-    least = {metric.title: detectable(found, metric.unit) for metric, found in controls}
+    # Where there are several controls, the one that could have missed most.
+    ordered = sorted(controls, key=lambda control: control[1].detectable or 0)
+    least = {metric.title: detectable(found, metric.unit) for metric, found in ordered}
     noisy = [
         f"{'even' if amount.startswith('over') else 'less than'} {amount} in {title}"
         for title, amount in least.items()
@@ -277,6 +282,9 @@ def outcome(found: ClaimAnalysis) -> str:
     """Say what came of a claim, with the figure that decides it."""
     comparison = found.comparison
     if comparison is None:
+        arms = (found.claim.arm, found.claim.reference)
+        if empty := [arm for arm in arms if not all(x.samples.get(arm) for x in found.metrics)]:
+            return f"{found.outcome}: {empty[0]} has no samples"
         return f"{found.outcome}: a sample is not positive, so there is no ratio"
     if comparison.effect is None:
         needed = rounds_needed(comparison.confidence)
@@ -362,6 +370,24 @@ def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     return f"{'; '.join(said)}."
 
 
+def by_chance(metrics: Sequence[MetricAnalysis]) -> str:
+    """Say how many differences to expect where there are none; empty where hardly any."""
+    found = [
+        comparison
+        for metric in metrics
+        for arm in metric.arms_as("treatment")
+        for comparison in (arm.baseline, arm.limit)
+        if comparison and comparison.effect
+    ]
+    if len(found) < MANY:
+        return ""
+    expected = round(len(found) * (1 - CONFIDENCE))
+    return (
+        f"{len(found)} comparisons at {100 * CONFIDENCE:.0f} % each: up to about {expected} may show "
+        "a difference by chance. What was claimed was chosen beforehand"
+    )
+
+
 def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
     """Say a metric's medians: those of the treatments, and of the limit or else the baseline."""
     named = {arm.name: arm for arm in metric.arms}
@@ -377,8 +403,12 @@ def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
 def _weight(result: CompareResult) -> str:
     name = str(result.environment.get("accelerator", {}).get("name", ""))
     how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
-    boots = f" in {result.boots} boots" if result.boots > 1 else ""
-    return f"{how}, {result.protocol['runs']} rounds{boots}."
+    rounds = f"{how}, {result.protocol['runs']} rounds"
+    if result.boots > 1:
+        return f"{rounds} in {result.boots} boots."
+    if name:
+        return f"{rounds}. Each guest was booted once: intervals are about these boots."
+    return f"{rounds}."
 
 
 def _list(words: Iterable[str]) -> str:

@@ -130,10 +130,11 @@ def measure(
             check_writable(path)
     seed = random.getrandbits(32) if seed is None else seed
 
-    with contextlib.ExitStack() as stack:
-        backend, remarks = _backend(stack, mode, load)
+    with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
+        backend, remarks = _backend(stack, mode, load, session)
         cells, left_out = plan.cells(here, wish, backend.sources())
-        tallies, trouble = _measure(here, cells, wish, backend, seed)
+        tallies, trouble = _measure(here, cells, wish, backend, seed, session)
+    trouble += session.notes
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -169,12 +170,14 @@ def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
         raise click.BadParameter(f"no idle state {unknown[0]!r}; there are: {there}")
 
 
-def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backend, list[str]]:
+def _backend(
+    stack: contextlib.ExitStack, mode: Mode, load: bool, session: journalled.Session
+) -> tuple[Backend, list[str]]:
     """Return what takes the samples until ``stack`` ends, and remarks on the choice."""
     remarks = []
     if mode != "userspace":
         try:
-            return stack.enter_context(module.attached(ROOT, load)), []
+            return module.attached(ROOT, load, session), []
         except module.NoModule as error:
             if mode == "module" or load:
                 raise
@@ -186,14 +189,19 @@ def _backend(stack: contextlib.ExitStack, mode: Mode, load: bool) -> tuple[Backe
 
 
 def _measure(
-    here: machine.Machine, cells: list[plan.Cell], wish: plan.Wish, backend: Backend, seed: int
+    here: machine.Machine,
+    cells: list[plan.Cell],
+    wish: plan.Wish,
+    backend: Backend,
+    seed: int,
+    session: journalled.Session,
 ) -> tuple[list[Tally], list[str]]:
-    with terminal.progress() as progress, journalled.session(ROOT, "measure") as session:
+    with terminal.progress() as progress:
         tallies, notes = take(
             here, cells, wish.samples, backend, session, random.Random(seed), ROOT, progress
         )
     samples = (sample for tally in tallies for sample in tally.samples)
-    return tallies, [*backend.notes(samples), *notes, *session.notes]
+    return tallies, [*backend.notes(samples), *notes]
 
 
 def _csv(tallies: list[Tally]) -> str:

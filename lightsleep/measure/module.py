@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
+from lightsleep.settings.journalled import Session
 from lightsleep.sources import DKMS_INSTALL, kernel_sources
 
 NAME = "test_cpuidle_latency"
@@ -33,24 +33,20 @@ class NoModule(LightsleepError):
         self.remedy = remedy
 
 
-@contextlib.contextmanager
-def attached(root: Path, load: bool) -> Iterator[KernelBackend]:
-    """Hand out the module's backend; with ``load``, load the module where it is not loaded.
+def attached(root: Path, load: bool, session: Session) -> KernelBackend:
+    """Return the module's backend; with ``load``, load the module where it is not loaded.
 
-    What was loaded here is unloaded at the end. Raises NoModule where it cannot be used,
-    LightsleepError where it does not build.
+    What was loaded here is unloaded at the end of the session. Raises NoModule where it cannot be
+    used, LightsleepError where it does not build.
     """
-    with contextlib.ExitStack() as stack:
-        if not (root / "sys/module" / NAME).is_dir():
-            if not load:
-                raise NoModule(
-                    f"the kernel module {NAME} is not loaded", "use --load to load or build it"
-                )
-            # Before it is loaded: a signal may come right behind that.
-            stack.callback(_unload, root)
-            _load()
-        _check_debugfs(root)
-        yield KernelBackend(root)
+    if not (root / "sys/module" / NAME).is_dir():
+        if not load:
+            raise NoModule(
+                f"the kernel module {NAME} is not loaded", "use --load to load or build it"
+            )
+        _load(session)
+    _check_debugfs(root)
+    return KernelBackend(root)
 
 
 def _check_debugfs(root: Path) -> None:
@@ -83,14 +79,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _load() -> None:
+def _load(session: Session) -> None:
     """Load the module as installed (DKMS), else build it on the spot."""
-    if shutil.which("modprobe") and _run(["modprobe", NAME]) is None:
+    with contextlib.suppress(LightsleepError):
+        session.load(NAME, ["modprobe", NAME])
         return
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
         module = _build(Path(scratch) / "kernel")
-        if refusal := _run(["insmod", str(module)]):
-            raise NoModule(f"the kernel refuses {NAME}", _hint(refusal))
+        try:
+            session.load(NAME, ["insmod", str(module)])
+        except LightsleepError as error:
+            raise NoModule(f"the kernel refuses {NAME}", _hint(error.message)) from error
 
 
 def _build(folder: Path) -> Path:
@@ -123,12 +122,6 @@ def _hint(refusal: str) -> str:
     if re.search(r"key|permitted", refusal, re.IGNORECASE):
         return f"{refusal} (Secure Boot loads only signed modules: sign it, or disable Secure Boot)"
     return refusal
-
-
-def _unload(root: Path) -> None:
-    """Unload the module if it is loaded; that it stays is no reason to lose a measurement."""
-    if (root / "sys/module" / NAME).is_dir():
-        _run(["rmmod", NAME])
 
 
 def _run(argv: list[str]) -> str | None:

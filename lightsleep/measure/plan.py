@@ -12,11 +12,15 @@ measured in one go but in batches, and the batches come in rounds: every round h
 unfinished cell of a CPU once, in random order, so that drift meets all cells alike (a randomised
 block design).
 
-Batches. A batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the
-progress bar wait for at most. The first one of a cell is small: a state that is never entered, or
-a source that is dead, shows in a few samples, and a second batch without a valid one closes the
-cell. A cell that yields valid samples is topped up until it has what was asked for, or until it
-took TRIES times as many, or ROUNDS batches of which not one sample in YIELD was valid.
+Batches. The samples of a batch are alike: the machine has no time to drift. How much they are
+worth together shows in how they resemble each other, but only if there are many batches
+(lightsleep/order.py). So each has BATCH samples, however many are wanted: tests simulate that the
+intervals then hold what they should where batches differ, and with 50 in a batch they do not. And a
+batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the progress bar
+wait for at most. A state that is never entered, or a source that is dead, shows in a few samples: a
+second batch without a valid one closes the cell. A cell that yields valid samples is topped up
+until it has what was asked for, or until it took TRIES times as many, or PATIENCE batches of which
+not one sample in YIELD was valid.
 
 Launch distance. Between arming and launch the CPU must run to the idle loop (FLOOR_NS), enter the
 state and stay there. A state is only ever a fair choice for sleeps of its target residency, and it
@@ -44,8 +48,8 @@ FLOOR_NS = 50_000
 SPREAD_NS = 100_000
 MAX_DISTANCE_NS = 1_000_000_000  # the kernel module's own limit
 BATCH_NS = 500_000_000
-ROUNDS = 4
-FIRST = 8
+BATCH = 10
+PATIENCE = 16
 TRIES = 4
 YIELD = 8
 
@@ -114,13 +118,12 @@ def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) ->
 
     ``tried`` and ``valid`` count the samples so far, ``batches`` what they came in.
     """
-    hopeless = batches >= (ROUNDS if valid else 2) and valid * YIELD < tried
+    hopeless = batches >= (PATIENCE if valid else 2) and valid * YIELD < tried
     left = min(wanted - valid, wanted * TRIES - tried)
     if hopeless or left <= 0:
         return 0
-    size = FIRST if not batches else -(-wanted // ROUNDS)
     fits = max(1, BATCH_NS // (cell.distances()[1] + OVERHEAD_NS))
-    return min(size, fits, left)
+    return min(BATCH, fits, left)
 
 
 def cells(

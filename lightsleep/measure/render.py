@@ -31,7 +31,8 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
     by_cpu: dict[int, list[Row]] = defaultdict(list)
     for row in result.rows:
         by_cpu[row.cpu].append(row)
-    if len(by_cpu) > SHOWN and not verbose:
+    folded = len(by_cpu) > SHOWN and not verbose
+    if folded:
         console.print(_folded(result.rows), crop=False)
         console.print(f"\n{len(by_cpu)} CPUs, folded; -v shows each")
     else:
@@ -39,10 +40,16 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
             if number:
                 console.print()
             console.print(_of_cpu(cpu, rows), crop=False)
-    console.print(
-        "\nAll values in us. p50, p90, p99, max: as measured. "
-        "own: p50 minus the p50 of the busy CPU, with its 95 % interval."
-    )
+    if folded:
+        console.print(
+            "\nAll values in us. p50, p90, p99: as measured, medians over the CPUs; max: of all. "
+            "own: p50 minus the p50 of the busy CPU, from the lowest to the highest of the CPUs."
+        )
+    else:
+        console.print(
+            "\nAll values in us. p50, p90, p99, max: as measured. "
+            "own: p50 minus the p50 of the busy CPU, with its 95 % interval."
+        )
     if any(_spared(row) for row in result.rows):
         console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
     if verbose:

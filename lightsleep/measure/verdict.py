@@ -137,7 +137,8 @@ def _compared(evidence: Evidence) -> Verdict:
     noise = _noise(evidence, accepted[1] - accepted[0])
     low, high = _interval(evidence, noise)
     slower = low > accepted[1]
-    ratio = own.p50_ns / (1000 * advertised_us) if advertised_us else None
+    # Of what may be 0, or less, no factor is known.
+    ratio = own.p50_ns / (1000 * advertised_us) if advertised_us and low > 0 else None
     if high < -SLACK_NS:
         return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
     if slower and not (noise and raw.p50_ns - own.p50_ns > accepted[1]):
@@ -177,7 +178,9 @@ def _times(
 
 def _by(factor: float | None, difference_ns: float) -> str:
     """Return by how much a state is off: as a factor where that means something."""
-    return f"{factor:.3g}x" if factor and factor > 0 else f"{us(difference_ns)} us"
+    if not factor or factor <= 0:
+        return f"{us(difference_ns)} us"
+    return f"{factor:,.0f}x" if factor >= 100 else f"{factor:.3g}x"
 
 
 def _noise(evidence: Evidence, apart_ns: float) -> str | None:

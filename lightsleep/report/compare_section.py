@@ -70,6 +70,7 @@ class CompareSection:
     colours: dict[str, str]
     treatments: list[str]
     control: list[tuple[bool, str]]
+    chance: str
     environment: Rows
     protocol: Rows
     clocks: str
@@ -99,6 +100,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),
+        chance=words.by_chance(metrics),
         environment=flat(result.environment, said_elsewhere={"guests"}),
         protocol=flat(result.protocol, said_elsewhere=SAID),
         clocks=words.clocks(result),

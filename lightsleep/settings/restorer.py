@@ -26,7 +26,8 @@ The journal survives the restorer. Whoever finds it, sets back by the same rules
 - in reverse order of the first change, to the value found at that change;
 - only what still holds a value that the owner wrote: any other value was set by somebody else
   meanwhile, and stays;
-- a knob that is gone (CPU offline, driver unloaded) has nothing to set back;
+- a knob that is gone (driver unloaded) has nothing to set back; of a CPU that is offline, the
+  user is told what to look at when it is back;
 - nothing but sysfs, modules and FILES, and nothing after a reboot. A reboot resets sysfs and
   modules by itself and empties /run, where the journal is. Of FILES, which survive it, the owner
   writes last the one without which the others have no effect (see lightsleep/enable/change.py).
@@ -359,12 +360,23 @@ def set_back(
             note = set_back_one(setting, undo, root, held)
         except OSError as error:
             if error.errno in GONE:
-                note = f"{setting[1]} is gone: nothing to set back"
+                note = _gone(setting[1], undo, root)
             else:
                 refused.append(f"cannot {said(setting, undo.old)} again: {error.strerror}")
                 continue
         notes += [note] if note else []
     return notes, refused
+
+
+def _gone(name: str, undo: Undo, root: Path) -> str:
+    """Return what to say of a knob that is not there.
+
+    A CPU that comes back may have its states as they were when it went (POWER).
+    """
+    cpu = re.match(rf"{re.escape(str(root))}/?sys/devices/system/cpu/cpu(\d+)/", name)
+    if cpu and (root / f"sys/devices/system/cpu/cpu{cpu[1]}/online").exists():
+        return f"CPU {cpu[1]} is offline; when it is back, see whether {name} is {undo.old}"
+    return f"{name} is gone: nothing to set back"
 
 
 def said(setting: Setting, value: Value) -> str:

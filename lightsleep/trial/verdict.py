@@ -126,12 +126,9 @@ def _gain(arm: ArmAnalysis) -> float:
 def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Comparison]) -> str:
     if not comparisons or any(found.verdict is Verdict.TOO_FEW for found in comparisons):
         return f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try more."
-    amounts = [
-        amount
-        for found in comparisons
-        if (amount := words.detectable(found, first.metric.unit)) is not None and amount
-    ]
-    missed = f"; a gain of {max(amounts)} would have been shown" if amounts else ""
+    least = max(comparisons, key=lambda found: found.detectable or 0)
+    amount = words.detectable(least, first.metric.unit)
+    missed = f"; a gain of {amount} would probably have been shown" if amount else ""
     return (
         f"{first.metric.title}: no setting was shown to be better than {baseline}{missed}. "
         f"Keep {baseline}."

@@ -122,6 +122,21 @@ def test_the_power_to_show_20_percent() -> None:
 
 
 @pytest.mark.parametrize("shape", [DEFAULT, LEAST])
+def test_what_a_run_calls_detectable_by_its_own_noise_about_8_of_10_show(
+    shape: tuple[int, int],
+) -> None:
+    none = [0.0] * math.prod(shape)
+    own = np.array(
+        [
+            compare(none, run.tolist(), "none", "%", boots=shape[0]).detectable or 0
+            for run in noise(shape, 0.0, 400)
+        ]
+    )
+    fresh = noise(shape, 0.0, 800)[400:] + own[:, None]
+    assert shown(fresh, shape[0]) == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize("shape", [DEFAULT, LEAST])
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_what_is_called_detectable_is_detected(shape: tuple[int, int], share: float) -> None:
     none = [0.0] * math.prod(shape)

@@ -399,7 +399,7 @@ def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
     assert comparison.detectable
     percent = f"{100 * (comparison.detectable - 1):.2g} %"
     assert words.sentence("a", comparison, "b", "s") == (
-        f"no difference shown between a and b; 9 of 10 such runs show one of {percent} or more"
+        f"no difference shown between a and b; about 8 of 10 such runs show one of {percent}"
     )
     assert words.finding(comparison, "s") == f"none shown ({percent})"
     in_points = compare(baseline, arm, "lower", "%")

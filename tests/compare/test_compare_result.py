@@ -116,6 +116,10 @@ def put(document: Document, path: tuple[str | int, ...], value: Any) -> None:
 PIPE = ("metrics", "sched_pipe_s")
 
 
+def claimed(**bounds: int) -> Document:
+    return {"arm": "lightsleep", "reference": "stock", "metrics": ["sched_pipe_s"], **bounds}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -137,6 +141,9 @@ PIPE = ("metrics", "sched_pipe_s")
         (("roles", "ghost"), "control", "roles: ghost is not among the arms"),
         (("roles",), {"stock": "baseline"}, "roles: control has no role"),
         (("protocol", "runs"), "six", "protocol.runs: 'six'"),
+        (("protocol", "order"), [["stock"]], "protocol.order: 1 rounds are named, but there were"),
+        (("claims",), [claimed(at_least=10**400)], "claims[0].at_least: 1000"),
+        (("claims",), [claimed(at_most=10**400)], "claims[0].at_most: 1000"),
         (("version",), 0, "version: 1 was expected"),
         (("title",), "\x1b[31mred", "title: '\\x1b[31mred' holds a character that cannot"),
         (("title",), "half \ud800", "title: 'half \\ud800' holds a character that cannot"),

@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from comparisons import made_up
 
-from lightsleep.compare.analysis import analyse
+from lightsleep.compare.analysis import Outcome, analyse, judge_claims
 from lightsleep.compare.result import Claim, MetricResult
-from lightsleep.compare.words import claim, control_sentences, together
+from lightsleep.compare.words import (
+    by_chance,
+    claim,
+    control_sentences,
+    headline,
+    outcome,
+    together,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +59,46 @@ def test_what_a_control_could_have_missed_is_one_short_sentence() -> None:
     assert "in sched pipe" in named
     ((_, short),) = control_sentences(many, "stock")
     assert "the differences that it could have missed are in the tables" in short
+
+
+def test_of_several_controls_the_one_that_could_have_missed_most_counts() -> None:
+    metrics = analyse(made_up(metrics=1))
+    (control,) = metrics[0].arms_as("control")
+    assert control.baseline
+    assert control.baseline.detectable
+    surer = replace(control, baseline=replace(control.baseline, detectable=1.0001))
+    alone, before, behind = (
+        control_sentences([replace(metrics[0], arms=arms)], "stock")
+        for arms in ([control], [surer, control], [control, surer])
+    )
+    assert alone == before == behind
+
+
+def test_many_comparisons_say_how_many_differ_by_chance() -> None:
+    assert by_chance(analyse(made_up(metrics=2))) == ""
+    said = by_chance(analyse(made_up(metrics=2)) * 10)
+    assert re.match(r"\d+ comparisons at 95 % each: up to about \d+ may show a difference", said)
+
+
+def test_guests_that_booted_once_are_said_to_have() -> None:
+    once, thrice = (headline(x, analyse(x)) for x in (made_up(n=12), made_up(n=12, boots=3)))
+    assert once.endswith("12 rounds. Each guest was booted once: intervals are about these boots.")
+    assert thrice.endswith("12 rounds in 3 boots.")
+    on_this_machine = made_up(n=12)
+    del on_this_machine.environment["accelerator"]
+    assert headline(on_this_machine, analyse(on_this_machine)).endswith("12 rounds.")
+
+
+def test_a_gain_in_a_count_that_may_be_0_is_decided_by_the_difference() -> None:
+    result = made_up(n=18, metrics=1)
+    (metric,) = result.metrics.values()
+    metric.unit = ""
+    metric.samples["stock"] = [5.0 + i % 3 for i in range(18)]
+    metric.samples["lightsleep"] = [float(i % 2) for i in range(18)]
+    gain = Claim("lightsleep", "stock", tuple(result.metrics))
+    result.claims = [gain, replace(gain, at_most=0.5)]
+    decided, bound = judge_claims(result)
+    assert decided.outcome is Outcome.HELD
+    assert outcome(bound).endswith("a sample is not positive, so there is no ratio")
+    metric.samples["lightsleep"] = []
+    assert outcome(judge_claims(result)[0]).endswith("lightsleep has no samples")

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import fake_modules
 import pytest
 from click.testing import CliRunner, Result
 from measure_fakes import FakeBackend, sample
@@ -49,11 +50,7 @@ def power9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
     monkeypatch.chdir(tmp_path)
     backend = FakeBackend(dict(TRUTH_NS), root)
 
-    @contextlib.contextmanager
-    def attached(*_: object) -> Iterator[FakeBackend]:
-        yield backend
-
-    monkeypatch.setattr(module, "attached", attached)
+    monkeypatch.setattr(module, "attached", lambda *_: backend)
     return backend
 
 
@@ -472,7 +469,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cli, "ROOT", root)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module, "_run", lambda argv: f"{argv[0]} refuses")
-    return root
+    fake_modules.install(root, monkeypatch)
+    return plant(root, "refused: test_cpuidle_latency")
 
 
 LOADED = "sys/module/test_cpuidle_latency/refcnt: 0\n"
@@ -518,40 +516,41 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
         assert way_out in said
 
 
-def test_a_module_that_was_loaded_is_unloaded(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = []
-
-    def fake(argv: list[str]) -> str | None:
-        commands.append(argv)
-        if argv[0] == "modprobe":
-            plant(bare, f"{LOADED}\n{FILES}/run: x\n{FILES}/samples: x")
-        return None
-
-    monkeypatch.setattr(module, "_run", fake)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
+    plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
+    (bare / "refused").unlink()
     result = run("--load", "--source", "device")
     assert result.exit_code == 4
-    assert [x[0] for x in commands] == ["modprobe", "rmmod"]
+    assert "no virtio entropy device" in " ".join(result.output.split())
+    assert not (bare / "sys/module/test_cpuidle_latency").exists()
+    assert not (bare / "run/lightsleep/journal").exists()
 
 
-@pytest.mark.parametrize("ready", [True, False], ids=["loaded", "not yet"])
-def test_a_signal_while_the_module_is_loaded_unloads_it(
-    ready: bool, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = []
+KILLED = """
+import sys, time
+from pathlib import Path
+from lightsleep.measure import module
+from lightsleep.settings import journalled
+root = Path(sys.argv[1])
+with journalled.session(root) as session:
+    module.attached(root, True, session)
+    print(flush=True)
+    time.sleep(1000)
+"""
 
-    def fake(argv: list[str]) -> str | None:
-        commands.append(argv[0])
-        if argv[0] == "modprobe":
-            if ready:
-                plant(bare, LOADED)
-            raise SystemExit(143)  # what SIGTERM becomes
-        return None
 
-    monkeypatch.setattr(module, "_run", fake)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    assert run("--load").exit_code == 143
-    assert commands == (["modprobe", "rmmod"] if ready else ["modprobe"])
+def test_killed_it_leaves_no_module(bare: Path) -> None:
+    plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
+    (bare / "refused").unlink()
+    loaded = bare / "sys/module/test_cpuidle_latency"
+    argv = [sys.executable, "-c", KILLED, str(bare)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "\n"
+        assert loaded.exists()
+        process.kill()
+    fake_modules.wait_for_the_restorer(bare)
+    assert not loaded.exists()
 
 
 def test_auto_falls_back_to_user_space_and_says_so(
