@@ -382,8 +382,9 @@ def by_chance(metrics: Sequence[MetricAnalysis]) -> str:
     if len(found) < MANY:
         return ""
     expected = round(len(found) * (1 - CONFIDENCE))
+    sure = f"{100 * CONFIDENCE:.0f} %"
     return (
-        f"{len(found)} comparisons at {100 * CONFIDENCE:.0f} % each: up to about {expected} may show "
+        f"{len(found)} comparisons at {sure} each: up to about {expected} may show "
         "a difference by chance. What was claimed was chosen beforehand"
     )
 
