@@ -23,9 +23,11 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
         return "mode is off"
     if any(state.name == POLL and state.disabled for state in cpu.states):
         return "POLL is disabled"
-    if counts.contended:
+    fixed = scan.lightsleep and scan.lightsleep.mode == "fixed"  # whatever the CPU has learned
+    if counts.contended and not fixed:
         return "the host needs the core"
-    if counts.program_cost_upper_ns is not None and counts.program_cost_upper_ns < 0:
+    harm_ns = counts.program_cost_upper_ns
+    if harm_ns is not None and harm_ns < 0 and not fixed:
         return "polls slow its programs"
     if counts.limit_ns != 0:
         return None

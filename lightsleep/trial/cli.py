@@ -86,14 +86,14 @@ class Subject:
     "period_s",
     callback=seconds,
     metavar="TIME",
-    help="No COMMAND: each setting holds for this time (10s) under what runs anyway.",
+    help="No COMMAND: each setting holds for this time, say 10s, under what runs anyway.",
 )
 @click.option(
     "--for",
     "total_s",
     callback=seconds,
     metavar="TIME",
-    help="With --switchback: how long to go on in all (10m).",
+    help="With --switchback, and needed there: how long to go on in all, say 10m.",
 )
 @click.option(
     "--metric-command",

@@ -89,3 +89,12 @@ def test_a_latency_limit_is_not_heeded_when_off_or_where_the_host_is_short_of_co
     short = replace(scan, lightsleep=replace(PARAMETERS, host_is_short=True))
     assert not_polling(cpu, off) == "mode is off"
     assert not_polling(cpu, short) == "idle for too long"
+
+
+def test_in_mode_fixed_a_cpu_polls_whatever_it_has_learned() -> None:
+    learned = replace(COUNTS, contended=1, program_cost_upper_ns=-1)
+    cpu = replace(CPU, lightsleep=learned)
+    assert SCAN.lightsleep
+    fixed = replace(SCAN, lightsleep=replace(SCAN.lightsleep, mode="fixed"))
+    assert not_polling(cpu, SCAN) == "the host needs the core"
+    assert not_polling(cpu, fixed) is None

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,19 @@ def test_what_a_journal_cannot_ask_for(root: Path, change: dict[str, str]) -> No
 def test_of_a_choice_the_chosen_word_is_the_value(text: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "knob").write_text(text)
     assert restorer.read_knob(tmp_path, str(tmp_path / "knob")) == value
+
+
+def test_of_a_cpu_that_is_offline_the_user_hears_what_to_look_at(root: Path) -> None:
+    """On POWER it comes back with its states as they were."""
+    cpu = "sys/devices/system/cpu/cpu1"
+    plant(root, f"{cpu}/cpuidle/state1/disable: 0\n{cpu}/online: 1")
+    with journalled.session(root) as session:
+        session.set(root / cpu / "cpuidle/state1/disable", "1")
+        shutil.rmtree(root / cpu / "cpuidle")
+        plant(root, f"{cpu}/online: 0")
+    (note,) = session.notes
+    assert note.startswith("CPU 1 is offline; when it is back, see whether ")
+    assert note.endswith("cpu1/cpuidle/state1/disable is 0")
 
 
 def test_what_could_not_be_set_back_is_told_with_the_error_that_ended_it(root: Path) -> None:
