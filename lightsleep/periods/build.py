@@ -223,6 +223,8 @@ class Builder:
     def lost(self, number: int, count: int) -> None:
         """The kernel lost events of a CPU: what it does is not known."""
         self._metadata.lost[number] = self._metadata.lost.get(number, 0) + count
+        if count:  # some of these tasks may have run since, and been woken again
+            self._wakings.clear()
         cpu = self._cpus.get(number)
         if cpu:
             asleep = cpu.phase in ("idle", "left")

@@ -256,6 +256,7 @@ void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee
 	waking->used = true;
 	waking->wakee = wakee;
 	waking->at_ns = now_ns;
+	waking->losses = b->losses;
 	waking->pid = pid;
 	memcpy(waking->comm, comm, COMM);
 }
@@ -282,7 +283,8 @@ void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, con
 {
 	struct cpu *cpu = &b->cpus[number];
 	struct waking *found = slot_of(b, pid);
-	struct waking *waking = found->used ? found : NULL;
+	/* Since events were lost, the task may have run, and been woken again. */
+	struct waking *waking = found->used && found->losses == b->losses ? found : NULL;
 
 	if (cpu->phase == LEFT) {
 		emit(b, number, cpu, comm, pid, waking, now_ns);
@@ -298,8 +300,8 @@ void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, con
 		emit(b, number, cpu, comm, pid, waking, now_ns);
 	}
 	cpu->phase = BUSY;
-	if (waking)
-		forget(b, waking);
+	if (found->used)
+		forget(b, found);
 }
 
 /* A CPU has nothing to run. */
@@ -324,6 +326,7 @@ void builder_lost(struct builder *b, int number, uint64_t count)
 		return;
 	cpu = &b->cpus[number];
 	cpu->lost += count;
+	b->losses += count > 0;
 	if (cpu->seen) {
 		bool asleep = cpu->phase == IDLE || cpu->phase == LEFT;
 

@@ -79,6 +79,7 @@ struct waking {
 	int32_t wakee;
 	int32_t pid;
 	char comm[COMM];
+	uint32_t losses;	/* how often events had been lost by then */
 	bool used;
 };
 
@@ -106,6 +107,7 @@ struct builder {
 	int64_t last_ns;
 	uint64_t events;
 	uint64_t incomplete;
+	uint32_t losses;
 	char error[200];
 };
 

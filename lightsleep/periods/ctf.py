@@ -170,7 +170,8 @@ def _event(
     context: dict[str, str],
     fields: dict[str, str],
 ) -> str:
-    if "procname" in context and "pid" in context:
+    # A pid alone is that of the process; the last switch has told the thread.
+    if "procname" in context and "tid" in context:
         tasks[cpu] = (context["procname"], int(context["pid"]))
     comm, pid = tasks.get(cpu, ("", 0))
     if name == "sched_switch":

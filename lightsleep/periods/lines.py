@@ -40,8 +40,13 @@ LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}) )?EVENTS(?: DROPPED)
 PERF_LOST = re.compile(
     r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
 )
-# Headers, empty lines, stack traces, and what trace-cmd says first.
-HARMLESS = re.compile(r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|cpus=\d+|version = .*)?$")
+# Headers, empty lines, stack traces, what trace-cmd says first, and what tracers write that are no
+# events: functions, and where a stack begins.
+HARMLESS = re.compile(
+    r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|[0-9a-f]{1,7} \S.* \(.*\)"
+    r"|cpus=\d+|version = .*|CPU \d+ is empty"
+    r"|.{1,40}-\d{1,10} .*\[\d{1,5}\] .*\d{1,10}\.\d{6,9}: (?:\S+ <-\S+|<stack trace>))?\s*$"
+)
 
 CPU_IDLE = re.compile(r"state=(\d{1,10}) cpu_id=(\d{1,5})\b")
 CPU_IDLE_MISS = re.compile(r"cpu_id=(\d{1,5}) state=\d+ type=(above|below)")
@@ -54,7 +59,7 @@ SWITCH = re.compile(
 WAKING = re.compile(r" *(?:comm=(.*) pid=(\d{1,10}) prio=|(.*):(\d{1,10}) \[\d+\])", re.DOTALL)
 MIGRATE = re.compile(r"comm=.* pid=(\d{1,10}) prio=", re.DOTALL)
 ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
-MASK = re.compile(r"cpumask=([\d,-]+)")
+MASK = re.compile(r"cpumask=([0-9a-f,-]+)")
 EXPIRE = re.compile(r"\bfunction=(\S+)")
 HANDLER = re.compile(r"irq=\d+ name=(.*)")
 LENGTH = re.compile(r"ret=(-?\d{1,19}|0x[0-9a-f]{1,16})\b(?:.*\bnext=(-?\d{1,19})\b)?")
@@ -163,8 +168,20 @@ def _ipi(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: st
 
 
 def _ipis(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
-    for number in cpulist.parse(_found(MASK, text)[1]):
+    for number in _cpus_of(_found(MASK, text)[1]):
         builder.sent(number, "ipi")
+
+
+def _cpus_of(mask: str) -> list[int]:
+    """Return the CPUs of a mask: a list, 0-1,8, or words of 32 bits, as the kernel writes it.
+
+    It writes all eight digits of each word, the highest word first. No CPU has such a number.
+    """
+    words = mask.split(",")
+    if all(len(word) == 8 for word in words):
+        bits = int("".join(words), 16)
+        return [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
+    return list(cpulist.parse(mask))
 
 
 def _ipi_came(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, _text: str) -> None:

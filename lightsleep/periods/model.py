@@ -99,7 +99,11 @@ class Metadata:
 
     @property
     def hides_polls(self) -> bool:
-        """Whether the driver polls and halts in each state, so that no event tells which it was."""
+        """Whether the driver may poll in each state, so that no event tells when it did."""
+        return self._driver_is_ours and self.environment.get("driver_mode") != "off"
+
+    @property
+    def _driver_is_ours(self) -> bool:
         return bool(self.environment.get("cpuidle_driver") == LIGHTSLEEP_DRIVER)
 
     @property
@@ -110,7 +114,8 @@ class Metadata:
     @property
     def polled(self) -> set[tuple[int, int]]:
         """The CPUs and states in which a CPU polls and never halts, as far as somebody said so."""
-        return set() if self.hides_polls else self.polling
+        # Our driver halts in each of its states, too.
+        return set() if self._driver_is_ours else self.polling
 
     def polls(self, cpu: int, state: int) -> bool:
         """Whether a CPU in this state polls and never halts, as far as somebody said so."""

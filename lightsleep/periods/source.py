@@ -363,6 +363,8 @@ def _described(path: Path) -> Metadata:
     described = load(document, FORMAT)
     metadata.host = described["host"]
     metadata.environment = described["environment"]
+    if mode := (described["scan"].get("lightsleep") or {}).get("mode"):
+        metadata.environment = {**metadata.environment, "driver_mode": mode}
     metadata.settings = described["settings"]
     for cpu, states in described["states"].items():
         for state in states:

@@ -102,6 +102,10 @@ def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
         (event(50, 0, "ipi_send_cpu: cpu=1 callsite=a callback=b", "w-7"), "ipi"),
         (event(50, 0, "ipi_send_cpumask: cpumask=0-1,8 callsite=a callback=b", "w-7"), "ipi"),
         (event(50, 0, "ipi_send_cpumask: cpumask=2-3 callsite=a callback=b", "w-7"), "unknown"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=00000000,00000002 callsite=a", "w-7"), "ipi"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=00000002,00000001 callsite=a", "w-7"), "unknown"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=ffffffff callsite=a", "w-7"), "ipi"),
+        (event(50, 0, "ipi_send_cpumask: cpumask=f0000000 callsite=a", "w-7"), "unknown"),
         (event(50, 0, "ipi_send_cpu: cpu=0 callsite=a callback=b", "w-7"), "unknown"),
         (event(50, 1, "reschedule_entry: vector=253"), "ipi"),
         (event(50, 0, "sched_wake_idle_without_ipi: cpu=1", "w-7"), "store"),
@@ -211,6 +215,28 @@ def test_a_task_that_is_moved_here_has_not_waited_since_its_wakeup(
         switched(160, 1, "x", 42),
     )
     assert row["waking_to_running_ns"] == (None if waited_us is None else waited_us * 1000)
+
+
+def test_a_task_that_was_woken_before_events_were_lost_was_woken_again_maybe(trace: Any) -> None:
+    begin, end = idle(0, 1, 2) + waking(20, 0, 42), left(9000, 1) + switched(9010, 1, "t", 42)
+    (row,) = trace(begin, end)
+    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, 8_990_000)
+    (row,) = trace(begin, "CPU:0 [50000 EVENTS DROPPED]\n", end)
+    assert (row["wakee_pid"], row["waker_pid"], row["waking_to_running_ns"]) == (42, None, None)
+
+
+LINES_WITHOUT_EVENTS = (
+    "    46c8e3 runtime.futex+0x23 (/usr/bin/dockerd)\n",
+    "         0 [unknown] ([unknown])\n",
+    "CPU 1 is empty\n",
+    "          <idle>-0       [000] d.h.. 10.000001: schedule <-do_idle\n",
+    "          <idle>-0       [000] d.h.. 10.000001: <stack trace>\n",
+)
+
+
+def test_lines_of_tracers_that_are_no_events_are_skipped(trace: Any) -> None:
+    period = idle(0, 1, 2), waking(20, 0, 42), left(90, 1), switched(95, 1, "t", 42)
+    assert trace(*(x for line in period for x in (line, *LINES_WITHOUT_EVENTS))) == trace(*period)
 
 
 def test_lost_events_make_no_periods(tmp_path: Path) -> None:
@@ -519,6 +545,20 @@ def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
 
 
 # What is made of the rows.
+
+
+def test_a_driver_in_mode_off_hides_no_polls() -> None:
+    ours = {"cpuidle_driver": "lightsleep"}
+    for environment, hides in (
+        (ours, True),
+        ({**ours, "driver_mode": "adaptive"}, True),
+        ({**ours, "driver_mode": "off"}, False),
+        ({"cpuidle_driver": "intel_idle"}, False),
+    ):
+        metadata = Metadata("host", "x", environment=environment, polling={(0, 0)})
+        assert metadata.hides_polls is hides
+        # In its state POLL our driver halts as well, in mode off, too.
+        assert metadata.polls(0, 0) is (environment["cpuidle_driver"] != "lightsleep")
 
 
 def test_time_lost_is_the_sum_of_the_waits() -> None:
