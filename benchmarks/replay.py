@@ -118,7 +118,7 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     begins_ns = np.cumsum(idle_ns + 100_000)
     intervals = Intervals(
         *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
-        *(np.zeros(count, np.uint8), cost_ns, LIMITS),
+        *(np.zeros(count, np.uint8), cost_ns, np.zeros(count, np.bool_), LIMITS),
         *(begins_ns, cost_ns, idle_ns, idle_ns),
     )
     runs, found = engine()[0], {}

@@ -14,6 +14,8 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.costs import Costs
+from lightsleep.replay.policies import Policy
+from lightsleep.replay.rows import Ns
 
 POLL, HALT, DEEP = 0, 1, 2
 ADVERTISED = (("POLL", 0, 0), ("C1", 10, 20), ("C6", 100, 300))
@@ -64,3 +66,12 @@ def run(*arguments: object) -> Result:
 MENU = RECORDINGS / "menu.parquet"
 """C1, C1E and C6 of 20, 60 and 300 us, with residencies of 40, 200 and 900, governed by menu of
 Debian's 6.12."""
+
+
+def limits(policy: Policy, idle_ns: Ns) -> Ns:
+    """Return how long a policy polls in each of these periods, from which it learns."""
+    given = []
+    for length_ns in idle_ns.tolist():
+        given.append(policy.limit_ns)
+        policy.learn(length_ns)
+    return np.array(given, np.int64)

@@ -229,6 +229,7 @@ def replay(
                 block=found.block,
                 state=found.state,
                 exit_ns=found.exit_ns,
+                resumes=found.resumes,
                 limits=limits[cpu],
                 entered_ns=found.entered_ns,
                 typical_ns=found.typical_ns,

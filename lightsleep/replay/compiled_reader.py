@@ -29,7 +29,7 @@ KINDS = {
 SPECIAL = ("ended_by", "sleep_length_ns")
 """Columns that are no plain integers."""
 
-OPEN = 7
+OPEN = 9
 """Elements of ``struct open_interval``."""
 
 
@@ -75,7 +75,7 @@ class CompiledReader:
     def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield what was kept back, after the last batch."""
         for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
-            entered, end, polled, cost, timer_at, state, _ = self._open[cpu].tolist()
+            entered, end, polled, cost, timer_at, state, ended, nobody, _ = self._open[cpu].tolist()
             made = _Made(1)
             made.entered_ns[0], made.arrival_ns[0] = entered, max(end - entered, 0)
             made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
@@ -84,6 +84,7 @@ class CompiledReader:
             made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
             since_ns = max(entered - (self._metadata.first_ns or 0), 0)
             made.block[0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
+            made.resumes[0] = nobody and entered - ended <= JOINED_NS
             yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
         self._open[:] = 0
 
@@ -162,7 +163,7 @@ class _Made:
     COLUMNS: ClassVar = {
         **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
         **dict.fromkeys(("cost_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"),
-        **dict.fromkeys(("state", "halted", "woken", "block"), "uint8_t"),
+        **dict.fromkeys(("state", "halted", "woken", "block", "resumes"), "uint8_t"),
     }
 
     def __init__(self, count: int) -> None:
@@ -170,6 +171,7 @@ class _Made:
         self.cost_ns, self.typical_ns, self.timer_ns = np.zeros((3, count), np.int64)
         self.polled_ns, self.exit_ns = np.zeros((2, count), np.int64)
         self.state, self.halted, self.woken, self.block = np.zeros((4, count), np.uint8)
+        self.resumes = np.zeros(count, np.uint8)
 
     def taken(self, part: slice, buckets: Any) -> RecordedIntervals:
         return RecordedIntervals(
@@ -186,6 +188,7 @@ class _Made:
             woken=self.woken[part].view(np.bool_),
             block=self.block[part],
             bucket=buckets,
+            resumes=self.resumes[part].view(np.bool_),
         )
 
 

@@ -35,6 +35,7 @@ struct stay_limits {
  * @block: the part of the recording that it is in
  * @state: that a CPU which does not poll on halts in
  * @exit_ns: how long it takes to leave that state
+ * @resumes: whether it begins at once after one that ended without a task
  * @limits: what tells stays that are too shallow or too deep
  */
 struct intervals {
@@ -46,7 +47,24 @@ struct intervals {
 	const uint8_t *block;
 	const uint8_t *state;
 	const int64_t *exit_ns;
+	const uint8_t *resumes;
 	const struct stay_limits *limits;
+};
+
+/**
+ * struct poll - the poll of one CPU, which may last for several intervals
+ * @limit_ns: for how long in all
+ * @polled_ns: so far
+ * @idle_ns: how long its intervals were so far; nothing has been learned of them yet
+ * @goes_on: it has not come to its limit
+ * @unlearned: it has not been learned from
+ */
+struct poll {
+	u64 limit_ns;
+	u64 polled_ns;
+	u64 idle_ns;
+	u64 goes_on;
+	u64 unlearned;
 };
 
 /**
@@ -91,10 +109,12 @@ struct haltpoll {
 	u64 limit_ns;
 };
 
-void replay_fixed(u64 limit_ns, const struct intervals *s, u64 weight, struct tally *t);
-void replay_haltpoll(struct haltpoll *h, const struct intervals *s, u64 weight, struct tally *t);
+void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 weight,
+		  struct tally *t);
+void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals *s, u64 weight,
+		     struct tally *t);
 void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       const struct intervals *s, u64 weight, struct tally *t);
+		       struct poll *p, const struct intervals *s, u64 weight, struct tally *t);
 void replay_optimum(const struct intervals *s, u64 weight, struct tally *t);
 void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct intervals *s, u64 weight,
 		  struct tally *t);

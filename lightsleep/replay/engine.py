@@ -66,13 +66,33 @@ class Engine(Protocol):
 
 
 class _PythonRunner:
+    """``limited()`` and ``learns()`` of engine.c, where ``struct poll`` is explained."""
+
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._limit_ns = self._polled_ns = self._idle_ns = 0
+        self._goes_on = self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
-        limit_ns = self._policy.limits(intervals.idle_ns)
-        halted = intervals.idle_ns > limit_ns
-        tally.add(intervals, np.minimum(intervals.idle_ns, limit_ns), halted, weight)
+        polled_ns = np.zeros(len(intervals), np.int64)
+        before_ns, halted = polled_ns.copy(), np.zeros(len(intervals), np.bool_)
+        pairs = zip(intervals.idle_ns.tolist(), intervals.resumes.tolist(), strict=True)
+        for i, (idle_ns, resumes) in enumerate(pairs):
+            if not (resumes and self._goes_on):
+                self._begin()
+            left_ns = self._limit_ns - self._polled_ns
+            before_ns[i], halted[i] = self._polled_ns, idle_ns > left_ns
+            polled_ns[i] = min(idle_ns, left_ns)
+            self._polled_ns += min(idle_ns, left_ns)
+            self._idle_ns += idle_ns
+            self._goes_on, self._unlearned = idle_ns <= left_ns, True
+        tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
+
+    def _begin(self) -> None:
+        if self._unlearned:
+            self._policy.learn(self._idle_ns)
+        self._limit_ns = self._policy.limit_ns
+        self._polled_ns = self._idle_ns = 0
 
 
 class PythonEngine:
@@ -115,18 +135,18 @@ class CompiledEngine:
     def runner(self, policy: Policy) -> Runner:
         """Return what runs a policy in C; in Python where C does not know it."""
         made: Any
+        poll = self.ffi.new("struct poll *")
         if isinstance(policy, Fixed):
-            made = functools.partial(self.lib.replay_fixed, policy.limit_ns)
+            made = functools.partial(self.lib.replay_fixed, policy.limit_ns, poll)
         elif isinstance(policy, Haltpoll):
-            made = functools.partial(
-                self.lib.replay_haltpoll, self.ffi.new("struct haltpoll *", policy.as_struct())
-            )
+            haltpoll = self.ffi.new("struct haltpoll *", policy.as_struct())
+            made = functools.partial(self.lib.replay_haltpoll, haltpoll, poll)
         elif isinstance(policy, Lightsleep):
             state = self.ffi.new("struct poll_limit *")
             prices = [policy.miss_cost_ns, policy.ceiling_ns]
             params = self.ffi.new("struct poll_limit_params *", prices)
             self.lib.poll_limit_init(state, params)
-            made = functools.partial(self.lib.replay_lightsleep, state, params)
+            made = functools.partial(self.lib.replay_lightsleep, state, params, poll)
         else:
             return _PythonRunner(policy)
         return _CompiledRunner(self, made)
@@ -160,7 +180,7 @@ class _Lent:
     """C's view of columns and sums; holds the buffers while it is used."""
 
     def __init__(self, ffi: Any, intervals: Intervals, tally: Tally) -> None:
-        kinds = ("u64[]", "u64[]", "uint16_t[]", *("uint8_t[]",) * 3, "int64_t[]")
+        kinds = ("u64[]", "u64[]", "uint16_t[]", *("uint8_t[]",) * 3, "int64_t[]", "uint8_t[]")
         columns = (
             intervals.idle_ns,
             intervals.cost_ns,
@@ -169,6 +189,7 @@ class _Lent:
             intervals.block,
             intervals.state,
             intervals.exit_ns,
+            intervals.resumes,
         )
         self._buffers = [
             ffi.from_buffer(kind, np.ascontiguousarray(column))

@@ -39,10 +39,11 @@ struct ended {
 	int64_t timer_at_ns;
 	bool polls;
 	bool woken;
+	bool nobody;
 	bool looped;
 };
 
-static inline void emit(const struct costs *c, const struct open_interval *s, const struct ended *e,
+static inline void emit(const struct costs *c, struct open_interval *s, const struct ended *e,
 			struct recorded_intervals *d, size_t cpu)
 {
 	int64_t exit_ns = e->polls ? 0 : e->woken ? e->paid_ns : s->cost_ns;
@@ -61,6 +62,9 @@ static inline void emit(const struct costs *c, const struct open_interval *s, co
 	d->halted[i] = !e->polls;
 	d->woken[i] = e->woken;
 	d->block[i] = min_of(max_of(s->entered_ns - c->first_ns, 0) / c->width_ns, c->blocks - 1);
+	d->resumes[i] = s->nobody && s->entered_ns - s->ended_ns <= c->joined_ns;
+	s->ended_ns = s->end_ns;
+	s->nobody = e->nobody;
 }
 
 void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,
@@ -77,11 +81,16 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		int64_t begin_ns = r->entered_ns[i], end_ns = begin_ns + r->length_ns[i];
 		struct ended e = { .polls = polls, .woken = r->woken[i] };
 
-		if (state == -1)	/* a wakeup of a CPU that was awake */
+		if (state == -1) {	/* a wakeup of a CPU that was awake */
+			s->nobody = false;
 			continue;
+		}
+		e.nobody = !r->somebody[i] && !e.woken;
 		if (s->open && begin_ns - s->end_ns > c->joined_ns) {
 			/* What went on without a result polled, and woke nobody. */
-			struct ended in_vain = { .polls = true, .timer_at_ns = s->timer_at_ns };
+			struct ended in_vain = {
+				.polls = true, .nobody = true, .timer_at_ns = s->timer_at_ns,
+			};
 
 			emit(c, s, &in_vain, d, cpu);
 			s->open = false;

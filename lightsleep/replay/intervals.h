@@ -68,6 +68,9 @@ struct costs {
 
 /**
  * struct open_interval - an interval of one CPU that the next row may go on with
+ * @ended_ns: when the interval before it ended
+ * @nobody: that one ended without a task
+ * @open: the next row may go on with it
  */
 struct open_interval {
 	int64_t entered_ns;
@@ -76,6 +79,8 @@ struct open_interval {
 	int64_t cost_ns;
 	int64_t timer_at_ns;
 	int64_t state;
+	int64_t ended_ns;
+	int64_t nobody;
 	int64_t open;
 };
 
@@ -97,6 +102,7 @@ struct recorded_intervals {
 	uint8_t *halted;
 	uint8_t *woken;
 	uint8_t *block;
+	uint8_t *resumes;
 };
 
 void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,

@@ -56,7 +56,8 @@ class RecordedIntervals:
     state that a CPU halts in unless it polls until something arrives, NO_STATE where nobody knows,
     and ``exit_ns`` how long leaving it takes; stays.py says more of both. ``block`` is the part
     of the recording that an interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a
-    histogram.
+    histogram. ``resumes`` says that it begins at once after an interval that ended without a task:
+    an interrupt came, and does not end the poll of a CPU.
     """
 
     entered_ns: Ns
@@ -72,6 +73,7 @@ class RecordedIntervals:
     woken: Flags
     block: npt.NDArray[np.uint8]
     bucket: npt.NDArray[np.uint16]
+    resumes: Flags
 
     def __len__(self) -> int:
         """Return the number of intervals."""
@@ -93,6 +95,7 @@ class _Part:
     polls: Flags
     continued: Flags
     woken: Flags
+    nobody: Flags
     pair: Ns
     state: Ns
     cost_ns: Ns
@@ -119,6 +122,8 @@ class Reader:
     metadata: Metadata
     costs: Costs
     _kept: dict[int, _Part] = field(default_factory=dict)
+    _ended: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Of each CPU, when its last interval ended, and whether without a task."""
 
     def __post_init__(self) -> None:
         """Compare the CPUs once."""
@@ -146,14 +151,23 @@ class Reader:
             polls=rows.polls,
             continued=rows.continued,
             woken=rows.woken,
+            nobody=rows.nobody & ~rows.woken,
             pair=rows.pair,
             state=np.where(rows.polls, self.costs.halt_states(tables), known),
             cost_ns=cost_ns,
             paid_ns=np.where(rows.polls | rows.by_itself | self.costs.given, cost_ns, own_ns),
             timer_at_ns=timer_at_ns,
         )
-        for cpu in np.unique(rows.cpu[asleep]).tolist():
-            part = all_rows.taken(np.flatnonzero(asleep & (rows.cpu == cpu)))
+        for cpu in np.unique(rows.cpu).tolist():
+            here = np.flatnonzero(rows.cpu == cpu)
+            # A task came to a CPU that was awake: what was before is over.
+            awake = ~asleep[here]
+            all_rows.nobody[here[:-1]] &= ~awake[1:]
+            if awake[0]:
+                self._ended[cpu] = (0, False)
+            part = all_rows.taken(here[~awake])
+            if not len(part.entered_ns):
+                continue
             if kept := self._kept.pop(cpu, None):
                 part = part.after(kept)
             joined = _joined(part)
@@ -161,15 +175,20 @@ class Reader:
                 self._kept[cpu] = joined.taken(slice(-1, None))
                 joined = joined.taken(slice(None, -1))
             if len(joined.entered_ns):
-                yield cpu, self._intervals(joined)
+                yield cpu, self._intervals(cpu, joined)
 
     def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield what was kept back, after the last batch."""
         for cpu, part in self._kept.items():
-            yield cpu, self._intervals(part)
+            yield cpu, self._intervals(cpu, part)
         self._kept.clear()
 
-    def _intervals(self, part: _Part) -> RecordedIntervals:
+    def _intervals(self, cpu: int, part: _Part) -> RecordedIntervals:
+        ended_ns, nobody = self._ended.get(cpu, (0, False))
+        before_ns = np.concatenate([[ended_ns], part.end_ns[:-1]])
+        resumes = np.concatenate([[nobody], part.nobody[:-1]])
+        resumes &= part.entered_ns - before_ns <= JOINED_NS
+        self._ended[cpu] = (int(part.end_ns[-1]), bool(part.nobody[-1]))
         halted = ~part.polls
         exit_ns = np.where(halted, np.where(part.woken, part.paid_ns, part.cost_ns), 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
@@ -195,6 +214,7 @@ class Reader:
                 np.uint8
             ),
             bucket=bucket(cost_ns).astype(np.uint16),
+            resumes=resumes,
         )
 
 

@@ -3,8 +3,9 @@
 
 The kernel's idle governors, which choose among states, are in governed.py.
 
-A policy is given the idle periods of one CPU in order and returns the poll limit of each. It may
-learn from a period only once that period is over.
+A policy says how long a CPU polls in its next idle period, and learns from a period once that is
+over. An interrupt that brings no task does not end a poll: the period goes on with what is left of
+the limit. Once the CPU has halted, any interrupt ends the period.
 
 - ``fixed:TIME`` polls for the same time in each period.
 - ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space (engine.c); where
@@ -25,16 +26,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from lightsleep import units
 from lightsleep.errors import LightsleepError
 from lightsleep.policy.model import Model
 from lightsleep.replay.governed import Governor
 from lightsleep.scan import facts
-
-Ns = npt.NDArray[np.int64]
 
 CEILING_NS = 10_000_000
 """POLL_LIMIT_US_MAX of lightsleep.h: by default, the limit follows from the price alone."""
@@ -48,8 +44,12 @@ STOCK = "stock"
 class Policy(Protocol):
     """What one CPU does."""
 
-    def limits(self, idle_ns: Ns) -> Ns:
-        """Return the poll limit of each of these periods, which follow those of the last call."""
+    @property
+    def limit_ns(self) -> int:
+        """How long it polls in the next period."""
+
+    def learn(self, idle_ns: int) -> None:
+        """A period is over, which was so long."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,8 @@ class Fixed:
 
     limit_ns: int
 
-    def limits(self, idle_ns: Ns) -> Ns:
-        """Return it as often as needed."""
-        return np.full(len(idle_ns), self.limit_ns, np.int64)
+    def learn(self, idle_ns: int) -> None:
+        """There is nothing to learn."""
 
 
 class Lightsleep:
@@ -74,13 +73,14 @@ class Lightsleep:
         self.miss_cost_ns, self.ceiling_ns = miss_cost_ns, ceiling_ns
         self._model = Model(miss_cost_ns, ceiling_ns)
 
-    def limits(self, idle_ns: Ns) -> Ns:
-        """Learn from these periods; return the limit that each was given."""
-        given = []
-        for length_ns in idle_ns.tolist():
-            given.append(self._model.limit_ns)
-            self._model.update(self.miss_cost_ns, self.ceiling_ns, length_ns)
-        return np.array(given, np.int64)
+    @property
+    def limit_ns(self) -> int:
+        """What the model says."""
+        return self._model.limit_ns
+
+    def learn(self, idle_ns: int) -> None:
+        """Update the model."""
+        self._model.update(self.miss_cost_ns, self.ceiling_ns, idle_ns)
 
 
 @dataclass
@@ -94,16 +94,10 @@ class Haltpoll(facts.HaltpollParameters):
         most, grow, start = self.guest_halt_poll_ns, self.grow, self.grow_start_ns
         return most, grow, start, self.shrink, int(self.allow_shrink), self.limit_ns
 
-    def limits(self, idle_ns: Ns) -> Ns:
-        """Adapt the limit, period by period."""
-        limit_ns = self.limit_ns
-        given = []
-        for length_ns in idle_ns.tolist():
-            given.append(limit_ns)
-            if length_ns > limit_ns:
-                limit_ns = self._adapted(limit_ns, length_ns - limit_ns)
-        self.limit_ns = limit_ns
-        return np.array(given, np.int64)
+    def learn(self, idle_ns: int) -> None:
+        """Adapt the limit."""
+        if idle_ns > self.limit_ns:
+            self.limit_ns = self._adapted(self.limit_ns, idle_ns - self.limit_ns)
 
     def _adapted(self, limit_ns: int, halted_ns: int) -> int:
         if limit_ns < halted_ns <= self.guest_halt_poll_ns:

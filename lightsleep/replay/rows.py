@@ -85,7 +85,7 @@ class Rows:
         self.by_timer = ended_by == code(batch, "timer")
         self.by_itself = np.isin(ended_by, [code(batch, cause) for cause in ITSELF])
         self.sleep_ns = sleep_lengths(batch)
-        nobody = np.asarray(batch.column("wakee_pid").is_null())
+        self.nobody = np.asarray(batch.column("wakee_pid").is_null())
         polling = np.array(sorted(cpu << 16 | state for cpu, state in metadata.polled), np.int64)
         self.polls = np.isin(self.cpu << 16 | self.state, polling)
-        self.continued = self.polls & unknown & nobody & ~self.woken
+        self.continued = self.polls & unknown & self.nobody & ~self.woken

@@ -42,6 +42,7 @@ class Intervals:
     block: npt.NDArray[np.uint8]
     state: npt.NDArray[np.uint8]
     exit_ns: Ns
+    resumes: Flags
     limits: Limits
     entered_ns: Ns
     typical_ns: Ns
@@ -95,17 +96,20 @@ class Tally:
         halted: Flags,
         weight: int,
         stays: Stays | None = None,
+        before_ns: Ns | None = None,
     ) -> None:
         """Add intervals of which so much was polled, and which ended in a halt or not.
 
-        ``stays`` is what they add up to, where that does not follow.
+        ``stays`` is what they add up to, where that does not follow, ``before_ns`` how long the
+        CPU had polled already where an interval goes on with a poll.
         """
+        in_vain = halted & (polled_ns + (0 if before_ns is None else before_ns) > 0)
         stays = stays or stays_of(intervals, polled_ns, halted)
         waited_ns = np.where(halted, intervals.cost_ns, 0)
         sums = (
             len(intervals),
             int((~halted).sum()),
-            int((halted & (polled_ns > 0)).sum()),
+            int(in_vain.sum()),
             int(polled_ns.sum()),
             int(intervals.woken.sum()),
             int(waited_ns.sum()),

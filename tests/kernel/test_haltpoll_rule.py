@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
+from replays import limits
 
 from lightsleep.lab.boot.guest import boot
 from lightsleep.lab.boot.machine import Machine
@@ -43,7 +44,7 @@ def test_it_is_the_rule_that_replay_has(idle_ns: list[int]) -> None:
         given_ns.append(limit_ns)
         if length_ns > limit_ns:
             limit_ns = LIB.next(limit_ns, length_ns - limit_ns)
-    assert Haltpoll().limits(np.array(idle_ns, np.int64)).tolist() == given_ns
+    assert limits(Haltpoll(), np.array(idle_ns, np.int64)).tolist() == given_ns
 
 
 @pytest.mark.boot

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Polls that go on over several rows: what ends one, and what policies learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from replays import NO_COSTS, US, metadata, needs_compiler, period
+
+from lightsleep.periods.build import Row
+from lightsleep.periods.model import AWAKE
+from lightsleep.periods.source import as_batch
+from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.policies import parse
+from lightsleep.replay.stays import Limits
+from lightsleep.replay.tally import Intervals, Tally
+
+ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
+
+
+def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row) -> Tally:
+    """Return what a policy does in intervals of one CPU, which are read one row at a time."""
+    engine = make_engine()
+    reader = engine.reader(metadata(), NO_COSTS)
+    make = parse(policy)[policy]
+    assert callable(make)
+    runner, tally = engine.runner(make(160_000)), Tally()
+    batches = [as_batch("host", [row]) for row in rows]
+    for part in (*(reader.intervals(x) for x in batches), reader.rest()):
+        for _, found in part:
+            columns = {x: getattr(found, x) for x in ("cost_ns", "bucket", "woken", "block")}
+            columns |= {x: getattr(found, x) for x in ("state", "exit_ns", "resumes", "entered_ns")}
+            columns |= {x: getattr(found, x) for x in ("typical_ns", "timer_ns", "arrival_ns")}
+            limits_of = Limits.of(metadata(), 0)
+            recorded = Intervals(idle_ns=found.arrival_ns, limits=limits_of, **columns)
+            runner.run(recorded, 4, tally)
+    return tally
+
+
+def ticked(at_us: int, length_us: int, cause: str = "tick") -> Row:
+    """A period that an interrupt ended, and no task; leaving it took 40 us."""
+    return period(at_us, length_us, wait_us=None, cause=cause)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+@pytest.mark.parametrize("cause", ["tick", "timer", "device", "ipi", "unknown"])
+def test_an_interrupt_without_a_task_ends_no_poll(
+    make_engine: Callable[[], Engine], cause: str
+) -> None:
+    rows = [ticked(0, 190, cause), period(192, 190)]
+    found = tallied(make_engine, "fixed:200us", *rows)
+    assert (found["polled_ns"], found["halts"], found["in_vain"]) == (200 * US, 1, 1)
+    assert found["waited_ns"] == 40 * US
+    # Nor does one at the very end of the limit leave the CPU polling.
+    found = tallied(make_engine, "fixed:150us", *rows)
+    assert (found["polled_ns"], found["halts"], found["in_vain"]) == (150 * US, 1, 1)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [period(0, 190), period(192, 190)],  # a task
+        [ticked(0, 190), period(250, 190)],  # later
+        [ticked(0, 190), (0, 191 * US, 0, AWAKE, *period(0, 0)[4:]), period(192, 190)],  # awake
+        [ticked(0, 300), period(302, 190)],  # after a halt
+    ],
+)
+def test_all_else_begins_a_poll_anew(
+    make_engine: Callable[[], Engine], rows: Sequence[Row]
+) -> None:
+    found = tallied(make_engine, "fixed:200us", *rows)
+    first_us = min(rows[0][2] // US - 40, 200)
+    assert found["polled_ns"] == (first_us + 150) * US
+    assert found["in_vain"] == (first_us == 200)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_policies_learn_from_whole_periods(make_engine: Callable[[], Engine]) -> None:
+    """haltpoll begins with 50 us after a halt of 30 us; two pieces of 45 us are one of 90 us."""
+    begin = period(0, 70)
+    pieces = [ticked(1000, 85), period(1087, 85)]
+    found = tallied(make_engine, "haltpoll", begin, *pieces, period(2000, 130))
+    # 0, then 45 of 50 and 5 of the rest, which is missed by 40 and changes nothing (50 < 40 is not
+    # so), then 50 of 90.
+    assert found["polled_ns"] == (0 + 45 + 5 + 50) * US
+    assert found["in_vain"] == 2
