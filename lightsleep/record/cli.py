@@ -168,8 +168,11 @@ def _record(
         _progress(seconds) as tick,
     ):
         before = sidecar.count(ROOT, known["states"])
+        counts: list[sidecar.Count] = []
+        running.at_stop = lambda: counts.append(sidecar.count(ROOT, known["states"]))
         status = run.wait(command, seconds, running, tick, as_json)
-        after = sidecar.count(ROOT, known["states"])
+        running.at_stop()
+        after = counts[0]
     notes += _notes(running, missing)
     recorded = {
         "elapsed_s": running.elapsed_s,

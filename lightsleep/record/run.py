@@ -51,6 +51,8 @@ class Recording:
     lost: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     stopped: str | None = None
+    stopped_s: float | None = None
+    at_stop: Callable[[], None] = lambda: None
     started: bool = False
 
     def watch(self) -> None:
@@ -67,6 +69,9 @@ class Recording:
             self.stopped = _gone(self.instance)
         else:
             self._watch_disk(self.instance)
+        if self.stopped is not None:
+            self.stopped_s = time.monotonic()
+            self.at_stop()
 
     def _watch_disk(self, instance: Path) -> None:
         """Stop tracing where the disk would not take the whole file."""
@@ -161,7 +166,8 @@ def recording(
         _say(process, keeper.DISCARD)
         raise
     finally:
-        running.elapsed_s = time.monotonic() - began
+        # What was to be recorded may run on after the recording has stopped.
+        running.elapsed_s = (running.stopped_s or time.monotonic()) - began
         report = _finish(process, scratch)
         running.lost = report.get("lost", {})
         running.notes = report.get("notes", [])

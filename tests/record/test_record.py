@@ -484,13 +484,20 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     with run.recording(machine, words, [], scratch, output, OF_THIS_ONE) as running:
         running.watch()
         assert running.stopped is None
+        stops: list[float] = []
+        running.at_stop = lambda: stops.append(time.monotonic())
         monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
-        assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+        assert run.wait(("sh", "-c", "sleep 3; exit 3"), None, running, lambda _: None) == 3
+        ended_s = time.monotonic()
         assert running.instance
         assert (running.instance / "tracing_on").read_text().strip() == "0"
     assert running.stopped
     assert "nearly full" in running.stopped
     assert output.exists()
+    # What is told of the recording ends with the tracing, not with the command.
+    assert len(stops) == 1
+    assert ended_s - stops[0] > 1
+    assert running.elapsed_s < 2
 
 
 @pytest.mark.parametrize("spare", [0, 1 << 62])
