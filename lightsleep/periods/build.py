@@ -215,7 +215,9 @@ class Builder:
     def switch_to_idle(self, number: int, now_ns: int) -> None:
         """A CPU has nothing to run."""
         cpu = self._cpus[number]
-        if cpu.phase in ("idle", "left"):  # the switch between is lost
+        if cpu.phase == "left":  # idle time was injected: a thread was idle, which goes now
+            self._emit(number, cpu)
+        elif cpu.phase == "idle":  # the switch between is lost
             self._metadata.incomplete += 1
         cpu.phase, cpu.entered_ns = "awake", now_ns
         cpu.prediction = NO_PREDICTION  # a state was chosen before, but not entered: a task came

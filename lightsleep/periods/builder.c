@@ -309,7 +309,9 @@ void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns)
 {
 	struct cpu *cpu = &b->cpus[number];
 
-	if (cpu->phase == IDLE || cpu->phase == LEFT)	/* the switch between is lost */
+	if (cpu->phase == LEFT)	/* idle time was injected: a thread was idle, which goes now */
+		emit(b, number, cpu, NULL, 0, NULL, 0);
+	else if (cpu->phase == IDLE)	/* the switch between is lost */
 		b->incomplete++;
 	cpu->phase = RUNS_IDLE_TASK;
 	cpu->entered_ns = now_ns;

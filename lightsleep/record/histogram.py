@@ -62,7 +62,7 @@ IDLE_TASK, SINCE, STATE, ASLEEP, WOKE = 0, 8, 16, 24, 32
 """Where the notes of a CPU are: its idle task, since when it is idle or in its state, which one,
 whether that has not ended, and which task it woke last."""
 
-KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_TASK = 5, 8, 35
+KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_PID_TGID, GET_CURRENT_TASK = 5, 8, 14, 35
 """Numbers of the kernel's helpers."""
 
 
@@ -151,6 +151,8 @@ def _idle(room: int) -> Program:
     p.store_number(8, ASLEEP, 1)
     p.load(1, 8, IDLE_TASK)
     p.if_not_equal(1, 0, "end")
+    p.call(GET_CURRENT_PID_TGID)
+    p.if_not_equal(0, 0, "end")  # a thread that injects idle time enters states, too
     p.call(GET_CURRENT_TASK)
     p.store(8, IDLE_TASK, 0)
     p.jump("end")

@@ -143,7 +143,13 @@ class Cpu:
                     (key,) = struct.unpack_from("=I", regions[r[2] >> 48], r[2] & 0xFFFF)
                     found = r[1] + 16 * key
                 else:
-                    found = {5: self.now_ns, 8: self.cpu, 35: BASE + TASKS[self.task]}[number]
+                    pid = 0 if self.task == "idle" else TASKS[self.task]
+                    found = {
+                        5: self.now_ns,
+                        8: self.cpu,
+                        14: pid << 32 | pid,
+                        35: BASE + TASKS[self.task],
+                    }[number]
                 r[:6] = [found, *[1 << 62] * 5]
             elif kind in (1, 2, 3):
                 base = r[src if kind == 1 else dst] + offset
@@ -217,6 +223,22 @@ def test_the_programs_count_periods_and_wakeups(length_ns: int) -> None:
     assert cpu.counted() == [("idle", 3, 1, length_ns), ("wake", 3, 1, 5000)]
     cpu.switch("idle", "a")  # one note is one wakeup
     assert len(cpu.counted()) == 2
+
+
+def test_a_thread_that_injects_idle_time_is_not_the_idle_task() -> None:
+    cpu = Cpu()
+    cpu.task = "b"
+    cpu.idle(1)
+    cpu.idle(-1)
+    cpu.task = "idle"
+    cpu.switch("b", "idle")
+    cpu.idle(3)
+    cpu.now_ns += 2000
+    cpu.wakes("a", by="b")
+    cpu.idle(-1)
+    cpu.now_ns += 5000
+    cpu.switch("idle", "a")
+    assert [x[:3] for x in cpu.counted()][-1] == ("wake", 3, 1)
 
 
 def test_wakeups_that_are_not_counted_or_found_no_state() -> None:

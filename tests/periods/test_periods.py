@@ -217,6 +217,13 @@ def test_a_task_that_is_moved_here_has_not_waited_since_its_wakeup(
     assert row["waking_to_running_ns"] == (None if waited_us is None else waited_us * 1000)
 
 
+def test_idle_time_that_a_thread_injects_is_idle_time(trace: Any) -> None:
+    injected = event(300, 1, SWITCH.format("idle_inject/1", 90, "swapper/1", 0), "idle_inject/1-90")
+    first, second = trace(idle(0, 1, 2), left(90, 1), idle(95, 1, 2), left(290, 1), injected)
+    assert (first["length_ns"], second["length_ns"]) == (90_000, 195_000)
+    assert second["wakee_pid"] is None
+
+
 def test_a_task_that_was_woken_before_events_were_lost_was_woken_again_maybe(trace: Any) -> None:
     begin, end = idle(0, 1, 2) + waking(20, 0, 42), left(9000, 1) + switched(9010, 1, "t", 42)
     (row,) = trace(begin, end)
