@@ -81,6 +81,8 @@ class Session:
         self._process = process
         self._root = root
         self._last: dict[Setting, Value] = {}
+        # A setting may go to and fro a thousand times: the journal has each value once.
+        self._noted: set[tuple[Setting, Value]] = set()
         assert process.stdin
         self._held = (process.stdin.fileno(),)
 
@@ -149,6 +151,7 @@ class Session:
         for setting, undo in undos.items():
             self._last[setting] = undo.old
         if undos and not notes:
+            self._noted.clear()
             self._journal.truncate(self._header_size)
             os.fsync(self._journal.fileno())
         return notes
@@ -192,7 +195,7 @@ class Session:
             now = KINDS[setting[0]].read(self._root, setting[1])
             self._check_ours(setting, now)
             self._last.pop(setting, None)
-            _append(self._journal, {setting[0]: setting[1], "old": now, "new": value})
+            self._note(setting, now, value)
         except OSError as error:
             raise LightsleepError(f"cannot keep {setting[1]}: {error.strerror}") from error
 
@@ -215,12 +218,12 @@ class Session:
             if kind.same(now, value):
                 return False
             before = now if old is None else old
-            _append(self._journal, {setting[0]: setting[1], "old": before, "new": value})
+            self._note(setting, before, value)
             kind.write(self._root, setting[1], value, self._held)
             found = kind.read(self._root, setting[1])
             if not kind.same(found, value):
                 # Neither ours nor the old value: the restorer would leave it alone.
-                _append(self._journal, {setting[0]: setting[1], "old": before, "new": found})
+                self._note(setting, before, found)
                 kind.write(self._root, setting[1], before, self._held)
         except OSError as error:
             # ENODEV: it went while it was open.
@@ -231,6 +234,12 @@ class Session:
             raise LightsleepError(f"cannot {what}: it reads {found} afterwards")
         self._last[setting] = value
         return True
+
+    def _note(self, setting: Setting, old: Value, new: Value) -> None:
+        """Note a change in the journal, before it is made. Raises OSError."""
+        if (setting, new) not in self._noted:
+            _append(self._journal, {setting[0]: setting[1], "old": old, "new": new})
+            self._noted.add((setting, new))
 
     def _check_ours(self, setting: Setting, now: Value) -> None:
         if setting in self._last and not KINDS[setting[0]].same(now, self._last[setting]):

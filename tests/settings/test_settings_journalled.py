@@ -292,6 +292,20 @@ def test_the_lock_lasts_as_long_as_the_restorer(
 # What others do to the knobs meanwhile.
 
 
+def test_a_knob_that_goes_to_and_fro_fills_no_journal(machine: Machine) -> None:
+    with machine.session() as session:
+        for value in ("1", "2", "0") * 3:
+            session.set(machine.knob(0), value)
+        first = machine.journal.stat().st_size
+        for value in ("1", "2", "0") * 100:
+            session.set(machine.knob(0), value)
+        session.set(machine.knob(1), "1")
+        assert machine.journal.stat().st_size < 2 * first
+        session.restore()
+        session.set(machine.knob(0), "2")  # of which the journal has forgotten everything
+    assert machine.values() == ["0", "0", "0"]
+
+
 def test_a_knob_that_vanished_is_noted(machine: Machine) -> None:
     with machine.session() as session:
         session.set(machine.knob(0), "1")
