@@ -81,7 +81,7 @@ class Session:
         self._process = process
         self._root = root
         self._last: dict[Setting, Value] = {}
-        # A setting may go to and fro a thousand times: the journal has each value once.
+        # A setting may change a thousand times: the journal has each value once.
         self._noted: set[tuple[Setting, Value]] = set()
         assert process.stdin
         self._held = (process.stdin.fileno(),)

@@ -292,7 +292,7 @@ def test_the_lock_lasts_as_long_as_the_restorer(
 # What others do to the knobs meanwhile.
 
 
-def test_a_knob_that_goes_to_and_fro_fills_no_journal(machine: Machine) -> None:
+def test_a_knob_that_changes_all_the_time_fills_no_journal(machine: Machine) -> None:
     with machine.session() as session:
         for value in ("1", "2", "0") * 3:
             session.set(machine.knob(0), value)
