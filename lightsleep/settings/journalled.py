@@ -255,7 +255,8 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
 
     ``verb`` is told to whoever wants a session meanwhile; it and ``about`` stand in the record of
     what is kept. ``notes`` of the session say, from the start, what an earlier one had left behind,
-    and after the context, what could not be set back.
+    and after the context, what could not be set back. A LightsleepError that ends the context
+    tells that as well.
 
     Raises LightsleepError where another process has a session, where an earlier one's journal
     cannot be trusted or its settings not set back, and where the journal cannot be kept.
