@@ -3,7 +3,7 @@
 
 Idle periods are made on the fly, so that a billion of them need no disk. Two things are timed on
 one core: each policy alone over columns that are ready, and a whole replay from batches of rows.
-The memory's bandwidth is measured beside them: what a policy reads, 29 bytes a period, cannot come
+The memory's bandwidth is measured beside them: what a policy reads, 30 bytes a period, cannot come
 faster than that. Last, a table on the disk is replayed on one core, and on all. Writes the figures
 as JSON, and as a page. ``replay.json`` beside this file are the kept figures of that page.
 """
