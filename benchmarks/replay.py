@@ -52,7 +52,7 @@ STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (Fals
 LIMITS = Limits()
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
-BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8
+BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8 + 1
 """What struct intervals has of each period."""
 
 KNOWN = Metadata("host", "made up", first_ns=0)
