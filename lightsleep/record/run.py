@@ -40,7 +40,9 @@ class Recording:
     """A recording that runs, and after its end what became of it.
 
     ``probe_refused`` says why the kernel does not tell what the governor knew. ``lost`` counts
-    events by CPU. ``notes`` tell what could not be tidied up, and why it ended early.
+    events by CPU. ``notes`` tell what could not be tidied up, and why it ended early. Where that
+    was noticed while it ran, ``stopped`` says so, ``stopped_s`` when (time.monotonic()), and
+    ``at_stop`` was called.
     """
 
     instance: Path | None

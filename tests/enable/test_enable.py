@@ -24,6 +24,7 @@ from lightsleep.enable import change
 from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
+from lightsleep.settings import restorer
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
@@ -133,6 +134,33 @@ def test_only_from_the_next_boot_on(root: Path) -> None:
     found = status()
     assert (found["active"], found["at_boot"]) == (False, True)
     assert run("enable", "--later").exit_code == 2
+
+
+def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> None:
+    done("enable", "lightsleep+governor:ladder")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    governor.write_text("teo\n")
+    plant(root, f"{OPTIONS}: options cpuidle_lightsleep mode=off")  # not ours
+    result = run("disable")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert f"/{OPTIONS} was not written by lightsleep" in said
+    assert "current_governor was set to teo by somebody else meanwhile: left so" in said
+
+
+def test_status_says_who_may_read_a_record_that_others_may_not(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("enable")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(restorer, "read", denied)
+    result = run("status")
+    assert result.exit_code == 1
+    assert "only root may; use sudo" in " ".join(result.output.split())
+    assert "remove it" not in result.output
 
 
 def test_nothing_to_do(root: Path) -> None:

@@ -139,7 +139,11 @@ def test_many_cpus_are_folded(power9: FakeBackend) -> None:
     lines = [x for x in result.stdout.splitlines() if x.startswith("stop0 ")]
     assert len(lines) == 1
     assert lines[0].rstrip().endswith("0-7")
-    assert len(run("-n", "20", "-v", "--source", "ipi").stdout.splitlines()) > 40
+    assert "from the lowest to the highest of the CPUs" in " ".join(result.stdout.split())
+    assert "95 % interval" not in result.stdout
+    each = run("-n", "20", "-v", "--source", "ipi").stdout
+    assert len(each.splitlines()) > 40
+    assert "with its 95 % interval" in " ".join(each.split())
 
 
 def test_files(power9: FakeBackend, tmp_path: Path) -> None:

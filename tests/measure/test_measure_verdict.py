@@ -60,6 +60,13 @@ def test_a_polling_state_that_does_not_poll() -> None:
     assert verdict == Verdict("optimistic", None, None, "optimistic by 30.0 us")
 
 
+def test_there_is_no_factor_of_what_may_be_nothing() -> None:
+    verdict = judge(evidence(100, 10, spread_ns=2000))
+    assert (verdict.kind, verdict.ratio) == ("pessimistic", None)
+    assert verdict.text == "pessimistic by 100.0 us"
+    assert judge(evidence(1, 1_500_000)).text == "optimistic by 1,500x"
+
+
 def test_faster_than_a_busy_cpu() -> None:
     verdict = judge(evidence(100, -500))
     assert verdict.kind == "pessimistic"

@@ -232,6 +232,19 @@ def test_threads_and_not_processes_wake(ids: str) -> None:
     assert turned(printed) == ["x 78 [001] 1.000000002: sched_waking: comm=y pid=9 prio=0"]
 
 
+def test_a_process_alone_tells_no_thread() -> None:
+    switch = (
+        '[1.000000001] host sched_switch: { cpu_id = 1 }, { prev_comm = "swapper/1", prev_tid = 0, '
+        'prev_prio = 20, prev_state = 0, next_comm = "worker", next_tid = 501, next_prio = 20 }'
+    )
+    waking = (
+        '[1.000000002] host sched_waking: { cpu_id = 1 }, { procname = "x", pid = 500 }, '
+        '{ comm = "y", tid = 9, prio = 20 }'
+    )
+    _, told = turned(switch, waking)
+    assert told == "worker 501 [001] 1.000000002: sched_waking: comm=y pid=9 prio=0"
+
+
 WARNING = (
     "WARNING: Tracer discarded {} events between [{}] and [{}] in trace "
     '"somebody/kernel" (no UUID) within stream "{}" (stream class ID: 0, stream ID: 7).'

@@ -19,6 +19,7 @@ LOCKED = "sys/kernel/security/lockdown: none [integrity] confidentiality"
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SIGNED = f"{MODULE}: {SIGNATURE}\n{LOCKED}\nvar/lib/dkms/mok.pub: KEY"
 OWNER_KEYS = "sys/firmware/efi/mok-variables/MokListRT"
+FIRMWARE_KEYS = "sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 
 # What is planted on a guest without a cpuidle driver -> the obstacles.
 CASES = {
@@ -33,6 +34,8 @@ CASES = {
     f"{MODULE}: module\nsys/module/module/parameters/sig_enforce: N": [],
     f"{SIGNED}\n{OWNER_KEYS}: OTHER": ["not-enrolled"],
     f"{SIGNED}\n{OWNER_KEYS}: OTHER KEY": [],
+    f"{SIGNED}\nvar/lib/shim-signed/mok/MOK.der: MOK\n{OWNER_KEYS}: MOK": [],  # the other key is
+    f"{SIGNED}\n{OWNER_KEYS}: OTHER\n{FIRMWARE_KEYS}: KEY": [],
     SIGNED: [],  # whether it is enrolled is not known
     "proc/cmdline: idle=poll": ["idle-option"],
     "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],

@@ -111,8 +111,6 @@ DEFINE_MUTEX(poll_source_mutex);
 LIST_HEAD(poll_source_registry);
 static bool has_poller;
 
-static struct dentry *statistics;
-
 void poll_source_call(struct poll_source *source, smp_call_func_t func)
 {
 	cpus_read_lock();
@@ -524,7 +522,7 @@ void __init poll_source_init(void)
 		hrtimer_setup(&of_cpu->hold_timer, poll_sources_hold_over,
 			      CLOCK_MONOTONIC, HRTIMER_MODE_ABS_PINNED_HARD);
 	}
-	statistics = debugfs_create_file("poll_source", 0444, NULL, NULL, &poll_source_fops);
+	debugfs_create_file("poll_source", 0444, NULL, NULL, &poll_source_fops);
 	allow_registration(true);
 }
 
@@ -540,7 +538,7 @@ void poll_source_exit(void)
 	allow_registration(false);
 	for_each_possible_cpu(cpu)
 		hrtimer_cancel(&per_cpu_ptr(&source_cpus, cpu)->hold_timer);
-	debugfs_remove(statistics);
+	debugfs_lookup_and_remove("poll_source", NULL);
 	poll_source_budget_exit();
 }
 #endif

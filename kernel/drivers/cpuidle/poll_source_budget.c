@@ -104,7 +104,7 @@ static const struct kernel_param_ops peek_budget_ns_ops = {
 };
 
 module_param_cb(peek_budget_ns, &peek_budget_ns_ops, &poll_source_budget_ns, 0644);
-MODULE_PARM_DESC(peek_budget_ns, "how long poll sources may keep interrupts off in idle (ns, 100 to 1000000, default 5000)");
+MODULE_PARM_DESC(peek_budget_ns, "for how long poll sources may start, or be looked at, with interrupts off (ns, 100 to 1000000, default 5000)");
 
 static void retry_sources(struct work_struct *work);
 static DECLARE_DELAYED_WORK(retry_work, retry_sources);
