@@ -7,6 +7,7 @@ import math
 import re
 
 NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+TIMES = ("s", "ms", "us", "µs", "ns")
 
 
 def parse_ns(text: str) -> int | None:
@@ -35,13 +36,17 @@ def digits(number: float, unit: str, *, points: bool = False) -> str:
     if number and not 1e-6 <= abs(number) < 1e15:
         return f"{number:.3g}"
     if unit == "%":
-        return f"{number:.{3 if points and abs(number) < 0.1 else 2}f}"
+        decimals = max(3, _first_decimal(number)) if points and abs(number) < 0.1 else 2
+        return f"{round(number, decimals) + 0.0:.{decimals}f}"  # never -0
     return f"{number:,.{_decimals(number)}f}"
 
 
 def factor(number: float) -> str:
-    """Return a positive factor; close to 1, where two digits would say nothing, in four digits."""
-    return f"{number:,.{3 if abs(number - 1) < 0.1 else _decimals(number)}f}"
+    """Return a positive factor; close to 1 in as many digits as tell it from 1: 1.047, 1.0002."""
+    if not 1e-6 <= number < 1e6:
+        return f"{number:.3g}"
+    beyond = abs(number - 1)
+    return f"{number:,.{max(3, _first_decimal(beyond)) if beyond < 0.1 else _decimals(number)}f}"
 
 
 def us(value_ns: float) -> str:
@@ -51,6 +56,11 @@ def us(value_ns: float) -> str:
         if abs(value_us) < limit:
             return f"{value_us:.{decimals}f}"
     return f"{value_us:.0f}"
+
+
+def _first_decimal(number: float) -> int:
+    """Return the place of the first digit of a small number that is not 0, 6 at most."""
+    return min(6, -math.floor(math.log10(abs(number)))) if abs(number) >= 1e-6 else 0
 
 
 def _decimals(number: float) -> int:

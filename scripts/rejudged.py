@@ -373,7 +373,7 @@ def _changes(changed: Sequence[tuple[File, Judged, Reason, str]]) -> str:
             f"{each.arm} against {each.reference}",
             _interval(each.ours, each.metric.unit),
             _interval(each.theirs, each.metric.unit),
-            _effect(each.new, each.metric.unit),
+            _effect(each.new, each.metric),
             f"{reason} ({detail})",
         )
         for file, each, reason, detail in changed
@@ -386,10 +386,10 @@ def _interval(samples: Sequence[float], unit: str) -> str:
     return units.span(found.ci_low, found.ci_high, unit) if found else ""
 
 
-def _effect(new: Comparison, unit: str) -> str:
+def _effect(new: Comparison, metric: MetricResult) -> str:
     if new.effect is None:
         return str(new.verdict)
-    return f"{words.effect(new, unit)} ({words.effect_interval(new, unit)})"
+    return f"{words.effect(new, metric)} ({words.effect_interval(new, metric.unit)})"
 
 
 def _each_result(files: Sequence[File]) -> str:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from lightsleep import terminal
 from lightsleep.compare import same, words
-from lightsleep.compare.analysis import analyse, judge_claims
+from lightsleep.compare.analysis import Outcome, analyse, control_failed, judge_claims
 from lightsleep.compare.markdown import command, page, table, text
 from lightsleep.compare.result import FORMAT, CompareResult, check_claims
 from lightsleep.compare.table import print_table
@@ -34,6 +34,7 @@ from lightsleep.report.svg import alone
 DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
 INDEX = "README.md"
+INDEX_OF = ("experiment", "architecture, kernel", "in a sentence", "claims", "control", "date")
 WIDTH = 116
 """Columns of the picture: as many as the table needs."""
 
@@ -41,9 +42,14 @@ WIDTH = 116
 def load_result(path: Path) -> tuple[CompareResult, bool]:
     """Return a result, and whether it has claims that its experiment declares only by now."""
     result = load(path, FORMAT)
+    experiment = experiments.load(result.experiment)
+    if isinstance(experiment.metrics, tuple):
+        for metric in experiment.metrics:
+            if metric.amount and metric.name in result.metrics:
+                result.metrics[metric.name].amount = True  # an older result does not say so
     if result.claims:
         return result, False
-    for claim in experiments.load(result.experiment).claims:
+    for claim in experiment.claims:
         # The experiment may have other arms or metrics by now.
         with contextlib.suppress(ValueError):
             check_claims([claim], result.arms, result.metrics)
@@ -78,8 +84,19 @@ def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
         _where(result),
         words.headline(result, analyse(result)),
         " ".join(outcomes),
+        _control(result),
         result.created[:10],
     )
+
+
+def _control(result: CompareResult) -> str:
+    """Say whether the control agrees: a mark, or why there is none."""
+    said = words.control_sentences(analyse(result), result.baseline)
+    if not said:
+        return "none"
+    if all(well for well, _ in said):
+        return words.OUTCOMES[Outcome.HELD]
+    return f"{words.OUTCOMES[Outcome.REFUTED]} differs" if control_failed(result) else "not judged"
 
 
 def _where(result: CompareResult) -> str:
@@ -101,7 +118,7 @@ def index_of(folder: Path) -> str:
         results = same.read(path)
         said = f"{same.report(results).splitlines()[0]}."
         title = f"[{text(results[0].title)}]({path.name}.md)"
-        rows.append((title, _where(results[0]), said, "", results[0].created[:10]))
+        rows.append((title, _where(results[0]), said, "", "", results[0].created[:10]))
     emulated = all(
         str(load_result(x)[0].environment.get("accelerator", {}).get("name")).startswith("tcg")
         for x in folder.glob("*.json")
@@ -114,8 +131,9 @@ def index_of(folder: Path) -> str:
         "Each page has all figures with their intervals, the claims, the command, the machine, and "
         "the raw samples. It says so where the claims were declared after the run."
         f"{' All guests were emulated.' if emulated else ''}",
-        f"Claims: {marks}.",
-        table(("experiment", "architecture, kernel", "in a sentence", "claims", "date"), rows),
+        f"Claims: {marks}. The control is a guest booted as the baseline is: it must not differ. "
+        "Where a result has too few rounds for that, it was not judged.",
+        table(INDEX_OF, rows),
     ]
     if (folder / rejudged.FOLDER).is_dir():
         parts.append(f"[What an older rule said of these results]({rejudged.PAGE})")

@@ -16,7 +16,7 @@ from lightsleep.compare.analysis import (
     limit_of,
 )
 from lightsleep.compare.method import Comparison, Verdict
-from lightsleep.compare.result import CompareResult
+from lightsleep.compare.result import CompareResult, MetricResult
 
 PICTURED = (
     "Each treatment's ratio to the baseline, with its 95 % confidence interval; bold where a "
@@ -40,7 +40,7 @@ def page(
         *_claims(result, declared_later),
         text(words.headline(result, metrics)),
         *_control(metrics, result.baseline),
-        f"![Effects]({picture})" if picture else "",
+        f"![Effects, as ratios to {text(result.baseline)}]({picture})" if picture else "",
         f"{PICTURED}." if picture else "",
         "## Medians",
         _medians(metrics, result),
@@ -50,7 +50,7 @@ def page(
         f"{words.BOOT_SPREAD.capitalize()} (standard deviation). {words.ARM_ALONE.capitalize()}."
         if result.boots > 1
         else "",
-        f"{chance}." if (chance := words.by_chance(metrics)) else "",
+        _chance(metrics, claimed=bool(result.claims) and not declared_later),
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {command(result)}",
@@ -78,6 +78,11 @@ def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
     ]
 
 
+def _chance(metrics: list[MetricAnalysis], *, claimed: bool) -> str:
+    said = words.by_chance(metrics, claimed=claimed)
+    return f"{said}." if said else ""
+
+
 def _medians(metrics: list[MetricAnalysis], result: CompareResult) -> str:
     """Return the medians of all metrics side by side, without the controls: they only repeat."""
     arms = [arm for arm in result.arms if result.roles[arm] != "control"]
@@ -101,8 +106,8 @@ def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) ->
         (
             arm.name,
             _median(arm, unit),
-            against(arm.baseline, unit),
-            *([against(arm.limit, unit)] if limit else []),
+            against(arm.baseline, metric.metric),
+            *([against(arm.limit, metric.metric)] if limit else []),
             *([words.boot_spread(arm.baseline, unit)] if result.boots > 1 else []),
         )
         for arm in metric.arms
@@ -116,17 +121,18 @@ def _median(arm: ArmAnalysis, unit: str) -> str:
     if arm.summary is None:
         return "no samples"
     ends = units.span(arm.summary.ci_low, arm.summary.ci_high, unit)
-    return f"{units.value(arm.summary.median, unit)} ({ends})"
+    short = f"; only {words.confidence(arm.summary)}" if words.falls_short(arm.summary) else ""
+    return f"{units.value(arm.summary.median, unit)} ({ends}{short})"
 
 
-def against(comparison: Comparison | None, unit: str) -> str:
+def against(comparison: Comparison | None, metric: MetricResult) -> str:
     """Return what a comparison showed, with its interval where it showed a difference."""
     if comparison is None:
         return ""
-    said = f"{words.MARKS[comparison.verdict]} {words.finding(comparison, unit)}"
+    said = f"{words.MARKS[comparison.verdict]} {words.finding(comparison, metric)}"
     if comparison.verdict in (Verdict.SAME, Verdict.TOO_FEW):
         return said
-    return f"{said} ({words.effect_interval(comparison, unit)})"
+    return f"{said} ({words.effect_interval(comparison, metric.unit)})"
 
 
 def command(result: CompareResult) -> str:

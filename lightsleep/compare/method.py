@@ -20,7 +20,8 @@ alike, so an arm is compared with its reference within each round, and only then
 4. The verdict is where the interval lies. A difference is shown if it does not hold "none" (a
    ratio of 1, a difference of 0). Nothing else is asked.
 5. ``detectable`` is the difference that a run with as many rounds and this much noise shows in
-   90 % of cases: half the width of the interval, times (z[0.975] + z[0.9]) / z[0.975] = 1.65.
+   90 % of cases: half the width of the interval, times (z[c] + z[0.9]) / z[c], where z[c] is the
+   quantile that belongs to its confidence: 1.65 for 95 %.
    It is what "no difference shown" leaves open. But how much noise there is, a run knows from its
    own rounds only. So it is shown less often than that: in about 8 of 10 runs, as tests simulate.
 
@@ -57,8 +58,8 @@ from lightsleep.order import CONFIDENCE, median_ranks, quantile
 TINY = 1e-18  # no ratio is taken of samples under this: none of a quantity worth dividing by
 MOST = 256
 """Of more rounds, neighbours are averaged to this many: Walsh averages grow with the square."""
-BEYOND = 1.6539
-"""(z[0.975] + z[0.9]) / z[0.975]; z are quantiles of the normal distribution."""
+POWER = 0.9
+"""What detectable is meant to have; see 5."""
 
 
 class Verdict(StrEnum):
@@ -234,7 +235,8 @@ def _judge(
     walsh = _walsh_averages(blocks)
     found = _widened(Estimate(statistics.median(walsh), walsh[rank - 1], walsh[-rank]), booted)
     spread = booted.spread if booted else None
-    verdict, detectable = _verdict(found, better), BEYOND * (found.high - found.low) / 2
+    verdict = _verdict(found, better)
+    detectable = _beyond(confidence) * (found.high - found.low) / 2
     if as_ratio:
         # An interval of two boots may reach beyond what a number can hold.
         ratio, detectable = found.map(_exp), _exp(detectable)
@@ -245,6 +247,14 @@ def _judge(
     return Comparison(
         verdict, rounds, confidence, None, found, detectable, boots=boots, boot_spread=spread
     )
+
+
+@cache
+def _beyond(confidence: float) -> float:
+    """Return by how much a difference must exceed half an interval to be shown usually."""
+    z = statistics.NormalDist().inv_cdf
+    ends = z((1 + confidence) / 2)
+    return (ends + z(POWER)) / ends
 
 
 def _widened(found: Estimate, booted: Boots | None) -> Estimate:

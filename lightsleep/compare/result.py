@@ -53,6 +53,8 @@ class MetricResult:
     title: str
     description: str
     samples: dict[str, list[float]]
+    amount: bool = False
+    """A time that is spent or lost, as CPU time is: less of it is lower, and nothing is faster."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def _built(document: dict[str, Any]) -> CompareResult:
             title=metric["title"],
             description=metric["description"],
             samples={arm: [float(x) for x in metric["samples"].get(arm, [])] for arm in arms},
+            amount=metric.get("amount", False),
         )
         for name, metric in document["metrics"].items()
     }

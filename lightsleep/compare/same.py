@@ -43,7 +43,7 @@ def report(results: list[CompareResult]) -> str:
             least = statistics.median(x.detectable for x in found if x.detectable)
             lines.append(
                 f"{name}: boots scatter by {100 * (statistics.median(spreads) - 1):.1f} %, "
-                f"the least difference shown is {100 * (least - 1):.0f} % (medians)"
+                f"about 8 of 10 such runs show a difference of {100 * (least - 1):.0f} % (medians)"
             )
     return "\n".join(lines)
 
@@ -61,7 +61,7 @@ def page(folder: Path) -> str:
     rows = []
     for result in results:
         found = [
-            against(arm.baseline, metric.metric.unit)
+            against(arm.baseline, metric.metric)
             for metric in analyse(result)
             for arm in metric.arms_as("control")
         ]

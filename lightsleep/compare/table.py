@@ -20,7 +20,7 @@ from lightsleep.compare.analysis import (
     limit_of,
 )
 from lightsleep.compare.method import Comparison, Verdict
-from lightsleep.compare.result import CompareResult
+from lightsleep.compare.result import CompareResult, MetricResult
 
 STYLES = {
     Verdict.BETTER: "green",
@@ -39,7 +39,7 @@ def print_table(result: CompareResult, console: Console) -> None:
     headings = [Text(x) for x in ("", "median", "95 % CI", "n", f"against {result.baseline}")]
     if limit:
         headings.append(Text(f"against {limit}"))
-    blocks = [[_cells(arm, m.metric.unit)[: len(headings)] for arm in m.arms] for m in metrics]
+    blocks = [[_cells(arm, m.metric)[: len(headings)] for arm in m.arms] for m in metrics]
     if result.boots > 1:
         headings.append(Text("boot to boot"))
         for metric, rows in zip(metrics, blocks, strict=True):
@@ -56,12 +56,16 @@ def print_table(result: CompareResult, console: Console) -> None:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.show_header = rows is blocks[0]
         for index, (heading, width) in enumerate(zip(headings, widths, strict=True)):
-            right = index in (1, 2, 3)
-            table.add_column(heading, justify="right" if right else "left", min_width=width)
+            table.add_column(
+                heading,
+                justify="right" if index in (1, 2, 3) else "left",
+                min_width=width,
+                overflow="fold",
+            )
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    _print_notes(metrics, result.baseline, console)
+    _print_notes(metrics, result, console)
 
 
 def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console: Console) -> None:
@@ -77,7 +81,8 @@ def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console:
         console.print(Text(said))
 
 
-def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
+def _cells(arm: ArmAnalysis, metric: MetricResult) -> list[Text]:
+    unit = metric.unit
     name = Text(f"  {arm.name}")
     if arm.summary is None:
         return [name, Text("no samples"), Text(""), Text("0"), Text(""), Text("")]
@@ -89,20 +94,22 @@ def _cells(arm: ArmAnalysis, unit: str) -> list[Text]:
         Text(units.value(arm.summary.median, unit)),
         Text(ends),
         Text(str(arm.summary.n)),
-        _against(arm.baseline, unit, is_control=arm.role == "control"),
-        _against(arm.limit, unit),
+        _against(arm.baseline, metric, is_control=arm.role == "control"),
+        _against(arm.limit, metric),
     ]
 
 
-def _against(comparison: Comparison | None, unit: str, *, is_control: bool = False) -> Text:
+def _against(
+    comparison: Comparison | None, metric: MetricResult, *, is_control: bool = False
+) -> Text:
     if comparison is None:
         return Text("")
     verdict = comparison.verdict
     style = "bold red" if is_control and verdict.differs else STYLES.get(verdict, "")
-    return Text(f"{words.MARKS[verdict]} {words.finding(comparison, unit)}", style=style)
+    return Text(f"{words.MARKS[verdict]} {words.finding(comparison, metric)}", style=style)
 
 
-def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console) -> None:
+def _print_notes(metrics: list[MetricAnalysis], result: CompareResult, console: Console) -> None:
     console.print()
     summaries = [arm.summary for metric in metrics for arm in metric.arms if arm.summary]
     short = {words.confidence(s): s.n for s in summaries if words.falls_short(s)}
@@ -115,9 +122,9 @@ def _print_notes(metrics: list[MetricAnalysis], baseline: str, console: Console)
     if any(found and found.boots > 1 for found in comparisons):
         console.print(Text(words.BOOT_SPREAD))
         console.print(Text(words.ARM_ALONE))
-    if chance := words.by_chance(metrics):
+    if chance := words.by_chance(metrics, claimed=bool(result.claims)):
         console.print(Text(chance))
-    for well, said in words.control_sentences(metrics, baseline):
+    for well, said in words.control_sentences(metrics, result.baseline):
         warning = "" if well else "WARNING: "
         style = "green" if well else "bold red"
         console.print(Text(f"{warning}control: {said}", style=style))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from lightsleep import units
 from lightsleep.compare.analysis import (
@@ -45,18 +46,18 @@ MANY = 20
 MOST_TOLD = 10.0
 """Above this factor, what a run could have shown is no news: it could have shown nothing."""
 
+PERCENTS = 1.245
+"""Below this factor, up and down are about the same in per cent."""
+
+TOLD = (Outcome.REFUTED, Outcome.HELD, Outcome.OPEN)
+"""Which outcome of a claim with bounds is told first."""
+
 COUNTS = "tcg-icount"
 """The accelerator whose clock counts instructions."""
 
 NO_SPREAD = "none seen"
 BOOT_SPREAD = "boot to boot: how far the effect differs between boots, beyond what rounds explain"
 ARM_ALONE = "the interval of one arm is about these boots, that of a comparison about any boot"
-
-# unit -> what a smaller and what a larger value is called; "lower", "higher" for all others
-ADVERBS = {
-    **dict.fromkeys(("s", "ms", "us", "µs", "ns"), ("faster", "slower")),
-    "": ("fewer", "more"),
-}
 
 
 def falls_short(summary: Summary) -> bool:
@@ -69,7 +70,7 @@ def confidence(summary: Summary) -> str:
     return f"{100 * summary.confidence:.4g} % (n={summary.n})"
 
 
-def effect(comparison: Comparison, unit: str) -> str:
+def effect(comparison: Comparison, metric: MetricResult) -> str:
     """Return the size of an effect in short: 6.12 × faster; empty where there is none to state."""
     found = comparison.effect
     if found is None:
@@ -77,8 +78,8 @@ def effect(comparison: Comparison, unit: str) -> str:
     if comparison.ratio:
         amount = f"{units.factor(_factor(comparison.ratio).value)} ×"
     else:
-        amount = _amount(abs(found.value), unit)
-    return f"{amount} {_adverb(comparison, unit)}"
+        amount = _amount(abs(found.value), metric.unit)
+    return f"{amount} {_adverb(comparison, metric)}"
 
 
 def effect_interval(comparison: Comparison, unit: str) -> str:
@@ -155,17 +156,22 @@ def disturbed(result: CompareResult) -> str:
     )
 
 
-def finding(comparison: Comparison, unit: str) -> str:
+def finding(comparison: Comparison, metric: MetricResult) -> str:
     """Say a comparison in short: the effect, or that none was shown and what would have been."""
     if comparison.verdict.differs:
-        return effect(comparison, unit)
-    least = detectable(comparison, unit)
+        return effect(comparison, metric)
+    least = detectable(comparison, metric.unit)
+    if comparison.verdict is Verdict.TOO_FEW and not comparison.rounds:
+        return "no samples"
     return f"none shown ({least})" if least else str(comparison.verdict)
 
 
-def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
+def sentence(arm: str, comparison: Comparison, other: str, metric: MetricResult) -> str:
     """Say one verdict in words, without naming the metric."""
+    unit = metric.unit
     match comparison.verdict:
+        case Verdict.TOO_FEW if not comparison.rounds:
+            return f"{arm} cannot be compared with {other}: one of them has no samples"
         case Verdict.TOO_FEW:
             needed = rounds_needed(comparison.confidence)
             return (
@@ -176,7 +182,7 @@ def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
             least = detectable(comparison, unit)
             more = f"; about 8 of 10 such runs show one of {least}" if least else ""
             return f"no difference shown between {arm} and {other}{more}"
-    amount = effect(comparison, unit).replace("×", "times")
+    amount = effect(comparison, metric).replace("×", "times")
     interval = effect_interval(comparison, unit).removesuffix(" ×")
     verb = "has" if unit == "" else "is"
     return f"{arm} {verb} {amount} than {other} ({interval})"
@@ -184,12 +190,12 @@ def sentence(arm: str, comparison: Comparison, other: str, unit: str) -> str:
 
 def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[str]:
     """Say what a metric showed of every treatment, compared to the baseline and to the limit."""
-    unit, said = metric.metric.unit, []
+    said = []
     for arm in metric.arms_as("treatment"):
         if arm.baseline:
-            said.append(sentence(arm.name, arm.baseline, baseline, unit))
+            said.append(sentence(arm.name, arm.baseline, baseline, metric.metric))
         if arm.limit and limit:
-            said.append(sentence(arm.name, arm.limit, limit, unit))
+            said.append(sentence(arm.name, arm.limit, limit, metric.metric))
     return said
 
 
@@ -204,13 +210,16 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
     said = [
         (
             False,
-            f"{metric.title}: {sentence(arm, found, baseline, metric.unit)}, although nothing "
+            f"{metric.title}: {sentence(arm, found, baseline, metric)}, although nothing "
             "tells them apart: a difference of this size says nothing in this run, repeat it",
         )
         for metric, arm, found in controls
         if found.verdict.differs
     ]
     few = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.TOO_FEW]
+    if empty := [metric for metric, found in few if not found.rounds]:
+        said.append((False, f"no samples to judge {_list(metric.title for metric in empty)}"))
+        few = [(metric, found) for metric, found in few if found.rounds]
     if few:
         _, found = few[0]
         what = "it" if len(few) == len(controls) else _list(metric.title for metric, _ in few)
@@ -268,14 +277,24 @@ def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:
     title = together(metrics)
     if found.is_gain:
         return f"{title}: {found.arm} is better than {found.reference}"
-    percent = metrics[0].unit == "%"
+    return f"{title}: {_bounds(found, metrics[0].unit)}"
+
+
+def _bounds(found: Claim, unit: str) -> str:
+    percent = unit == "%"
     bounds = [
         f"at {which} {bound:.4g}{' points' if percent else ''}"
         for which, bound in (("least", found.at_least), ("most", found.at_most))
         if bound is not None
     ]
     quantity = f"{found.arm} {'-' if percent else '/'} {found.reference}"
-    return f"{title}: {quantity} is {' and '.join(bounds)}"
+    return f"{quantity} is {' and '.join(bounds)}"
+
+
+def _as_one(metrics: Sequence[MetricResult], unit: str) -> MetricResult:
+    """Return what metrics of one claim are together."""
+    amount = any(metric.amount for metric in metrics)
+    return replace(metrics[0], title=together(metrics), unit=unit, samples={}, amount=amount)
 
 
 def outcome(found: ClaimAnalysis) -> str:
@@ -291,7 +310,7 @@ def outcome(found: ClaimAnalysis) -> str:
         return f"{found.outcome}: {comparison.rounds} rounds, and {needed} are needed"
     if found.claim.is_gain:
         interval = f" ({effect_interval(comparison, found.unit)})"
-        said = finding(comparison, found.unit)
+        said = finding(comparison, _as_one(found.metrics, found.unit))
         return f"{found.outcome}: {said}{interval if comparison.verdict.differs else ''}"
     ends = comparison.effect
     if comparison.ratio:
@@ -306,10 +325,12 @@ def outcome(found: ClaimAnalysis) -> str:
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     """Return what came out in one sentence or two; empty where nothing was measured.
 
-    The first claim of a gain that came out one way or the other, else the first claim of a gain.
-    Where no gain is claimed, the same of all claims. Without claims, what the first treatment makes
-    of the first metric. Without treatments, the baseline's lowest and highest median. Then the
-    first percentage that something is claimed of, arm by arm; then how much all of it is worth.
+    The first claim of a gain for which a difference is shown, else the first claim of a gain. Where
+    no gain is claimed, the first claim that is refuted, else the first that held, else the first;
+    of several, one for which a difference is shown.
+    Without claims, what the first treatment makes of the first metric. Without treatments, the
+    baseline's lowest and highest median. Then the first percentage that something is claimed of,
+    arm by arm; then how much all of it is worth.
     """
     claims = judge_claims(result)
     said = _first_finding(result, claims, metrics) or _ends(result, metrics)
@@ -326,29 +347,20 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
 def _first_finding(
     result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
 ) -> str:
-    claimed = [
-        (
-            found.comparison,
-            together(found.metrics),
-            sentence(found.claim.arm, found.comparison, found.claim.reference, found.unit),
-        )
-        for found in [x for x in claims if x.claim.is_gain] or claims
-        if found.comparison
-    ]
-    treated = [
-        (
-            arm.baseline,
-            first.metric.title,
-            sentence(arm.name, arm.baseline, result.baseline, first.metric.unit),
-        )
-        for first in metrics[:1]
-        for arm in first.arms_as("treatment")[:1]
-        if arm.baseline
-    ]
-    told = claimed or treated
-    shown = [x for x in told if x[0].verdict.differs]
-    for _, what, said in (*shown, *told):
-        return f"{what}: {said}."
+    compared = [x for x in claims if x.comparison]
+    compared.sort(key=lambda x: not (x.comparison and x.comparison.verdict.differs))
+    gains = [x for x in compared if x.claim.is_gain]
+    for found in gains or sorted(compared, key=lambda x: TOLD.index(x.outcome)):
+        assert found.comparison
+        metric = _as_one(found.metrics, found.unit)
+        said = sentence(found.claim.arm, found.comparison, found.claim.reference, metric)
+        more = "" if gains else f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"
+        return f"{metric.title}: {said}{more}."
+    for first in metrics[:1]:
+        for arm in first.arms_as("treatment")[:1]:
+            if arm.baseline:
+                said = sentence(arm.name, arm.baseline, result.baseline, first.metric)
+                return f"{first.metric.title}: {said}."
     return ""
 
 
@@ -370,8 +382,11 @@ def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     return f"{'; '.join(said)}."
 
 
-def by_chance(metrics: Sequence[MetricAnalysis]) -> str:
-    """Say how many differences to expect where there are none; empty where hardly any."""
+def by_chance(metrics: Sequence[MetricAnalysis], *, claimed: bool) -> str:
+    """Say how many differences to expect where there are none; empty where hardly any.
+
+    ``claimed`` says that something was claimed before the run.
+    """
     found = [
         comparison
         for metric in metrics
@@ -384,8 +399,9 @@ def by_chance(metrics: Sequence[MetricAnalysis]) -> str:
     expected = round(len(found) * (1 - CONFIDENCE))
     sure = f"{100 * CONFIDENCE:.0f} %"
     return (
-        f"{len(found)} comparisons at {sure} each: up to about {expected} may show "
-        "a difference by chance. What was claimed was chosen beforehand"
+        f"{len(found)} comparisons at {sure} each: where nothing differs, about {expected} of them "
+        "show a difference by chance, on average"
+        f"{'. What was claimed was chosen beforehand' if claimed else ''}"
     )
 
 
@@ -416,8 +432,12 @@ def _list(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _adverb(comparison: Comparison, unit: str) -> str:
-    smaller, larger = ADVERBS.get(unit, ("lower", "higher"))
+def _adverb(comparison: Comparison, metric: MetricResult) -> str:
+    smaller, larger = "lower", "higher"
+    if metric.unit in units.TIMES and metric.better == "lower" and not metric.amount:
+        smaller, larger = "faster", "slower"
+    elif metric.unit == "":
+        smaller, larger = "fewer", "more"
     if comparison.ratio:
         return smaller if comparison.ratio.value < 1 else larger
     return smaller if comparison.difference and comparison.difference.value < 0 else larger
@@ -429,7 +449,7 @@ def _factor(ratio: Estimate) -> Estimate:
 
 
 def _percent_or_factor(factor: float) -> str:
-    return f"{100 * (factor - 1):.2g} %" if factor < 1.995 else f"{units.factor(factor)} ×"
+    return f"{100 * (factor - 1):.2g} %" if factor < PERCENTS else f"{units.factor(factor)} ×"
 
 
 def _amount(number: float, unit: str) -> str:

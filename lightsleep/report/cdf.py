@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from lightsleep.order import percentile
-from lightsleep.report.plots import share_axis, short
+from lightsleep.report.plots import log_axis, share_axis, short
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 Limits = tuple[float, float]
@@ -20,7 +18,6 @@ Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib has them
 TAIL = 1  # percent of a curve at either end that may lie outside of a plot
 MARGIN = 1.6
 LEGEND = 52  # characters beside each other
-FEW_DECADES = 2.5  # on a longer axis only powers of ten are labelled
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,6 @@ def _draw(axes: Axes, curve: Curve) -> None:
 
 
 def _latency_axis(axes: Axes, limits: Limits) -> None:
-    axes.set_xscale("log")
     axes.set_xlim(*limits)
-    decades = np.log10(limits[1] / limits[0])
-    labelled = (1.0, 2.0, 5.0) if decades < FEW_DECADES else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=labelled, numticks=20))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    log_axis(axes)
     axes.set_xlabel("wakeup latency, µs (logarithmic axis)")

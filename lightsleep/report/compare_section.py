@@ -100,7 +100,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),
-        chance=words.by_chance(metrics),
+        chance=words.by_chance(metrics, claimed=bool(result.claims)),
         environment=flat(result.environment, said_elsewhere={"guests"}),
         protocol=flat(result.protocol, said_elsewhere=SAID),
         clocks=words.clocks(result),
@@ -111,6 +111,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
 
 SAID = {"runs", "boots", "warmup", "seed", "order", "clock_rates", "other_load_pct"}
 """Of the protocol, what the text says."""
+WORST_FIRST = (Outcome.REFUTED, Outcome.OPEN, Outcome.HELD)
 TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
 
 
@@ -138,7 +139,7 @@ def _metric(
         ecdf=Markup(ecdf) if ecdf else None,
         scale=plots.scale_of(metric),
         sentences=words.sentences(metric, result.baseline, limit),
-        tones={arm.name: _tone(arm, metric.name, claims) for arm in metric.arms},
+        tones={arm.name: _tone(arm, metric.name, result.baseline, claims) for arm in metric.arms},
     )
 
 
@@ -152,16 +153,22 @@ def _guests(result: CompareResult) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _tone(arm: ArmAnalysis, metric: str, claims: Sequence[ClaimAnalysis]) -> str:
-    """Return how good a verdict is; where the metric has no direction, a claim may have one."""
+def _tone(arm: ArmAnalysis, metric: str, baseline: str, claims: Sequence[ClaimAnalysis]) -> str:
+    """Return how good a verdict is; where the metric has no direction, a claim may have one.
+
+    Of several claims, the one counts that fared worst.
+    """
     verdict = arm.baseline.verdict if arm.baseline else None
     if verdict is None:
         return ""
     if arm.role == "control":
         return "bad" if verdict.differs else "plain"
-    claimed = [x for x in claims if (x.claim.arm, x.claim.metrics) == (arm.name, (metric,))]
-    if verdict in (Verdict.HIGHER, Verdict.LOWER) and claimed:
-        return TONES[claimed[0].outcome]
+    asked = (arm.name, baseline, (metric,))
+    outcomes = {
+        x.outcome for x in claims if (x.claim.arm, x.claim.reference, x.claim.metrics) == asked
+    }
+    if verdict in (Verdict.HIGHER, Verdict.LOWER) and outcomes:
+        return TONES[min(outcomes, key=WORST_FIRST.index)]
     return {Verdict.BETTER: "good", Verdict.WORSE: "bad"}.get(verdict, "plain")
 
 

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from lightsleep import units
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
-from lightsleep.compare.result import Role
+from lightsleep.compare.result import Better, Role
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 WIDE = 10.0  # arms whose medians differ by more than this factor need a logarithmic axis
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
+FEW_DECADES = 2.5  # on a longer logarithmic axis only powers of ten are labelled
+LINEAR_DECADES = 0.5  # on a shorter one the labels are as far apart as on a linear one
+MARKERS = "osD^vP"  # of treatments: colours alone tell nothing to some, and repeat
+ARROWS: dict[Better, str] = {"lower": "←", "higher": "→", "none": ""}
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
 # Mid tones, readable on white and on near-black, told apart by the colour-blind too.
@@ -93,9 +98,11 @@ def effects_plot(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None
     with style("effects"):
         rows = sum(len(arms) for _, arms in shown)
         figure, axes = blank(0.17 * rows + 0.1 * len(shown) + 1.2, width=8.0)
+        names = list(dict.fromkeys(arm.name for _, arms in shown for arm in arms))
         place, ticks = 0.0, []
         for metric, arms in shown:
-            ticks.append((place + (len(arms) - 1) / 2, short(metric.metric.title, 56)))
+            title = f"{short(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip()
+            ticks.append((place + (len(arms) - 1) / 2, title))
             colours = _colours(metric)
             for arm in arms:
                 assert arm.baseline
@@ -110,18 +117,20 @@ def effects_plot(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None
                 axes.plot(
                     found.value,
                     place,
-                    "o",
+                    MARKERS[names.index(arm.name) % len(MARKERS)],
                     color=colours[arm.name],
                     markersize=4.5 if bold else 3.5,
-                    label=short(arm.name),
+                    label=arm.name,
                 )
                 place += 1
             place += 0.6
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:,.6g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(f"ratio to {short(baseline)} (logarithmic axis)")
+        log_axis(axes)
+        directed = any(metric.metric.better != "none" for metric, _ in shown)
+        axes.set_xlabel(
+            f"ratio to {short(baseline)} (logarithmic axis)"
+            f"{'; ← less is better, → more is better' if directed else ''}"
+        )
         axes.set_yticks([at for at, _ in ticks], [title for _, title in ticks])
         axes.set_ylim(place - 0.6, -1)
         axes.tick_params(axis="y", length=0, labelsize=9)
@@ -130,9 +139,30 @@ def effects_plot(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None
         handles, labels = axes.get_legend_handles_labels()
         named = dict(zip(labels, handles, strict=True))
         figure.legend(
-            named.values(), named.keys(), loc="outside upper right", ncols=4, frameon=False
+            named.values(),
+            [short(name) for name in named],
+            loc="outside upper right",
+            ncols=4,
+            frameon=False,
         )
         return to_svg(figure)
+
+
+def log_axis(axes: Axes) -> None:
+    """Make the horizontal axis logarithmic, with labels that tell where values are.
+
+    Call it last, or set the limits before.
+    """
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    decades = math.log10(high / low)
+    labelled = (1.0, 2.0, 5.0) if decades < FEW_DECADES else (1.0,)
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=labelled, numticks=20) if decades > LINEAR_DECADES else MaxNLocator(5)
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
@@ -230,5 +260,4 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
-    note = "" if scale == "linear" else " (logarithmic axis)"
-    axes.set_xlabel(f"{short(metric.metric.title, 50)}{unit}{note}")
+    axes.set_xlabel(f"{short(metric.metric.title, 50)}{unit}")

@@ -60,19 +60,27 @@ class Kind:
     better: Better
     title: str
     description: str
+    amount: bool = False
+    """As in MetricResult."""
 
 
 KINDS = {
     "wall_s": Kind("s", "lower", "Wall time", "Time from the start to the end of the command."),
     "cpu_s": Kind(
-        "s", "lower", "CPU time", "User and system time of the command and its children."
+        "s",
+        "lower",
+        "CPU time",
+        "User and system time of the command and its children.",
+        amount=True,
     ),
     # A service that answers less is less busy, too: only a number of its own can decide.
     "busy_pct": Kind("%", "none", "CPU time", "Share of all CPUs' time that was not idle."),
     "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
     "wakes": Kind("", "none", "Wakes", "Entries of all CPUs into idle states."),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
-    "stolen_s": Kind("s", "lower", "Stolen time", "Time that the hypervisor ran something else."),
+    "stolen_s": Kind(
+        "s", "lower", "Stolen time", "Time that the hypervisor ran something else.", amount=True
+    ),
     "energy_J": Kind("J", "lower", "Energy", "Energy of all processor packages (powercap)."),
     "wakes_per_s": Kind("/s", "none", "Wakes", "Entries of all CPUs into idle states."),
     "ipis_per_s": Kind("/s", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
@@ -204,7 +212,7 @@ def collected(
         }
         if len(samples) == len(runs) and any(samples.values()):
             results[name] = MetricResult(
-                kind.unit, kind.better, kind.title, kind.description, samples
+                kind.unit, kind.better, kind.title, kind.description, samples, kind.amount
             )
     return results
 

@@ -80,7 +80,7 @@ def judge(result: CompareResult) -> Outcome:
         )
     best = max(sure, key=_gain)
     assert best.baseline
-    said = words.sentence(best.name, best.baseline, result.baseline, first.metric.unit)
+    said = words.sentence(best.name, best.baseline, result.baseline, first.metric)
     if few := _unjudged(metrics):
         return Outcome(
             None,
@@ -143,7 +143,7 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
             said.append(f"{units.value(arm.summary.median, '%')} of the CPUs' time was polled")
         worse = arm.baseline and arm.baseline.verdict in (Verdict.WORSE, Verdict.HIGHER)
         if metric.name in COSTS and arm.baseline and worse:
-            amount = words.effect(arm.baseline, metric.metric.unit).replace("×", "times")
+            amount = words.effect(arm.baseline, metric.metric).replace("×", "times")
             said.append(f"{metric.metric.title.lower()} is {amount}")
     shown = [m.metric.title.lower() for m in metrics if m.name in USED]
     if not any("polled" not in part for part in said):

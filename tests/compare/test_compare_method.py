@@ -19,7 +19,6 @@ from scipy.stats import norm, wilcoxon
 from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.method import (
-    BEYOND,
     MOST,
     Comparison,
     Verdict,
@@ -28,7 +27,7 @@ from lightsleep.compare.method import (
     rounds_needed,
     summarise,
 )
-from lightsleep.compare.result import Better
+from lightsleep.compare.result import Better, MetricResult
 from lightsleep.lab.run import protocol
 
 Floats = NDArray[np.float64]
@@ -211,7 +210,7 @@ def test_zeros_and_percentages_have_a_difference_but_no_ratio() -> None:
     assert comparison.ratio is None
     assert comparison.difference
     assert comparison.difference.value == 39_700
-    assert words.sentence("x", comparison, "y", "") == (
+    assert words.sentence("x", comparison, "y", metric_of("", "none")) == (
         "x has 39,700 more than y (95 % CI 39,700 to 39,700)"
     )
     assert compare([0.0] * 6, [0.0] * 6, "lower").verdict is Verdict.SAME
@@ -335,8 +334,15 @@ def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
     assert shown(noise(ROUNDS) + math.log(1.5), confidence) >= 0.9  # and it can fail
 
 
-def test_the_factor_beyond_the_interval() -> None:
-    assert pytest.approx((norm.ppf(0.975) + norm.ppf(0.9)) / norm.ppf(0.975), abs=1e-4) == BEYOND
+@pytest.mark.parametrize("confidence", [0.95, 1 - 0.05 / 38])
+def test_what_a_run_could_have_shown_grows_with_its_interval(confidence: float) -> None:
+    effects = noise(ROUNDS, 1)[0].tolist()
+    found = compare([0.0] * ROUNDS, effects, "none", "%", confidence)
+    assert found.difference
+    reach = norm.ppf((1 + confidence) / 2)
+    assert found.detectable == pytest.approx(
+        (found.difference.high - found.difference.low) / 2 * (reach + norm.ppf(0.9)) / reach
+    )
 
 
 @pytest.mark.parametrize("n", [6, 8, ROUNDS, 20])
@@ -344,6 +350,50 @@ def test_what_is_called_detectable_is_detected_in_9_of_10_runs(n: int) -> None:
     said = [compare([0.0] * n, run.tolist(), "none", "%").detectable for run in noise(n, 300)]
     typical = statistics.mean(least for least in said if least is not None)
     assert shown(noise(n) + typical) == pytest.approx(0.9, abs=0.05)
+
+
+def metric_of(unit: str, better: Better = "lower", *, amount: bool = False) -> MetricResult:
+    return MetricResult(unit, better, "metric", "", {}, amount)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1.0, "1.000"),
+        (1.047, "1.047"),
+        (1.00046, "1.0005"),
+        (0.99987, "0.9999"),
+        (1.0000001, "1.000"),
+        (5.0, "5.00"),
+        (0.0123, "0.0123"),
+        (1e-70, "1e-70"),
+        (5.7e21, "5.7e+21"),
+    ],
+)
+def test_a_factor_can_be_told_from_none(number: float, said: str) -> None:
+    assert units.factor(number) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(0.0, "0.000"), (-0.0, "0.000"), (-1e-9, "-1e-09"), (-0.0004, "-0.0004"), (0.25, "0.25")],
+)
+def test_points_can_be_told_from_none(number: float, said: str) -> None:
+    assert units.digits(number, "%", points=True) == said
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        (metric_of("s"), "2.00 × faster"),
+        (metric_of("us", amount=True), "2.00 × lower"),
+        (metric_of("us", "none"), "2.00 × lower"),
+        (metric_of("/s", "higher"), "2.00 × lower"),
+        (metric_of("", "none"), "2.00 × fewer"),
+    ],
+)
+def test_only_what_takes_time_is_faster(metric: MetricResult, said: str) -> None:
+    assert words.effect(compare([2.0] * 6, [1.0] * 6, metric.better, metric.unit), metric) == said
 
 
 @pytest.mark.parametrize(
@@ -390,7 +440,7 @@ def test_verdicts_in_words(
     unit: str, better: Better, baseline: float, arm: float, said: str
 ) -> None:
     comparison = compare([baseline] * 6, [arm] * 6, better, unit)
-    assert words.sentence("a", comparison, "b", unit) == said
+    assert words.sentence("a", comparison, "b", metric_of(unit, better)) == said
 
 
 def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
@@ -398,12 +448,12 @@ def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
     comparison = compare(baseline, arm, "lower")
     assert comparison.detectable
     percent = f"{100 * (comparison.detectable - 1):.2g} %"
-    assert words.sentence("a", comparison, "b", "s") == (
+    assert words.sentence("a", comparison, "b", metric_of("s")) == (
         f"no difference shown between a and b; about 8 of 10 such runs show one of {percent}"
     )
-    assert words.finding(comparison, "s") == f"none shown ({percent})"
+    assert words.finding(comparison, metric_of("s")) == f"none shown ({percent})"
     in_points = compare(baseline, arm, "lower", "%")
-    assert words.finding(in_points, "%").endswith(" points)")
+    assert words.finding(in_points, metric_of("%")).endswith(" points)")
 
 
 def test_a_run_that_could_have_shown_nothing_names_no_absurd_factor() -> None:
@@ -411,4 +461,4 @@ def test_a_run_that_could_have_shown_nothing_names_no_absurd_factor() -> None:
     noisy = compare(baseline, arm, "lower")
     assert noisy.detectable
     assert noisy.detectable > 10
-    assert words.finding(noisy, "s") == "none shown (over 10 ×)"
+    assert words.finding(noisy, metric_of("s")) == "none shown (over 10 ×)"

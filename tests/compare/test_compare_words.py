@@ -15,6 +15,7 @@ from lightsleep.compare.words import (
     by_chance,
     claim,
     control_sentences,
+    finding,
     headline,
     outcome,
     together,
@@ -75,9 +76,38 @@ def test_of_several_controls_the_one_that_could_have_missed_most_counts() -> Non
 
 
 def test_many_comparisons_say_how_many_differ_by_chance() -> None:
-    assert by_chance(analyse(made_up(metrics=2))) == ""
-    said = by_chance(analyse(made_up(metrics=2)) * 10)
-    assert re.match(r"\d+ comparisons at 95 % each: up to about \d+ may show a difference", said)
+    assert by_chance(analyse(made_up(metrics=2)), claimed=True) == ""
+    many = analyse(made_up(metrics=2)) * 10
+    said = by_chance(many, claimed=False)
+    assert re.match(
+        r"\d+ comparisons at 95 % each: where nothing differs, about \d+ of them show a difference "
+        "by chance, on average$",
+        said,
+    )
+    assert by_chance(many, claimed=True) == f"{said}. What was claimed was chosen beforehand"
+
+
+def test_a_refuted_bound_is_told_before_one_that_held() -> None:
+    result = made_up()
+    bound = Claim("lightsleep", "stock", ("sched_pipe_s",), at_most=0.5)
+    result.claims = [bound, replace(bound, at_most=0.1), replace(bound, at_most=0.6)]
+    said = headline(result, analyse(result))
+    assert said.startswith("sched pipe: lightsleep is ")
+    assert "; claimed: lightsleep / stock is at most 0.1: refuted." in said
+    result.claims.pop(1)
+    assert "is at most 0.5: held." in headline(result, analyse(result))
+
+
+def test_an_arm_without_samples_is_not_told_to_have_too_few_rounds() -> None:
+    result = made_up(metrics=1)
+    (metric,) = result.metrics.values()
+    metric.samples["control"] = []
+    ((well, said),) = control_sentences(analyse(result), "stock")
+    assert not well
+    assert said == "no samples to judge sched pipe"
+    (control,) = analyse(result)[0].arms_as("control")
+    assert control.baseline
+    assert finding(control.baseline, metric) == "no samples"
 
 
 def test_guests_that_booted_once_are_said_to_have() -> None:

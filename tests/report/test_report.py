@@ -158,6 +158,53 @@ def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> Non
     assert overview.count("is at most 0.001: refuted") == len(files)
 
 
+def test_the_overview_leaves_out_no_result(tmp_path: Path) -> None:
+    result = made_up(metrics=2)
+    result.claims = []
+    result.roles["lightsleep"] = "control"
+    for metric in result.metrics.values():
+        metric.samples["control"] = [2 * x for x in metric.samples["stock"]]
+    alone = render([("other.json", made_up()), ("differs.json", result)])
+    overview = alone.partition("</table>")[0]
+    assert "differs.json" in overview
+    assert overview.count("see the warnings") == 1
+
+
+def test_of_several_claims_the_worst_and_only_of_the_baseline_colours_a_metric() -> None:
+    result = made_up()
+    high = Claim("lightsleep", "idle=poll", ("wakes_without_ipi",), at_least=0.5)
+    refuted = Claim("lightsleep", "stock", ("wakes_without_ipi",), at_most=0.5)
+    result.metrics["wakes_without_ipi"].samples["stock"] = [1.0] * 10
+    held = Claim("lightsleep", "stock", ("wakes_without_ipi",), at_least=2)
+    for claims, tone in (
+        ([high], "plain"),
+        ([high, held], "good"),
+        ([held, refuted], "bad"),
+        ([refuted, held], "bad"),
+    ):
+        result.claims = claims
+        shown = {x.analysis.name: x.tones for x in section("r", "r", result).metrics}
+        assert shown["wakes_without_ipi"]["lightsleep"] == tone
+
+
+def test_effects_name_each_arm_however_long_and_each_axis_has_labels() -> None:
+    result = made_up()
+    names = {f"lightsleep-with-a-name-as-long-as-this-{n}": 2.0 + n / 100 for n in range(3)}
+    for name, factor in names.items():
+        result.arms.append(name)
+        result.roles[name] = "treatment"
+        for metric in result.metrics.values():
+            metric.samples[name] = [factor * x for x in metric.samples["stock"]]
+    svg = effects_plot(analyse(result), result.baseline)
+    assert svg
+    assert svg.count("lightsleep-with-a-name-as-l…") >= len(names)
+    result.roles["lightsleep"] = "limit"
+    near = effects_plot(analyse(result), result.baseline)
+    assert near
+    labels = set(re.findall(r">([\d.]+)</text>", near))
+    assert len(labels) >= 3, labels
+
+
 def test_a_claim_gives_a_metric_its_direction() -> None:
     result = made_up()
     result.claims = [Claim("lightsleep", "stock", ("wakes_without_ipi",), at_least=2)]

@@ -35,6 +35,7 @@ EXIT_SHALLOW_US = Metric(
     "Shallow by mistake",
     "From the begin of the silence until the deepest state is entered, or until it ends; "
     f"median over {SILENCES} silences of those that began in another state",
+    amount=True,
 )
 
 
@@ -117,7 +118,14 @@ EXPERIMENT = Experiment(
     ),
     metrics=(
         EXIT_SHALLOW_US,
-        Metric("longest_us", "us", "lower", "Longest of these", "The longest of the same times"),
+        Metric(
+            "longest_us",
+            "us",
+            "lower",
+            "Longest of these",
+            "The longest of the same times",
+            amount=True,
+        ),
         Metric(
             "fooled_pct",
             "%",

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from lightsleep import units
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.experiment import Metric
@@ -29,8 +30,6 @@ SPAN_S = 1.0
 and so on."""
 WATCHES = 5
 """How often a clock is watched at most: for 31 s together."""
-
-TIMES = ("s", "ms", "us", "µs", "ns")
 
 
 @dataclass
@@ -120,6 +119,6 @@ def corrected(
 def _factor(metric: Metric, rate: float) -> float:
     if metric.clock == "host":
         return 1.0
-    if metric.unit in TIMES:
+    if metric.unit in units.TIMES:
         return 1 / rate
     return rate if metric.unit.endswith("/s") else 1.0

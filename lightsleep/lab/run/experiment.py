@@ -28,6 +28,8 @@ class Metric:
     description: str
     clock: Literal["guest", "host"] = "guest"
     """By whose clock a time or a frequency is measured: a guest's is corrected by the host's."""
+    amount: bool = False
+    """As in MetricResult: a time that is spent or lost, not one in which something is done."""
 
 
 IDLE_RESIDENCY = Metric(

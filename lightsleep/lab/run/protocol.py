@@ -311,7 +311,9 @@ def attempt(
         roles={arm.name: arm.role for arm in experiment.arms},
         claims=list(experiment.claims),
         metrics={
-            m.name: MetricResult(m.unit, m.better, m.title, m.description, samples[m.name])
+            m.name: MetricResult(
+                m.unit, m.better, m.title, m.description, samples[m.name], m.amount
+            )
             for m in metrics
         },
     )

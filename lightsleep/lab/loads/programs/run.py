@@ -113,6 +113,7 @@ def metrics_of(program: Program, connections: int) -> tuple[Metric, ...]:
             "CPU time of the vCPU threads (the host's schedstat) while the generator ran, its "
             "start included, for each request",
             clock="host",
+            amount=True,
         ),
         "ipis": Metric(
             "ipis",
