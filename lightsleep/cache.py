@@ -68,7 +68,8 @@ def entry(
     if final.is_dir():
         with contextlib.suppress(OSError):  # a cache shared read-only is fine
             os.utime(final)
-        return final
+        if final.is_dir():  # nobody swept it away meanwhile
+            return final
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(base / f".{name}.lock"):
@@ -141,10 +142,22 @@ def sweep(base: Path) -> None:
     """Remove the scratch folders whose builders died, and entries nobody used for long."""
     for lock in base.glob(".[!.]*.lock"):
         name = lock.name[1:].removesuffix(".lock")
-        old, scratch = base / name, base / f".{name}.scratch"
-        if old.is_dir() and old.stat().st_mtime < time.time() - KEEP_S:
-            shutil.rmtree(old, ignore_errors=True)
-        if scratch.is_dir():
-            with lock.open("w") as file, contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError), lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(base / f".{name}.scratch", ignore_errors=True)
+            _remove_old(base / name, base / f".{name}.scratch")
+
+
+def _remove_old(old: Path, scratch: Path) -> None:
+    """Remove an entry that nobody used for long: all of it at once, by another name first."""
+    if not (old.is_dir() and _unused(old)):
+        return
+    old.rename(scratch)
+    if _unused(scratch):
+        shutil.rmtree(scratch, ignore_errors=True)
+    else:
+        scratch.rename(old)  # somebody came for it just now
+
+
+def _unused(path: Path) -> bool:
+    return path.stat().st_mtime < time.time() - KEEP_S

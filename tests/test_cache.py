@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The cache holds complete entries only, whatever happens while one is built."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -129,6 +130,49 @@ def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:
     cache.entry("used", no_build, 1)
     cache.entry("new", build_file, 1)
     assert visible(own_cache) == ["new", "used"]
+
+
+def test_an_entry_that_is_swept_is_never_there_by_half(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(scratch: Path) -> None:
+        for number in range(3):
+            (scratch / f"file{number}").touch()
+
+    def die_early(path: Path, **_: object) -> None:
+        if path.is_dir():
+            next(path.iterdir()).unlink()
+            raise KeyboardInterrupt
+
+    os.utime(cache.entry("old", build, 1), (1, 1))
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "rmtree", die_early)
+        with pytest.raises(KeyboardInterrupt):
+            cache.entry("new", build_file, 1)
+    assert len(list(cache.entry("old", build, 1).iterdir())) == 3
+    assert visible(own_cache) == ["old"]
+
+
+def test_an_entry_is_not_swept_while_somebody_comes_for_it(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = cache.entry("old", build_file, 1)
+    os.utime(entry, (1, 1))
+    asked: list[Path] = []
+
+    def unused(path: Path) -> bool:
+        asked.append(path)
+        return len(asked) == 1
+
+    monkeypatch.setattr(cache, "_unused", unused)
+    cache.sweep(own_cache)
+    assert asked == [entry, own_cache / ".old.scratch"]
+    assert visible(own_cache) == ["old"]
+    asked.clear()
+    with (own_cache / ".old.lock").open("w") as file:  # its builder is at work
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cache.sweep(own_cache)
+    assert asked == []
 
 
 def test_what_is_not_an_entry_stays(own_cache: Path) -> None:

@@ -187,6 +187,12 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
         )
 
 
+def _named(_: click.Context, __: click.Parameter, modules: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not module.split() for module in modules):
+        raise click.BadParameter("the name of a module is missing")
+    return modules
+
+
 @lab.command()
 @machine_options
 @click.option(
@@ -194,6 +200,7 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     "ours",
     multiple=True,
     metavar="'NAME [PARAMETER=VALUE...]'",
+    callback=_named,
     help="One of our modules to load; repeatable.",
 )
 @click.option("--vcpus", type=click.IntRange(1, 64), default=2, show_default=True, help="Its CPUs.")

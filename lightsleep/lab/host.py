@@ -6,10 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from lightsleep.errors import LightsleepError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PACKAGES = {
     "bwrap": "bubblewrap",
@@ -76,6 +82,23 @@ def run(argv: Sequence[str | Path], what: str, timeout_s: float = 900) -> str:
         tail = "\n".join(output.splitlines()[-40:])
         raise LightsleepError(f"{what} failed (exit status {process.returncode}):\n{tail}")
     return output
+
+
+def aside(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future[T]:
+    """Call a function beside what follows; the end of this process does not wait for it.
+
+    Programs that it runs die with us; see run().
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*given, **named))
+        except BaseException as error:  # whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
 def contained(argv: Sequence[str], *binds: str) -> list[str]:

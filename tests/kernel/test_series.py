@@ -294,6 +294,22 @@ def test_what_only_our_modules_need_stays_behind(tmp_path: Path) -> None:
     assert (source / "core/new.c").read_text() == "int inside;\nint new;\n"
 
 
+def test_mails_touch_no_repository_that_a_hook_works_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    subprocess.run(["git", "init", "--quiet", theirs], check=True)
+    before = sorted(x for x in theirs.rglob("*"))
+    kernel = two_topics(tmp_path)
+    source = source_folder(tmp_path)
+    _, topic = series.read_topics("1.0", kernel)
+    archive = archive_of(source)
+    for name in series.ELSEWHERE:
+        monkeypatch.setenv(name, str(theirs / ".git"))
+    assert len(series.write_mails(topic, archive, tmp_path / "mails", kernel)) == 3
+    assert sorted(x for x in theirs.rglob("*")) == before
+
+
 def test_mails_overwrite_none(tmp_path: Path) -> None:
     kernel = kernel_folder(tmp_path, "one.patch", one=MAIL)
     archive = archive_of(source_folder(tmp_path))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lab's tables, its packages and its mirrors."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from paths import ROOT
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments, host
-from lightsleep.lab.boot import accel
+from lightsleep.lab.boot import accel, initramfs
 from lightsleep.lab.boot.guest import prepare
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels import config, modules, roots, source
@@ -40,6 +41,33 @@ def test_docs_have_all_kernels() -> None:
     for arch in ARCHES.values():
         assert documented[arch.name][2].split(", ") == [*arch.kernels]
         assert documented.keys() >= arch.built.keys()
+
+
+def test_a_kernel_that_was_fetched_anew_is_another_one(tmp_path: Path) -> None:
+    kernel = KERNELS["6.12"]
+    root = tmp_path / "kernel-x86_64-6.12-0123" / "tree"
+    old, new = (roots.KernelTree(kernel, root, release) for release in ("6.12.94", "6.12.117"))
+    assert old.key != new.key
+
+
+def test_what_guests_get_can_be_read_by_all_their_users(tmp_path: Path) -> None:
+    stage = tmp_path / "stage"
+    before = os.umask(0o077)
+    try:
+        (stage / "usr/lib").mkdir(parents=True)
+        (stage / "usr/lib/init").touch(mode=0o700)
+        (stage / "sh").symlink_to("nowhere")
+    finally:
+        os.umask(before)
+    initramfs.readable(stage)
+    modes = {str(x.relative_to(stage)): x.lstat().st_mode & 0o777 for x in stage.rglob("*")}
+    assert modes == {"usr": 0o755, "usr/lib": 0o755, "usr/lib/init": 0o744, "sh": 0o777}
+
+
+def test_a_full_disk_is_told_where_an_initramfs_is_packed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="No space left"):
+        initramfs.pack(tmp_path, Path("/dev/full"))
 
 
 def test_rows_are_found_by_their_own_names() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,36 @@ def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(
     started.check()
     with pytest.raises(GuestFailed, match=f"QEMU said: {SAID}"):
         Guest(Machine(), HARDWARE).wait()
+
+
+def test_where_no_console_can_be_kept_the_failure_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, BROKEN)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(guest, "LOGS", tmp_path / "file" / "logs")
+    with pytest.raises(GuestFailed) as raised:
+        Guest(Machine(), HARDWARE).wait()
+    assert "Fatal exception in interrupt" in raised.value.message
+    assert "console: not kept: [Errno" in raised.value.message
+
+
+def test_a_guest_that_has_ended_has_no_cpu_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, "")
+    booted = Guest(Machine(), HARDWARE)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    monkeypatch.setattr(booted.vm, "vcpu_threads", lambda: [ended.pid], raising=False)
+    monkeypatch.setattr(booted.vm, "process", ended, raising=False)
+    with pytest.raises(GuestFailed, match="the guest has ended"):
+        booted.vcpu_time()
+
+
+def test_the_command_that_repeats_a_guest_names_its_accelerator() -> None:
+    assert "--accel tcg-icount" in Machine(accel="tcg-icount").command()
+    assert "--accel" not in Machine().command()
 
 
 @pytest.mark.parametrize(("name", "own"), [("kvm", "host"), ("tcg", "max,-monitor")])

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,13 +23,13 @@ from unittest.mock import Mock
 import pytest
 from comparisons import made_up
 
-from lightsleep.compare.result import FORMAT, CompareResult
+from lightsleep.compare.result import FORMAT, CompareResult, Role
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
-from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
 from lightsleep.lab.run import clock, protocol
@@ -229,6 +231,52 @@ def test_a_guest_that_fails_fails_the_comparison() -> None:
         protocol.run_rounds(
             experiment(measure), (WAIT,), guests, protocol.draw_order("abc", 3, 1), quiet()
         )
+
+
+def test_all_arms_have_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["kvm", "tcg", "kvm"])
+
+    def prepare(*_: object, **__: object) -> SimpleNamespace:
+        name = next(names)
+        return SimpleNamespace(accelerator=SimpleNamespace(name=name, reason=f"why {name}"))
+
+    monkeypatch.setattr(protocol, "prepare", prepare)
+    with pytest.raises(LightsleepError) as raised:
+        protocol.attempt("t", experiment(lambda _: {}), Machine(), 6, 3, 1, lambda *_: None)
+    for said in ("a by kvm, b by tcg, c by kvm", "why tcg", "--accel"):
+        assert said in raised.value.message
+
+
+def test_the_devices_of_an_experiment_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def prepare(machine: Machine, **_: object) -> None:
+        assert machine.devices.drive == ("theirs", "mine")
+        raise Seen
+
+    monkeypatch.setattr(protocol, "prepare", prepare)
+    theirs = experiment(lambda _: {}, devices=Devices(drive=("theirs",)))
+    mine = Machine(devices=Devices(drive=("mine",)))
+    with pytest.raises(Seen):
+        protocol.attempt("t", theirs, mine, 6, 3, 1, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metrics": [WAIT]}, "neither a tuple of Metric nor a function"),
+        ({"metrics": (WAIT, IDLE_RESIDENCY)}, "nothing measures IDLE_RESIDENCY, as rest_s is 0"),
+        ({"rest_s": 1}, "IDLE_RESIDENCY is missing"),
+        (
+            {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "treatement"), ""))},
+            "b has the role 'treatement', which is none of baseline, ",
+        ),
+    ],
+)
+def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        experiment(lambda _: {}, **changes)
 
 
 RACED = EmulatorRaced("b: the guest went away; that was QEMU's emulation\n  | its console")
@@ -449,11 +497,26 @@ def test_waiting_for_a_core_counts_as_awake() -> None:
     assert after.awake_since(before) == 900
 
 
-def test_a_thread_is_idle_class_only_while_asked(processes: tuple[int, int]) -> None:
-    hosttime.be_idle_class([processes[0]], True)
-    assert os.sched_getscheduler(processes[0]) == os.SCHED_IDLE
-    hosttime.be_idle_class([processes[0]], False)
-    assert os.sched_getscheduler(processes[0]) == os.SCHED_OTHER
+def test_spinners_rest_without_privileges() -> None:
+    """Who has none may not take a thread out of the idle class again: nothing must need it."""
+    code = (
+        "import os; from lightsleep.lab.boot import hosttime\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "hosttime.be_idle_class([os.getpid()])\n"
+        "assert os.sched_getscheduler(0) == os.SCHED_IDLE"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert list(inspect.signature(hosttime.be_idle_class).parameters) == ["threads"]
+
+
+def test_what_the_lab_runs_on_the_host_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(hosttime, "busy_s", lambda: 100.0)  # nobody else did anything
+        load = hosttime.Load([])
+        spin = "import time\nwhile time.process_time() < 0.5: pass"
+        subprocess.run([sys.executable, "-c", spin], check=True)
+        context.setattr(hosttime, "busy_s", lambda: 100.5)
+        assert load.percent() == 0
 
 
 def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:

@@ -89,7 +89,10 @@ def choose(wanted: Wanted, arch: Arch, tree: BootFiles) -> Accelerator:
         return Accelerator(wanted, "asked for")
     found = _usable(arch, tree)
     if wanted == "kvm" and found.name != "kvm":
-        raise LightsleepError(f"KVM cannot be used: {found.reason}; use --accel tcg")
+        raise LightsleepError(
+            f"KVM cannot be used: {found.reason}; use --accel tcg, or remove the folders kvm-* in "
+            f"{cache.folder()} to have it tried again"
+        )
     return found
 
 
@@ -106,7 +109,7 @@ def _usable(arch: Arch, tree: BootFiles) -> Accelerator:
         (scratch / "verdict.json").write_text(json.dumps(asdict(verdict)))
 
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
-    key = cache.digest(boot_id, emulator.version(arch), tree.release)
+    key = cache.digest(boot_id, emulator.version(arch), tree.key)
     return Accelerator(
         **json.loads((cache.entry(f"kvm-{key}", build, needs_mb=1) / "verdict.json").read_text())
     )

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.lab import host
+from lightsleep.lab.boot import emulator
+from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.kernels.config import Arch
 
 STATE = """
@@ -33,20 +35,21 @@ STATE = """
 CPU = "cpu@{:x} {{ cpu-idle-states = <&sleep>; }};"
 
 
-def with_idle_state(arch: Arch, cpu: str, vcpus: int) -> Path:
+def with_idle_state(arch: Arch, accelerator: Accelerator, vcpus: int) -> Path:
     """Return a device tree for ``arch.machine`` with an idle state.
 
     Raises LightsleepError where a program is missing or does not do it.
     """
     host.need("dtc")
     cpus = "\n".join(CPU.format(number) for number in range(vcpus))
-    state = STATE.format(cpus=cpus)
+    state, cpu = STATE.format(cpus=cpus), accelerator.cpu(arch)
 
     def build(scratch: Path) -> None:
         blob, text = scratch / "machine.dtb", scratch / "machine.dts"
         host.run(
             [
                 *(arch.qemu, "-machine", f"{arch.machine},dumpdtb={blob}", "-cpu", cpu),
+                *accelerator.options,
                 *("-smp", f"{vcpus},cores={vcpus},threads=1", "-m", f"{arch.memory_mib}M"),
                 *("-display", "none", "-nodefaults"),
             ],
@@ -58,5 +61,8 @@ def with_idle_state(arch: Arch, cpu: str, vcpus: int) -> Path:
             file.write(state)
         host.run([*dtc, "-O", "dtb", "-o", blob, text], "writing a device tree")
 
-    key = cache.digest(arch.qemu, arch.machine, cpu, str(arch.memory_mib), state)
+    key = cache.digest(
+        *(emulator.version(arch), *accelerator.options),
+        *(arch.machine, cpu, str(arch.memory_mib), state),
+    )
     return cache.entry(f"devicetree-{key}", build, needs_mb=5) / "machine.dtb"

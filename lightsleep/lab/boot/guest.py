@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import VM, Hardware
+from lightsleep.lab.host import aside
 from lightsleep.lab.kernels.build import any_tree
 from lightsleep.lab.kernels.config import ARCHES, Arch, lookup
 from lightsleep.lab.kernels.modules import project_modules
@@ -59,17 +59,16 @@ def prepare(
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
     # What does not need each other is fetched side by side.
-    with ThreadPoolExecutor() as side:
-        making_root = side.submit(guest_root, arch, machine.root)
-        newer = side.submit(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
-        tree, modules = _kernel(arch, machine, note)
-        note("root of the guests")
-        root = making_root.result()
-        note("accelerator")
-        accelerator = accel.choose(machine.accel, arch, tree)
-        if accelerator.name != "kvm":
-            note("emulator")
-            arch = newer.result() if newer else emulator.recent(arch)
+    making_root = aside(guest_root, arch, machine.root)
+    newer = aside(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
+    tree, modules = _kernel(arch, machine, note)
+    note("root of the guests")
+    root = making_root.result()
+    note("accelerator")
+    accelerator = accel.choose(machine.accel, arch, tree)
+    if accelerator.name != "kvm":
+        note("emulator")
+        arch = newer.result() if newer else emulator.recent(arch)
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
     files = initramfs(tree, root, modules)
@@ -79,7 +78,7 @@ def prepare(
             raise LightsleepError(f"--idle-state needs --arch aarch64, not {arch.name}")
         arch = replace(arch, machine=arch.psci_machine)
     if machine.idle_state == "devicetree":
-        tree_of_devices = devicetree.with_idle_state(arch, accelerator.cpu(arch), machine.vcpus)
+        tree_of_devices = devicetree.with_idle_state(arch, accelerator, machine.vcpus)
     elif machine.idle_state == "acpi":
         firmware = acpi.firmware(arch)
         files = acpi.with_idle_state(files, machine.vcpus)
@@ -234,7 +233,10 @@ class Guest:
         """
         if self._vcpus is None:
             self._vcpus = self.vm.vcpu_threads()
-        return hosttime.thread_time(self.vm.process.pid, self._vcpus)
+        try:
+            return hosttime.thread_time(self.vm.process.pid, self._vcpus)
+        except (FileNotFoundError, ProcessLookupError):
+            raise self.failure("the guest has ended") from None
 
     def shell(self) -> None:
         """Give the console to a shell; return when it, or the guest, has ended."""
@@ -273,10 +275,14 @@ class Guest:
             or splat.emulator_gave_up(self.vm.said(), log)
         )
         kind = EmulatorRaced if raced else GuestFailed
+        try:
+            kept = str(keep(log, self.name))
+        except OSError as error:
+            kept = f"not kept: {error}"
         why += "; that was QEMU's emulation, not the kernel" if raced else ""
         return kind(
             f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n{said}"
-            f"console: {keep(log, self.name)}\n"
+            f"console: {kept}\n"
             f"see it happen: {self.machine.command()}"
         )
 

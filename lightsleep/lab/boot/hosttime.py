@@ -36,10 +36,13 @@ def thread_time(pid: int, threads: Sequence[int]) -> ThreadTime:
     return ThreadTime(sum(int(row[0]) for row in rows), sum(int(row[1]) for row in rows))
 
 
-def be_idle_class(threads: Iterable[int], idle: bool) -> None:
-    """Let threads run only where nobody else wants to (SCHED_IDLE), or as usual again."""
+def be_idle_class(threads: Iterable[int]) -> None:
+    """Let threads run only where nobody else wants to (SCHED_IDLE).
+
+    There is no way back for a user without privileges.
+    """
     for tid in threads:
-        os.sched_setscheduler(tid, os.SCHED_IDLE if idle else os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(tid, os.SCHED_IDLE, os.sched_param(0))
 
 
 def pin(threads: Sequence[int]) -> None:
@@ -79,7 +82,9 @@ class Load:
         self.start_s, self.other_s = time.monotonic(), self._other_s()
 
     def _other_s(self) -> float:
-        return busy_s() - process_s([*self.pids, os.getpid()])
+        ours = os.times()  # what we ran on the host belongs to the experiment, too
+        ours_s = ours.user + ours.system + ours.children_user + ours.children_system
+        return busy_s() - process_s(self.pids) - ours_s
 
     def percent(self) -> float:
         """Return the share of all the host's CPU time since the start, in %."""

@@ -76,8 +76,10 @@ def copy_module(source: Path, folder: Path) -> str:
         shutil.copy(source, target)
     else:
         host.need(tool)
-        with target.open("wb") as out:
-            subprocess.run([tool, "-dc", source], stdout=out, check=True)
+        copy = target.with_name(source.name)
+        shutil.copyfile(source, copy)
+        host.run([tool, "-d", "-f", "--quiet", copy], f"unpacking {source.name}")
+        copy.with_suffix("").rename(target)
     return target.name
 
 
@@ -105,6 +107,7 @@ def initramfs(tree: BootFiles, root: GuestRoot, modules: Sequence[Path]) -> Path
         ]
         (stage / "modules.load").write_text("".join(f"/drivers/{name}\n" for name in names))
         _payload(stage / "payload", modules)
+        readable(stage)
         pack(stage, scratch / "initramfs")
         shutil.rmtree(stage)
 
@@ -127,15 +130,26 @@ def _payload(folder: Path, modules: Sequence[Path]) -> None:
         shutil.copy(file, target)
 
 
+def readable(stage: Path) -> None:
+    """Let every user of a guest read and enter what is there, whatever our umask is."""
+    for path in stage.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else path.stat().st_mode | 0o444)
+
+
 def pack(stage: Path, into: Path) -> None:
-    """Write the files of ``stage`` to the archive ``into``, as the kernel reads it."""
+    """Write the files of ``stage`` to the archive ``into``, as the kernel reads it.
+
+    Raises LightsleepError where cpio fails, OSError where ``into`` cannot be written.
+    """
     host.need("cpio")
     names = "\0".join(str(x.relative_to(stage)) for x in sorted(stage.rglob("*")))
-    with into.open("wb") as out:
-        subprocess.run(
-            ["cpio", "--quiet", "--null", "--create", "--format=newc", "--owner=0:0"],
-            cwd=stage,
-            input=names.encode(),
-            stdout=out,
-            check=True,
-        )
+    done = subprocess.run(
+        ["cpio", "--quiet", "--null", "--create", "--format=newc", "--owner=0:0"],
+        cwd=stage,
+        input=names.encode(),
+        capture_output=True,
+    )
+    if done.returncode:
+        raise LightsleepError(f"packing an initramfs failed: {done.stderr.decode().strip()}")
+    into.write_bytes(done.stdout)  # by us: where a disk is full, cpio asks for another tape

@@ -94,7 +94,7 @@ class Machine:
         options += [("module", module) for module in self.modules]
         options += self.devices.options()
         plain = Machine()
-        for name in ("vcpus", "threads", "cpu", "idle_state", "root"):
+        for name in ("vcpus", "threads", "accel", "cpu", "idle_state", "root"):
             if getattr(self, name) != getattr(plain, name):
                 options.append((name.replace("_", "-"), str(getattr(self, name))))
         words = [word for name, value in options for word in (f"--{name}", value)]

@@ -100,8 +100,8 @@ class KernelTree:
 
     @property
     def key(self) -> str:
-        """The name of its entry in the cache."""
-        return self.path.parent.name
+        """The name of its entry in the cache, and its release: an entry may be fetched anew."""
+        return f"{self.path.parent.name} {self.release}"
 
     def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
         """Return the command that builds modules: in the tree, with the compiler there."""

@@ -309,8 +309,12 @@ def _recipients(tree: Path, drafts: Path, first: Patch) -> list[str]:
     return sorted({x for x in named.splitlines() if x and f"<{_sender(first)['email']}>" not in x})
 
 
+ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
+"""Variables, set inside hooks for one, that have git work on another repository."""
+
+
 class _Git:
-    """Runs git in a folder, undisturbed by whoever's configuration."""
+    """Runs git in a folder, undisturbed by whoever's configuration and surroundings."""
 
     def __init__(self, tree: Path, settings: Sequence[str]) -> None:
         self.tree = tree
@@ -320,7 +324,8 @@ class _Git:
         """Run git and return what it prints. Raises LightsleepError where it fails."""
         return host.run(
             [
-                *("env", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null"),
+                *("env", *(word for name in ELSEWHERE for word in ("-u", name))),
+                *("GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null"),
                 *("git", "-C", str(self.tree), *self.settings, *words),
             ],
             f"git {' '.join(words[:3])}",

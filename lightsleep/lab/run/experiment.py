@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from lightsleep.compare.result import Better, Claim, Role, check_claims
 from lightsleep.errors import WrongUsage
@@ -109,9 +109,19 @@ class Experiment:
             raise ValueError(f"arms: two arms are named {twice}")
         if [arm.role for arm in self.arms].count("baseline") != 1:
             raise ValueError("arms: exactly one arm must have the role baseline")
+        for arm in self.arms:
+            if arm.role not in get_args(Role):
+                roles = ", ".join(get_args(Role))
+                raise ValueError(
+                    f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}"
+                )
+        if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
+            raise ValueError("metrics: neither a tuple of Metric nor a function")
         if not callable(self.metrics):
             if self.rest_s and IDLE_RESIDENCY not in self.metrics:
                 raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
+            if not self.rest_s and IDLE_RESIDENCY in self.metrics:
+                raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
             self.check_claims(self.metrics)
 
     @property

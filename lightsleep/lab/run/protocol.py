@@ -38,6 +38,7 @@ from lightsleep import __version__
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
+from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
@@ -153,7 +154,7 @@ def rest(
     def sample() -> dict[str, hosttime.ThreadTime]:
         return {name: guest.vcpu_time() for name, guest in guests.items()}
 
-    hosttime.be_idle_class(spinning, True)
+    hosttime.be_idle_class(spinning)  # for good: nothing more is run in them
     with contextlib.ExitStack() as stack:
         for guest in guests.values():
             stack.enter_context(running(guest))
@@ -167,7 +168,6 @@ def rest(
             after, now_ns = sample(), time.monotonic_ns()
             all_ns = (now_ns - start_ns) * experiment.vcpus
             yield {arm.name: _asleep(arm, before, after, all_ns) for arm in experiment.arms}
-    hosttime.be_idle_class(spinning, False)
     for guest in guests.values():
         guest.check()
 
@@ -223,7 +223,7 @@ def attempt(
         machine = replace(machine, accel=experiment.accel)
     machine = replace(
         machine,
-        devices=machine.devices + experiment.devices,
+        devices=experiment.devices + machine.devices,  # its names do not depend on what is added
         root=experiment.root,
     )
     machines = {
@@ -242,7 +242,7 @@ def attempt(
         name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
         for name, arm in machines.items()
     }
-    accelerator = hardware[experiment.arms[0].name].accelerator
+    accelerator = _one_accelerator(hardware)
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
     each = runs // boots + experiment.warmup
     order = draw_order([arm.name for arm in experiment.arms], boots * each, seed)
@@ -317,6 +317,19 @@ def attempt(
             for m in metrics
         },
     )
+
+
+def _one_accelerator(hardware: Mapping[str, Hardware]) -> Accelerator:
+    """Return what runs all arms. Raises LightsleepError where KVM runs some and not others."""
+    found = {x.accelerator.name: x.accelerator for x in hardware.values()}
+    if len(found) > 1:
+        by_arm = ", ".join(f"{arm} by {x.accelerator.name}" for arm, x in hardware.items())
+        reasons = "; ".join(x.reason for x in found.values())
+        raise LightsleepError(
+            f"arms would be run by different accelerators: {by_arm} ({reasons}); choose one with "
+            "--accel"
+        )
+    return next(iter(found.values()))
 
 
 @dataclass(frozen=True)
