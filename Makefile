@@ -7,6 +7,10 @@ SHELL := bash
 CACHE := $(or $(LIGHTSLEEP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lightsleep)
 export LIGHTSLEEP_CACHE := $(CACHE)
 
+ifneq ($(words $(CACHE)),1)
+$(error the path of the cache folder has spaces, which make cannot handle: set LIGHTSLEEP_CACHE)
+endif
+
 # One environment per clone and list of requirements: an older one is never in the way.
 VENV := $(CACHE)/venv-$(shell { pwd; cat pyproject.toml; } | sha256sum | cut -c1-16)
 PYTHON := $(VENV)/bin/python
@@ -66,7 +70,8 @@ define environment
 		$(PYTHON) -m pip --quiet install --disable-pip-version-check -e '.[$(1)]' && \
 		touch $(VENV)/ready-$(1); \
 	fi
-	@touch $(VENV) # the lab removes from the cache what nobody used for long
+	@# The lab removes from the cache what has such a lock and nobody used for long.
+	@touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
 endef
 
 env: ## make the Python environment of the lab and the tests, print the command that enters it
@@ -209,7 +214,7 @@ man: ## man pages of the command-line tool, in out/man
 	$(PYTHON) scripts/man_pages.py $(OUT)/man
 
 clean: ## remove what was built here; the cache stays
-	rm -rf $(OUT) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(OUT) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-cache: ## remove the cache folder

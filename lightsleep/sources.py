@@ -8,7 +8,7 @@ from lightsleep.errors import LightsleepError
 
 LINK = Path(__file__).parent / "kernel"
 KERNEL = LINK.resolve()
-DKMS_INSTALL = 'make -C "$(lightsleep --sources)" dkms-install'
+DKMS_INSTALL = 'sudo make -C "$(lightsleep --sources)" dkms-install'
 """The command that installs the modules from there, however lightsleep was installed."""
 
 

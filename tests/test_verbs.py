@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command as a whole: help, and verbs that lack what they need."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from paths import ROOT
 
 from lightsleep.cli import VERBS, main
 from lightsleep.lab.cli import lab
@@ -64,6 +66,19 @@ def test_help_names_all_commands_of_the_lab() -> None:
     _, _, text = VERBS["lab"]
     assert sorted(re.findall(r"\w+", text.partition(":")[2])) == sorted(lab.commands)
     assert text in CliRunner().invoke(main, ["lab", "--help"]).output
+
+
+def test_a_cache_whose_path_make_cannot_handle_is_refused_before_anything_is_removed() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "clean-cache"],
+        cwd=ROOT,
+        env=os.environ | {"LIGHTSLEEP_CACHE": "/mnt/My Disk/cache"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "rm " not in done.stdout
+    assert "has spaces" in done.stderr
 
 
 def test_no_line_of_help_is_cut() -> None:

@@ -192,6 +192,11 @@ def _unload(root: Path) -> list[str]:
     if restorer.read_module(root, MODULE) is None:
         return []
     scan, _ = collect(root)
+    if kind := scan.loading.container:
+        raise LightsleepError(
+            f"{MODULE} stays loaded: this is a container ({kind}), and all of the machine idles by "
+            "it. Unload it on the machine itself: lightsleep disable"
+        )
     if holders := scan.loading.holders:
         raise LightsleepError(
             f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "

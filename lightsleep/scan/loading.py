@@ -10,6 +10,7 @@ import lzma
 import os
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from lightsleep.scan.model import Loading
@@ -56,9 +57,15 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
         secure_boot=_secure_boot(tree.root),
-        container=_container(tree),
+        container=_container(tree) or (_chroot() if running else None),
         root=os.geteuid() == 0 if running else None,
     )
+
+
+def of_file(loading: Loading, module: Path) -> Loading:
+    """Return what it would be if ``module``, a file, were the installed one."""
+    installed = str(module.absolute().relative_to("/"))
+    return replace(loading, installed=installed, signed=_signed(module))
 
 
 def _modules(tree: Tree, running: bool) -> bool | None:
@@ -134,3 +141,11 @@ def _container(tree: Tree) -> str | None:
     if tree.exists(".dockerenv"):
         return "docker"
     return "podman" if tree.exists("run/.containerenv") else None
+
+
+def _chroot() -> str | None:
+    """Return that this process is in a chroot, as far as it may know: root does."""
+    with contextlib.suppress(OSError):
+        if not Path("/proc/1/root").samefile("/"):
+            return "chroot"
+    return None

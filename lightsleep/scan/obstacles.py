@@ -32,8 +32,9 @@ Reason = tuple[str, str] | None
 """What keeps lightsleep from being loaded, and what to do; None where nothing does."""
 
 ENROLL = (
-    "Enroll the key: mokutil --import /var/lib/dkms/mok.pub, then reboot and confirm at the "
-    "console. mokutil --test-key tells whether it is."
+    "Enroll the key that DKMS signs with: mokutil --import /var/lib/dkms/mok.pub (on Ubuntu "
+    "/var/lib/shim-signed/mok/MOK.der), then reboot and confirm at the console. mokutil --test-key "
+    "tells whether it is."
 )
 
 HARDWARE_DRIVERS = {
@@ -133,7 +134,7 @@ def _not_built(scan: Scan) -> Reason:
         return None
     release = scan.kernel.release or "unknown"
     what = f"{MODULE} is not installed for kernel {release}"
-    build = f"Install the package lightsleep-dkms, or run: sudo {DKMS_INSTALL}"
+    build = f"Install the package lightsleep-dkms, or run: {DKMS_INSTALL}"
     if here.headers:
         return what, f"{build}."
     return (
@@ -160,8 +161,9 @@ def _unsigned(scan: Scan) -> Reason:
         return None
     return (
         f"{enforced}, and /{scan.loading.installed} is not signed",
-        "Sign it: DKMS does so with a key of its own (dkms generate_mok), which mokutil --import "
-        "/var/lib/dkms/mok.pub and a reboot enroll. Or switch Secure Boot off.",
+        "Have DKMS build it, which signs with a key of its own where openssl and mokutil are "
+        f"installed: sudo dpkg-reconfigure lightsleep-dkms, or {DKMS_INSTALL}. {ENROLL} Or switch "
+        "Secure Boot off.",
     )
 
 

@@ -15,13 +15,13 @@ and not say why.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import CPU_DIR
-from lightsleep.scan.loading import MODULE
+from lightsleep.scan.loading import MODULE, of_file
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
 from lightsleep.sources import DKMS_INSTALL
@@ -197,11 +197,12 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
     makes_room = _unload_other(context, HALTPOLL, "haltpoll")
     # Which key signed the module is a guess: the kernel knows.
     passed = {"not-root", "not-enrolled"} | ({"other-driver"} if makes_room else set())
-    passed |= {"not-built", "unsigned"} if context.module_file else set()
+    file = context.module_file
+    if file:
+        scan = replace(scan, loading=of_file(scan.loading, file))
     if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
         why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
         raise CannotSet(f"{context.text} cannot be set here:{why}")
-    file = context.module_file
     how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
     words = tuple(f"{name}={text}" for name, text in parameters.items())
     return [*makes_room, Load(MODULE, (*how, *words))]

@@ -282,7 +282,7 @@ CANNOT = {
     "proc/cmdline: cpuidle.off=1": ("cpuidle is switched off", "Remove cpuidle.off"),
     ".dockerenv:": ("container (docker)", "on the host of the container"),
     "proc/sys/kernel/modules_disabled: 1": ("loads no modules", "only a reboot resets it"),
-    "sys/module/module/parameters/sig_enforce: Y": ("is not signed", "dkms generate_mok"),
+    "sys/module/module/parameters/sig_enforce: Y": ("is not signed", "dkms-install", "--import"),
 }
 NOT_INSTALLED = {
     "lib/modules/6.12.0/build/Makefile: all": (
@@ -320,6 +320,28 @@ def test_whose_key_is_accepted_the_kernel_decides(root: Path) -> None:
         assert ("Key was rejected" if words == ["enable"] else "seems not to be enrolled") in said
     (root / "refused").unlink()
     done("enable")
+
+
+def test_a_file_is_signed_or_refused_where_that_is_asked_for(root: Path, tmp_path: Path) -> None:
+    plant(root, "sys/module/module/parameters/sig_enforce: Y")
+    file = tmp_path / "cpuidle_lightsleep.ko"
+    file.write_bytes(b"ELF")
+    refused = run("enable", "--module", str(file))
+    assert refused.exit_code == 1
+    assert f"{file} is not signed" in " ".join(refused.output.split())
+    file.write_bytes(b"ELF~Module signature appended~\n")
+    done("enable", "--module", str(file))
+
+
+def test_in_a_container_the_machines_driver_stays(root: Path) -> None:
+    done("enable", "--persist")
+    shutil.rmtree(root / "run/lightsleep")  # of the machine, not of the container
+    plant(root, ".dockerenv:")
+    left = run("disable")
+    assert left.exit_code == 1
+    assert "this is a container (docker), and all of the machine idles by it" in left.output
+    assert (root / "sys/module/cpuidle_lightsleep").exists()
+    assert not (root / "etc/modules-load.d/lightsleep.conf").exists()
 
 
 def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:

@@ -269,8 +269,8 @@ def test_the_devices_of_an_experiment_keep_their_names(monkeypatch: pytest.Monke
         ({"metrics": (WAIT, IDLE_RESIDENCY)}, "nothing measures IDLE_RESIDENCY, as rest_s is 0"),
         ({"rest_s": 1}, "IDLE_RESIDENCY is missing"),
         (
-            {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "treatement"), ""))},
-            "b has the role 'treatement', which is none of baseline, ",
+            {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
+            "b has the role 'cure', which is none of baseline, ",
         ),
     ],
 )

@@ -32,10 +32,18 @@ absent() {
         ! modinfo -k $kernel $module 2> /dev/null || exit 1
     done
 }
+version=$(sed -n 's/^PACKAGE_VERSION="\\(.*\\)"/\\1/p' dkms.conf)
+mkdir -p /usr/lib/dracut/dracut.conf.d
+sed -i 's/^PACKAGE_VERSION=.*/PACKAGE_VERSION="0.0.1"/' dkms.conf
+make KERNEL=$kernel
 make dkms-install KERNEL=$kernel
 there cpuidle_lightsleep virtio_poll_source
+sed -i "s/^PACKAGE_VERSION=.*/PACKAGE_VERSION=\\"$version\\"/" dkms.conf
 echo 'MODULE_INFO(again, "yes");' >> drivers/cpuidle/cpuidle-lightsleep.c
+# What was built here before is no part of it, and an older version goes.
 make dkms-install KERNEL=$kernel
+ls -d /usr/src/lightsleep-* | grep -qx /usr/src/lightsleep-$version
+grep -q cpuidle_lightsleep /usr/lib/dracut/dracut.conf.d/90-lightsleep.conf
 modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
 there cpuidle_lightsleep virtio_poll_source
 absent test_cpuidle_latency cpuidle_synthetic
@@ -45,6 +53,7 @@ make dkms-install KERNEL=$kernel LIGHTSLEEP_TOOLS=1
 there cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
+test -z "$(ls /usr/lib/dracut/dracut.conf.d)"
 """
 
 
@@ -54,7 +63,7 @@ def test_dkms_installs_and_removes_the_modules(tmp_path: Path) -> None:
     headers = kernel.headers.format(debian=ARCHES["x86_64"].debian)
     copy = tmp_path / "kernel"
     for file in KERNEL.rglob("*"):
-        if file.is_file() and (is_source(file) or file.name.startswith("dkms")):
+        if file.is_file() and (is_source(file) or file.suffix in (".conf", ".sh")):
             (copy / file.relative_to(KERNEL)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy / file.relative_to(KERNEL))
     (tmp_path / "steps").write_text(STEPS)
