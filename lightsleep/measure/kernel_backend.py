@@ -29,6 +29,8 @@ MEANING = {
     "version",
     errno.ENODEV: "a CPU or the device is no longer there",
     errno.ENOENT: "the module was unloaded meanwhile",
+    errno.EOPNOTSUPP: "this device maps memory in ways that a real-time kernel (PREEMPT_RT) cannot "
+    "use in an interrupt: measure without --source device",
     errno.ETIMEDOUT: "the CPU is too busy to run a thread, or the wakeups took too long",
 }
 """What the module's error numbers mean to somebody who reads no kernel sources."""

@@ -41,10 +41,23 @@ static void device_answered(struct virtqueue *vq)
 		latency_arrived(now_ns, in_hardirq() ? "irq" : "thread");
 }
 
+/*
+ * Requests are made in a hard interrupt. Where the device uses the DMA API, that may take locks
+ * which sleep with PREEMPT_RT: those of bounce buffers, or of an IOMMU.
+ */
+static bool may_launch(struct virtio_device *vdev)
+{
+	return !IS_ENABLED(CONFIG_PREEMPT_RT) || virtio_has_dma_quirk(vdev);
+}
+
 /* If it succeeds, the lock is held until device_end(). */
 int device_begin(unsigned int dest)
 {
 	mutex_lock(&lock);
+	if (queue && !may_launch(queue->vdev)) {
+		mutex_unlock(&lock);
+		return -EOPNOTSUPP;
+	}
 	/* Pairs with device_answered(). */
 	if (!queue || smp_load_acquire(&unanswered)) {
 		mutex_unlock(&lock);

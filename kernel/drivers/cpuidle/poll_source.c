@@ -402,7 +402,7 @@ static void poll_source_detach(void *info)
  */
 int poll_source_register(struct poll_source *source)
 {
-	if (!cpu_possible(source->cpu))
+	if (source->cpu >= nr_cpu_ids || !cpu_possible(source->cpu))
 		return -EINVAL;
 	if (IS_ENABLED(CONFIG_PREEMPT_RT) || !arch_irq_work_has_interrupt())
 		return -EOPNOTSUPP;
@@ -463,7 +463,7 @@ EXPORT_SYMBOL_GPL(poll_source_unregister);
  */
 int poll_source_move(struct poll_source *source, unsigned int cpu)
 {
-	if (!cpu_possible(cpu))
+	if (cpu >= nr_cpu_ids || !cpu_possible(cpu))
 		return -EINVAL;
 	mutex_lock(&poll_source_mutex);
 	poll_source_call(source, poll_source_detach);

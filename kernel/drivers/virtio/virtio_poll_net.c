@@ -22,7 +22,8 @@
  *  - Without one, stop() turns interrupts on, looks once more, and gives the lock
  *    back. What comes after the look interrupts.
  *  - An interrupt that finds the lock taken, in spite of suppression or between
- *    those steps of stop(), on whatever CPU, leaves a mark (NAPI_STATE_MISSED).
+ *    those steps of stop(), on whatever CPU, leaves a mark (NAPI_STATE_MISSED), as does
+ *    whoever else asks NAPI to poll. A look that sees it is a hit, too.
  *    stop() gives the lock back only where there is none, in one step; else NAPI has
  *    to poll, as after a hit. NAPI removes the mark itself.
  *  - The timer may outlive the timeout, so start() fails while it runs. Where the timeout is
@@ -114,9 +115,17 @@ static void net_callback(struct virtqueue *vq)
 		queue_follow(queue);
 }
 
+/* Who has NAPI poll without a packet (AF_XDP, with new buffers) finds the lock taken. */
+static bool net_peek(struct poll_source *source)
+{
+	struct polled_queue *queue = to_queue(source);
+
+	return READ_ONCE(queue->napi->state) & NAPIF_STATE_MISSED || queue_peek(source);
+}
+
 static const struct poll_source_ops net_ops = {
 	.start = net_start,
-	.peek = queue_peek,
+	.peek = net_peek,
 	.stop = net_stop,
 	.handle = net_handle,
 };

@@ -283,8 +283,11 @@ static void start_sources(void)
 	if (!poll_sources_exist())
 		return;
 	local_irq_disable();
-	/* The switch may be off by now, and release_this_cpu() may have been here. */
-	if (idle_poll_is_on())
+	/*
+	 * The switch may be off by now, and release_this_cpu() may have been here. It does not
+	 * reach a CPU that goes offline, where release_cpu() may have been.
+	 */
+	if (idle_poll_is_on() && cpu_active(smp_processor_id()))
 		poll_sources_start();
 	local_irq_enable();
 }
@@ -406,6 +409,9 @@ void __idle_poll(int cpu, bool polls_anyway)
 		release_sources();
 		return;
 	}
+
+	/* A tick during an earlier poll, which a wakeup ended, woke the CPU from no idle state. */
+	tick_nohz_idle_got_tick();
 
 	now_ns = idle_poll_clock_ns();
 	if (ip->epoch != READ_ONCE(idle_poll_epoch))

@@ -8,6 +8,8 @@
 # Needs root, two CPUs, python3, and perf for the load. Two tests need modules of the
 # repository of its authors, and are skipped without: test_smp_mask calls functions, and
 # cpuidle_synthetic gives the CPUs states of known latency where they have no driver.
+#
+# Whatever ends it, but for SIGKILL, the switch, CPUs and modules are as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -20,6 +22,7 @@ MODULES=${1-}
 
 PARAMETERS=/sys/module/idle_poll/parameters
 MEASURED=/sys/kernel/debug/idle_poll/halt_cost
+trap 'rm -f "$LOAD" "$LOAD.count"' EXIT # so far
 
 statistic() { # NAME, all CPUs
 	sum "$CPUS"/cpu*/idle_poll/"$1"
@@ -49,21 +52,24 @@ on() {
 	wait_for_cost
 }
 
-undo() {
-	[ ! -e $PARAMETERS/enabled ] || echo 0 > $PARAMETERS/enabled
-	[ ! -e "$CPUS"/cpu1/online ] || echo 1 > "$CPUS"/cpu1/online
-	[ ! -e /sys/module/cpuidle_synthetic ] || rmmod cpuidle_synthetic
-	[ ! -e /sys/module/test_smp_mask ] || rmmod test_smp_mask
-}
-
 end_load() { # of start_load
 	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
 	: > "$LOAD"
 }
 
-after_each() {
+after_each() { # as it was found
 	end_load
-	undo
+	[ -z "$WAS_ENABLED" ] || echo "$WAS_ENABLED" > $PARAMETERS/enabled
+	is_online 1 || echo 1 > "$CPUS"/cpu1/online
+	for module in $OWN_MODULES; do
+		[ ! -e "/sys/module/$module" ] || rmmod "$module"
+	done
+}
+
+restore() {
+	trap '' HUP INT PIPE TERM
+	after_each
+	rm -f "$LOAD" "$LOAD.count"
 }
 
 # A CPU whose host needs the core does not poll for some seconds. Such a host can show
@@ -297,9 +303,9 @@ survives_hotplug() {
 	on
 	start_load
 	for _ in $(seq 10); do
-		echo 0 > "$CPUS"/cpu1/online
+		echo 0 > "$CPUS"/cpu1/online || fail "CPU 1 does not go offline"
 		sleep 0.1
-		echo 1 > "$CPUS"/cpu1/online
+		echo 1 > "$CPUS"/cpu1/online || fail "CPU 1 does not come back"
 		sleep 0.1
 	done
 	[ -d "$CPUS"/cpu1/idle_poll ] || fail "no statistics"
@@ -336,4 +342,23 @@ refuses_nonsense() {
 	ignores_function_calls time_polled_is_idle_time idle_time_never_goes_backward \
 	does_not_poll_when_told_to_be_idle \
 	honours_a_latency_request survives_hotplug survives_switching_under_load refuses_nonsense
+
+if [ "$(id -u)" != 0 ]; then
+	echo "1..0 # SKIP needs root"
+	exit "$KSFT_SKIP"
+fi
+if ! is_online 0 || ! is_online 1; then
+	echo "1..0 # SKIP needs CPUs 0 and 1, online"
+	exit "$KSFT_SKIP"
+fi
+OWN_MODULES="cpuidle_synthetic test_smp_mask"
+for module in $OWN_MODULES; do
+	if [ -e "/sys/module/$module" ]; then
+		echo "1..0 # SKIP $module is loaded already"
+		exit "$KSFT_SKIP"
+	fi
+done
+WAS_ENABLED=$(cat $PARAMETERS/enabled 2> /dev/null)
+trap restore EXIT
+trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"

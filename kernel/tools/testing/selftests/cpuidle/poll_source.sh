@@ -144,9 +144,10 @@ until_it_grows() { # COUNTER of the source: within 5 s
 ends_well() {
 	complaints=$(of_source complaints)
 	mark_log
-	unload_source
+	unload_source || fail "cannot be unloaded"
 	[ "$complaints" -eq 0 ] || fail "$complaints calls in a wrong context"
 	said=$(dmesg | sed "1,/$MARK/d" | grep -o '[0-9]* events, [0-9]* noticed')
+	[ -n "$said" ] || fail "the log has no account of events"
 	[ "${said%% *}" = "$(echo "$said" | cut -d' ' -f3)" ] || fail "of $said"
 }
 

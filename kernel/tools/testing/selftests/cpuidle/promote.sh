@@ -249,9 +249,9 @@ survives_hotplug() {
 	for _ in $(seq 10); do
 		pattern 1000 &
 		sleep 0.3
-		echo 0 > "$CPUS"/cpu1/online
+		echo 0 > "$CPUS"/cpu1/online || fail "CPU 1 does not go offline"
 		wait
-		echo 1 > "$CPUS"/cpu1/online
+		echo 1 > "$CPUS"/cpu1/online || fail "CPU 1 does not come back"
 	done
 	lite=$(promoted 0)
 	pattern 20

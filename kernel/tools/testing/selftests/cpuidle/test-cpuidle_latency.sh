@@ -345,6 +345,7 @@ ends_with_a_wake_that_does_not_come() {
 	idle_driver cpuidle_synthetic states=slow:1:1:100000
 	samples "ipi 0 1 0 50 1000000 1000000 1000000" > "$WORK/samples"
 	tail -n 1 "$WORK/samples"
+	[ -s "$WORK/samples" ] || fail "no samples"
 	[ "$(wc -l < "$WORK/samples")" -lt 50 ] || fail "there was nothing to wait for"
 	# It may have come while the batch ended, and then shows how late it was.
 	tail -n 1 "$WORK/samples" | while read -r launch wake _; do
@@ -359,7 +360,11 @@ ends_with_a_wake_that_comes_late() {
 	idle_driver cpuidle_synthetic states=slow:1:1:100000
 	samples "ipi 0 1 0 20 1000000 1000000 90000000" > "$WORK/samples"
 	tail -n 1 "$WORK/samples"
+	[ -s "$WORK/samples" ] || fail "no samples"
 	[ "$(wc -l < "$WORK/samples")" -lt 20 ] || fail "a wakeup that is late did not end it"
+	tail -n 1 "$WORK/samples" | while read -r launch wake _; do
+		[ "$wake" = 0 ] || [ $((wake - launch)) -ge 90000000 ]
+	done || fail "ends behind a wakeup that was not late"
 	head -n -1 "$WORK/samples" | while read -r launch wake _; do
 		[ $((wake - launch)) -lt 90000000 ] || exit 1
 	done || fail "goes on behind a wakeup that was late"

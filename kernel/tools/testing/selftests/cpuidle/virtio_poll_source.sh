@@ -128,8 +128,14 @@ hits() { # of all sources
 	echo $total
 }
 
-read_disk() { # DISK [BLOCKS]: past the cache, block by block; prints a checksum
-	dd if="$1" bs=4k count="${2:-300}" iflag=direct status=none | md5sum
+# Past the cache, block by block; prints a checksum, and fails unless all of them came.
+read_disk() { # DISK [BLOCKS]
+	copy=$(mktemp)
+	dd if="$1" of="$copy" bs=4k count="${2:-300}" iflag=direct status=none &&
+		[ "$(wc -c < "$copy")" -eq $((${2:-300} * 4096)) ] && md5sum < "$copy"
+	came=$?
+	rm -f "$copy"
+	return $came
 }
 
 queues_of() { # DISK: those with an interrupt of their own
@@ -138,21 +144,24 @@ queues_of() { # DISK: those with an interrupt of their own
 
 # Reads all the time; each time, the data have to be the same.
 start_reading() { # DISK
-	expected=$(read_disk "$1")
-	wrong=$(mktemp)
-	export expected wrong
-	(while [ -e "$wrong" ]; do
-		got=$(read_disk "$1")
-		[ "$got" = "$expected" ] || echo "read $got, not $expected" >> "$wrong"
-	done) &
+	expected=$(read_disk "$1") || fail "cannot read $1"
+	: > "$BUSY" # what is wrong; without the file, the reader ends
+	(while [ -e "$BUSY" ]; do
+		got=$(read_disk "$1") || got="not all of it"
+		[ "$got" = "$expected" ] || echo "read $got, not $expected" >> "$BUSY"
+	done) > /dev/null 2>&1 &
 	reader=$!
 }
 
 ends_well() {
-	complaints=$(cat "$wrong")
-	rm "$wrong"
+	complaints=$(cat "$BUSY")
+	rm "$BUSY"
 	wait "$reader"
 	[ -z "$complaints" ] || fail "$complaints"
+}
+
+after_each() { # of a test that failed
+	rm -f "$BUSY"
 }
 
 polls_every_queue() {
@@ -167,7 +176,7 @@ polls_every_queue() {
 			fail "not every queue of $disk is polled: $(cat $TABLE)"
 		paused=$(pauses)
 		before=$(hits)
-		read_disk "$disk" 1000
+		read_disk "$disk" 1000 || fail "cannot read $disk"
 		[ "$(hits)" -gt "$before" ] ||
 			fail_if_cpus_poll "$paused" "no look at $disk ever found anything"
 	done
@@ -267,7 +276,7 @@ survives_unbinding() {
 		echo "$device" > $BUS/drivers/virtio_blk/bind || fail "round $round: cannot bind"
 		wait
 		polled_again "$DISK" || fail "round $round: not polled again"
-		read_disk "$DISK"
+		read_disk "$DISK" || fail "round $round: cannot be read"
 	done
 }
 
@@ -282,7 +291,7 @@ survives_a_reset() {
 		echo 1 > "$reset" || fail "round $round: cannot reset"
 		wait
 		polled_again "$DISK" || fail "round $round: not polled again"
-		read_disk "$DISK"
+		read_disk "$DISK" || fail "round $round: cannot be read"
 	done
 }
 
@@ -407,8 +416,8 @@ survives_unplugging() {
 	remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
 	[ -e "$remove" ] || skip "the device cannot be unplugged"
 	loaded
-	again=$(mktemp)
-	(while [ -e "$again" ]; do
+	: > "$BUSY"
+	(while [ -e "$BUSY" ]; do
 		if [ "$IN_TREE" ]; then
 			load_source
 			unload_source
@@ -416,7 +425,7 @@ survives_unplugging() {
 			insmod "$MODULES/$SOURCE.ko" 2> /dev/null
 			rmmod $SOURCE 2> /dev/null
 		fi
-	done) &
+	done) > /dev/null 2>&1 &
 	load=$!
 	for round in $(seq 15); do
 		read_disk "$DISK" 2000 > /dev/null 2>&1 &
@@ -426,11 +435,11 @@ survives_unplugging() {
 		[ -b "$DISK" ] || fail "round $round: did not come back"
 		remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
 	done
-	rm "$again"
+	rm "$BUSY"
 	wait $load
 	[ -e /sys/module/$SOURCE ] || load_source
 	polled_again "$DISK" || fail "not polled again"
-	read_disk "$DISK"
+	read_disk "$DISK" || fail "cannot be read"
 }
 
 # Only with threadirqs.
@@ -441,13 +450,13 @@ polls_no_queue_whose_interrupt_has_a_thread() {
 	sleep 0.2
 	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "polls: $(cat $TABLE)"
 	[ "$IN_TREE" ] || last_message 'virtio_blk.*not polled: its interrupts have threads' || fail "does not say so"
-	read_disk $READ
+	read_disk $READ || fail "cannot read $READ"
 }
 
 survives_traffic() {
 	need_peer
 	loaded
-	ping_peer 3000 &
+	ping_peer 3000 > /dev/null 2>&1 &
 	for _ in $(seq 10); do
 		for value in 0 1; do
 			echo $value > "$BUS/devices/$net_device/poll_source"
@@ -491,6 +500,8 @@ survives_unbinding_of_a_network_device() {
 		busybox ip addr add "$address" dev "$NET"
 		busybox ip link set "$NET" up
 		[ ! "$IN_TREE" ] || load_source
+		# The first one may go while the link comes up.
+		busybox ping -c 1 -W 10 "$PEER" > /dev/null || fail "round $round: no answer"
 		ping_peer 50
 		grep -q " $net_device-" $TABLE || fail "round $round: not polled again"
 	done
@@ -507,7 +518,7 @@ refuses_the_module() {
 polls_nothing_on_a_realtime_kernel() {
 	loaded
 	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "polls: $(cat $TABLE)"
-	read_disk $READ
+	read_disk $READ || fail "cannot read $READ"
 }
 
 if [ "$(id -u)" != 0 ]; then
@@ -539,5 +550,6 @@ elif [ $# = 0 ]; then
 		waits_for_nobody_while_a_device_is_unplugged survives_unplugging
 fi
 REPORT=$(mktemp)
-trap 'rm -f "$LOAD" "$REPORT"; unload' EXIT
+BUSY=$REPORT.busy # as long as a process of a test is to go on
+trap 'rm -f "$LOAD" "$REPORT" "$BUSY"; unload' EXIT
 run_tests "$@"
