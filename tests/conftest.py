@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
 settings.load_profile("lightsleep")
+
+# Whoever runs the tests may have set what changes how programs print, and who may read files.
+os.umask(0o022)
+for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+    os.environ.pop(variable, None)
 
 # A shell has its background jobs ignore SIGINT, nohup SIGHUP. What is ignored stays so in their
 # children, and tests that send it to one would wait for ever; what a function handles does not.

@@ -18,6 +18,9 @@ TRIES = 2
 """How often a test that fails is run. Most of them let a guest work and look at what it did
 meanwhile. Beside another guest, and whatever else the host does, that may not be enough."""
 
+SKIPS = 3
+"""How often one that failed may skip before that counts: a busy host is one of the reasons."""
+
 LINE = re.compile(r"(?P<not>not )?ok (?P<number>\d+) (?P<name>\w+)(?P<skip> # SKIP)?")
 
 
@@ -67,16 +70,21 @@ def run_selftest(
 
     ``variables`` are those of the script's environment that say how much to do. A test that fails
     is run up to ``tries`` times, alone, and each failure is a warning in the results: it may be a
-    fault that shows now and then. A complaint of the kernel fails at once.
+    fault that shows now and then. To skip is no try, and what then goes on to skip has failed. A
+    complaint of the kernel fails at once.
     """
     result = _run(guest, script, *tests, timeout_s=timeout_s, **variables)
-    for _ in range(tries - 1):
-        if not result.failed:
-            break
+    tried = skips = 1
+    while result.failed and tried < tries and skips <= SKIPS:
         first = "; ".join(f"{name}: {said}" for name, said in result.failed.items())
         warnings.warn(f"{script}, tried again: {first}", stacklevel=2)
         again = _run(guest, script, *result.failed, timeout_s=timeout_s, **variables)
-        result = Result(result.passed + again.passed, result.skipped + again.skipped, again.failed)
+        tried += bool(again.failed)
+        skips += bool(again.skipped)
+        left = {name: result.failed[name] for name in again.skipped}
+        result = Result(result.passed + again.passed, result.skipped, left | again.failed)
+    if result.skipped:
+        warnings.warn(f"{script} skipped: {', '.join(result.skipped)}", stacklevel=2)
     return result
 
 

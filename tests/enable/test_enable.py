@@ -408,11 +408,17 @@ change.enable("lightsleep:fixed:100us", Path(sys.argv[1]), now=True, persist=Tru
 def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
     before = fake_modules.snapshot(root)
     rng = random.Random(1)
-    for _ in range(12):
+    journal = root / "run/lightsleep/journal"
+    hits = 0
+    for number in range(12):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(root)])
-        time.sleep(rng.uniform(0.05, 0.6))
+        # By the clock, which may be before or after all changes; or in the middle of them.
+        while number % 2 and not journal.exists() and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05) if number % 2 else rng.uniform(0.05, 0.6))
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() in (-signal.SIGKILL, 0)
+        hits += process.returncode != 0
         fake_modules.wait_for_the_restorer(root)  # after which nothing changes any more
         found = status()
         assert found["active"] == found["at_boot"] == bool(found["enabled"])
@@ -420,6 +426,7 @@ def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
             assert sorted(status()["files"]) == [f"/{OPTIONS}", f"/{LOAD}"]
             done("disable")
         assert fake_modules.snapshot(root) == before
+    assert hits
 
 
 KILLED_WHILE_IT_KEEPS = """

@@ -10,6 +10,7 @@ from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
 
@@ -108,3 +109,24 @@ def test_an_isolated_cpu_does_not_poll() -> None:
         guest.write_text(f"{PARAMETERS}/enabled", "1")
         guest.run(["taskset", "-c", "1", *PIPE], timeout_s=120)
         assert guest.read_text(f"{CPUS}/cpu1/idle_poll/polls").strip() == "0"
+
+
+KILLED = f"""
+    setsid sh /tmp/{SELFTEST} {GUEST_MODULES} survives_hotplug > /tmp/log 2>&1 &
+    until [ "$(cat {CPUS}/cpu1/online)" = 0 ]; do sleep 0.01; done
+    kill -s "$1" -- -$!
+    wait $!
+    echo $?
+"""
+"""Ends the selftest when it has taken a CPU offline and has a load of its own."""
+
+
+def test_a_signal_leaves_settings_as_they_were() -> None:
+    machine = Machine(kernel=KERNEL, accel="tcg", append="idle_poll.enabled=1")
+    with boot(machine, "idle-poll-signal", ENOUGH_S) as guest:
+        run_selftest(guest, SELFTEST, "refuses_nonsense")  # brings the script
+        for signal in ("HUP", "TERM"):
+            assert guest.run(["sh", "-c", KILLED, "sh", signal]).stdout == "143\n"
+            assert guest.read_text(f"{PARAMETERS}/enabled") == "1\n"
+            assert guest.read_text(f"{CPUS}/cpu1/online") == "1\n"
+            assert guest.run(["pgrep", "perf"], check=False).rc == 1

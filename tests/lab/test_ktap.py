@@ -56,6 +56,18 @@ def test_a_test_that_the_host_disturbed_is_run_again_alone() -> None:
     assert guest.asked == [[], ["two"]]
 
 
+def test_a_test_that_failed_does_not_pass_by_skipping() -> None:
+    skips = "1..1\nok 1 two # SKIP\n"
+    guest = FakeGuest(WHOLE, skips, skips, skips)
+    with pytest.warns(UserWarning, match="tried again"):
+        result = run_selftest(cast(Guest, guest), "x.sh")
+    assert result == Result(["one"], ["three"], {"two": "# why\n# not"})
+    guest = FakeGuest(WHOLE, skips, AGAIN)
+    with pytest.warns(UserWarning, match=r"x\.sh skipped: three"):
+        result = run_selftest(cast(Guest, guest), "x.sh")
+    assert result == Result(["one", "two"], ["three"], {})
+
+
 def test_a_test_that_fails_each_time_has_failed() -> None:
     guest = FakeGuest(WHOLE, STILL, STILL)
     with pytest.warns(UserWarning, match="tried again"):

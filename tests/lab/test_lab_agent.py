@@ -77,7 +77,7 @@ def test_a_command_over_its_time_dies_with_its_children(agent: Agent, tmp_path: 
 
 
 def test_a_daemon_that_keeps_the_output_open_does_not_block(agent: Agent) -> None:
-    assert agent.run(["sh", "-c", "sleep 2 & echo done"], 20).duration_s < 2
+    assert agent.run(["sh", "-c", "sleep 30 & echo done"], 60).duration_s < 30
 
 
 def test_who_watches_the_guest_may_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

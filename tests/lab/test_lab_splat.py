@@ -10,6 +10,9 @@ SPLATS = [
     "[    5.000001][  T123] BUG: KASAN: slab-use-after-free in promote_arm+0x1f/0x30",
     "[    5.000001] BUG: KCSAN: data-race in poll_until [cpuidle_lightsleep] / vprintk_store",
     "[    5.000001] BUG: KCSAN: data-race in ktime_get / __idle_poll",
+    "[    5.000001] BUG: KCSAN: data-race in ktime_get.isra.0 / __idle_poll",
+    "[    5.000001] BUG: KCSAN: data-race in ktime_get+0x10/0x20 / __idle_poll+0x12/0x40",
+    "[    5.000001] BUG: KCSAN: data-race in virtblk_source_start / ktime_get",  # of a patch
     "[    5.000001] BUG: KCSAN: data-race in wake_cost_begin+0x12/0x40",
     "[    5.000001] BUG: sleeping function called from invalid context at mm/slab.h:320",
     "[    5.000001] BUG: scheduling while atomic: swapper/0/0/0x00000002",

@@ -49,8 +49,9 @@ def test_the_rate_of_a_counter(root: Path) -> None:
     document = tried("--switchback", "200ms", "--for", "2800ms", *options)
     metric = document["metrics"]["n"]
     assert metric["better"] == "higher"
-    assert 500 < statistics.median(metric["samples"]["lightsleep"]) < 2000
-    assert 50 < statistics.median(metric["samples"]["as-is"]) < 200
+    # How exact it is, is up to the host; without :rate, both would count on, and be about equal.
+    fast, slow = (statistics.median(metric["samples"][arm]) for arm in ("lightsleep", "as-is"))
+    assert fast > 2 * slow > 0
 
 
 def test_the_winner_of_a_switchback_is_enabled(root: Path) -> None:

@@ -38,8 +38,10 @@ ALARMS = (
 
 _ALARM = re.compile(STAMP + f"(?:{'|'.join(ALARMS)})")
 
-_RACE = re.compile(r"BUG: KCSAN: (?:data-race|assert: race) in (\w+)(?: \[\w+\])?(?: / (\w+))?")
+_RACE = re.compile(r"BUG: KCSAN: (?:data-race|assert: race) in (\w+)\S*(?: \[\w+\])?(?: / (\w+))?")
 _FUNCTION = re.compile(r"^(?:\w+[ \t*]+)+(\w+)\(", re.MULTILINE)
+_ADDED = re.compile(r"^\+(?:\w+[ \t*]+)+(\w+)\(", re.MULTILINE)
+"""A function that a patch adds. One that it changes may have races of its own."""
 
 _BREAKPOINT = re.compile(STAMP + r"(?:Oops: )?int3: ")
 _CODE = re.compile(r"Code: (?:[0-9a-f]{2} )*(?P<before>[0-9a-f]{2}) <|Code: ")
@@ -81,9 +83,15 @@ def _is_race_of_others(line: str) -> bool:
 
 @functools.cache
 def our_functions() -> frozenset[str]:
-    """Return the names of all functions of our kernel code."""
-    files = (x for x in KERNEL.rglob("*.[ch]") if x.is_file())
-    return frozenset(name for x in files for name in _FUNCTION.findall(x.read_text()))
+    """Return the names of all functions of our kernel code, those that patches add included."""
+    files = {"*.[ch]": _FUNCTION, "*.patch": _ADDED}
+    return frozenset(
+        name
+        for pattern, function in files.items()
+        for file in KERNEL.rglob(pattern)
+        if file.is_file()
+        for name in function.findall(file.read_text())
+    )
 
 
 def emulator_raced(log: str) -> bool:
