@@ -81,8 +81,14 @@ def text(snapshot: Snapshot) -> bytes:
 
 
 def write(snapshot: Snapshot, file: Path) -> None:
-    """Replace ``file``, so that a reader sees the old one or the whole new one."""
+    """Replace ``file``, so that a reader sees the old one or the whole new one.
+
+    A new file can be read by all users, whatever the umask: node_exporter is another one.
+    """
+    new = not file.exists()
     write_bytes(file, text(snapshot))
+    if new and file.is_file():
+        file.chmod(0o644)
 
 
 def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:

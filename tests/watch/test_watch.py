@@ -559,7 +559,11 @@ def test_json_lines_follow_their_schema(root: Path) -> None:
 
 def test_the_file_of_metrics_is_whole_and_readable(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "lightsleep.prom"
-    assert watched("-n", "2", "--openmetrics", str(file)).output == ""
+    umask = os.umask(0o077)
+    try:
+        assert watched("-n", "2", "--openmetrics", str(file)).output == ""
+    finally:
+        os.umask(umask)
     assert file.read_text().endswith("\n")
     assert 'lightsleep_polls_total{cpu="0"} 100000\n' in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044  # node_exporter is another user
