@@ -12,6 +12,11 @@ does. The *offline optimum* knows each interval beforehand: it polls where a tas
 the price of a wakeup is reached, and halts at once otherwise. What a policy pays above the optimum
 is its *regret*.
 
+A policy that learns has run for long on a real machine. So on each CPU it first learns from the
+first periods of the recording (LEARNED), which count for nothing, and then begins anew with what it
+knows by then. Otherwise a recording of some seconds would count above all what it does at its
+start. (Kernel governors learn within some ten periods.)
+
 Sums are kept for BLOCKS parts of the recording's time. How much they differ says how far a gain
 can be trusted to come again on this machine. Of several recordings, how much the machines differ
 says how far it can be trusted on others: what each gains, less what it would by its length if all
@@ -190,6 +195,10 @@ class Replay:
 
 OPTIMUM = "optimum"
 
+LEARNED = 8192
+"""Periods from which a policy learns beforehand: with as many in vain, lightsleep's rare trials are
+as rare as they become (POLL_LIMIT_WAIT_MAX of poll_limit.c)."""
+
 
 def replay(
     metadata: Metadata,
@@ -217,6 +226,7 @@ def replay(
     ends = 2 if len(costs.loops) else 1
     idle_ns = wakes = 0
     limits: dict[int, Limits] = {}
+    beginnings: dict[int, _Beginning | None] = {}
     for part in chain((reader.intervals(batch) for batch in batches), [reader.rest()]):
         for cpu, found in part:
             if cpu not in limits:
@@ -239,14 +249,22 @@ def replay(
             earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
             idle_ns += int(found.arrival_ns.sum())
             wakes += int(found.woken.sum())
-            for run in runs:
-                run.add(cpu, recorded, earliest, ends)
+            beginning = beginnings.setdefault(cpu, _Beginning())
+            if beginning is not None and beginning.ends_with(recorded, earliest):
+                beginning.replay(cpu, runs, ends)
+                beginnings[cpu] = None  # what follows is counted at once
+            elif beginning is None:
+                for run in runs:
+                    run.add(cpu, recorded, earliest, ends)
             if STOCK in outcomes:
                 stock = outcomes[STOCK]
                 for account in (stock.recorded, stock.earliest)[:ends]:
                     engine.given(recorded, found.polled_ns, found.halted, weight, account.tally)
             for account, intervals in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
                 engine.optimum(intervals, weight, account.tally)
+    for cpu, beginning in beginnings.items():
+        if beginning is not None:
+            beginning.replay(cpu, runs, ends)
     if ends == 1:
         for outcome in outcomes.values():
             outcome.earliest.tally.merge(outcome.recorded.tally)
@@ -268,6 +286,31 @@ def _ends(
     return [(outcome.recorded, recorded), (outcome.earliest, earliest)]
 
 
+class _Beginning:
+    """The first intervals of a CPU, kept until there are LEARNED of them, or no more."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Intervals, Intervals]] = []
+        self._count = 0
+
+    def ends_with(self, recorded: Intervals, earliest: Intervals) -> bool:
+        """Take some more; return whether they are enough."""
+        kept = len(recorded)
+        self._parts.append((recorded.first(kept), earliest.first(kept)))
+        self._count += kept
+        return self._count >= LEARNED
+
+    def replay(self, cpu: int, runs: Iterable[_Run], ends: int) -> None:
+        """Have all policies learn from them, and then count what they do in them."""
+        for run in runs:
+            left = LEARNED
+            for recorded, earliest in self._parts:
+                run.learn(cpu, recorded.first(left), earliest.first(left), ends)
+                left -= min(left, len(recorded))
+            for recorded, earliest in self._parts:
+                run.add(cpu, recorded, earliest, ends)
+
+
 class _Run:
     """One policy, with a state for each CPU and each end of the bracket."""
 
@@ -286,16 +329,25 @@ class _Run:
     def add(self, cpu: int, recorded: Intervals, earliest: Intervals, ends: int) -> None:
         """Replay some intervals of a CPU, by one end of the bracket or by both."""
         for end, (account, intervals) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
-            runner = self._runners.get((cpu, end))
-            if runner is None:
-                runner = self._runners[cpu, end] = self._runner(cpu)
-            runner.run(intervals, account.weight, account.tally)
+            self._runner(cpu, end).run(intervals, account.weight, account.tally)
 
-    def _runner(self, cpu: int) -> Runner:
+    def learn(self, cpu: int, recorded: Intervals, earliest: Intervals, ends: int) -> None:
+        """Do the same, and count nothing."""
+        if isinstance(self._make, Governor):
+            return
+        for end, intervals in enumerate((recorded, earliest)[:ends]):
+            self._runner(cpu, end).run(intervals, self._outcome.recorded.weight, Tally())
+
+    def _runner(self, cpu: int, end: int) -> Runner:
+        if (cpu, end) not in self._runners:
+            self._runners[cpu, end] = self._made(cpu)
+        return self._runners[cpu, end]
+
+    def _made(self, cpu: int) -> Runner:
         if isinstance(self._make, Governor):
             return self._make.runner(self._metadata, self._costs, cpu)
         decides_ns = self._costs.driver_ns.get(cpu, self._costs.halt_ns)
-        return self._engine.runner(self._make(self._outcome.recorded.weight * decides_ns))
+        return self._engine.runner(self._make(decides_ns, self._outcome.recorded.weight))
 
 
 @dataclass(frozen=True)

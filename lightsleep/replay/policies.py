@@ -4,8 +4,10 @@
 The kernel's idle governors, which choose among states, are in governed.py.
 
 A policy says how long a CPU polls in its next idle period, and learns from a period once that is
-over. An interrupt that brings no task does not end a poll: the period goes on with what is left of
-the limit. Once the CPU has halted, any interrupt ends the period.
+over. It sees a halt end when the CPU has left its state. The module takes off what it believes that
+to take, the cost of a halt; haltpoll takes off nothing. An interrupt that brings no task does not
+end a poll: the period goes on with what is left of the limit. Once the CPU has halted, any
+interrupt ends the period.
 
 - ``fixed:TIME`` polls for the same time in each period.
 - ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space (engine.c); where
@@ -48,8 +50,12 @@ class Policy(Protocol):
     def limit_ns(self) -> int:
         """How long it polls in the next period."""
 
+    @property
+    def believed_ns(self) -> int:
+        """What it takes off the length of a halt before it learns from that."""
+
     def learn(self, idle_ns: int) -> None:
-        """A period is over, which was so long."""
+        """A period is over, which was so long as the policy sees it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Fixed:
     """The same limit in each period."""
 
     limit_ns: int
+    believed_ns: int = 0
 
     def learn(self, idle_ns: int) -> None:
         """There is nothing to learn."""
@@ -65,13 +72,14 @@ class Fixed:
 class Lightsleep:
     """The module's policy, by the model that poll_limit.c is held against; engine.c runs the file.
 
-    ``miss_cost_ns`` is what a missed wakeup is worth.
+    A missed wakeup is worth ``weight`` times the cost of a halt.
     """
 
-    def __init__(self, miss_cost_ns: int, ceiling_ns: int = CEILING_NS) -> None:
+    def __init__(self, halt_cost_ns: int, weight: int, ceiling_ns: int = CEILING_NS) -> None:
         """Start with nothing learned."""
-        self.miss_cost_ns, self.ceiling_ns = miss_cost_ns, ceiling_ns
-        self._model = Model(miss_cost_ns, ceiling_ns)
+        self.believed_ns, self.miss_cost_ns = halt_cost_ns, weight * halt_cost_ns
+        self.ceiling_ns = ceiling_ns
+        self._model = Model(self.miss_cost_ns, ceiling_ns)
 
     @property
     def limit_ns(self) -> int:
@@ -88,6 +96,7 @@ class Haltpoll(facts.HaltpollParameters):
     """The haltpoll governor's rule; the fields are its parameters and what a CPU has learned."""
 
     limit_ns: int = 0
+    believed_ns: int = 0
 
     def as_struct(self) -> tuple[int, ...]:
         """Return it in the order of ``struct haltpoll`` of engine.h."""
@@ -108,8 +117,8 @@ class Haltpoll(facts.HaltpollParameters):
         return limit_ns
 
 
-Make = Callable[[int], Policy]
-"""Makes the policy of one CPU, where a missed wakeup is worth so many ns of CPU time."""
+Make = Callable[[int, int], Policy]
+"""Makes the policy of one CPU: by the cost of a halt in ns, and what 1 ns of waiting is worth."""
 
 
 def parse(names: str) -> dict[str, Make | Governor | None]:
@@ -129,10 +138,10 @@ def _maker(name: str) -> Make | Governor | None:
     if name == "lightsleep":
         return Lightsleep
     if name == "haltpoll":
-        return lambda _cost: Haltpoll()
+        return lambda _cost, _weight: Haltpoll()
     kind, _, time = name.partition(":")
     if kind == "fixed" and (limit_ns := units.parse_ns(time)) is not None:
-        return lambda _cost: Fixed(limit_ns)
+        return lambda _cost, _weight: Fixed(limit_ns)
     if governor := Governor.named(name):
         return governor
     raise LightsleepError(

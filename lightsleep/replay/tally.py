@@ -7,6 +7,7 @@ array, laid out as ``struct tally`` of engine.h, so that engine.c adds to it in 
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
@@ -52,6 +53,15 @@ class Intervals:
     def __len__(self) -> int:
         """Return the number of intervals."""
         return len(self.idle_ns)
+
+    def first(self, count: int) -> Intervals:
+        """Return a copy of the first ``count`` intervals, or of all where there are fewer."""
+        columns = {
+            field.name: getattr(self, field.name)[:count].copy()
+            for field in dataclasses.fields(self)
+            if field.name != "limits"
+        }
+        return dataclasses.replace(self, **columns)
 
 
 class Tally:
