@@ -14,7 +14,7 @@ from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 SOURCES = ("timer", "ipi")
 FAST_US = (2, 20, 50)
 STATES = ",".join(f"T{us}:{us}:{us}" for us in (*FAST_US, 200))
-FAST_SAMPLES = 2000
+FAST_SAMPLES = 500
 WHOLE_SAMPLES = 200
 
 

@@ -8,7 +8,9 @@ The arm *predicted* is a stock guest. It is recorded, and `lightsleep replay` sa
 would have waited, and CPUs would have polled, under each policy. The arm *measured* has the driver
 and runs the same load under each policy, recorded likewise. A wakeup from halt takes longer where
 there is a driver and a governor, which a guest without them cannot tell. So the arm *predicted-off*
-is recorded with the driver in mode off: what differs from that, the replay did not foresee.
+is recorded with the driver in mode off: what differs from that, the replay did not foresee. The
+driver measures the cost of a halt when it is loaded, each time a bit otherwise. As haltpoll takes
+its place in every round of *measured*, it is loaded anew in every round of *predicted-off*, too.
 
 What tasks are said to wait is what was recorded, less what the replay says that the policy saves;
 see loads/recorded.py. What is different in a closed loop is in prediction_loop.py.
@@ -96,6 +98,9 @@ def figures(policy: str, waited_ns: float, poll_ns: float, span_ns: int) -> dict
 
 def predicted(guest: Guest, folder: Path) -> dict[str, float]:
     """Record a guest whose CPUs halt at once; return what the replay says of each policy."""
+    for module in guest.machine.modules:
+        guest.run(["rmmod", module.split()[0]])
+        guest.insmod(module)
     there = from_others(recorded(guest, folder, load(RECORD_S, 1)))
     outcomes = {name: each["as_recorded"] for name, each in replayed(there.table).items()}
     found: dict[str, float] = {}
