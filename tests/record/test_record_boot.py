@@ -85,8 +85,8 @@ def test_rows_add_up_to_what_the_kernel_counted(guest: Guest, tmp_path: Path) ->
     woken = Counter(x["wakee_comm"] for x in rows if x["waking_to_running_ns"] is not None)
     assert woken["sched-pipe"] + woken["perf"] > 0
     # menu asks for it unless it expects a short sleep anyway.
-    if document["recorded"]["sleep_length"] == "recorded":
-        assert any(x["sleep_length_ns"] is not None and x["sleep_length_ns"] > 0 for x in rows)
+    assert document["recorded"]["sleep_length"] == "recorded"  # this kernel allows the probe
+    assert any(x["sleep_length_ns"] is not None and x["sleep_length_ns"] > 0 for x in rows)
 
 
 def test_every_period_of_a_state_is_in_the_report(guest: Guest, tmp_path: Path) -> None:
