@@ -57,7 +57,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
         secure_boot=_secure_boot(tree.root),
-        container=_container(tree) or (_chroot() if running else None),
+        container=_container(tree),
         root=os.geteuid() == 0 if running else None,
     )
 
@@ -141,11 +141,3 @@ def _container(tree: Tree) -> str | None:
     if tree.exists(".dockerenv"):
         return "docker"
     return "podman" if tree.exists("run/.containerenv") else None
-
-
-def _chroot() -> str | None:
-    """Return that this process is in a chroot, as far as it may know: root does."""
-    with contextlib.suppress(OSError):
-        if not Path("/proc/1/root").samefile("/"):
-            return "chroot"
-    return None

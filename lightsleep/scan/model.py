@@ -204,7 +204,7 @@ class Loading:
     ``unloadable`` names those of haltpoll's and our modules that can be unloaded, ``holders`` the
     modules that use ours. ``installed`` is the file of the module for the running kernel.
     ``headers`` is None in a recording, which has no /lib/modules. ``lockdown`` is integrity
-    or confidentiality, ``container`` the kind of container, or chroot.
+    or confidentiality, ``container`` the kind of container.
     """
 
     loaded: bool
