@@ -125,7 +125,7 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     for name, make in parse(POLICIES).items():
         assert make
         assert not isinstance(make, Governor)
-        runner = runs.runner(make(40_000, 4))
+        runner = runs.runner(make(160_000))
         found[name] = timed(lambda runner=runner: runner.run(intervals, 4, Tally()), count)  # type: ignore[misc]
     for name in GOVERNORS:
         governor = Governor.named(name)

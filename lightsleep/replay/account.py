@@ -295,9 +295,10 @@ class _Beginning:
 
     def ends_with(self, recorded: Intervals, earliest: Intervals) -> bool:
         """Take some more; return whether they are enough."""
-        kept = len(recorded)
-        self._parts.append((recorded.first(kept), earliest.first(kept)))
-        self._count += kept
+        kept = recorded.first(len(recorded))
+        # Both ends differ in that alone.
+        self._parts.append((kept, dataclasses.replace(kept, idle_ns=earliest.idle_ns.copy())))
+        self._count += len(kept)
         return self._count >= LEARNED
 
     def replay(self, cpu: int, runs: Iterable[_Run], ends: int) -> None:
@@ -347,7 +348,7 @@ class _Run:
         if isinstance(self._make, Governor):
             return self._make.runner(self._metadata, self._costs, cpu)
         decides_ns = self._costs.driver_ns.get(cpu, self._costs.halt_ns)
-        return self._engine.runner(self._make(decides_ns, self._outcome.recorded.weight))
+        return self._engine.runner(self._make(self._outcome.recorded.weight * decides_ns))
 
 
 @dataclass(frozen=True)

@@ -53,22 +53,10 @@ static inline __attribute__((always_inline)) bool goes_on(const struct poll *p,
 	return s->resumes[i] && p->goes_on;
 }
 
-/*
- * How long a halt lasts for a policy, which sees it end when the CPU has left its state, and takes
- * off what it believes that to take.
- */
-static inline __attribute__((always_inline)) u64 seen_ns(const struct intervals *s, size_t i,
-							 u64 halt_ns, u64 believed_ns)
-{
-	int64_t seen_ns = (int64_t)(halt_ns - believed_ns) + s->exit_ns[i];
-
-	return seen_ns > 0 ? (u64)seen_ns : 0;
-}
-
 /* Polls for what is left of the limit: all of @limit_ns, unless the interval goes on with a poll. */
 static inline __attribute__((always_inline)) void limited(struct poll *p, struct tally *t,
 							  const struct intervals *s, size_t i,
-							  u64 weight, u64 limit_ns, u64 believed_ns)
+							  u64 weight, u64 limit_ns)
 {
 	u64 idle_ns = s->idle_ns[i], left_ns;
 	bool halted;
@@ -76,13 +64,13 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 	if (!goes_on(p, s, i)) {
 		p->limit_ns = limit_ns;
 		p->polled_ns = 0;
-		p->seen_ns = 0;
+		p->idle_ns = 0;
 	}
 	left_ns = p->limit_ns - p->polled_ns;
 	halted = idle_ns > left_ns;
 	count(t, s, i, weight, p->polled_ns, halted ? left_ns : idle_ns, halted);
 	p->polled_ns += halted ? left_ns : idle_ns;
-	p->seen_ns += halted ? left_ns + seen_ns(s, i, idle_ns - left_ns, believed_ns) : idle_ns;
+	p->idle_ns += idle_ns;
 	p->goes_on = !halted;
 	p->unlearned = true;
 }
@@ -101,7 +89,7 @@ void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 w
 		  struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++)
-		limited(p, t, s, i, weight, limit_ns, 0);
+		limited(p, t, s, i, weight, limit_ns);
 }
 
 static void haltpoll_learn(struct haltpoll *h, u64 idle_ns)
@@ -126,19 +114,18 @@ void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals 
 {
 	for (size_t i = 0; i < s->count; i++) {
 		if (learns(p, s, i))
-			haltpoll_learn(h, p->seen_ns);
-		limited(p, t, s, i, weight, h->limit_ns, 0);
+			haltpoll_learn(h, p->idle_ns);
+		limited(p, t, s, i, weight, h->limit_ns);
 	}
 }
 
 void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       u64 believed_ns, struct poll *p, const struct intervals *s, u64 weight,
-		       struct tally *t)
+		       struct poll *p, const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		if (learns(p, s, i))
-			poll_limit_update(pl, params, p->seen_ns);
-		limited(p, t, s, i, weight, pl->limit_ns, believed_ns);
+			poll_limit_update(pl, params, p->idle_ns);
+		limited(p, t, s, i, weight, pl->limit_ns);
 	}
 }
 

@@ -55,15 +55,14 @@ struct intervals {
  * struct poll - the poll of one CPU, which may last for several intervals
  * @limit_ns: for how long in all
  * @polled_ns: so far
- * @seen_ns: how long its intervals were so far, as the policy sees it; nothing has been learned
- *	of them yet
+ * @idle_ns: how long its intervals were so far; nothing has been learned of them yet
  * @goes_on: it has not come to its limit
  * @unlearned: it has not been learned from
  */
 struct poll {
 	u64 limit_ns;
 	u64 polled_ns;
-	u64 seen_ns;
+	u64 idle_ns;
 	u64 goes_on;
 	u64 unlearned;
 };
@@ -115,8 +114,7 @@ void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 w
 void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals *s, u64 weight,
 		     struct tally *t);
 void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       u64 believed_ns, struct poll *p, const struct intervals *s, u64 weight,
-		       struct tally *t);
+		       struct poll *p, const struct intervals *s, u64 weight, struct tally *t);
 void replay_optimum(const struct intervals *s, u64 weight, struct tally *t);
 void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct intervals *s, u64 weight,
 		  struct tally *t);

@@ -70,32 +70,29 @@ class _PythonRunner:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._limit_ns = self._polled_ns = self._seen_ns = 0
+        self._limit_ns = self._polled_ns = self._idle_ns = 0
         self._goes_on = self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
         polled_ns = np.zeros(len(intervals), np.int64)
         before_ns, halted = polled_ns.copy(), np.zeros(len(intervals), np.bool_)
-        columns = (intervals.idle_ns, intervals.resumes, intervals.exit_ns)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for i, (idle_ns, resumes, exit_ns) in enumerate(rows):
+        pairs = zip(intervals.idle_ns.tolist(), intervals.resumes.tolist(), strict=True)
+        for i, (idle_ns, resumes) in enumerate(pairs):
             if not (resumes and self._goes_on):
                 self._begin()
             left_ns = self._limit_ns - self._polled_ns
             before_ns[i], halted[i] = self._polled_ns, idle_ns > left_ns
             polled_ns[i] = min(idle_ns, left_ns)
             self._polled_ns += min(idle_ns, left_ns)
-            self._seen_ns += min(idle_ns, left_ns)
-            if halted[i]:
-                self._seen_ns += max(0, idle_ns - left_ns + exit_ns - self._policy.believed_ns)
+            self._idle_ns += idle_ns
             self._goes_on, self._unlearned = idle_ns <= left_ns, True
         tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
 
     def _begin(self) -> None:
         if self._unlearned:
-            self._policy.learn(self._seen_ns)
+            self._policy.learn(self._idle_ns)
         self._limit_ns = self._policy.limit_ns
-        self._polled_ns = self._seen_ns = 0
+        self._polled_ns = self._idle_ns = 0
 
 
 class PythonEngine:
@@ -149,8 +146,7 @@ class CompiledEngine:
             prices = [policy.miss_cost_ns, policy.ceiling_ns]
             params = self.ffi.new("struct poll_limit_params *", prices)
             self.lib.poll_limit_init(state, params)
-            given = (state, params, policy.believed_ns, poll)
-            made = functools.partial(self.lib.replay_lightsleep, *given)
+            made = functools.partial(self.lib.replay_lightsleep, state, params, poll)
         else:
             return _PythonRunner(policy)
         return _CompiledRunner(self, made)

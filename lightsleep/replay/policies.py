@@ -4,10 +4,8 @@
 The kernel's idle governors, which choose among states, are in governed.py.
 
 A policy says how long a CPU polls in its next idle period, and learns from a period once that is
-over. It sees a halt end when the CPU has left its state. The module takes off what it believes that
-to take, the cost of a halt; haltpoll takes off nothing. An interrupt that brings no task does not
-end a poll: the period goes on with what is left of the limit. Once the CPU has halted, any
-interrupt ends the period.
+over. An interrupt that brings no task does not end a poll: the period goes on with what is left of
+the limit. Once the CPU has halted, any interrupt ends the period.
 
 - ``fixed:TIME`` polls for the same time in each period.
 - ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space (engine.c); where
@@ -50,12 +48,8 @@ class Policy(Protocol):
     def limit_ns(self) -> int:
         """How long it polls in the next period."""
 
-    @property
-    def believed_ns(self) -> int:
-        """What it takes off the length of a halt before it learns from that."""
-
     def learn(self, idle_ns: int) -> None:
-        """A period is over, which was so long as the policy sees it."""
+        """A period is over, which was so long."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,6 @@ class Fixed:
     """The same limit in each period."""
 
     limit_ns: int
-    believed_ns: int = 0
 
     def learn(self, idle_ns: int) -> None:
         """There is nothing to learn."""
@@ -72,14 +65,13 @@ class Fixed:
 class Lightsleep:
     """The module's policy, by the model that poll_limit.c is held against; engine.c runs the file.
 
-    A missed wakeup is worth ``weight`` times the cost of a halt.
+    ``miss_cost_ns`` is what a missed wakeup is worth.
     """
 
-    def __init__(self, halt_cost_ns: int, weight: int, ceiling_ns: int = CEILING_NS) -> None:
+    def __init__(self, miss_cost_ns: int, ceiling_ns: int = CEILING_NS) -> None:
         """Start with nothing learned."""
-        self.believed_ns, self.miss_cost_ns = halt_cost_ns, weight * halt_cost_ns
-        self.ceiling_ns = ceiling_ns
-        self._model = Model(self.miss_cost_ns, ceiling_ns)
+        self.miss_cost_ns, self.ceiling_ns = miss_cost_ns, ceiling_ns
+        self._model = Model(miss_cost_ns, ceiling_ns)
 
     @property
     def limit_ns(self) -> int:
@@ -96,7 +88,6 @@ class Haltpoll(facts.HaltpollParameters):
     """The haltpoll governor's rule; the fields are its parameters and what a CPU has learned."""
 
     limit_ns: int = 0
-    believed_ns: int = 0
 
     def as_struct(self) -> tuple[int, ...]:
         """Return it in the order of ``struct haltpoll`` of engine.h."""
@@ -117,8 +108,8 @@ class Haltpoll(facts.HaltpollParameters):
         return limit_ns
 
 
-Make = Callable[[int, int], Policy]
-"""Makes the policy of one CPU: by the cost of a halt in ns, and what 1 ns of waiting is worth."""
+Make = Callable[[int], Policy]
+"""Makes the policy of one CPU, where a missed wakeup is worth so many ns of CPU time."""
 
 
 def parse(names: str) -> dict[str, Make | Governor | None]:
@@ -138,10 +129,10 @@ def _maker(name: str) -> Make | Governor | None:
     if name == "lightsleep":
         return Lightsleep
     if name == "haltpoll":
-        return lambda _cost, _weight: Haltpoll()
+        return lambda _cost: Haltpoll()
     kind, _, time = name.partition(":")
     if kind == "fixed" and (limit_ns := units.parse_ns(time)) is not None:
-        return lambda _cost, _weight: Fixed(limit_ns)
+        return lambda _cost: Fixed(limit_ns)
     if governor := Governor.named(name):
         return governor
     raise LightsleepError(

@@ -44,14 +44,7 @@ from lightsleep.replay.costs import Costs, costs_of
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
-from lightsleep.replay.policies import (
-    CEILING_NS,
-    STOCK,
-    WAIT_WEIGHT,
-    Fixed,
-    Haltpoll,
-    parse,
-)
+from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 from lightsleep.sources import KERNEL
@@ -93,7 +86,7 @@ def test_lightsleep_is_the_module_s_own_policy() -> None:
     idle_ns = rng.integers(1, 300_000, 5000)
     make = parse("lightsleep")["lightsleep"]
     assert callable(make)
-    policy = make(10_000, 4)
+    policy = make(40_000)
     found = np.concatenate([limits(policy, idle_ns[:1234]), limits(policy, idle_ns[1234:])])
     assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
 
@@ -135,7 +128,7 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         assert callable(make)
         tallies = (Tally(), Tally())
         for engine, tally in zip(engines, tallies, strict=True):
-            runner = engine.runner(make(halt_ns, weight))
+            runner = engine.runner(make(weight * halt_ns))
             for part in (slice(None, 100), slice(100, None)):
                 columns = {
                     x.name: getattr(intervals, x.name)[part]
@@ -471,10 +464,7 @@ def test_a_fixed_limit_by_hand() -> None:
     # Arrivals after 60, 0 and 260 us; the last is nobody's.
     rows = [period(0, 100), period(200, 10), period(300, 300, wait_us=None, cause="tick")]
     outcome = replay(
-        metadata(),
-        NO_COSTS,
-        [as_batch("host", rows)],
-        {STOCK: None, "f": lambda *_: Fixed(50 * US)},
+        metadata(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
     ).outcomes["f"]
     account = outcome.recorded
     assert [account.tally[x] for x in ("hits", "in_vain", "intervals")] == [1, 2, 3]
