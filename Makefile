@@ -177,7 +177,7 @@ screens: ## draw what try, status and watch show, from real runs in a guest, and
 	$(PYTHON) scripts/page_screens.py $(RESULTS)/idle-x86_64.json $(RESULTS)
 
 bench: ## run all experiments that pages cite: hours; goes on where it ended; PLAN=1 only lists them
-	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES) sockperf)
 	$(call environment,lab)
 	$(PYTHON) scripts/bench.py $(OUT)/bench $(if $(PLAN),--plan)
 

@@ -18,6 +18,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -142,6 +143,8 @@ def sweep(base: Path) -> None:
     """Remove the scratch folders whose builders died, and entries nobody used for long."""
     for lock in base.glob(".[!.]*.lock"):
         name = lock.name[1:].removesuffix(".lock")
+        if base / name == Path(sys.prefix):
+            continue  # the environment that we run in
         with contextlib.suppress(OSError), lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(base / f".{name}.scratch", ignore_errors=True)

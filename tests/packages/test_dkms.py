@@ -42,7 +42,8 @@ sed -i "s/^PACKAGE_VERSION=.*/PACKAGE_VERSION=\\"$version\\"/" dkms.conf
 echo 'MODULE_INFO(again, "yes");' >> drivers/cpuidle/cpuidle-lightsleep.c
 # What was built here before is no part of it, and an older version goes.
 make dkms-install KERNEL=$kernel
-ls -d /usr/src/lightsleep-* | grep -qx /usr/src/lightsleep-$version
+test "$(ls -d /usr/src/lightsleep-*)" = /usr/src/lightsleep-$version
+! dkms status | grep -F 0.0.1
 grep -q cpuidle_lightsleep /usr/lib/dracut/dracut.conf.d/90-lightsleep.conf
 modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
 there cpuidle_lightsleep virtio_poll_source

@@ -24,15 +24,22 @@ def scriptlet(name: str) -> str:
     return script.replace("%{name}", "lightsleep").replace("%{version}", lightsleep.__version__)
 
 
-def ran(folder: Path, name: str, left: str, status: int, there: bool = True) -> tuple[int, str]:
-    """Run a scriptlet with commands that only note what they are told; return status and notes."""
+def ran(
+    folder: Path, name: str, left: str, status: int, there: bool = True, root: str = "/"
+) -> tuple[int, str]:
+    """Run a scriptlet with commands that only note what they are told; return status and notes.
+
+    ``root`` is the root folder of the machine, which is another one for who is in a chroot.
+    """
     notes = folder / "notes"
     for command in ("lightsleep", "dkms") if there else ("dkms",):
         tool = folder / command
         tool.write_text(f'#!/bin/sh\necho {command} "$1" >> {notes}\nexit {status}\n')
         tool.chmod(0o755)
     done = subprocess.run(
-        ["/bin/sh", "-e", "-c", scriptlet(name), "sh", left], env={"PATH": str(folder)}, check=False
+        ["/bin/sh", "-e", "-c", scriptlet(name).replace("/proc/1/root", root), "sh", left],
+        env={"PATH": str(folder)},
+        check=False,
     )
     return done.returncode, notes.read_text() if notes.exists() else ""
 
@@ -45,6 +52,13 @@ def test_either_package_takes_along_what_was_enabled(
     found, told = ran(tmp_path, package, REMOVED, status)
     assert found == 0  # else rpm would not remove it
     assert told.startswith("lightsleep disable\n")
+
+
+@pytest.mark.parametrize("package", ["preun", "preun dkms"])
+def test_in_a_chroot_the_machine_s_driver_stays(package: str, tmp_path: Path) -> None:
+    found, told = ran(tmp_path, package, REMOVED, 0, root=str(tmp_path))
+    assert found == 0
+    assert "lightsleep" not in told
 
 
 @pytest.mark.parametrize("package", ["preun", "preun dkms"])

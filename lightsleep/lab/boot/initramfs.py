@@ -80,6 +80,7 @@ def copy_module(source: Path, folder: Path) -> str:
         shutil.copyfile(source, copy)
         host.run([tool, "-d", "-f", "--quiet", copy], f"unpacking {source.name}")
         copy.with_suffix("").rename(target)
+        copy.unlink(missing_ok=True)  # zstd keeps it
     return target.name
 
 
