@@ -2,7 +2,8 @@
 """Idle settings by name: what each would change on this machine, or why it cannot be set here.
 
 A setting is one part or several joined by ``+``, each NAME[:VALUE...]. plan() turns the text into a
-list of changes by looking at a scan, and at nothing else. It changes nothing. A part that would
+list of changes by looking at a scan, and at the signature of a module file where one is given. It
+changes nothing. A part that would
 have no effect here is refused like one that cannot be set: a comparison would show "no difference"
 and not say why.
 

@@ -76,5 +76,7 @@ def test_from_an_experiment_file_to_its_page(tmp_path: Path) -> None:
     lightsleep("report", "out/mine.json", "-o", "page.html", folder=tmp_path)
     assert "Words" in (tmp_path / "page.html").read_text()
     again = json.loads(lightsleep("report", "out/mine.json", "--json", folder=tmp_path).stdout)
-    assert "mine" in json.dumps(again)
+    (shown,) = again["results"]
+    assert shown["title"] == "Guests that differ by a word and a module"
+    assert shown["metrics"]["loaded"]["arms"]["marked"]["baseline"]["verdict"] == "better"
     assert sorted(x.name for x in tmp_path.iterdir()) == ["mine.py", "out", "page.html"]

@@ -55,6 +55,12 @@ there cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthet
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
 test -z "$(ls /usr/lib/dracut/dracut.conf.d)"
+# What a package brought stays as it is.
+make dkms-install KERNEL=$kernel
+echo /usr/src/lightsleep-$version >> /var/lib/dpkg/info/make.list
+! make dkms-install KERNEL=$kernel || exit 1
+make dkms-remove
+there cpuidle_lightsleep virtio_poll_source
 """
 
 

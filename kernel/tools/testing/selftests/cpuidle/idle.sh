@@ -29,6 +29,11 @@ is_online() { # CPU; some cannot be anything else
 		{ [ ! -e "$CPUS/cpu$1/online" ] || [ "$(cat "$CPUS/cpu$1/online")" = 1 ]; }
 }
 
+need_root_and_two_cpus() {
+	[ "$(id -u)" = 0 ] || skip_all "needs root"
+	is_online 0 && is_online 1 || skip_all "needs CPUs 0 and 1, online"
+}
+
 mount_at() { # TYPE FOLDER
 	mount -t "$1" none "$2" 2> /dev/null || busybox mount -t "$1" none "$2" 2> /dev/null
 }

@@ -343,20 +343,10 @@ refuses_nonsense() {
 	does_not_poll_when_told_to_be_idle \
 	honours_a_latency_request survives_hotplug survives_switching_under_load refuses_nonsense
 
-if [ "$(id -u)" != 0 ]; then
-	echo "1..0 # SKIP needs root"
-	exit "$KSFT_SKIP"
-fi
-if ! is_online 0 || ! is_online 1; then
-	echo "1..0 # SKIP needs CPUs 0 and 1, online"
-	exit "$KSFT_SKIP"
-fi
+need_root_and_two_cpus
 OWN_MODULES="cpuidle_synthetic test_smp_mask"
 for module in $OWN_MODULES; do
-	if [ -e "/sys/module/$module" ]; then
-		echo "1..0 # SKIP $module is loaded already"
-		exit "$KSFT_SKIP"
-	fi
+	[ ! -e "/sys/module/$module" ] || skip_all "$module is loaded already"
 done
 WAS_ENABLED=$(cat $PARAMETERS/enabled 2> /dev/null)
 trap restore EXIT

@@ -397,18 +397,8 @@ ladder_learns_nothing() {
 	survives_another_governor survives_switching_all_the_time survives_another_driver \
 	menu_learns_nothing teo_learns_nothing ladder_learns_nothing
 
-if [ "$(id -u)" != 0 ]; then
-	echo "1..0 # SKIP needs root"
-	exit "$KSFT_SKIP"
-fi
-if ! is_online 0 || ! is_online 1; then
-	echo "1..0 # SKIP needs CPUs 0 and 1, online"
-	exit "$KSFT_SKIP"
-fi
-if [ -e /sys/module/cpuidle_synthetic ]; then
-	echo "1..0 # SKIP cpuidle_synthetic is loaded already"
-	exit "$KSFT_SKIP"
-fi
+need_root_and_two_cpus
+[ ! -e /sys/module/cpuidle_synthetic ] || skip_all "cpuidle_synthetic is loaded already"
 WAS_ON=$(cat $PARAMETER 2> /dev/null)
 WAS_ISOLATED=$(cat $ISOLATED 2> /dev/null)
 WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)

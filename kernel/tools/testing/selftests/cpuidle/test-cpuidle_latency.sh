@@ -572,18 +572,8 @@ unloads_without_a_trace() {
 	still_works
 }
 
-if [ "$(id -u)" != 0 ]; then
-	echo "1..0 # SKIP needs root"
-	exit "$KSFT_SKIP"
-fi
-if ! is_online 0 || ! is_online 1; then
-	echo "1..0 # SKIP needs CPUs 0 and 1, online"
-	exit "$KSFT_SKIP"
-fi
-if ! has_module $MODULE; then
-	echo "1..0 # SKIP no module $MODULE"
-	exit "$KSFT_SKIP"
-fi
+need_root_and_two_cpus
+has_module $MODULE || skip_all "no module $MODULE"
 
 if [ $# = 0 ]; then
 	set -- files_are_for_root_only wakes_by_timer wakes_by_ipi wakes_by_device \
