@@ -312,27 +312,38 @@ def test_discarded_events_are_counted_and_the_periods_around_left_out(
     ]
 
 
-@needs_babeltrace
-def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: Path) -> None:
-    trace = made(tmp_path / "trace", lines)
-    whole = rows_of(trace)
-    described = trace / "kernel/metadata"
+def in_two_packets(folder: Path, lines: list[str], discarded: dict[int, int]) -> Path:
+    """Write lines as a trace of two packets each stream; ``discarded``: events of a CPU between."""
+    half = len(lines) // 2
+    first, second = made(folder, lines[:half]), made(folder.with_suffix(".second"), lines[half:])
+    described = first / "kernel/metadata"
     described.write_text(
         described.read_text().replace("u64 packet_size;", "u64 packet_size; u64 events_discarded;")
     )
-    for cpu, lost in ((0, 0), (1, 3)):
-        file = trace / f"kernel/stream_{cpu}"
-        data = file.read_bytes()
-        magic, begin, end, size, _, number = struct.unpack("<QQQQQI", data[:44])
-        size += 64
-        head = struct.pack("<QQQQQQI", magic, begin, end, size, size, lost, number)
-        file.write_bytes(head + data[44:])
-    recording = open_recording(trace)
+    for file in first.glob("kernel/stream_*"):
+        packets = b""
+        for folder, is_last in ((first, False), (second, True)):
+            data = (folder / "kernel" / file.name).read_bytes()
+            magic, begin, end, size, _, cpu = struct.unpack("<QQQQQI", data[:44])
+            lost = discarded.get(cpu, 0) * is_last
+            packets += struct.pack("<QQQQQQI", magic, begin, end, size + 64, size + 64, lost, cpu)
+            packets += data[44:]
+        file.write_bytes(packets)
+    return first
+
+
+@needs_babeltrace
+def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: Path) -> None:
+    whole = rows_of(in_two_packets(tmp_path / "whole", lines, {}))
+    recording = open_recording(in_two_packets(tmp_path / "trace", lines, {1: 3}))
     rows = pa.Table.from_batches(list(recording.batches)).to_pylist()
-    assert recording.metadata.lost == {1: 1}  # of a first packet, it is not known how many
-    assert [x for x in rows if x["state"] != -1] == [
-        x for x in whole if x["cpu"] == 0 and x["state"] != -1
-    ]
+    assert recording.metadata.lost == {1: 3}
+    lengths, all_lengths = (
+        [[(x["entered_ns"], x["length_ns"]) for x in each if x["cpu"] == cpu] for cpu in (0, 1)]
+        for each in (rows, whole)
+    )
+    assert lengths[0] == all_lengths[0]
+    assert 0 < len(lengths[1]) < len(all_lengths[1])
     assert not any("says" in x for x in recording.metadata.notes)
 
 
