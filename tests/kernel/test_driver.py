@@ -3,7 +3,7 @@
 
 import pytest
 from kernels import EACH_KERNEL
-from ktap import Result, run_selftest
+from ktap import SKIP_BESIDE_OTHER_WORK, Result, run_selftest
 
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.hosttime import Load
@@ -17,12 +17,6 @@ SELFTEST_S = 1800.0
 """On a busy host, each attempt to measure takes 2 s, and there are a hundred."""
 SKIP_WITHOUT_CORES = {"obeys_latency_qos", "obeys_resume_latency", "says_why_it_cannot_measure"}
 """Where the guest's CPUs notice that their host is short of cores."""
-SKIP_BESIDE_OTHER_WORK = {
-    *("measures_the_halt_cost", "asks_the_programs", "weighs_waiting"),
-    *("halts_after_the_longest_poll", "says_why_it_cannot_measure"),
-    "does_not_poll_an_idle_machine",
-}
-"""Where other work on the host drowns the measurement of what a halt costs."""
 SKIP_ELSEWHERE = {"goes_offline_while_a_measurement_waits", "leaves_isolated_cpus_alone"}
 """Those that need more CPUs, or an isolated one."""
 BUSY_PCT = 10.0
