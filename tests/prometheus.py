@@ -25,8 +25,8 @@ import pytest
 
 from lightsleep import cache
 
-PACKAGE = "prometheus"
 PROGRAMS = ("prometheus", "promtool")
+"""From Debian 13 on, each has a package of its name; before, the first one's has both."""
 HOST = "127.0.0.1"
 ENOUGH_S = 60.0
 
@@ -45,20 +45,27 @@ def programs() -> Path:
     found = [shutil.which(name) for name in PROGRAMS]
     if all(found):
         return Path(found[0] or "").parent
-    shown = subprocess.run(["apt-cache", "show", PACKAGE], capture_output=True, text=True)
-    if shown.returncode or not shown.stdout.strip():
-        pytest.skip(f"apt knows no package {PACKAGE}")
+    shown = {name: _shown(name) for name in PROGRAMS}
+    if not shown[PROGRAMS[0]]:
+        pytest.skip(f"apt knows no package {PROGRAMS[0]}")
 
     def build(scratch: Path) -> None:
-        subprocess.run(["apt-get", "-q", "download", PACKAGE], cwd=scratch, check=True)
-        (package,) = scratch.glob("*.deb")
-        subprocess.run(["dpkg-deb", "-x", package, scratch / "tree"], check=True)
+        packages = [name for name, text in shown.items() if text]
+        subprocess.run(["apt-get", "-q", "download", *packages], cwd=scratch, check=True)
+        for package in scratch.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package, scratch / "tree"], check=True)
+            package.unlink()
         for name in PROGRAMS:
             shutil.copy2(scratch / "tree/usr/bin" / name, scratch / name)
         shutil.rmtree(scratch / "tree")
-        package.unlink()
 
-    return cache.entry(f"prometheus-{cache.digest(shown.stdout)}", build, needs_mb=400)
+    return cache.entry(f"prometheus-{cache.digest(repr(shown))}", build, needs_mb=400)
+
+
+def _shown(package: str) -> str:
+    """Return what apt says of a package; empty where it knows none of this name."""
+    shown = subprocess.run(["apt-cache", "show", package], capture_output=True, text=True)
+    return "" if shown.returncode else shown.stdout.strip()
 
 
 @contextlib.contextmanager
