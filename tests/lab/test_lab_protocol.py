@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from unittest.mock import Mock
 
 import pytest
 from comparisons import made_up
+from fake_guests import WAIT, FakeGuest, experiment, fakes, quiet
 
 from lightsleep.compare.result import FORMAT, CompareResult, Role
 from lightsleep.document import load
@@ -31,84 +31,9 @@ from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
-from lightsleep.lab.run import clock, protocol
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run import protocol
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
 from lightsleep.lab.run.progress import Progress
-
-WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
-
-
-class FakeGuest:
-    """A guest that notes which guests run; its vCPU is the main thread of a process."""
-
-    def __init__(self, name: str, world: list[str], pid: int = 0) -> None:
-        self.name, self.world, self.pid = name, world, pid
-        self.vm = self
-        self.process = self
-        self.checked = 0
-
-    def resume(self) -> None:
-        self.world.append(f"+{self.name}")
-
-    def pause(self) -> None:
-        self.world.append(f"-{self.name}")
-
-    def vcpu_threads(self) -> list[int]:
-        return [self.pid]
-
-    def vcpu_time(self) -> ThreadTime:
-        return hosttime.thread_time(self.pid, [self.pid])
-
-    def check(self) -> None:
-        self.checked += 1
-
-
-class HostTime:
-    """The host's clock, on which a question to a guest takes ``question_ns``."""
-
-    now_ns = 50 * 10**9
-    question_ns = 10**6
-
-    def monotonic_ns(self) -> int:
-        self.now_ns += self.question_ns
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
-
-
-class Clocked(FakeGuest):
-    """A guest whose clock runs at another speed than the host's."""
-
-    host: HostTime
-
-    def __init__(self, name: str, speed: float) -> None:
-        super().__init__(name, [], os.getpid())
-        self.speed = speed
-
-    def clock_ns(self) -> int:
-        return 10**12 + int(self.speed * self.host.now_ns)
-
-    def load(self) -> None:
-        pass
-
-    def failure(self, why: str) -> LightsleepError:
-        return LightsleepError(why)
-
-
-def fakes(*names: str) -> tuple[dict[str, Guest], list[str]]:
-    world: list[str] = []
-    return {name: cast(Guest, FakeGuest(name, world)) for name in names}, world
-
-
-def experiment(measure: Callable[[Guest], dict[str, float]], **changes: Any) -> Experiment:
-    arms = (Arm("a", "baseline", ""), Arm("b", "treatment", ""), Arm("c", "control", ""))
-    base = Experiment("t", "h", arms, (WAIT,), measure, vcpus=1)
-    return dataclasses.replace(base, **changes)
-
-
-def quiet() -> Progress:
-    return Progress(lambda *_: None)
 
 
 def test_equal_seed_equal_order_and_every_arm_once_per_round() -> None:
@@ -318,88 +243,6 @@ def test_but_once_and_for_nothing_else(
 
 def test_rounds_are_divided_among_boots() -> None:
     assert [protocol.boots_for(runs) for runs in (6, 7, 8, 9, 12, 18, 22)] == [6, 7, 8, 9, 6, 9, 22]
-
-
-def test_every_boot_has_its_rounds_and_true_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks are wrong by some per cent, in every guest and boot otherwise; waits are 2 s each."""
-    speeds = {"a": iter([1.0, 1.1, 0.9]), "b": iter([0.85, 1.15, 1.0]), "c": iter([1.0, 1.0, 1.0])}
-    booted: list[dict[str, Clocked]] = []
-
-    def boot_all(machines: dict[str, Machine], *_: object) -> dict[str, Clocked]:
-        assert all(guest.world[-1:] == ["closed"] for boot in booted for guest in boot.values())
-        booted.append({name: Clocked(name, next(speeds[name])) for name in machines})
-        stack = _[1]
-        assert isinstance(stack, contextlib.ExitStack)
-        for guest in booted[-1].values():
-            stack.callback(guest.world.append, "closed")
-        return booted[-1]
-
-    hardware = SimpleNamespace(accelerator=SimpleNamespace(name="tcg", reason="", real_time=True))
-    monkeypatch.setattr(protocol, "boot_all", boot_all)
-    monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
-    monkeypatch.setattr(protocol, "guest_facts", lambda _: {"kernel": "6.12"})
-    monkeypatch.setattr(protocol, "host_facts", lambda _: {})
-    hardware.arch = None
-
-    def measure(guest: Any) -> dict[str, float]:
-        time_of_host.now_ns += 2 * 10**9
-        return {"wait_s": 2.0 * guest.speed, "per_s": 3.0 / guest.speed, "cpu_us": 5.0}
-
-    time_of_host = HostTime()
-    monkeypatch.setattr(clock, "time", time_of_host)
-    Clocked.host = time_of_host
-    per_s = Metric("per_s", "/s", "higher", "", "")
-    cpu_us = Metric("cpu_us", "us", "lower", "", "", clock="host")
-    asked = experiment(measure, metrics=(WAIT, per_s, cpu_us))
-    result = protocol.attempt("t", asked, Machine(), 6, 3, 1, lambda *_: None)
-    assert len(booted) == 3
-    assert result.protocol["clock_rates"]["b"] == pytest.approx([0.85, 1.15, 1.0], rel=0.01)
-    assert len(result.protocol["order"]) == 3 * (2 + asked.warmup)
-    for arm in "abc":
-        found = {name: metric.samples[arm] for name, metric in result.metrics.items()}
-        assert found["wait_s"] == pytest.approx([2.0] * 6, rel=0.01)
-        assert found["per_s"] == pytest.approx([3.0] * 6, rel=0.01)
-        assert found["cpu_us"] == [5.0] * 6
-    assert all(guest.world.count(f"+{guest.name}") == 4 for x in booted for guest in x.values())
-
-
-def test_a_guest_whose_clock_is_far_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = HostTime()
-    monkeypatch.setattr(clock, "time", host)
-    Clocked.host = host
-    for speed, right in ((1.19, True), (0.81, True), (6.9, False), (0.1, False)):
-        guest, watched = cast(Guest, Clocked("a", speed)), clock.Clock()
-        if right:
-            watched.check(guest)  # no turn so far: it is watched
-            assert watched.is_exact
-            assert watched.rate == pytest.approx(speed, rel=clock.EXACT)
-        else:
-            with pytest.raises(LightsleepError, match=f"clock is {speed:.2f} times as fast"):
-                watched.check(guest)
-
-
-def test_a_clock_is_watched_until_its_rate_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    host, watched = HostTime(), clock.Clock()
-    host.question_ns = 20 * 10**6  # of which one second would leave 2 % open
-    monkeypatch.setattr(clock, "time", host)
-    Clocked.host = host
-    watched.check(cast(Guest, Clocked("a", 1.1)))
-    assert watched.is_exact
-    assert watched.rate == pytest.approx(1.1, rel=clock.EXACT)
-    assert watched.host_ns < 8 * 10**9
-
-
-def test_a_clock_whose_rate_stays_uncertain_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = HostTime()
-    host.question_ns = 300 * 10**6
-    monkeypatch.setattr(clock, "time", host)
-    Clocked.host = host
-    with pytest.raises(
-        LightsleepError,
-        match=r"^a: after 34 s, the rate of its clock is known only to within 4\.4 %, because .*; "
-        "to correct its times, 1 % is needed: end other work on the host",
-    ):
-        clock.Clock().check(cast(Guest, Clocked("a", 1.0)))
 
 
 def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,10 @@ WATCHES = 5
 """How often a clock is watched at most: for 31 s together."""
 
 
+class ClockOff(LightsleepError):
+    """A guest's clock is too far off. Its rate is another one in the next boot."""
+
+
 @dataclass
 class Clock:
     """How far a guest's clock went while the host's did, in ns, over all spans so far.
@@ -72,7 +76,7 @@ class Clock:
     def check(self, guest: Guest) -> None:
         """Watch the clock of a running guest until its rate is exact.
 
-        Raises LightsleepError where it does not become exact, GuestFailed where it is too far off.
+        Raises LightsleepError where it does not become exact, ClockOff where it is too far off.
         """
         for watch in range(WATCHES):
             if self.is_exact:
@@ -87,10 +91,11 @@ class Clock:
                 "the host, and run it again"
             )
         if abs(self.rate - 1) > TOLERANCE:
-            raise guest.failure(
+            failure = guest.failure(
                 f"its clock is {self.rate:.2f} times as fast as the host's, because the host was "
                 "busy while its kernel booted: run it again"
             )
+            raise ClockOff(failure.message)
 
 
 def _read(guest: Guest) -> tuple[int, int, float]:

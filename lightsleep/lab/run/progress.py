@@ -30,6 +30,16 @@ class Progress:
         return self.steps * step_s + self.boots * boot_s + self.rest_s
 
     @contextlib.contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Account for what is done within only if it ends without an error."""
+        left = self.steps, self.rest_s, self.boots
+        try:
+            yield
+        except BaseException:
+            self.steps, self.rest_s, self.boots = left
+            raise
+
+    @contextlib.contextmanager
     def boot(self) -> Iterator[None]:
         """Account for a boot of all arms."""
         start = time.monotonic()

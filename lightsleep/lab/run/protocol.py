@@ -43,7 +43,7 @@ from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import Arch
-from lightsleep.lab.run.clock import Clock, corrected
+from lightsleep.lab.run.clock import Clock, ClockOff, corrected
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.run.progress import Progress
 from lightsleep.scan.collect import cpu_model
@@ -57,6 +57,9 @@ RUNS = 18
 9 of 10 comparisons, with the noise of this lab: tests draw from what was recorded of it."""
 LEAST_BOOTS, BOOTS = 3, 9
 """How often each arm is booted, at least and where nobody chose."""
+
+BOOT_TRIES = 3
+"""How often all arms are booted at most where the clock of one of them is too far off."""
 
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
@@ -195,7 +198,7 @@ def compare(
     """Boot all arms ``boots`` times, run the protocol and return the result.
 
     ``runs`` are the rounds of all boots. Where QEMU's emulation ended a guest, all of it starts
-    over, once; the result says so.
+    over, once. Where a guest's clock was too far off, its boot is done again. The result says so.
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
     try:
@@ -217,7 +220,7 @@ def attempt(
     seed: int,
     show: Callable[[str, float | None], None],
 ) -> CompareResult:
-    """Do what ``compare`` does, but never start over."""
+    """Do what ``compare`` does, but never start all of it over."""
     start_s = time.monotonic()
     if experiment.accel and machine.accel == "auto":
         machine = replace(machine, accel=experiment.accel)
@@ -252,17 +255,21 @@ def attempt(
         rest_s=boots * SETTLE_S + runs * experiment.rest_s if experiment.rest_s else 0,
         boots=boots,
     )
-    done = [
-        run_boot(
-            experiment,
-            machines,
-            hardware,
-            order[number * each : (number + 1) * each],
-            progress,
-            f"boot {number + 1} of {boots}, " if boots > 1 else "",
-        )
-        for number in range(boots)
-    ]
+    thrown_away: list[str] = []
+
+    def boot(number: int) -> Booted:
+        rounds = order[number * each : (number + 1) * each]
+        label = f"boot {number + 1} of {boots}, " if boots > 1 else ""
+        for _ in range(BOOT_TRIES - 1):
+            try:
+                with progress.all_or_nothing():
+                    return run_boot(experiment, machines, hardware, rounds, progress, label)
+            except ClockOff as error:
+                thrown_away.append(label + error.message.splitlines()[0])
+                show(f"booting all again: {thrown_away[-1]}", progress.left_s())
+        return run_boot(experiment, machines, hardware, rounds, progress, label)
+
+    done = [boot(number) for number in range(boots)]
     metrics = done[0].metrics
     samples = {
         metric.name: {
@@ -305,6 +312,7 @@ def attempt(
                 if accelerator.real_time
                 else {}
             ),
+            **({"booted_again": thrown_away} if thrown_away else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
