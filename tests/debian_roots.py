@@ -94,13 +94,15 @@ def cached(suite: str, packages: tuple[str, ...]) -> Path:
 
 
 @contextlib.contextmanager
-def root(suite: str, folder: Path) -> Iterator[Root]:
-    """Hand out a copy of a suite's root, below ``folder``, and remove it at the end."""
+def root(suite: str, folder: Path, packages: tuple[str, ...] = ()) -> Iterator[Root]:
+    """Hand out a copy of a suite's root, below ``folder``, and remove it at the end.
+
+    Without ``packages`` it has those that PACKAGES says.
+    """
     copy = folder / suite
     try:
-        host.run(
-            ["cp", "-a", "--reflink=auto", cached(suite, PACKAGES[suite]), copy], f"copying {suite}"
-        )
+        original = cached(suite, packages or PACKAGES[suite])
+        host.run(["cp", "-a", "--reflink=auto", original, copy], f"copying {suite}")
         yield Root(copy)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
