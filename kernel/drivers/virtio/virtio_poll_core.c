@@ -204,37 +204,39 @@ static void remove_queues(struct polled_device *device)
 	device->by_index = NULL;
 }
 
-/* The list of queues does not change while the device is ready. */
-static void add_queues(struct polled_device *device)
+/* All that can be polled, or none. The list of queues does not change while the device is ready. */
+static int add_queues(struct polled_device *device)
 {
 	unsigned int count = 0;
 	struct virtqueue *vq;
+	int ret = 0;
 
 	list_for_each_entry(vq, &device->vdev->vqs, list)
 		count = max(count, vq->index + 1);
 	device->by_index = kcalloc(count, sizeof(*device->by_index), GFP_KERNEL);
-	if (!device->by_index) {
-		dev_warn(&device->vdev->dev, "not polled: no memory\n");
-		return;
-	}
+	if (!device->by_index)
+		return -ENOMEM;
 	list_for_each_entry(vq, &device->vdev->vqs, list) {
-		int ret = queue_add(device, vq);
-
+		ret = queue_add(device, vq);
 		if (ret)
-			dev_warn(&device->vdev->dev, "%s is not polled: error %d\n", vq->name, ret);
+			break;
 	}
-	if (device->threaded)
+	if (ret)
+		remove_queues(device);
+	else if (device->threaded)
 		dev_notice(&device->vdev->dev,
 			   "not polled: its interrupts have threads (threadirqs)\n");
+	return ret;
 }
 
-static void update(struct polled_device *device)
+static int update(struct polled_device *device)
 {
 	lockdep_assert_held(&device->lock);
 	if (!device->enabled || !device->ready)
 		remove_queues(device);
 	else if (!device->by_index)
-		add_queues(device);
+		return add_queues(device);
+	return 0;
 }
 
 static void follow_interrupts(struct work_struct *work)
@@ -257,12 +259,17 @@ void queue_follow(struct polled_queue *queue)
 	schedule_work(&queue->device->follow);
 }
 
+/* A device that cannot be polled goes on as it would without us. */
 static void set_ready(struct polled_device *device, bool ready)
 {
+	int ret;
+
 	mutex_lock(&device->lock);
 	device->ready = ready;
-	update(device);
+	ret = update(device);
 	mutex_unlock(&device->lock);
+	if (ret)
+		dev_warn(&device->vdev->dev, "not polled: error %d\n", ret);
 }
 
 /* What the driver calls in place of its transport. */
@@ -319,9 +326,11 @@ static ssize_t poll_source_store(struct device *dev, struct device_attribute *at
 		return ret;
 	mutex_lock(&device->lock);
 	device->enabled = enabled;
-	update(device);
+	ret = update(device);
+	if (ret)
+		device->enabled = false;
 	mutex_unlock(&device->lock);
-	return size;
+	return ret ?: size;
 }
 static DEVICE_ATTR_RW(poll_source);
 
