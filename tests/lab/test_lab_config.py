@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from paths import ROOT
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments, host
-from lightsleep.lab.boot import accel, initramfs
+from lightsleep.lab.boot import accel, guest, initramfs
 from lightsleep.lab.boot.guest import prepare
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels import config, modules, roots, source
@@ -86,6 +87,23 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         prepare(Machine(arch="vax"))
     with pytest.raises(LightsleepError, match=r"no experiment 'nap'; there are: .*idle"):
         experiments.load("nap")
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (Machine(kernel="5.4"), "no x86_64 kernel"),
+        (Machine(root="tree"), "no root 'tree'; there are: base"),
+        (Machine(idle_state="acpi"), "--idle-state needs --arch aarch64"),
+        (Machine(foreign=ForeignKernel(tree=Path("/nowhere"))), "/nowhere"),
+    ],
+)
+def test_nothing_is_fetched_for_a_machine_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, said: str
+) -> None:
+    monkeypatch.setattr(guest, "aside", Mock(side_effect=AssertionError))
+    with pytest.raises(LightsleepError, match=said):
+        prepare(machine)
 
 
 def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import accel, acpi, devicetree, emulator, foreign, hosttime, splat
 from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
+from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import VM, Hardware
 from lightsleep.lab.host import aside
 from lightsleep.lab.kernels.build import any_tree
-from lightsleep.lab.kernels.config import ARCHES, Arch, lookup
+from lightsleep.lab.kernels.config import ARCHES, ROOTS, Arch, BuiltKernel, Kernel, lookup
 from lightsleep.lab.kernels.modules import project_modules
 from lightsleep.lab.kernels.roots import BootFiles, guest_root
 from lightsleep.sources import kernel_sources
@@ -58,10 +59,16 @@ def prepare(
     """
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
+    # Nothing is fetched for a machine that cannot be.
+    kernel = _named(arch, machine, note)
+    lookup("root", ROOTS, machine.root)
+    emulator.version(arch)
+    if machine.idle_state != "no" and not arch.psci_machine:
+        raise LightsleepError(f"--idle-state needs --arch aarch64, not {arch.name}")
     # What does not need each other is fetched side by side.
     making_root = aside(guest_root, arch, machine.root)
     newer = aside(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
-    tree, modules = _kernel(arch, machine, note)
+    tree, modules = _kernel(arch, kernel, machine, note)
     note("root of the guests")
     root = making_root.result()
     note("accelerator")
@@ -74,8 +81,6 @@ def prepare(
     files = initramfs(tree, root, modules)
     tree_of_devices = firmware = None
     if machine.idle_state != "no":
-        if not arch.psci_machine:
-            raise LightsleepError(f"--idle-state needs --arch aarch64, not {arch.name}")
         arch = replace(arch, machine=arch.psci_machine)
     if machine.idle_state == "devicetree":
         tree_of_devices = devicetree.with_idle_state(arch, accelerator, machine.vcpus)
@@ -95,18 +100,26 @@ def prepare(
     )
 
 
-def _kernel(
+def _named(
     arch: Arch, machine: Machine, note: Callable[[str], None]
-) -> tuple[BootFiles, list[Path]]:
-    """Return the kernel of a machine, and our modules for it."""
+) -> Kernel | BuiltKernel | ForeignTree:
+    """Return which kernel a machine has."""
     if machine.foreign:
         note("the kernel you named")
-        theirs = foreign.tree(arch, machine.foreign)
-        emulator.version(arch)
+        return foreign.tree(arch, machine.foreign)
+    return lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
+
+
+def _kernel(
+    arch: Arch,
+    kernel: Kernel | BuiltKernel | ForeignTree,
+    machine: Machine,
+    note: Callable[[str], None],
+) -> tuple[BootFiles, list[Path]]:
+    """Return the files of a kernel, and our modules for it."""
+    if isinstance(kernel, ForeignTree):
         note("modules")
-        return theirs, foreign.modules(arch, theirs, needed=machine.modules, note=note)
-    kernel = lookup(f"{arch.name} kernel", arch.bootable, machine.kernel)
-    emulator.version(arch)
+        return kernel, foreign.modules(arch, kernel, needed=machine.modules, note=note)
     note(f"kernel {kernel.name}")
     tree = any_tree(arch, kernel, note)
     note("modules")
