@@ -2,6 +2,7 @@
 """``lightsleep lab`` and what a user can get wrong."""
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (tmp_path / "my_idle.py").write_text(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass, field\n"
@@ -151,6 +153,7 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     said = command(made)
     assert shlex.split(said)[3:] == [*made.protocol["arguments"], *["--runs", "10", "--seed", "1"]]
     assert str(tmp_path) not in said
+    assert not (tmp_path / "__pycache__").exists()
 
 
 def test_an_experiment_may_have_rounds_and_boots_of_its_own(

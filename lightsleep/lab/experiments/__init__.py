@@ -55,6 +55,8 @@ def _load_file(path: Path) -> Experiment:
         raise WrongUsage(f"{path}: the name of an experiment's file ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # as dataclasses need it
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # no __pycache__ beside somebody's file
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
@@ -68,6 +70,8 @@ def _load_file(path: Path) -> Experiment:
         ) from error
     except Exception as error:  # whatever its code does
         raise WrongUsage(f"{path}{_line(error, path)}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.dont_write_bytecode = before
     return _defined(module, path)
 
 
