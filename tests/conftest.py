@@ -24,7 +24,8 @@ settings.load_profile("lightsleep")
 os.umask(0o022)
 for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
     os.environ.pop(variable, None)
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # programs under test write what they do elsewhere
+# It would hide a __pycache__ that a program leaves where it must not.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell has its background jobs ignore SIGINT, nohup SIGHUP. What is ignored stays so in their
 # children, and tests that send it to one would wait for ever; what a function handles does not.

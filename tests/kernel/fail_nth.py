@@ -39,7 +39,7 @@ def only_ours() -> None:
 
 
 def load(file: str, parameters: str) -> int:
-    """Load a module; return the errno."""
+    """Load a module; return the errno, or 0."""
     image = Path(file).read_bytes()
     if LIBC.init_module(image, ctypes.c_ulong(len(image)), parameters.encode()):
         return ctypes.get_errno()
@@ -53,7 +53,7 @@ def unload(file: str, _: str) -> None:
 
 
 def write(path: str, text: str, _: str = "") -> int:
-    """Write to a file; return the errno."""
+    """Write to a file; return the errno, or 0."""
     file = os.open(path, os.O_WRONLY)
     try:
         os.write(file, text.encode())

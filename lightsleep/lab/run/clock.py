@@ -93,7 +93,7 @@ class Clock:
         if abs(self.rate - 1) > TOLERANCE:
             failure = guest.failure(
                 f"its clock is {self.rate:.2f} times as fast as the host's, because the host was "
-                "busy while its kernel booted: run it again"
+                "busy while its kernel booted"
             )
             raise ClockOff(failure.message)
 

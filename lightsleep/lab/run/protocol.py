@@ -260,14 +260,20 @@ def attempt(
     def boot(number: int) -> Booted:
         rounds = order[number * each : (number + 1) * each]
         label = f"boot {number + 1} of {boots}, " if boots > 1 else ""
-        for _ in range(BOOT_TRIES - 1):
+        tries = 0
+        while True:
             try:
                 with progress.all_or_nothing():
                     return run_boot(experiment, machines, hardware, rounds, progress, label)
             except ClockOff as error:
+                tries += 1
+                if tries == BOOT_TRIES:
+                    raise ClockOff(
+                        f"{error.message}\nSo it was in {tries} boots: end other work on the host, "
+                        "and run it again"
+                    ) from error
                 thrown_away.append(label + error.message.splitlines()[0])
                 show(f"booting all again: {thrown_away[-1]}", progress.left_s())
-        return run_boot(experiment, machines, hardware, rounds, progress, label)
 
     done = [boot(number) for number in range(boots)]
     metrics = done[0].metrics
