@@ -67,7 +67,8 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 		p->idle_ns = 0;
 	}
 	left_ns = p->limit_ns - p->polled_ns;
-	halted = idle_ns > left_ns;
+	/* Who does not poll has halted before anything can come. */
+	halted = !left_ns || idle_ns > left_ns;
 	count(t, s, i, weight, p->polled_ns, halted ? left_ns : idle_ns, halted);
 	p->polled_ns += halted ? left_ns : idle_ns;
 	p->idle_ns += idle_ns;

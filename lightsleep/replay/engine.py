@@ -81,11 +81,11 @@ class _PythonRunner:
             if not (resumes and self._goes_on):
                 self._begin()
             left_ns = self._limit_ns - self._polled_ns
-            before_ns[i], halted[i] = self._polled_ns, idle_ns > left_ns
+            before_ns[i], halted[i] = self._polled_ns, not left_ns or idle_ns > left_ns
             polled_ns[i] = min(idle_ns, left_ns)
             self._polled_ns += min(idle_ns, left_ns)
             self._idle_ns += idle_ns
-            self._goes_on, self._unlearned = idle_ns <= left_ns, True
+            self._goes_on, self._unlearned = not halted[i], True
         tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
 
     def _begin(self) -> None:
