@@ -16,6 +16,7 @@ long the recording is. Sums are exact.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,11 @@ def bucket(waits_ns: Ns) -> Ns:
     logs = np.log2(np.maximum(waits_ns, 1).astype(np.float64))
     found: Ns = np.floor(logs * BUCKETS_PER_OCTAVE).astype(np.int64)
     return found
+
+
+def least_ns(index: int) -> int:
+    """Return the shortest time in a bucket."""
+    return math.ceil(2 ** (index / BUCKETS_PER_OCTAVE))
 
 
 def middle_ns(index: int) -> float:

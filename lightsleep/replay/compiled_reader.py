@@ -15,7 +15,7 @@ from lightsleep.periods.model import MAX_CPUS, Metadata
 from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.intervals import BLOCKS, FAR_NS, JOINED_NS, RecordedIntervals, block_width_ns
 from lightsleep.replay.rows import ITSELF, NEEDED, Ns, code, codes_of, sleep_lengths
-from lightsleep.replay.stays import STATES
+from lightsleep.replay.stays import NO_STATE, STATES
 
 KINDS = {
     "cpu": "int32_t[]",
@@ -50,6 +50,17 @@ class CompiledReader:
         for (table, state), cost_ns in costs.states.items():
             if 0 <= state < STATES:
                 self._state_ns[table * STATES + state] = round(cost_ns)
+        self._ranks = np.zeros(len(self._state_ns) + 1, np.int64)
+        begins: list[int] = []
+        usuals: list[int] = []
+        for (table, state), ranks in sorted(costs.ranks.items()):
+            if 0 <= state < NO_STATE:
+                begins += ranks.from_ns
+                usuals += ranks.usual_ns
+                self._ranks[table * STATES + state + 1] = len(ranks.from_ns)
+        self._ranks = np.cumsum(self._ranks)
+        self._rank_from_ns = np.array(begins, np.int64)
+        self._rank_usual_ns = np.array(usuals, np.int64)
         self._loops = np.ascontiguousarray(costs.loops, np.int64)
 
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
@@ -129,6 +140,9 @@ class CompiledReader:
                 "cpus": len(self._open),
                 "polls": ffi.from_buffer("uint8_t[]", self._polls),
                 "state_ns": ffi.from_buffer("int64_t[]", self._state_ns),
+                "ranks": ffi.from_buffer("int64_t[]", self._ranks),
+                "rank_from_ns": ffi.from_buffer("int64_t[]", self._rank_from_ns),
+                "rank_usual_ns": ffi.from_buffer("int64_t[]", self._rank_usual_ns),
                 "table": ffi.from_buffer("int64_t[]", self._table),
                 "halt_ns": ffi.from_buffer("int64_t[]", self._halt_ns),
                 "halt_state": ffi.from_buffer("uint8_t[]", self._halt_state),

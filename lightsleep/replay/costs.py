@@ -6,9 +6,15 @@
    nothing is subtracted and the cost is an upper bound. The states of a big and of a little CPU are
    different ones: only CPUs whose tables of states are the same share a median. What a user says
    (given.py) replaces all of that.
-2. *Closed loops.* Two tasks that wake each other in turn form a conversation.
+2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
+   among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
+   the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
+   for nonlinear models in the two-sample case", 1974.) A wakeup that waits long has mostly waited
+   for something else, such as a softirq or a host. That is in the reference, too, and no poll
+   avoids it. With the median alone subtracted, it would count as a slow exit.
+3. *Closed loops.* Two tasks that wake each other in turn form a conversation.
 
-The evidence for both is added up by CPU, so that several processes may read a recording: what they
+The evidence for all is added up by CPU, so that several processes may read a recording: what they
 found together is the same for any number of them.
 """
 
@@ -17,12 +23,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightsleep.periods.lost import ENOUGH, Wakes
+from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.given import Given
 from lightsleep.replay.rows import Flags, Ns, Rows, distinct
@@ -74,6 +81,40 @@ class Tables:
         return found
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """How long wakeups of the reference took that are as slow as those from a state, by rank.
+
+    The wakeup from the state that took ``from_ns[i]`` or longer, but less than the next one, is as
+    slow as one of the reference that took ``usual_ns[i]``. The first element of ``from_ns`` is 0.
+    """
+
+    from_ns: tuple[int, ...]
+    usual_ns: tuple[int, ...]
+
+    def of(self, waits_ns: Ns) -> Ns:
+        """Return the time of the reference for wakeups from the state that took so long."""
+        at = np.searchsorted(np.array(self.from_ns), waits_ns, side="right") - 1
+        usual_ns: Ns = np.array(self.usual_ns, np.int64)[at]
+        return usual_ns
+
+
+def ranked(halted: Wakes, reference: Wakes) -> Ranks:
+    """Compare wakeups from a state, one at least, with those of the reference, by rank."""
+    from_ns: list[int] = [0]
+    usual_ns: list[int] = []
+    counts = sorted(halted.histogram.items())
+    ends = accumulate(count for _, count in counts)
+    for (index, count), end in zip(counts, ends, strict=True):
+        usual = round(reference.percentile_ns((end - count / 2) / halted.count))
+        if not usual_ns:
+            usual_ns.append(usual)
+        elif usual != usual_ns[-1]:
+            from_ns.append(least_ns(index))
+            usual_ns.append(usual)
+    return Ranks(tuple(from_ns), tuple(usual_ns))
+
+
 @dataclass
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
@@ -82,7 +123,8 @@ class Costs:
     a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
     ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which the module decides on
     a CPU, where it had measured one and nobody gave another. ``states`` has what leaving a state
-    costs, by table of states (see Tables) and index; ``halts`` the state of each table that most
+    costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have taken
+    for each of its wakeups, where there is a reference; ``halts`` the state of each table that most
     wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs
     came out of.
     """
@@ -96,6 +138,7 @@ class Costs:
     lacks_driver: bool = False
     given: bool = False
     measured: str = ""
+    ranks: dict[tuple[int, int], Ranks] = field(default_factory=dict)
     halts: dict[int, int] = field(default_factory=dict)
     driver_ns: dict[int, int] = field(default_factory=dict)
 
@@ -115,6 +158,17 @@ class Costs:
                 continue  # no kernel has such a state: it counts as unknown
             wanted[(tables == table) & (states == state) & ~polls] = round(cost_ns)
         return wanted
+
+    def own(self, tables: Ns, states: Ns, waits_ns: Ns) -> Ns:
+        """Return what the wakeup of each row cost; see the top of this file."""
+        usual_ns = np.full(len(waits_ns), round(self.reference_ns or 0), np.int64)
+        for (table, state), ranks in self.ranks.items():
+            if not 0 <= state < NO_STATE:
+                continue
+            here = (tables == table) & (states == state)
+            usual_ns[here] = ranks.of(waits_ns[here])
+        own_ns: Ns = np.maximum(waits_ns - usual_ns, 0)
+        return own_ns
 
     def halt_states(self, tables: Ns) -> Ns:
         """Return the state that the CPU of each row usually halts in."""
@@ -213,6 +267,9 @@ class Evidence:
             loop_share=sum(counted[int(key)] for key in loops) / max(1, wakes),
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
+            ranks={}
+            if usual is None
+            else {key: ranked(wakes, reference) for key, wakes in self._by_state.items()},
             given=given is not None,
             measured=given.file if given else "",
             halts=dict(often),  # of each table, the last one stays

@@ -32,6 +32,25 @@ static int64_t min_of(int64_t x, int64_t y)
 	return x < y ? x : y;
 }
 
+/* What a wakeup of the reference takes that is as slow as this one among those of its state. */
+static int64_t usual_of(const struct costs *c, size_t state, int64_t wait_ns)
+{
+	int64_t low = c->ranks[state], high = c->ranks[state + 1];
+
+	if (low == high)
+		return c->reference_ns;
+	/* The first element says 0, so no time is before it. */
+	while (high - low > 1) {
+		int64_t middle = (low + high) / 2;
+
+		if (c->rank_from_ns[middle] <= wait_ns)
+			low = middle;
+		else
+			high = middle;
+	}
+	return c->rank_usual_ns[low];
+}
+
 #define FAR_NS	1000000000
 
 struct ended {
@@ -111,8 +130,13 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		s->open = polls && r->cause[i] == c->unknown && !r->somebody[i] && !e.woken;
 		if (s->open)
 			continue;
-		e.paid_ns = polls || c->given || (c->itself >> (r->cause[i] & 31) & 1) ?
-			s->cost_ns : max_of(r->wait_ns[i] - c->reference_ns, 0);
+		if (polls || c->given || (c->itself >> (r->cause[i] & 31) & 1))
+			e.paid_ns = s->cost_ns;
+		else if (known)
+			e.paid_ns = max_of(r->wait_ns[i] - usual_of(c, table * STATES + state,
+								    r->wait_ns[i]), 0);
+		else
+			e.paid_ns = max_of(r->wait_ns[i] - c->reference_ns, 0);
 		e.looped = e.woken && c->loop_count &&
 			   is_in(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);
 		emit(c, s, &e, d, cpu);

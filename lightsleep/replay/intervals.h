@@ -38,6 +38,11 @@ struct rows {
  * @polls: whether a CPU polls in a state; STATES for each CPU
  * @table: of each CPU, the number of its table of states
  * @state_ns: what leaving a state costs; STATES for each table
+ * @ranks: of each state, where what @rank_from_ns and @rank_usual_ns say of it begins; what the next
+ *	   one says begins where it ends. STATES for each table, and one more
+ * @rank_from_ns: a wakeup that took so long or longer is as slow as
+ * @rank_usual_ns: one of the reference that took so long
+ * @reference_ns: what a wakeup of the reference typically takes, for states without ranks
  * @halt_ns: what leaving a state in which the CPU polls costs, by table: what a halt does
  * @halt_state: the state of a halt where the recorded CPU only polled, by table
  * @unknown: the cause of periods that ended without evidence
@@ -51,6 +56,9 @@ struct costs {
 	const uint8_t *polls;
 	const int64_t *table;
 	const int64_t *state_ns;
+	const int64_t *ranks;
+	const int64_t *rank_from_ns;
+	const int64_t *rank_usual_ns;
 	const int64_t *halt_ns;
 	const uint8_t *halt_state;
 	int64_t reference_ns;

@@ -9,7 +9,7 @@ things are derived from the rows of the recording, and from what wakeups cost th
    polling row without evidence and without a wakee is joined with the row that follows at once.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
    arrival is the length less what leaving the state took: where another CPU woke a task, what that
-   very wakeup took above the reference, and else what the state typically costs. What a user says
+   very wakeup cost, and else what the state typically costs. What a user says
    that a halt costs replaces both. (The CPU's own timer or device wakes a task once the CPU has
    left its state. The time from waking to running contains nothing of that exit. Yet the task has
    waited for it.)
@@ -135,8 +135,7 @@ class Reader:
         asleep = rows.state != AWAKE
         tables = self._tables.of(rows.cpu)
         cost_ns = self.costs.of(tables, rows.state, rows.polls)
-        reference_ns = round(self.costs.reference_ns or 0)
-        own_ns = np.maximum(rows.wait_ns - reference_ns, 0)
+        own_ns = self.costs.own(tables, rows.state, rows.wait_ns)
         end_ns = rows.entered_ns + rows.length_ns
         known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
         timer_at_ns = np.where(

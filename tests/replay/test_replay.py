@@ -40,7 +40,7 @@ from lightsleep.replay import engine as engine_module
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.costs import Costs, costs_of
+from lightsleep.replay.costs import Costs, Ranks, costs_of
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
@@ -412,7 +412,8 @@ def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]
 
 def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
     loops = np.array([7 << 32 | 8, 8 << 32 | 7])
-    costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, halts={0: HALT})
+    ranks = {(0, HALT): Ranks((0, 10_000, 60_000), (3_000, 5_000, 30_000))}
+    costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, ranks=ranks, halts={0: HALT})
     return replay(judged(), costs, batches, POLICIES, engine=engine)
 
 
