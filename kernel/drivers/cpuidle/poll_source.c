@@ -13,16 +13,17 @@
  *  3. ends the poll at the first hit, and stops the sources without one. stop()
  *     enables notifications and then looks once more. What came in between is a
  *     hit, too, so no event is lost;
- *  4. raises an interrupt at itself for each hit. In an idle state, interrupts stay off
- *     until the cpuidle core has taken the time and has left idle. The handler then runs in
- *     an interrupt: with the rules and the accounting of the one that it replaces, and
+ *  4. raises an interrupt at itself for each hit. Where the poll is a part of an idle
+ *     state, interrupts stay off until the CPU has left that. The handler runs in the
+ *     interrupt: with the rules and the accounting of the one that it replaces, and
  *     followed by the same softirqs;
  *  5. holds back further notifications of that source until its next poll. Work for
  *     a device often leads to more of it, and the device may complete that before
  *     the CPU is idle again. Such a *hold* follows a notification as well as a hit.
  *
  * When a hold ends. The next poll ends it, and so does anything else that comes
- * first: a halt without a poll, CPU offline, or a timer. The timer runs HOLD_GAPS
+ * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
+ * would suppress the notifications of a source that this poll does not look at. The timer runs HOLD_GAPS
  * times as long as this CPU usually needs from a hit to its next poll, and hold_us
  * at most. A CPU that turns busy notices work that much too late. The source then
  * skips the next SKIP_MIN holds, and twice as many after each further mistake. A CPU
@@ -97,11 +98,13 @@ DEFINE_PER_CPU(bool, poll_sources_started);
  * @sources: its sources
  * @hold_timer: ends holds that no poll has ended
  * @polls: its last entry into idle polled
+ * @polling: it polls now
  */
 struct source_cpu {
 	struct list_head sources;
 	struct hrtimer hold_timer;
 	bool polls;
+	bool polling;
 };
 
 static DEFINE_PER_CPU(struct source_cpu, source_cpus);
@@ -157,6 +160,7 @@ void __poll_sources_start(void)
 
 	lockdep_assert_irqs_disabled();
 	this->polls = true;
+	this->polling = true;
 	list_for_each_entry(source, &this->sources, node) {
 		if (source->off)
 			continue;
@@ -194,8 +198,13 @@ bool __poll_sources_peek(void)
 	begin_ns = local_clock();
 	now_ns = begin_ns;
 	list_for_each_entry(source, &this->sources, node) {
-		if (source->state != POLL_SOURCE_POLLED || source->off)
+		if (source->state != POLL_SOURCE_POLLED)
 			continue;
+		/* It was switched off: only the end of the poll has it notify again. */
+		if (source->off) {
+			hit = true;
+			continue;
+		}
 		if (now_ns - begin_ns > READ_ONCE(poll_source_budget_ns)) {
 			list_rotate_to_front(&source->node, &this->sources);
 			break;
@@ -231,13 +240,19 @@ static bool poll_source_stop(struct poll_source *source)
 	return hit;
 }
 
-static bool poll_sources_stop_all(struct source_cpu *this)
+/* True if any has work; @switched_off is set if that took one too long. */
+static bool poll_sources_stop_all(struct source_cpu *this, bool *switched_off)
 {
 	struct poll_source *source;
 	bool hit = false;
 
-	list_for_each_entry(source, &this->sources, node)
+	list_for_each_entry(source, &this->sources, node) {
+		bool was_off = source->off;
+
 		hit |= poll_source_stop(source);
+		if (switched_off)
+			*switched_off |= source->off && !was_off;
+	}
 	return hit;
 }
 
@@ -247,7 +262,8 @@ bool __poll_sources_stop(void)
 	bool hit;
 
 	lockdep_assert_irqs_disabled();
-	hit = poll_sources_stop_all(this);
+	this->polling = false;
+	hit = poll_sources_stop_all(this, NULL);
 	/* After a hit, the next hold is about to need it, and to set it costs time. */
 	if (!hit && hrtimer_active(&this->hold_timer))
 		hrtimer_try_to_cancel(&this->hold_timer);
@@ -257,11 +273,15 @@ bool __poll_sources_stop(void)
 bool __poll_sources_release(void)
 {
 	struct source_cpu *this = this_cpu_ptr(&source_cpus);
+	bool hit, switched_off = false;
 
 	lockdep_assert_irqs_disabled();
 	this->polls = false;
+	this->polling = false;
 	hrtimer_try_to_cancel(&this->hold_timer);
-	return poll_sources_stop_all(this);
+	hit = poll_sources_stop_all(this, &switched_off);
+	/* The verdict about it has a timer on this CPU, which the idle loop does not know of. */
+	return hit || switched_off;
 }
 
 /* No poll came in time: the CPU is busy. */
@@ -314,7 +334,8 @@ static bool poll_source_may_hold(const struct poll_source *source)
 {
 	return source->state == POLL_SOURCE_NOTIFIES && !source->off &&
 	       !list_empty(&source->node) && READ_ONCE(hold_us) &&
-	       this_cpu_read(source_cpus.polls) && cpu_active(source->cpu);
+	       this_cpu_read(source_cpus.polls) && !this_cpu_read(source_cpus.polling) &&
+	       cpu_active(source->cpu);
 }
 
 static void poll_source_hold(struct poll_source *source)
@@ -372,11 +393,14 @@ EXPORT_SYMBOL_GPL(poll_source_notified);
 static void poll_source_attach(void *info)
 {
 	struct poll_source *source = info;
+	struct source_cpu *this = per_cpu_ptr(&source_cpus, source->cpu);
 
 	/* What was noted when the CPU last had sources: it may have stopped polling since. */
-	if (list_empty(&per_cpu_ptr(&source_cpus, source->cpu)->sources))
-		per_cpu_ptr(&source_cpus, source->cpu)->polls = false;
-	list_add_tail(&source->node, &per_cpu_ptr(&source_cpus, source->cpu)->sources);
+	if (list_empty(&this->sources)) {
+		this->polls = false;
+		this->polling = false;
+	}
+	list_add_tail(&source->node, &this->sources);
 }
 
 static void poll_source_detach(void *info)
@@ -398,7 +422,7 @@ static void poll_source_detach(void *info)
  *
  * Return: 0, or -EINVAL where there is no such CPU, or -EOPNOTSUPP where this
  * kernel cannot handle a source outside of idle at once, or -ENODEV where nobody
- * polls: the idle driver is built in and does not have the CPUs, or not yet.
+ * polls, or not yet.
  */
 int poll_source_register(struct poll_source *source)
 {
@@ -450,6 +474,10 @@ void poll_source_unregister(struct poll_source *source)
 }
 EXPORT_SYMBOL_GPL(poll_source_unregister);
 
+static void poll_source_nothing(void *unused)
+{
+}
+
 /**
  * poll_source_move - have another CPU look at a source
  * @source: a registered source
@@ -463,12 +491,20 @@ EXPORT_SYMBOL_GPL(poll_source_unregister);
  */
 int poll_source_move(struct poll_source *source, unsigned int cpu)
 {
+	unsigned int old;
+
 	if (cpu >= nr_cpu_ids || !cpu_possible(cpu))
 		return -EINVAL;
 	mutex_lock(&poll_source_mutex);
+	old = source->cpu;
 	poll_source_call(source, poll_source_detach);
 	irq_work_sync(&source->work);
 	WRITE_ONCE(source->cpu, cpu);
+	/*
+	 * poll_source_notified() may have read the old CPU there: wait until it has found the
+	 * source on no list. Where that CPU is offline, nothing runs.
+	 */
+	smp_call_function_single(old, poll_source_nothing, NULL, true);
 	/* What was seen of the other CPU says little about this one. */
 	source->gap_ns = 0;
 	poll_source_begin_budget(source);

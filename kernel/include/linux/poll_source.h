@@ -45,9 +45,9 @@ struct poll_source_ops {
  * @polls: polls that the source took part in
  * @hits: of those, the ones in which it had work
  * @peeks: looks at it
- * @peek_ns: time of all calls in idle
+ * @peek_ns: time of all calls of start(), peek() and stop()
  * @overruns: of those calls, the ones that took longer than the budget
- * @handled: calls of handle(), one for each hit
+ * @handled: calls of handle(): for hits, and for work that came while notifications were held back
  * @handle_ns: time of all of them
  * @holds: how often notifications were held back after work
  * @expired: of those, how often no poll came in time
@@ -186,7 +186,7 @@ static inline bool poll_sources_stop(void)
 /**
  * poll_sources_release - no poll follows: this CPU halts, or goes offline; interrupts are off
  *
- * Return: as poll_sources_stop().
+ * Return: true if any source has work, or if the idle loop has to look at timers again.
  */
 static inline bool poll_sources_release(void)
 {

@@ -260,6 +260,26 @@ holds_back_after_work() {
 	ends_well
 }
 
+# The source does not join a poll by itself: nothing in the poll would notice what comes meanwhile. The
+# device is on the same CPU here. From another one, its interrupt would be a function call, which a CPU
+# that polls takes after the poll.
+holds_nothing_during_a_poll() {
+	load_driver mode=fixed poll_limit_us=10000
+	parameter hold_us 1000000
+	taskset 2 insmod "$MODULES/$SOURCE.ko" cpu=1 period_us=200 refuses=1 || fail "insmod failed"
+	sleep 0.5
+	holds=$(column holds)
+	polls=$(cat $STATISTICS/polls)
+	sleep 2
+	holds=$(($(column holds) - holds))
+	polls=$(($(cat $STATISTICS/polls) - polls))
+	echo "$polls polls, $holds holds, $(of_source notified) interrupts"
+	cat $TABLE
+	[ $polls -gt 20 ] || skip "polls only $polls times"
+	[ $((holds * 5)) -lt $polls ] || fail "$holds holds in $polls polls"
+	ends_well
+}
+
 holds_no_longer_than_that() {
 	loaded period_us=100
 	for _ in $(seq 50); do
@@ -614,7 +634,8 @@ fi
 # In the idle loop, a limit cannot be given, and other files tell of idle time.
 if [ $# = 0 ] && [ "$IN_TREE" ] && ! grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered \
-		refuses_bad_parameters holds_back_after_work holds_nothing_while_the_cpu_halts \
+		refuses_bad_parameters holds_back_after_work holds_nothing_during_a_poll \
+		holds_nothing_while_the_cpu_halts \
 		holds_nothing_while_the_cpu_is_offline switches_off_who_is_slow \
 		switches_off_at_once_who_is_very_slow survives_hotplug comes_and_goes_while_polled \
 		survives_the_switch_of_the_idle_loop \
@@ -625,7 +646,8 @@ elif [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
 elif [ $# = 0 ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \
 		is_interrupt_time \
-		refuses_bad_parameters holds_back_after_work holds_no_longer_than_that \
+		refuses_bad_parameters holds_back_after_work holds_nothing_during_a_poll \
+		holds_no_longer_than_that \
 		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor switches_off_at_once_who_is_very_slow \
 		keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
 		charges_who_refuses_a_poll \

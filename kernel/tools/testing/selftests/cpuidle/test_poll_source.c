@@ -79,6 +79,12 @@ static unsigned int handle_ns;
 module_param(handle_ns, uint, 0444);
 MODULE_PARM_DESC(handle_ns, "time that the handler takes (ns)");
 
+static bool refuses;
+module_param(refuses, bool, 0444);
+MODULE_PARM_DESC(refuses, "it can only be held back, after its interrupt");
+
+static bool in_interrupt;
+
 static bool wakes;
 module_param(wakes, bool, 0444);
 MODULE_PARM_DESC(wakes, "each event wakes a thread on the CPU of the source");
@@ -150,6 +156,8 @@ static bool test_start(struct poll_source *source)
 {
 	expect_poll();
 	expect(in_hardirq() || is_idle_task(current));
+	if (refuses && !in_interrupt)
+		return false;
 	WRITE_ONCE(suppressed, true);
 	return true;
 }
@@ -265,7 +273,9 @@ static void device_interrupt(void *unused)
 	spin_ns(handle_ns);
 	consumed = READ_ONCE(produced);
 	wake_sleeper();
+	in_interrupt = true;
 	poll_source_notified(&source);
+	in_interrupt = false;
 }
 
 static call_single_data_t interrupt = CSD_INIT(device_interrupt, NULL);
