@@ -323,15 +323,17 @@ static bool must_not_poll(const struct lightsleep *ls)
 
 /*
  * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
- * idle and idle injection ask no governor, so no request counts there. Switched off, the driver
- * heeds requests no more than a machine without an idle driver does.
+ * idle and idle injection ask no governor, so no request counts there; but injection may come with
+ * a limit of its own, for which the core chooses the state. Switched off, the driver heeds requests
+ * no more than a machine without an idle driver does.
  */
 static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
 	if (ls->must_not_poll)
-		return false;
+		return ls->dev.forced_idle_latency_limit_ns &&
+		       ls->dev.forced_idle_latency_limit_ns < halt->exit_latency_ns;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
 	if (!is_free(ls))
@@ -529,7 +531,7 @@ static int __init lightsleep_init(void)
 	poll_source_init();
 	latency_qos_watch(&latency_onlooker);
 	lightsleep = alloc_percpu(struct lightsleep);
-	cost_ops.workers = alloc_workqueue("lightsleep", WQ_UNBOUND, 0);
+	cost_ops.workers = alloc_workqueue("lightsleep", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!lightsleep || !cost_ops.workers) {
 		lightsleep_tear_down();
 		return -ENOMEM;

@@ -20,8 +20,8 @@
  * programs. So after a failed measurement ASSUMED_COST_NS is used until there is a
  * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
  * polling, which is how long the first proposal for arm64 polled. If the first
- * measurement says that polls make wakeups slower, the cost stays 0: somebody else wants
- * the core. Later on a failed measurement changes nothing: the programs and
+ * measurement says that polls make wakeups slower, the cost stays 0 until another one has a
+ * figure: somebody else wants the core. Later on a failed measurement changes nothing: the programs and
  * host_contention.c notice such a host.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
@@ -71,8 +71,12 @@ static const struct idle_cost_ops *ops;
 static bool running;
 static struct halt_cost costs[HALT_COST_SLEEPS];
 static u64 results_ns[RESULTS];
+#ifdef LIGHTSLEEP_MODULE
 static u64 worst_results_ns[RESULTS];
+#endif
 static unsigned int results;
+/* A measurement said that polls make wakeups slower, and none had a result since. */
+static bool known_harmful;
 static unsigned long calibrate_wait;
 /* The median of the latest results, or what is assumed; read without the mutex. */
 static u64 machine_cost_ns;
@@ -311,18 +315,21 @@ static void set_machine_cost(u64 cost_ns)
 
 static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 cost_ns)
 {
+#ifdef LIGHTSLEEP_MODULE
 	u64 worst_ns = 0;
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
 		if (conclusive(&measured[n].estimate))
 			worst_ns = max(worst_ns, measured[n].worst_ns);
+	worst_results_ns[results % RESULTS] = worst_ns;
+#endif
 	memcpy(costs, measured, sizeof(costs));
 	results_ns[results % RESULTS] = max(cost_ns, 0LL);
-	worst_results_ns[results % RESULTS] = worst_ns;
 	WRITE_ONCE(results, results + 1);
-	if (ops->set_exit_latency)
-		ops->set_exit_latency(median(worst_results_ns));
+#ifdef LIGHTSLEEP_MODULE
+	ops->set_exit_latency(median(worst_results_ns));
+#endif
 	set_machine_cost(median(results_ns));
 }
 
@@ -330,9 +337,8 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
  * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
  *
- * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EPERM if a
- * disabled state or a latency limit keeps CPUs from polling or from halting; -EAGAIN if other
- * work on the machine or its host drowns the difference; -EBUSY if polls make wakeups slower;
+ * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EAGAIN if
+ * other work on the machine or its host drowns the difference; -EBUSY if polls make wakeups slower;
  * otherwise what halt_cost_measure() returns.
  */
 int idle_cost_calibrate(bool quiet)
@@ -349,12 +355,14 @@ int idle_cost_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-	} else if ((ret == -EAGAIN || ret == -ETIMEDOUT) && ops->wait_forbidden &&
-		   ops->wait_forbidden()) {
+#ifdef LIGHTSLEEP_MODULE
+	} else if ((ret == -EAGAIN || ret == -ETIMEDOUT) && ops->wait_forbidden()) {
 		ret = -EPERM;
+#endif
 	}
+	known_harmful |= ret == -EBUSY;
 	if (ret && running && !results)
-		set_machine_cost(ret == -EBUSY ? 0 : ASSUMED_COST_NS);
+		set_machine_cost(known_harmful ? 0 : ASSUMED_COST_NS);
 	if (!ret && !quiet)
 		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %lld ns)\n",
 			machine_cost_ns, found->estimate.cost_ns);
@@ -367,8 +375,10 @@ static const char *reason(int error)
 	switch (error) {
 	case -EBUSY:
 		return "polls make wakeups slower";
+#ifdef LIGHTSLEEP_MODULE
 	case -EPERM:
 		return "a disabled state or a latency limit forbids it";
+#endif
 	default:
 		return "the machine is busy";
 	}
@@ -456,7 +466,7 @@ void idle_cost_start(const struct idle_cost_ops *user)
 	debugfs = debugfs_create_dir(ops->name, NULL);
 	debugfs_create_file("halt_cost", 0400, debugfs, NULL, &halt_cost_fops);
 
-	/* Parameters can be written before, and until the module is gone. */
+	/* Who asks for a measurement may come before, and after idle_cost_stop(). */
 	mutex_lock(&cost_mutex);
 	running = true;
 	mutex_unlock(&cost_mutex);

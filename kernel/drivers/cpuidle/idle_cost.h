@@ -65,8 +65,6 @@ struct idle_cost {
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @polling_stopped: no CPU is to poll, not even to be measured again; optional
- * @wait_forbidden: is some CPU forbidden to poll, or to halt; optional
- * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; optional
  */
 struct idle_cost_ops {
 	const char *name;
@@ -74,8 +72,12 @@ struct idle_cost_ops {
 	struct idle_cost *(*of)(unsigned int cpu);
 	unsigned int (*wait_weight)(void);
 	bool (*polling_stopped)(void);
+#ifdef LIGHTSLEEP_MODULE
+	/** @wait_forbidden: is some CPU forbidden to poll, or to halt? What fails then is -EPERM */
 	bool (*wait_forbidden)(void);
+	/** @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns */
 	void (*set_exit_latency)(u64 latency_ns);
+#endif
 };
 
 u64 idle_cost_ns(const struct idle_cost *ic);

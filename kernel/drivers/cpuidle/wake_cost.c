@@ -270,7 +270,7 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 /**
  * wake_cost_is_conclusive - is the estimate an answer?
  * @estimate: of the latest cycles
- * @polls: polls in that time
+ * @polls: polls since the last time that this was asked, some seconds at most
  * @hits: those that ended with a wakeup
  * @aborts: how many of the latest deliberate halts were none
  *

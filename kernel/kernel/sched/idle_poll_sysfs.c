@@ -244,7 +244,7 @@ static int __init idle_poll_init(void)
 		poll_limit_init(&ip->policy, &p);
 	}
 
-	cost_ops.workers = alloc_workqueue("idle_poll", WQ_UNBOUND, 0);
+	cost_ops.workers = alloc_workqueue("idle_poll", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!cost_ops.workers) {
 		pr_err("no polling: out of memory\n");
 		return -ENOMEM;

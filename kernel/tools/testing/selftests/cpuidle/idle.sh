@@ -67,7 +67,7 @@ last_message() { # PATTERN in what the kernel said since mark_log
 }
 
 mark_log() {
-	MARK="lightsleep-test-$$-$(cat /proc/uptime)"
+	MARK="cpuidle-selftest-$$-$(cat /proc/uptime)"
 	MARK=$(echo "$MARK" | tr -c 'a-z0-9-\n' '-')
 	echo "$MARK" > /dev/kmsg
 }
