@@ -23,6 +23,12 @@ MAX_BYTES = 256 << 20
 # Terminal escapes and halves of surrogate pairs: JSON can spell them, nothing can show them.
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+
+def printable(text: str) -> str:
+    """Return a text that a document may hold: what nothing can show, spelled as Python would."""
+    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -15,7 +15,7 @@ neither overwritten nor removed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
@@ -105,7 +105,8 @@ def enable(
             f"it: {DKMS_INSTALL}"
         )
     _check_files(root, files)
-    journalled.kept(root)  # what cannot be read could not be kept, either
+    # What cannot be read could not be kept, either.
+    changes = _brought_back(changes, journalled.kept(root))
     changed = []
     with journalled.session(root, "enable", setting=text) as session:
         notes = list(session.notes)
@@ -120,6 +121,19 @@ def enable(
             raise Skipped(f"{text} is enabled already: nothing to do")
         session.keep()
     return Changes(changed, notes)
+
+
+def _brought_back(changes: list[Change], kept: journalled.Kept | None) -> list[Change]:
+    """Return the changes without what a driver sets that an earlier enable had unloaded.
+
+    To bring it back undoes a change of that enable. The governor that it brings along is the one
+    that was there at first; what the journal would note now is the one of the meantime.
+    """
+    unloaded = {name for (kind, name), undo in kept.undos.items() if undo.old} if kept else set()
+    return [
+        replace(x, sets=None) if isinstance(x, Load) and x.module in unloaded else x
+        for x in changes
+    ]
 
 
 def _check_files(root: Path, files: dict[str, str | None]) -> None:
@@ -151,18 +165,16 @@ def disable(root: Path) -> Changes:
     notes: list[str] = []
     try:
         with journalled.exclusive(root, "disable") as earlier:
-            kept = journalled.kept(root)
-            notes += [*earlier, *journalled.restore_kept(root)]
-            if kept:
-                changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
-                # What somebody else has changed is left, and notes say so.
-                changed += [
-                    f"{name} {restorer.changed((kind, name), undo.old)}"
-                    for (kind, name), undo in reversed(kept.undos.items())
-                    if not any(name in note for note in notes)
-                ]
-            changed += _remove_files(root)
-            changed += _unload(root)
+            notes += earlier
+            # Whatever refuses, the next boot is to find the machine as it was.
+            refused: list[str] = []
+            for step in (_undo_kept, _remove_files, _unload):
+                try:
+                    step(root, changed, notes)
+                except LightsleepError as error:
+                    refused.append(error.message)
+            if refused:
+                raise LightsleepError("\n".join(refused))
         foreign = [name for name in restorer.FILES if (root / name).exists()]
         if foreign:
             raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
@@ -176,8 +188,20 @@ def disable(root: Path) -> Changes:
     return Changes(changed, notes)
 
 
-def _remove_files(root: Path) -> list[str]:
-    changed: list[str] = []
+def _undo_kept(root: Path, changed: list[str], notes: list[str]) -> None:
+    kept = journalled.kept(root)
+    notes += journalled.restore_kept(root)
+    if kept:
+        changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+        # What somebody else has changed is left, and notes say so.
+        changed += [
+            f"{name} {restorer.changed((kind, name), undo.old)}"
+            for (kind, name), undo in reversed(kept.undos.items())
+            if not any(name in note for note in notes)
+        ]
+
+
+def _remove_files(root: Path, changed: list[str], _notes: list[str]) -> None:
     for name in (LOAD_FILE, OPTIONS_FILE):
         if is_ours(content_of(root, name)):
             try:
@@ -185,12 +209,11 @@ def _remove_files(root: Path) -> list[str]:
             except OSError as error:
                 raise LightsleepError(f"cannot remove /{name}: {error.strerror}") from error
             changed.append(f"removed /{name}")
-    return changed
 
 
-def _unload(root: Path) -> list[str]:
+def _unload(root: Path, changed: list[str], _notes: list[str]) -> None:
     if restorer.read_module(root, MODULE) is None:
-        return []
+        return
     scan, _ = collect(root)
     if kind := scan.loading.container:
         raise LightsleepError(
@@ -206,4 +229,4 @@ def _unload(root: Path) -> list[str]:
         restorer.write_module(root, MODULE, None)
     except OSError as error:
         raise LightsleepError(f"cannot unload {MODULE}: {error.strerror}") from error
-    return [f"unloaded the module {MODULE}"]
+    changed.append(f"unloaded the module {MODULE}")

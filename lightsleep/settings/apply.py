@@ -32,14 +32,21 @@ def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator
                     new = session.set(root / path, value)
                 case Load(module, argv, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    new = _load(session, module, argv, knob)
+                    if not _load(session, module, argv, knob):
+                        raise _overtaken(module, "loaded")
                 case Unload(module, reload, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    new = session.unload(module, list(reload), knob)
+                    if not session.unload(module, list(reload), knob):
+                        raise _overtaken(module, "unloaded")
                 case Hold(latency_us):
                     held.enter_context(_latency_limit(root / LATENCY, latency_us))
             made += [change] if new else []
         yield made
+
+
+def _overtaken(module: str, what: str) -> LightsleepError:
+    """Return the error for a plan that is out of date: who made it did not have the session."""
+    return LightsleepError(f"somebody else has {what} {module} meanwhile: start again")
 
 
 def _load(

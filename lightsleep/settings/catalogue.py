@@ -32,6 +32,8 @@ GOVERNOR = f"{CPU_DIR}/cpuidle/current_governor"
 MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
 MAX_WEIGHT = 100
+NO_LIMIT_US = 2_000_000_000
+"""PM_QOS_CPU_LATENCY_DEFAULT_VALUE of the kernel."""
 PARAMETERS = f"sys/module/{MODULE}/parameters"
 DEFAULTS = {"mode": "adaptive", "poll_limit_us": "0", "wait_weight": "4"}
 """What a setting says of the module where it does not say it."""
@@ -137,6 +139,13 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
     if repeated or {"lightsleep", "haltpoll"} <= set(names):
         raise WrongUsage(f"setting {text!r}: its parts exclude each other")
     return changes
+
+
+def split(text: str) -> list[str]:
+    """Return the settings of a list. A comma in the value of a file does not end it."""
+    names = "|".join(map(re.escape, PARTS))
+    ends = rf",(?=\s*(?:{names})\s*(?:[:+,]|$))" if "sysfs:" in text else ","
+    return re.split(ends, text)
 
 
 def duration_ns(text: str, context: Context) -> int:
@@ -274,6 +283,8 @@ def _qos(value: str, context: Context) -> list[Change]:
     limit_ns = duration_ns(value, context)
     if limit_ns % 1000:
         raise context.wrong("a latency limit is a whole number of us")
+    if limit_ns // 1000 >= NO_LIMIT_US:
+        raise context.wrong(f"to the kernel, {NO_LIMIT_US // 1000}ms and more is no limit")
     context.need_driver("a latency limit")
     if not (context.root / "dev/cpu_dma_latency").exists():
         raise context.refuse("there is no /dev/cpu_dma_latency")

@@ -150,11 +150,17 @@ class Session:
             raise LightsleepError("; ".join(refused))
         for setting, undo in undos.items():
             self._last[setting] = undo.old
+        if not notes and any(kind == "module" and undo.old for (kind, _), undo in undos.items()):
+            # A driver that is back may have brought its governor along, after that was set back.
+            self._forget_knobs()
         if undos and not notes:
             self._noted.clear()
             self._journal.truncate(self._header_size)
             os.fsync(self._journal.fileno())
         return notes
+
+    def _forget_knobs(self) -> None:
+        self._last = {key: value for key, value in self._last.items() if key[0] != "knob"}
 
     def keep(self) -> None:
         """Keep what was changed: it outlives this process, and restore_kept() sets it back.

@@ -16,6 +16,7 @@ from lightsleep import terminal
 from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import CompareResult, Role
 from lightsleep.compare.table import print_table
+from lightsleep.document import printable
 from lightsleep.enable import change
 from lightsleep.enable.cli import module_beside_sources, need_root
 from lightsleep.errors import LightsleepError, WrongUsage
@@ -220,7 +221,7 @@ def _check_words(
 
 def _names(settings: tuple[str, ...]) -> list[str]:
     """Return the settings to compare, as-is first."""
-    listed = [name.strip() for text in settings for name in text.split(",")]
+    listed = [name.strip() for text in settings for name in catalogue.split(text)]
     return list(dict.fromkeys([BASELINE, *(listed or ["lightsleep"])]))
 
 
@@ -249,7 +250,7 @@ def _is_set(arm: run.Arm) -> bool:
     try:
         return all(
             isinstance(x, catalogue.Knob)
-            and restorer.read_knob(ROOT, str(ROOT / x.path)) == x.value
+            and restorer.KINDS["knob"].same(restorer.read_knob(ROOT, str(ROOT / x.path)), x.value)
             for x in arm.changes
         )
     except OSError:  # setting it will say why
@@ -278,12 +279,12 @@ def _result(
         roles[CONTROL] = "control"
     return CompareResult(
         experiment="try",
-        title=f"Idle settings for {what.name}"[:200],
+        title=f"Idle settings for {printable(what.name)}"[:200],
         hypothesis="None of the settings changes how fast it is.",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment={
             "host": machine.read(ROOT).environment,
-            "command": what.command,
+            "command": printable(what.command),
             **({"notes": notes} if notes else {}),
         },
         protocol={

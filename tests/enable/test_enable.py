@@ -24,7 +24,7 @@ from lightsleep.enable import change
 from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
-from lightsleep.settings import restorer
+from lightsleep.settings import catalogue, restorer
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
@@ -353,6 +353,53 @@ def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
     after = fake_modules.snapshot(root)
     assert after == before
     assert run("enable", "--persist").exit_code == 2  # no file unloads a module at boot
+
+
+def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_governor: menu")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    done("enable")
+    done("enable", "haltpoll")
+    assert status()["driver"] == "haltpoll"
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize("persist", [False, True])
+def test_who_was_overtaken_does_not_claim_success(
+    persist: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another command loads the module after this one has made its plan."""
+
+    def overtaken(*words: Any) -> list[catalogue.Change]:
+        changes = catalogue.plan(*words)
+        subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+        return changes
+
+    monkeypatch.setattr("lightsleep.enable.change.plan", overtaken)
+    result = run("enable", "lightsleep:fixed:100us", *(["--persist"] if persist else []))
+    assert result.exit_code == 1
+    assert "somebody else has loaded cpuidle_lightsleep meanwhile" in result.output
+    assert not (root / LOAD).exists()
+    assert (root / PARAMETERS / "mode").read_text() == "adaptive\n"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_whatever_refuses_no_boot_loads_it(damaged: bool, root: Path) -> None:
+    done("enable", "--persist", "--later")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    done("enable")
+    if damaged:
+        (root / "run/lightsleep/kept").write_text("[]\n")
+    else:
+        plant(root, "busy: cpuidle_lightsleep")
+    result = run("disable")
+    assert result.exit_code == 1
+    assert f"removed /{LOAD}" in result.output
+    assert not (root / LOAD).exists()
 
 
 def test_the_module_must_be_installed_to_last(root: Path) -> None:

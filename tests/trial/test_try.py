@@ -261,7 +261,7 @@ def test_interrupts_between_cpus_stand_behind_many_others(root: Path, tmp_path: 
     own = f"RES: {'7 ' * cpus}Rescheduling interrupts\n"
     file.write_text(f"{header}\n{devices}{own}")
     assert file.stat().st_size > 1 << 20
-    assert reading.read(root).ipis == 7 * cpus
+    assert reading.read(root).ipis == dict.fromkeys(range(cpus), 7)
 
 
 def test_a_change_by_somebody_else_ends_it_and_stays(
@@ -324,6 +324,26 @@ def test_the_command_gets_its_words_as_they_are(root: Path, tmp_path: Path) -> N
     words = ["$(reboot)", "a b", "--json", "-n", "*", ";"]
     attempt("-n", "1", "--no-control", "--", sys.executable, "-c", script, str(seen), *words)
     assert seen.read_text() == repr(words)
+
+
+def test_a_result_whose_command_cannot_be_shown_can_be_read(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    words = (
+        "-n",
+        "1",
+        "-m",
+        r"t=t (\d+)",
+        "-o",
+        str(file),
+        "--",
+        *teller(root),
+        "\x1b[31m",
+        "\udc80",
+    )
+    tried(*words)
+    command = load(file, FORMAT).environment["command"]
+    assert "\\x1b[31m" in command
+    assert "\\udc80" in command
 
 
 def test_every_round_runs_each_once_and_orders_differ() -> None:

@@ -128,6 +128,49 @@ def test_the_governor_that_haltpoll_brings_is_nobody_elses_change(root: Path) ->
     assert fake_modules.snapshot(root) == before
 
 
+def test_haltpoll_is_tried_after_it_was_gone(root: Path) -> None:
+    plant(root, "sys/module/haltpoll/parameters/guest_halt_poll_ns: 200000")
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    settings = "lightsleep+governor:ladder,haltpoll:100us"
+    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
+    assert fake_modules.snapshot(root) == before | {
+        "governor_before": fake_modules.snapshot(root)["governor_before"]
+    }
+
+
+@pytest.mark.parametrize("value", ["Y", "1"])
+def test_a_switch_that_is_on_is_in_effect(value: str, root: Path) -> None:
+    plant(root, "sys/module/m/parameters/b: Y")
+    result = attempt("-s", f"sysfs:/sys/module/m/parameters/b={value}", "--", "true")
+    assert result.exit_code == 1
+    assert "is in effect already" in result.output
+
+
+def test_a_latency_limit_that_is_none(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    plant(root, "dev/cpu_dma_latency: 2000000000")
+    for limit in ("2000000ms", "3000000ms"):
+        result = attempt("-s", f"qos:{limit}", "--", "true")
+        assert result.exit_code == 2
+        assert "2000000ms and more is no limit" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("lightsleep,haltpoll:200us", ["lightsleep", "haltpoll:200us"]),
+        ("lightsleep,nonsense", ["lightsleep", "nonsense"]),
+        ("sysfs:/sys/x=0,2", ["sysfs:/sys/x=0,2"]),
+        ("sysfs:/sys/x=0,2,lightsleep", ["sysfs:/sys/x=0,2", "lightsleep"]),
+        ("lightsleep+sysfs:/sys/x=0,2, qos:10us", ["lightsleep+sysfs:/sys/x=0,2", " qos:10us"]),
+        ("sysfs:/sys/x=0,qos", ["sysfs:/sys/x=0", "qos"]),
+    ],
+)
+def test_a_list_of_settings(text: str, settings: list[str]) -> None:
+    assert catalogue.split(text) == settings
+
+
 def test_a_driver_with_disabled_states_is_not_sent_away(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
     for cpu in range(2):
