@@ -38,3 +38,19 @@ def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def meant_to_end() -> Iterator[None]:
+    """Take Ctrl-C and SIGTERM for success, where a program runs until somebody ends it.
+
+    systemd stops a service with SIGTERM, and takes every exit status but 0 for a failure. Stands
+    inside of orderly_end(), which makes an exception of SIGTERM.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except SystemExit as end:
+        if end.code != 128 + signal.SIGTERM:
+            raise

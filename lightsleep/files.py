@@ -49,6 +49,27 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
         file.write(data)
 
 
+def publish(path: Path, data: bytes, mode: int) -> None:
+    """Replace the content of ``path`` as write_bytes() does, in a folder of another user's, too.
+
+    A file that was not there gets ``mode`` whatever the umask. A link is refused: who owns the
+    folder could lead it anywhere. To replace it would be no better where it is /dev/stdout.
+    """
+    try:
+        found = _status(path, follow=False)
+        if found and stat.S_ISLNK(found.st_mode):
+            raise LightsleepError(f"cannot write {path}: it is a link; name the file it leads to")
+        if found and not stat.S_ISREG(found.st_mode):  # a device or a pipe; a folder fails here
+            with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW), "wb") as file:  # noqa: PTH123
+                file.write(data)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _replaced(path, found, mode, exact=True) as file:
+            file.write(data)
+    except OSError as error:
+        raise LightsleepError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 @contextlib.contextmanager
 def streamed(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Lend a file to write the new content of ``path`` to; as write_bytes(), also where it raises.
@@ -108,9 +129,9 @@ def written(*writes: Callable[[], None]) -> Iterator[None]:
             raise LightsleepError("\n".join(lost))
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: Path, follow: bool = True) -> os.stat_result | None:
     try:
-        return path.stat()
+        return path.stat(follow_symlinks=follow)
     except FileNotFoundError:
         return None
 
@@ -131,10 +152,12 @@ def _check_room(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _replaced(target: Path, old: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
+def _replaced(
+    target: Path, old: os.stat_result | None, mode: int, exact: bool = False
+) -> Iterator[BinaryIO]:
     """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
 
-    The owner only where root writes.
+    The owner only where root writes. From ``mode`` the umask takes away, unless it is ``exact``.
     """
     mode = stat.S_IMODE(old.st_mode) if old else mode
     # Not named after the target, whose name may be as long as a name can be.
@@ -147,7 +170,9 @@ def _replaced(target: Path, old: os.stat_result | None, mode: int) -> Iterator[B
             if old and os.geteuid() == 0:
                 with contextlib.suppress(PermissionError):  # root of a network's file system
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
-        if old:
-            scratch.chmod(mode)  # with what the umask took away
+            if old or exact:
+                # With what the umask took away. Not by name: who owns the folder could put a link
+                # there.
+                os.fchmod(file.fileno(), mode)
         scratch.replace(target)
         on_failure.pop_all()

@@ -42,6 +42,14 @@ def output() -> Console:
     return Console(highlight=False, width=width, file=cast(TextIO, _Trimmed(sys.stdout)))
 
 
+def has_screen(console: Console) -> bool:
+    """Return whether what a console shows can be replaced by something else.
+
+    Rich takes a pipe for a terminal where FORCE_COLOR asks for colours.
+    """
+    return console.file.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
 def whole(table: Table, *wrap: str) -> Table:
     """Have a filled table keep its cells in one piece, but for words in the columns ``wrap``.
 
@@ -68,7 +76,7 @@ def picture(console: Console, name: str) -> str:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show on stderr, if that is a terminal, what runs, how much is done, and how much there is.
+    """Show on stderr, if that has a screen, what runs, how much is done, and how much there is.
 
     The bar is drawn when it is told, so no thread of ours wakes a CPU that is being measured.
     """
@@ -78,7 +86,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         BarColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=not has_screen(console),
         auto_refresh=False,
         transient=True,
         speed_estimate_period=3600,

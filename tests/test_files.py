@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_text, written
+from lightsleep.files import check_writable, publish, streamed, write_text, written
 
 
 @pytest.fixture
@@ -36,6 +36,70 @@ def test_a_file_keeps_its_mode(tmp_path: Path, umask: int, before: int) -> None:
     (tmp_path / "old").chmod(before)
     write_text(tmp_path / "old", "text")
     assert mode(tmp_path / "old") == before
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 0o644), (0o600, 0o600)])
+def test_what_is_for_others_has_its_mode_whatever_the_umask(
+    tmp_path: Path, umask: int, before: int | None, after: int
+) -> None:
+    if before:
+        (tmp_path / "x.prom").touch(before)
+    for _ in range(2):
+        publish(tmp_path / "x.prom", b"text", 0o644)
+        assert mode(tmp_path / "x.prom") == after
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_in_a_folder_of_others_is_refused(tmp_path: Path, there: bool) -> None:
+    victim = tmp_path / "victim"
+    if there:
+        victim.touch(0o600)
+    (tmp_path / "x.prom").symlink_to(victim)
+    with pytest.raises(LightsleepError, match=r"x.prom: it is a link; name the file it leads to"):
+        publish(tmp_path / "x.prom", b"text", 0o644)
+    assert (tmp_path / "x.prom").is_symlink()
+    assert victim.exists() == there
+    assert not there or (mode(victim), victim.read_bytes()) == (0o600, b"")
+
+
+def test_a_link_that_comes_late_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker waits until nobody looks any more."""
+    fchmod = os.fchmod
+    victim = tmp_path / "victim"
+    victim.touch(0o600)
+
+    def late(descriptor: int, mode: int) -> None:
+        (tmp_path / "x.prom").symlink_to(victim)
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", late)
+    publish(tmp_path / "x.prom", b"text", 0o644)
+    assert (tmp_path / "x.prom").read_bytes() == b"text"
+    assert not (tmp_path / "x.prom").is_symlink()
+    assert (mode(victim), victim.read_bytes()) == (0o600, b"")
+
+
+def test_no_mode_is_set_by_name(tmp_path: Path) -> None:
+    """Who owns the folder puts a link in the place of the scratch file."""
+    victim, old = tmp_path / "victim", tmp_path / "old"
+    victim.touch(0o600)
+    old.touch(0o644)
+    with streamed(old) as file:
+        (scratch,) = tmp_path.glob(".lightsleep-*")
+        scratch.unlink()
+        scratch.symlink_to(victim)
+        file.write(b"text")
+    assert (mode(victim), victim.read_bytes()) == (0o600, b"")
+
+
+def test_what_is_for_others_may_be_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    publish(tmp_path / "pipe", b"text", 0o644)
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
 
 
 def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:

@@ -134,13 +134,15 @@ def compare(
         check_writable(json_path)
     seed = random.randrange(2**31) if seed is None else seed
     console = Console(stderr=True)
+    if not (screen := terminal.has_screen(console)):
+        console = Console(stderr=True, force_terminal=False)
     with console.status("") as status:
         said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
             status.update(what + left)
-            if not console.is_terminal and what + left not in said:
+            if not screen and what + left not in said:
                 said.add(what + left)  # each arm prepares what the others do
                 console.print(what + left)
 

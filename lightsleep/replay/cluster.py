@@ -25,6 +25,7 @@ from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
+from lightsleep.terminal import has_screen
 
 CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
@@ -138,7 +139,7 @@ def _await(client: Any, address: str, pieces: list[Any]) -> None:
 
     console = Console(stderr=True)
     try:
-        with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        with Progress(console=console, disable=not has_screen(console), transient=True) as bar:
             task = bar.add_task("replaying on the cluster", total=len(pieces))
             for piece in as_completed(pieces, loop=client.loop):
                 if piece.status in FAILED:

@@ -4,7 +4,10 @@
 import os
 import re
 import struct
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError, WrongUsage
@@ -24,7 +27,7 @@ from lightsleep.scan.model import (
     Scan,
     State,
 )
-from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree
+from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree, printable
 
 CPU_DIR = "sys/devices/system/cpu"
 OS_RELEASE = "proc/sys/kernel/osrelease"
@@ -57,12 +60,11 @@ HYPERVISORS = [
     ("proc/cpuinfo", r"(?m)^flags\s*:.*\bhypervisor\b", "unknown"),
 ]
 
-# A row of /proc/interrupts: number, a count for each CPU, the way here, and who it is for.
 # Config changes have an interrupt of their own, which is no queue's.
-QUEUE_ROW = re.compile(
-    r"(?m)^\s*(?P<irq>[0-9]{1,6}):(?P<counts>(?:\s+[0-9]{1,19})+)\s.*"
-    r"\s(?P<name>virtio[0-9]{1,6}-(?!config$)\S{1,64})$"
-)
+QUEUE_NAME = re.compile(r"virtio[0-9]{1,6}-(?!config$)\S{1,64}")
+IRQ = re.compile(r"[0-9]{1,6}")
+MAX_DIGITS = 19
+"""Of a count of interrupts."""
 
 POWERCAP = "sys/class/powercap"
 # Columns of /proc/stat.
@@ -367,17 +369,49 @@ def _lightsleep(tree: Tree) -> Lightsleep | None:
     )
 
 
+class QueueRow(NamedTuple):
+    """A row of /proc/interrupts that is of a virtio queue; ``text`` is all of it."""
+
+    text: str
+    irq: str
+    interrupts: int
+    name: str
+
+
+def queue_rows(content: bytes) -> Iterator[QueueRow]:
+    """Yield the rows of virtio queues: number, a count for each CPU, the way here, and the name.
+
+    The file has up to 2000 rows of 1024 counts, and few are of queues. So only the last word of
+    the others is looked at.
+    """
+    for line in content.split(b"\n"):
+        if not line.startswith(b"virtio", line.rfind(b" ") + 1):
+            continue
+        text = printable(line.decode("utf-8", errors="replace"))
+        irq, _, rest = text.lstrip().partition(":")
+        words = rest.split()
+        counts = [*takewhile(_is_count, words)]
+        if not (IRQ.fullmatch(irq) and rest[:1].isspace() and 0 < len(counts) < len(words)):
+            continue
+        if QUEUE_NAME.fullmatch(words[-1]):
+            yield QueueRow(text, irq, sum(map(int, counts)), words[-1])
+
+
+def _is_count(word: str) -> bool:
+    return len(word) <= MAX_DIGITS and word.isascii() and word.isdigit()
+
+
 def _queues(tree: Tree) -> list[Queue]:
     sources = _poll_sources(tree)
     return [
         Queue(
-            name=row["name"],
-            irq=int(row["irq"]),
-            cpus=tree.cpus(f"proc/irq/{row['irq']}/effective_affinity_list") or [],
-            interrupts=sum(map(int, row["counts"].split())),
-            source=sources.get(row["name"]),
+            name=row.name,
+            irq=int(row.irq),
+            cpus=tree.cpus(f"proc/irq/{row.irq}/effective_affinity_list") or [],
+            interrupts=row.interrupts,
+            source=sources.get(row.name),
         )
-        for row in QUEUE_ROW.finditer(tree.text(INTERRUPTS, MAX_INTERRUPTS_BYTES) or "")
+        for row in queue_rows(tree.content(INTERRUPTS, MAX_INTERRUPTS_BYTES) or b"")
     ]
 
 

@@ -6,15 +6,17 @@ Module files, keys and EFI variables are looked at and not kept: they belong int
 
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from lightsleep.scan.model import Loading
-from lightsleep.scan.tree import Tree
+from lightsleep.scan.tree import MAX_BYTES, Tree, read_bounded
 
 MODULE = "cpuidle_lightsleep"
 FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/cpuidle")
@@ -30,18 +32,20 @@ DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 
 SIGNED = b"~Module signature appended~\n"
 MAX_MODULE = 16 << 20
+MAX_UNPACKED = 4 * MAX_MODULE
+CHUNK = 1 << 16
 
-OPENERS: dict[str, Callable[[Path], bytes]] = {
-    ".ko": lambda file: file.read_bytes(),
-    ".gz": lambda file: gzip.decompress(file.read_bytes()),
-    ".xz": lambda file: lzma.decompress(file.read_bytes()),
+OPENERS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
+    ".ko": lambda file: file,
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".xz": lambda file: lzma.LZMAFile(file),  # noqa: SIM115 (of memory, not to be closed)
 }
 
 
 def read(tree: Tree, release: str | None, running: bool) -> Loading:
     """Return what there is; ``running`` says that ``tree`` is this machine, not a recording."""
-    libraries = tree.root / "lib/modules" / (release or "unknown")
-    module = _installed(libraries)
+    libraries = f"lib/modules/{release or 'unknown'}"
+    installed = _installed(tree, libraries)
     drivers = ("cpuidle_haltpoll", MODULE)
     unloadable = [name for name in drivers if tree.line(f"sys/module/{name}/initstate")]
     return Loading(
@@ -50,9 +54,9 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         unloadable=unloadable,
         holders=tree.names(f"sys/module/{MODULE}/holders"),
         modules=_modules(tree, running),
-        installed=str(module.relative_to(tree.root)) if module else None,
+        installed=installed,
         headers=_headers(tree, libraries, running),
-        signed=_signed(module) if module else None,
+        signed=_signed(tree.root / installed) if installed else None,
         enrolled=_enrolled(tree.root),
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
@@ -77,31 +81,56 @@ def _modules(tree: Tree, running: bool) -> bool | None:
     return None
 
 
-def _headers(tree: Tree, libraries: Path, running: bool) -> bool | None:
+def _headers(tree: Tree, libraries: str, running: bool) -> bool | None:
     if not running and not tree.exists("lib/modules"):
         return None
-    return (libraries / "build/Makefile").exists()
+    try:
+        return (tree.root / libraries / "build/Makefile").exists()
+    except OSError:
+        return None  # some keep users out of /lib/modules
 
 
-def _installed(libraries: Path) -> Path | None:
+def _installed(tree: Tree, libraries: str) -> str | None:
     """Return the file of our module for the kernel whose modules are in ``libraries``."""
     for folder in FOLDERS:
         for suffix in ("", ".xz", ".gz", ".zst"):
-            file = libraries / folder / f"{MODULE}.ko{suffix}"
-            if file.is_file():
+            file = f"{libraries}/{folder}/{MODULE}.ko{suffix}"
+            if tree.is_file(file):
                 return file
     return None
 
 
 def _signed(module: Path) -> bool | None:
-    """Return whether a module has a signature, None where it cannot be read."""
+    """Return whether a module has a signature, None where it cannot be read or is too large."""
     opener = OPENERS.get(module.suffix)
-    try:
-        if opener is None or module.stat().st_size > MAX_MODULE:
-            return None
-        return opener(module).endswith(SIGNED)
-    except (OSError, EOFError, lzma.LZMAError):
+    packed = _content(module, MAX_MODULE) if opener else None
+    if opener is None or packed is None:
         return None
+    try:
+        tail = _tail(opener(io.BytesIO(packed)))
+    # What a damaged file says of its size may be more than there is memory.
+    except (OSError, EOFError, MemoryError, lzma.LZMAError, zlib.error):
+        return None
+    return None if tail is None else tail == SIGNED
+
+
+def _tail(file: io.BufferedIOBase) -> bytes | None:
+    """Return the end of what unpacks to no more than MAX_UNPACKED, as long as a signature's."""
+    tail, size = b"", 0
+    while chunk := file.read(CHUNK):
+        size += len(chunk)
+        if size > MAX_UNPACKED:
+            return None
+        tail = (tail + chunk)[-len(SIGNED) :]
+    return tail
+
+
+def _content(file: Path, most: int) -> bytes | None:
+    """Return a file, None where it cannot be read or has more than ``most`` bytes."""
+    with contextlib.suppress(OSError):
+        content = read_bounded(file, most + 1)
+        return content if len(content) <= most else None
+    return None
 
 
 def _enrolled(root: Path) -> bool | None:
@@ -116,11 +145,8 @@ def _enrolled(root: Path) -> bool | None:
 
 
 def _contents(root: Path, files: Iterable[str]) -> list[bytes]:
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            found.append((root / file).read_bytes())
-    return found
+    found = (_content(root / file, MAX_BYTES) for file in files)
+    return [content for content in found if content is not None]
 
 
 def _lockdown(tree: Tree) -> str | None:

@@ -10,6 +10,8 @@ lint last; ``scan.schema.json`` beside this file describes it key by key.
      "cpus": [{"number": 0, "states": [{"name": "POLL", ...}], ...}], ..., "findings": [...]}
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 SCHEMA = "lightsleep.scan"
@@ -61,6 +63,20 @@ class State:
     def polls(self) -> bool:
         """Whether a CPU in it spins; nothing that user space sees but its name tells."""
         return self.name.lower() in ("poll", "snooze")
+
+
+def distinct_names(states: Sequence[State]) -> dict[int, str]:
+    """Return names of one CPU's states by index, no two of them alike.
+
+    The kernel cuts names to 15 characters, so that ``cluster-sleep-0-0`` and ``cluster-sleep-0-1``
+    are ``cluster-sleep-0`` both. Such names get the index: ``cluster-sleep-0#1``. So does one that
+    has a ``#`` already, which is then nobody else's.
+    """
+    seen = Counter(state.name for state in states)
+    return {
+        x.index: f"{x.name}#{x.index}" if seen[x.name] > 1 or "#" in x.name else x.name
+        for x in states
+    }
 
 
 @dataclass(frozen=True)
@@ -203,8 +219,8 @@ class Loading:
 
     ``unloadable`` names those of haltpoll's and our modules that can be unloaded, ``holders`` the
     modules that use ours. ``installed`` is the file of the module for the running kernel.
-    ``headers`` is None in a recording, which has no /lib/modules. ``lockdown`` is integrity
-    or confidentiality, ``container`` the kind of container.
+    ``headers`` is None where /lib/modules cannot be read: a recording has none. ``lockdown`` is
+    integrity or confidentiality, ``container`` the kind of container.
     """
 
     loaded: bool

@@ -18,8 +18,8 @@ from lightsleep.scan.collect import (
     HYPERVISORS,
     INTERRUPTS,
     OS_RELEASE,
-    QUEUE_ROW,
     idle_options,
+    queue_rows,
 )
 from lightsleep.scan.tree import Tree
 
@@ -51,7 +51,7 @@ def _cpuinfo(text: str) -> str:
 
 def _interrupts(text: str) -> str:
     """Return the rows of virtio queues: others name a machine's devices."""
-    return "".join(f"{row[0]}\n" for row in QUEUE_ROW.finditer(text))
+    return "".join(f"{row.text}\n" for row in queue_rows(text.encode()))
 
 
 def _only_hypervisor(path: str) -> Callable[[str], str]:

@@ -8,6 +8,7 @@ which is then exactly what a recording must hold.
 """
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -21,6 +22,8 @@ from lightsleep.errors import LightsleepError
 MAX_BYTES = 2**20
 # Every row counts, and the kernel's own stand last: 2000 rows for 2048 CPUs are 45 MiB.
 MAX_INTERRUPTS_BYTES = 2**26
+# What a read may return takes memory, even if the file is short.
+CHUNK = 2**18
 # No counter of the kernel is wider than 64 bits.
 MAX_NUMBER = 2**64 - 1
 
@@ -49,33 +52,19 @@ class Tree:
 
     def _read(self, path: str, most: int) -> bytes | None:
         try:
-            # O_NONBLOCK: a FIFO in a recording must not hang the scan.
-            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            return read_bounded(self.root / path, most, devices=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             self.problems[path] = error.strerror or str(error)
             return None
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-                self.problems[path] = "not a file"
-                return None
-            return _read_all(descriptor, most)
-        except OSError as error:
-            self.problems[path] = error.strerror or str(error)
-            return None
-        finally:
-            os.close(descriptor)
 
     def text(self, path: str, most: int = MAX_BYTES) -> str | None:
         """Return a file as printable text without surrounding white space."""
         content = self.content(path, most)
         if content is None:
             return None
-        text = content.decode("utf-8", errors="replace").strip()
-        # A terminal must not obey what a damaged file holds.
-        return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+        return printable(content.decode("utf-8", errors="replace").strip())
 
     def line(self, path: str) -> str | None:
         """Return the first line of a file, cut to a length no kernel name exceeds."""
@@ -130,6 +119,13 @@ class Tree:
         except OSError:
             return False
 
+    def is_file(self, path: str) -> bool:
+        """Return whether there is a file that is no folder, device or pipe."""
+        try:
+            return (self.root / path).is_file()
+        except OSError:
+            return False
+
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a folder, none where it is missing or unreadable."""
         with contextlib.suppress(OSError):
@@ -137,11 +133,32 @@ class Tree:
         return []
 
 
+def printable(text: str) -> str:
+    """Return text that a terminal does not obey, whatever a damaged file holds."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def read_bounded(path: Path, most: int, devices: bool = False) -> bytes:
+    """Return up to ``most`` bytes of a file, or of a character device where ``devices`` are read.
+
+    Raises OSError, also for anything else than a file.
+    """
+    # O_NONBLOCK: a FIFO in a recording must not hang the scan.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or (devices and stat.S_ISCHR(mode))):
+            raise OSError(errno.EINVAL, "not a file")
+        return _read_all(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
 def _read_all(descriptor: int, most: int) -> bytes:
     """Return up to ``most`` bytes; procfs hands out a file a page at a time."""
     content = bytearray()
     while len(content) < most:
-        chunk = os.read(descriptor, most - len(content))
+        chunk = os.read(descriptor, min(most - len(content), CHUNK))
         if not chunk:
             break
         content += chunk

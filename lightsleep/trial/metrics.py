@@ -5,7 +5,8 @@
 rest is read before and after, so it counts the whole machine: what else ran meanwhile is in it.
 
 - ``polled`` and ``in STATE`` are shares of the time of all CPUs. Where a setting has no such state,
-  no CPU entered it, so its share is 0.
+  no CPU entered it, so its share is 0. A name that a CPU has twice ends in
+  ``#`` and the state's index.
 - ``wakes`` are entries into idle states. Without a cpuidle driver nothing counts them.
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
 
@@ -160,18 +161,24 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
     found: dict[str, float] = {}
     polled_us, wakes = 0, 0
     in_state: dict[str, int] = {}
-    for key, now in after.states.items():
-        earlier = before.states.get(key)
-        time_us = now.time_us - (earlier.time_us if earlier else 0)
-        in_state[key[1]] = in_state.get(key[1], 0) + max(time_us, 0)
-        polled_us += max(time_us, 0) if now.polls else 0
-        wakes += max(now.usage - (earlier.usage if earlier else 0), 0)
+    # A CPU that came online meanwhile has counted since boot.
+    shared = [key for key in after.states if key in before.states]
+    for key in shared:
+        earlier, now = before.states[key], after.states[key]
+        time_us = max(now.time_us - earlier.time_us, 0)
+        in_state[key[1]] = in_state.get(key[1], 0) + time_us
+        polled_us += time_us if now.polls else 0
+        wakes += max(now.usage - earlier.usage, 0)
     found["polled_pct"] = 100 * polled_us / span_us
     found |= {f"in_{name}_pct": 100 * us / span_us for name, us in in_state.items()}
-    if after.states:
+    if shared:
         found["wakes"] = wakes
     if before.ipis is not None and after.ipis is not None:
-        found["ipis"] = max(after.ipis - before.ipis, 0)
+        found["ipis"] = sum(
+            max(count - before.ipis[cpu], 0)
+            for cpu, count in after.ipis.items()
+            if cpu in before.ipis
+        )
     if before.stolen_s is not None and after.stolen_s is not None:
         found["stolen_s"] = max(after.stolen_s - before.stolen_s, 0)
     most_uj = MOST_W * 1e6 * (after.time_s - before.time_s)

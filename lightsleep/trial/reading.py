@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightsleep import interrupts
 from lightsleep.scan.collect import IDLE, INTERRUPTS, POWERCAP, collect, cpu_seconds
+from lightsleep.scan.model import distinct_names
 from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree
 
 
@@ -32,13 +33,14 @@ class Energy:
 class Reading:
     """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver.
 
-    ``stolen_s`` and ``idle_s`` are of all CPUs together.
+    The names are those of distinct_names(). ``ipis`` are by CPU. ``stolen_s`` and ``idle_s`` are of
+    all CPUs together.
     """
 
     time_s: float
     cpus: int
     states: dict[tuple[int, str], StateCount]
-    ipis: int | None
+    ipis: dict[int, int] | None
     stolen_s: float | None
     energy: dict[str, Energy]
     idle_s: float | None = None
@@ -51,8 +53,9 @@ def read(root: Path) -> Reading:
         time_s=time.monotonic(),
         cpus=len(scan.cpus),
         states={
-            (cpu.number, state.name): StateCount(state.usage, state.time_us, state.polls)
+            (cpu.number, names[state.index]): StateCount(state.usage, state.time_us, state.polls)
             for cpu in scan.cpus
+            for names in [distinct_names(cpu.states)]
             for state in cpu.states
             if state.usage is not None and state.time_us is not None
         },
@@ -63,11 +66,12 @@ def read(root: Path) -> Reading:
     )
 
 
-def _ipis(tree: Tree) -> int | None:
+def _ipis(tree: Tree) -> dict[int, int] | None:
     header, *rows = (tree.content(INTERRUPTS, MAX_INTERRUPTS_BYTES) or b"").split(b"\n")
-    cpus = len(interrupts.columns(header))
-    found = [counts for kind, counts in (interrupts.split(x, cpus) for x in rows) if kind == "ipi"]
-    return sum(map(sum, found)) if found else None
+    cpus = interrupts.columns(header)
+    split = (interrupts.split(row, len(cpus)) for row in rows)
+    found = [counts for kind, counts in split if kind == "ipi"]
+    return dict(zip(cpus, map(sum, zip(*found, strict=True)), strict=True)) if found else None
 
 
 def _energy(tree: Tree, names: Sequence[str]) -> dict[str, Energy]:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from lightsleep import terminal
+from lightsleep.ending import meant_to_end
 from lightsleep.files import check_writable
 from lightsleep.options import cpus_option
 from lightsleep.watch import draw, openmetrics
@@ -79,7 +81,8 @@ Show = Callable[[Snapshot, Snapshot], None]
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.prom",
     help="Write the counters in Prometheus' text format, which node_exporter's textfile collector "
-    f"reads, and print nothing. The interval is then {SCRAPED_S[0]} s or longer.",
+    "reads, and print nothing. Without --interval, watch writes every "
+    f"{SCRAPED_S[0]} s or less often.",
 )
 def watch(
     cpus: list[int] | None,
@@ -92,13 +95,15 @@ def watch(
 ) -> None:
     """Show live how the CPUs idle: states, wakeups, polls and what they are worth.
 
-    Needs no privileges and changes nothing. Ends with Ctrl-C, or after --count intervals.
+    Needs no privileges and changes nothing. Ends with Ctrl-C, SIGTERM, or after --count intervals.
     """
     if interval_s is not None and not math.isfinite(interval_s):
         raise click.BadParameter("not a finite number", param_hint="--interval")
     if as_json and metrics_file:
         raise click.UsageError("--json and --openmetrics exclude each other")
-    with contextlib.closing(Reader(ROOT, cpus)) as reader, contextlib.suppress(KeyboardInterrupt):
+    if as_json or metrics_file:
+        _refuse_order("--json" if as_json else "--openmetrics")
+    with meant_to_end(), contextlib.closing(Reader(ROOT, cpus)) as reader:
         gc.freeze()  # thousands of descriptors, which are not worth looking at again
         if metrics_file:
             _export(reader, metrics_file, interval_s, count)
@@ -106,6 +111,16 @@ def watch(
             _follow(reader, interval_s, count, _print_json)
         else:
             _view(reader, interval_s, count, sort, top)
+
+
+def _refuse_order(output: str) -> None:
+    """Refuse options that choose what a view shows, where ``output`` has all CPUs."""
+    context = click.get_current_context()
+    for name in ("top", "sort"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"--{name} has no effect with {output}: leave out --{name}; --cpus chooses CPUs"
+            )
 
 
 def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
@@ -212,4 +227,4 @@ def _view(
 
 def _on_screen(console: Console, count: int | None) -> bool:
     """Return whether each view takes the place of the last; what is counted is meant to stay."""
-    return console.is_terminal and count is None
+    return terminal.has_screen(console) and count is None

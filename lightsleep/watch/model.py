@@ -24,8 +24,8 @@ class States(NamedTuple):
 class CpuCount(NamedTuple):
     """The counters of one CPU.
 
-    ``interrupts`` are in the order of interrupts.KINDS. ``idle_s`` includes a sleep that has not
-    ended; it is in ticks.
+    ``names`` are its states', as distinct_names() has them. ``interrupts`` are in the order of
+    interrupts.KINDS. ``idle_s`` includes a sleep that has not ended; it is in ticks.
     """
 
     names: tuple[str, ...]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lightsleep.files import write_bytes
+from lightsleep.files import publish
 from lightsleep.interrupts import KINDS
 from lightsleep.watch.model import CpuCount, Snapshot
 
@@ -83,12 +83,10 @@ def text(snapshot: Snapshot) -> bytes:
 def write(snapshot: Snapshot, file: Path) -> None:
     """Replace ``file``, so that a reader sees the old one or the whole new one.
 
-    A new file can be read by all users, whatever the umask: node_exporter is another one.
+    A new file can be read by all users, whatever the umask: node_exporter is another one. Its
+    folder may belong to that user.
     """
-    new = not file.exists()
-    write_bytes(file, text(snapshot))
-    if new and file.is_file():
-        file.chmod(0o644)
+    publish(file, text(snapshot), 0o644)
 
 
 def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:

@@ -29,7 +29,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.interrupts import Kind
 from lightsleep.scan.collect import CPU_DIR, INTERRUPTS, TICK_S, collect
 from lightsleep.scan.loading import MODULE
-from lightsleep.scan.model import Cpu, PollStats, Scan
+from lightsleep.scan.model import Cpu, PollStats, Scan, distinct_names
 from lightsleep.watch.model import CpuCount, Snapshot, States
 
 OWN = ("polls", "hits", "halts", "polled_ns", "wasted_ns", "limit_ns", "halt_cost_ns")
@@ -273,6 +273,7 @@ class Reader:
     def _cpu_files(self, cpu: Cpu, keep: bool) -> _CpuFiles:
         folder = f"{CPU_DIR}/cpu{cpu.number}"
         states = [s for s in cpu.states if s.usage is not None and s.time_us is not None]
+        names = distinct_names(cpu.states)
 
         def of_states(name: str) -> list[File]:
             found = (self._file(f"{folder}/cpuidle/state{s.index}/{name}", keep) for s in states)
@@ -281,7 +282,7 @@ class Reader:
         stat = self._file(f"{folder}/lightsleep/stat", keep)
         each = stat is None
         return _CpuFiles(
-            tuple(s.name for s in states),
+            tuple(names[s.index] for s in states),
             stat,
             of_states("usage") if each else [],
             of_states("time") if each else [],

@@ -129,6 +129,7 @@ def test_the_table(power9: FakeBackend) -> None:
 def test_progress_on_a_terminal_only(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("-c", "1", "-n", "20").stderr.strip() == ""
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("lightsleep.terminal.has_screen", lambda _: True)
     shown = run("-c", "1", "-n", "20").stderr
     assert "CPU 1" in shown
     assert "0:00:00" in shown

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from paths import ROOT
 from scan_trees import NAMES, plant, unfold
 from scans import CPU, check_everything, run, show
@@ -18,9 +20,10 @@ from scans import CPU, check_everything, run, show
 from lightsleep.measure.machine import read as read_machine
 from lightsleep.scan import explain
 from lightsleep.scan.cli import scan
-from lightsleep.scan.collect import collect, cpu_model, idle_options
+from lightsleep.scan.collect import INTERRUPTS, collect, cpu_model, idle_options, queue_rows
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
+from lightsleep.scan.tree import Tree, printable
 
 
 @pytest.mark.parametrize("machine", NAMES)
@@ -247,6 +250,66 @@ def test_virtio_queues(tmp_path: Path) -> None:
     assert re.search("virtio0-req.0 +5,000 +4,000 +3,990 +12 +200 +22,000", out)
     assert re.search("virtio0-req.1 +70 +1 +0 +0 +100,000 +30,000", out)
     assert out.count("virtio1-input.0") == 1
+
+
+QUEUE_ROW = re.compile(
+    r"(?m)^\s*(?P<irq>[0-9]{1,6}):(?P<counts>(?:\s+[0-9]{1,19})+)\s.*"
+    r"\s(?P<name>virtio[0-9]{1,6}-(?!config$)\S{1,64})$"
+)
+"""What a row is, said in another way; it takes far too long for a large machine."""
+
+WORDS = st.sampled_from(["7", "9" * 19, "9" * 20, "²", "PCI-MSI", "1-edge", "config", "x:", "\x1b"])
+LABELS = st.sampled_from(["27", " 27", "1234567", "LOC", "", "²", "27 ", "x27"])
+QUEUE_NAMES = st.sampled_from(
+    [
+        *("virtio0-req.0", "virtio0-config", "virtio0-configs", "virtio-x", "virtio1234567-x"),
+        *("virtio0-", "virtio1-\x1b", f"virtio0-{'n' * 64}", f"virtio0-{'n' * 65}", "virtio0-a, b"),
+    ]
+)
+ROWS = st.tuples(LABELS, st.lists(WORDS, max_size=4), QUEUE_NAMES).map(
+    lambda row: f"{row[0]}: {' '.join(row[1])}  {row[2]}"
+)
+
+
+@given(st.lists(ROWS, max_size=4))
+def test_rows_of_queues(rows: list[str]) -> None:
+    content = "\n".join(["x CPU0 CPU1", *rows, "x"])
+    shown = content.replace("\x1b", "�")
+    assert [(x.text, x.irq, x.interrupts, x.name) for x in queue_rows(content.encode())] == [
+        (x[0], x["irq"], sum(map(int, x["counts"].split())), x["name"])
+        for x in QUEUE_ROW.finditer(shown)
+    ]
+
+
+def test_a_large_machine_is_read_at_little_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2000 rows of 1024 CPUs, two are of queues: only these are taken apart."""
+    counts = f"{'0000000001 ' * 1024} PCI-MSIX 1-edge "
+    rows = [f"{irq}: {counts} nvme0q{irq}" for irq in range(1998)]
+    rows[1000:1000] = [f"{irq}: {counts} virtio0-req.{irq}" for irq in (5000, 5001)]
+    root = unfold("no-cpuidle", tmp_path)
+    (root / INTERRUPTS).write_text("\n".join(rows))
+    looked_at, texts = [], []
+    text_of = Tree.text
+
+    def noted(text: str) -> str:
+        looked_at.append(text)
+        return printable(text)
+
+    def noted_path(tree: Tree, path: str, *words: int) -> str | None:
+        texts.append(path)
+        return text_of(tree, path, *words)
+
+    monkeypatch.setattr("lightsleep.scan.collect.printable", noted)
+    monkeypatch.setattr(Tree, "text", noted_path)
+    found = collect(root)[0].queues
+    assert [(x.name, x.interrupts) for x in found] == [
+        ("virtio0-req.5000", 1024),
+        ("virtio0-req.5001", 1024),
+    ]
+    assert len(looked_at) == 2
+    assert INTERRUPTS not in texts
 
 
 def busy(root: Path) -> Path:

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whether lightsleep could load here: each obstacle on a machine that has it, and near misses."""
 
+import gzip
+import lzma
+import os
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,9 +82,20 @@ def test_secure_boot(content: bytes, tmp_path: Path) -> None:
     assert collect(root)[0].loading.secure_boot is known.get(content)
 
 
+MODULE_TEXT = b"module" * 100 + f"{SIGNATURE}\n".encode()
+GZ, XZ = gzip.compress(MODULE_TEXT, mtime=0), lzma.compress(MODULE_TEXT)
+
+
 @pytest.mark.parametrize(
     ("suffix", "content", "signed"),
     [
+        (".gz", GZ, True),
+        (".xz", XZ, True),
+        (".gz", gzip.compress(b"module", mtime=0), False),
+        (".gz", GZ[:10] + b"\xff" + GZ[11:], None),  # no such block
+        (".gz", GZ[:-9], None),
+        (".xz", XZ[:20] + b"\xff" + XZ[21:], None),
+        (".xz", XZ[:-9], None),
         (".xz", b"not xz", None),
         (".gz", b"not gzip", None),
         (".zst", b"anything", None),
@@ -90,6 +107,65 @@ def test_signatures(suffix: str, content: bytes, signed: bool | None, tmp_path: 
     root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}{suffix}: x")
     (root / f"{MODULE}{suffix}").write_bytes(content)
     assert collect(root)[0].loading.signed is signed
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_a_module_that_unpacks_to_too_much(
+    suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "MAX_UNPACKED", 1 << 20)
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}{suffix}: x")
+    (root / f"{MODULE}{suffix}").write_bytes(pack(bytes(64 << 20) + MODULE_TEXT))
+    tracemalloc.start()
+    try:
+        assert collect(root)[0].loading.signed is None
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_module_that_is_too_large(tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: x")
+    os.truncate(root / MODULE, loading.MAX_MODULE + 1)
+    assert collect(root)[0].loading.signed is None
+
+
+KEY = "var/lib/dkms/mok.pub"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir],
+    ids=["pipe", "device", "folder"],
+)
+def test_a_key_that_is_no_file(make: Callable[[Path], None], tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{SIGNED}\n{OWNER_KEYS}: OTHER")
+    (root / KEY).unlink()
+    make(root / KEY)
+    assert found(root) == []  # whether it is enrolled is not known
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that all users may look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_modules_folder_that_only_root_may_look_into(shared: Path) -> None:
+    root = plant(unfold("no-cpuidle", shared), f"{MODULE}: module\n{RELEASE}/build/Makefile: x")
+    modules = root / "lib/modules"
+    modules.chmod(0o700 if os.geteuid() == 0 else 0)
+    before = os.geteuid()
+    try:
+        if before == 0:
+            os.seteuid(65534)
+        here = collect(root)[0].loading
+    finally:
+        os.seteuid(before)
+        modules.chmod(0o700)
+    assert (here.installed, here.headers, here.signed) == (None, None, None)
 
 
 def test_a_machine_without_any_modules_folder_has_no_headers(tmp_path: Path) -> None:

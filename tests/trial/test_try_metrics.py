@@ -27,7 +27,7 @@ def counted(**changes: Any) -> reading.Reading:
         "time_s": 1.0,
         "cpus": 2,
         "states": states,
-        "ipis": 5,
+        "ipis": {0: 2, 1: 3},
         "stolen_s": 0.5,
         "energy": {"intel-rapl:0": reading.Energy(9_999_999_900, 10**10)},
     }
@@ -41,7 +41,7 @@ def test_metrics_of_a_run() -> None:
             (0, "POLL"): reading.StateCount(14, 201_000, True),
             (0, "HALT"): reading.StateCount(26, 1_005_000, False),
         },
-        ipis=12,
+        ipis={0: 4, 1: 8},
         stolen_s=0.75,
         energy={"intel-rapl:0": reading.Energy(100, 10**10)},
     )
@@ -60,6 +60,22 @@ def test_metrics_of_a_run() -> None:
     )
 
 
+def test_a_cpu_that_comes_online_counts_nothing_that_was_before() -> None:
+    """Its counters are those since boot."""
+    new = {
+        (1, "POLL"): reading.StateCount(10**6, 10**9, True),
+        (1, "HALT"): reading.StateCount(10**6, 10**9, False),
+    }
+    before, later = counted(cpus=1, ipis={0: 2}), counted().states | new
+    found = metrics.of_run(before, counted(time_s=2.0, states=later, ipis={0: 3, 1: 10**6}), 1, 1)
+    assert (found["wakes"], found["ipis"], found["polled_pct"], found["in_HALT_pct"]) == (
+        0,
+        1,
+        0,
+        0,
+    )
+
+
 def test_metrics_of_a_period() -> None:
     after = counted(
         time_s=3.0,
@@ -67,7 +83,7 @@ def test_metrics_of_a_period() -> None:
             (0, "POLL"): reading.StateCount(14, 401_000, True),
             (0, "HALT"): reading.StateCount(26, 5000, False),
         },
-        ipis=12,
+        ipis={0: 4, 1: 8},
         stolen_s=0.7,
         energy={"intel-rapl:0": reading.Energy(100, 10**10)},
         idle_s=13.0,
@@ -128,10 +144,21 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
         plant(root, f"sys/class/powercap/{name}/energy_uj: {uj}")
         plant(root, f"sys/class/powercap/{name}/max_energy_range_uj: 1000")
     found = reading.read(root)
-    assert (found.cpus, found.ipis) == (4, 7 + 11)
+    assert (found.cpus, found.ipis) == (4, {0: 3 + 5, 1: 4 + 6})
     assert found.stolen_s == pytest.approx(800 * TICK_S)
     assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
+
+
+def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """The kernel cuts names to 15 characters."""
+    root = unfold("lightsleep-guest", tmp_path)
+    for state in (0, 1):
+        plant(root, f"sys/devices/system/cpu/cpu{{0-3}}/cpuidle/state{state}/name: cluster-sleep-0")
+    states = reading.read(root).states
+    assert len(states) == 8
+    assert states[3, "cluster-sleep-0#0"].usage == 100_000
+    assert states[3, "cluster-sleep-0#1"].usage == 200_000
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import pty
 import re
 import resource
 import signal
@@ -24,11 +25,11 @@ from hypothesis import strategies as st
 from scan_trees import plant, unfold
 from schemas import validator
 
-from lightsleep import interrupts
+from lightsleep import interrupts, terminal
 from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
 from lightsleep.interrupts import KINDS
-from lightsleep.scan.model import PollStats
+from lightsleep.scan.model import PollStats, State, distinct_names
 from lightsleep.watch import cli, draw
 from lightsleep.watch.model import CpuCount, Snapshot, States
 from lightsleep.watch.rates import CpuRates, rates, total
@@ -570,6 +571,34 @@ def test_the_file_of_metrics_is_whole_and_readable(root: Path, tmp_path: Path) -
     assert [x.name for x in tmp_path.glob("*prom*")] == ["lightsleep.prom"]
 
 
+def test_no_file_of_metrics_is_written_through_a_link(root: Path, tmp_path: Path) -> None:
+    """The folder may be that of node_exporter's user, and the command root's."""
+    (tmp_path / "victim").touch(0o600)
+    (tmp_path / "x.prom").symlink_to("victim")
+    result = watched("-n", "1", "--openmetrics", str(tmp_path / "x.prom"))
+    assert result.exit_code == 1
+    assert "it is a link" in result.output
+    victim = tmp_path / "victim"
+    assert (stat.S_IMODE(victim.stat().st_mode), victim.read_text()) == (0o600, "")
+
+
+def test_states_of_one_name_are_told_apart(root: Path) -> None:
+    for state in (0, 1):
+        plant(root, f"{CPU}/cpu{{0-3}}/cpuidle/state{state}/name: cluster-sleep-0")
+    (line,) = watched("-n", "1", "--json").stdout.splitlines()
+    document = json.loads(line)
+    VALID.validate(document)
+    assert [*document["all"]["states"]] == ["cluster-sleep-0#0", "cluster-sleep-0#1"]
+
+
+@given(st.lists(st.sampled_from(["C1", "C1#0", "C1#1", "C1#0#1", "C6"]), min_size=4, max_size=4))
+def test_names_of_states_are_distinct(names: list[str]) -> None:
+    states = [State(number, name, *[None] * 12) for number, name in enumerate(names)]
+    found = [*distinct_names(states).values()]
+    assert len(set(found)) == len(names)
+    assert found.count("C6") == (names.count("C6") == 1)
+
+
 def view(found: list[CpuRates], **options: Any) -> list[str]:
     defaults = {"sort": "cpu", "rows": None, "width": None}
     return draw.lines(snapshot(1), found, 1.0, **(defaults | options))
@@ -610,16 +639,85 @@ def test_json_and_metrics_exclude_each_other(root: Path, tmp_path: Path) -> None
     assert watched("--json", "--openmetrics", str(tmp_path / "x.prom")).exit_code == 2
 
 
-def test_ctrl_c_ends_it_well() -> None:
-    command = [sys.executable, "-m", "lightsleep", "watch", "-i", "0.1", "--json"]
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [(["--json"], ["--top", "5"]), (["--json"], ["--sort", "cpu"])]
+    + [(["--openmetrics", "x.prom"], words) for words in (["--top", "5"], ["--sort", "wakes"])],
+)
+def test_only_a_view_has_an_order(
+    output: list[str], words: list[str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    result = watched("-n", "1", *output, *words)
+    assert result.exit_code == 2
+    assert f"{words[0]} has no effect with {output[0]}: leave out {words[0]}" in result.output
+    assert not (root / "x.prom").exists()
+
+
+WATCH = [sys.executable, "-m", "lightsleep", "watch", "-i", "0.1"]
+
+
+# systemd ends a service by SIGTERM, and a terminal that closes is lost.
+ENDS = {signal.SIGINT: 0, signal.SIGTERM: 0, signal.SIGHUP: 129}
+
+
+@pytest.mark.parametrize("number", ENDS, ids=lambda number: number.name)
+def test_a_signal_ends_it_well(number: signal.Signals) -> None:
+    command = [*WATCH, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline()
         time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate()
-    assert process.returncode == 0
+    assert process.returncode == ENDS[number]
     assert errors == b""
+
+
+def test_a_service_that_is_stopped_ends_well(tmp_path: Path) -> None:
+    file = tmp_path / "x.prom"
+    with subprocess.Popen([*WATCH, "--openmetrics", file]) as process:
+        deadline = time.monotonic() + 60
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.terminate()
+    assert process.returncode == 0
+    assert [*tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("a_terminal", "variables", "moves"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"TERM": "dumb", "FORCE_COLOR": "1"}, False),
+        (False, {"TERM": "xterm", "FORCE_COLOR": "1"}, False),
+        (False, {"TERM": "xterm", "TTY_COMPATIBLE": "1"}, False),
+    ],
+)
+def test_only_a_screen_is_drawn_anew(
+    a_terminal: bool, variables: dict[str, str], moves: bool
+) -> None:
+    reader, writer = pty.openpty() if a_terminal else os.pipe()
+    said = b""
+    with subprocess.Popen(WATCH, stdout=writer, env=os.environ | variables) as process:
+        while b"over" not in said:
+            said += os.read(reader, 4096)
+        process.send_signal(signal.SIGINT)
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    assert process.returncode == 0
+    assert (b"\x1b" in said) == moves
+
+
+def test_progress_needs_a_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with terminal.progress() as tell:
+        tell("CPU 1", 1, 2)
+    assert capsys.readouterr().err == ""
 
 
 def test_needs_neither_numpy_nor_prometheus() -> None:

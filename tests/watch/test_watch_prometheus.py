@@ -51,6 +51,18 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
 
 
+def test_states_of_one_name_are_two_series(tmp_path: Path) -> None:
+    """The kernel cuts names to 15 characters."""
+    root = unfold("lightsleep-guest", tmp_path)
+    for state in (0, 1):
+        plant(root, f"sys/devices/system/cpu/cpu{{0-3}}/cpuidle/state{state}/name: cluster-sleep-0")
+    with contextlib.closing(Reader(root, None)) as reader:
+        found = openmetrics.text(reader.read()).decode()
+    samples = [x for x in found.splitlines() if not x.startswith("#")]
+    assert len({x.rpartition(" ")[0] for x in samples}) == len(samples)
+    assert 'state_seconds_total{cpu="3",state="cluster-sleep-0#1"} 600' in found
+
+
 def test_labels_are_escaped() -> None:
     cpu = CpuCount(('C1 "x\\y"\n',), States((1,), (2,), None), None, None, None, None)
     found = openmetrics.text(Snapshot(1.0, None, None, None, {0: cpu})).decode()
