@@ -20,7 +20,9 @@ from lightsleep.cli import main
 
 ROOT = Path(__file__).parents[1]
 ABI = ROOT / "kernel/Documentation/ABI/testing"
-TABLE = re.compile(r"(?m)^(<!-- (options of lightsleep|files of|keys of) (.+) -->\n\n)(?:\|.*\n)*\n?")
+TABLE = re.compile(
+    r"(?m)^(<!-- (options of lightsleep|files of|keys of) (.+) -->\n\n)(?:\|.*\n)*\n?"
+)
 
 CODE = re.compile(r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*|(?<=default: )[^\s;(\]]*,[^\s;\]]*")
 """What is code in a text: options, lists of CPUs, and defaults that are lists."""
@@ -159,7 +161,8 @@ def renewed(page: str) -> str:
 
     Without one, Markdown takes the next paragraph for a row.
     """
-    return TABLE.sub(lambda found: found[1] + table(found[2], found[3]) + "\n", page).rstrip() + "\n"
+    new = TABLE.sub(lambda found: found[1] + table(found[2], found[3]) + "\n", page)
+    return new.rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -66,10 +66,11 @@ def histogram_document(**more: object) -> dict[str, Any]:
 
 def page_of(text: bytes) -> bytes:
     """Return a page as systrace makes it: a viewer, a list of processes, the kernel's trace."""
-    viewer = b"<script>" + b"x" * 300_000 + b"</script>\n"
-    processes = b'<script class="trace-data" type="application/text">\nUSER PID\n</script>\n'
-    trace = b'<script class="trace-data" type="application/text">\n# tracer: nop\n#\n'
-    return b"<!DOCTYPE html>\n<html>" + viewer + processes + trace + text + b"</script></html>\n"
+    viewer = b"<!DOCTYPE html>\n<html><script>" + b"x" * 300_000 + b"</script>\n"
+    begin, end = b'  <script class="trace-data" type="application/text">\n', b"  </script>\n"
+    parts = (b"USER PID\n", b"# tracer: nop\n#\n" + text)
+    traces = b"".join(begin + part + end for part in parts)
+    return viewer + b"<!-- BEGIN TRACE -->\n" + traces + b"<!-- END TRACE -->\n</html>\n"
 
 
 def rows_of(path: Path) -> tuple[list[dict[str, Any]], Metadata]:

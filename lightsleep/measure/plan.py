@@ -139,6 +139,7 @@ def cells(
     sources = [source for source, why in whys.items() if not why]
     found: list[Cell] = []
     said: list[tuple[int, str]] = []
+    deaf = False  # whether a store would wake none of a CPU's states
     for cpu in _destinations(machine, wish, notes):
         states = _states(cpu, wish, said)
         src = source_cpu(machine, cpu, wish.source_cpu)
@@ -152,8 +153,15 @@ def cells(
         for source in sources:
             waker = cpu.number if source == "timer" else src
             if waker is not None:
-                found += _block(source, waker, cpu.number, states)
+                block = _block(source, waker, cpu.number, states)
+                deaf |= source == "store" and bool(states) and not block
+                found += block
     notes += say(said)
+    if not found and deaf:
+        notes.append(
+            "a store wakes only states that poll or use MWAIT, and no state to measure "
+            "does: use --source ipi"
+        )
     if not found:
         raise Skipped("nothing to measure: " + ("; ".join(notes) or "no idle state is enabled"))
     return found, notes

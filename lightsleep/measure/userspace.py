@@ -184,7 +184,7 @@ def judge(requested: str, entries: Mapping[int, int], samples: int) -> tuple[int
     """
     idled = sum(entries.values())
     if requested == "busy":
-        return NOT_IDLE, "ok" if idled <= samples * (1 - PURITY) else "busy-was-idle"
+        return NOT_IDLE, "ok" if samples - idled >= samples * PURITY else "busy-was-idle"
     if not entries:
         return None, "ok"
     if idled < samples * PURITY:

@@ -4,7 +4,8 @@
  * of a CPU are, and what is evidence of what; nothing here decides otherwise.
  *
  * Rows go to a stream in blocks: their number (uint64_t), then as many struct row. A block
- * of 0 rows is the last one.
+ * of 0 rows is the last one. In place of a number, ALIVE says that there are no more rows yet,
+ * and that the program has not hung.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,6 +35,14 @@ static bool flush(struct builder *b)
 
 	b->row_count = 0;
 	return ok;
+}
+
+/* Tells who reads the stream that more follows. False if the stream takes no more. */
+bool builder_alive(struct builder *b)
+{
+	uint64_t alive = ALIVE;
+
+	return fwrite(&alive, sizeof(alive), 1, b->out) == 1 && !fflush(b->out);
 }
 
 /* The CPU of that number, if something has happened on it. */

@@ -14,6 +14,7 @@
 #define AWAKE		(-1)		/* the state of a CPU that is in none */
 #define MAX_CPUS	100000
 #define MAX_STATE	255
+#define ALIVE		UINT64_MAX	/* in place of the number of rows of a block */
 
 /* In the order of CAUSES of model.py. */
 enum cause { IPI, STORE, TIMER, TICK, DEVICE, UNKNOWN };
@@ -113,6 +114,7 @@ struct builder {
 
 bool builder_init(struct builder *b, FILE *out);
 bool builder_at(struct builder *b, int number, int64_t now_ns);
+bool builder_alive(struct builder *b);
 void builder_cpu_idle(struct builder *b, int number, int64_t now_ns, uint32_t state);
 void builder_sleep_length(struct builder *b, int number, int64_t length_ns, const int64_t *event_ns);
 void builder_miss(struct builder *b, int number, enum miss kind);

@@ -54,7 +54,7 @@ class Metadata:
     """What is known of a recording beside its rows; complete once all rows are read.
 
     ``expected_ns`` is about how long the recording is, where that is known before it is read.
-    ``ends_ns`` is when the recording ended, by its own clock.
+    ``window_ns`` is when the recording began and ended, by its own clock, if somebody said so.
     ``states`` maps CPU and index to a state's name, ``polling`` holds the states that the governor
     takes for polling, ``disabled`` those that nobody may choose, ``advertised_us`` and
     ``residency_us`` are what their driver advertises.
@@ -80,7 +80,7 @@ class Metadata:
     incomplete: int = 0
     lost: dict[int, int] = field(default_factory=dict)
     expected_ns: int | None = None
-    ends_ns: int | None = None
+    window_ns: tuple[int, int] | None = None
     cpus: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
 
@@ -138,7 +138,7 @@ class Metadata:
             for state, name in sorted(states.items())
         ]
         of_states = ("polling", "disabled", "advertised_us", "residency_us")
-        for key in (*of_states, "expected_ns", "ends_ns", "cpus", "seen"):
+        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 

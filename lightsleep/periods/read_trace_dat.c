@@ -19,6 +19,9 @@
 #define TYPES		65536	/* struct trace_entry has 16 bits for them */
 #define COMMS		1024	/* names of the table that are remembered; a power of two */
 #define FIELDS		4
+#ifndef ALIVE_EVERY
+#define ALIVE_EVERY	65536	/* events, of any kind: a fraction of a second */
+#endif
 
 struct event;
 
@@ -49,6 +52,7 @@ struct reader {
 	struct tep_handle *tep;
 	struct event *events;
 	struct comm comms[COMMS];
+	uint64_t records;
 	char error[300];
 };
 
@@ -384,6 +388,9 @@ static int handle(struct tracecmd_input *input, struct tep_record *rec, int cpu,
 	struct event *e;
 	int type;
 
+	/* A trace may have few periods among very many events. */
+	if (++r->records % ALIVE_EVERY == 0 && !builder_alive(&r->b))
+		return -1;
 	if (rec->missed_events)
 		builder_lost(&r->b, rec->cpu, rec->missed_events > 0 ? rec->missed_events : 1);
 	type = tep_data_type(r->tep, rec);

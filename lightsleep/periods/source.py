@@ -51,6 +51,7 @@ from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.record import sidecar
+from lightsleep.terminal import has_screen
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
@@ -67,7 +68,8 @@ MANY_EVENTS = 1_000_000
 """More than that take a while to read as text."""
 
 SLACK_NS = 1_000_000_000
-"""So long before the end of a recording its last event may be, on an idle machine."""
+"""So long before the end of a recording its last event may be, on an idle machine; and so long
+before its begin, or after its end, its first one."""
 
 SILENT_S = 60.0
 """How long the reader of a foreign format may print nothing."""
@@ -109,7 +111,7 @@ def watched(
     """Pass the rows of a recording on, and show on a terminal how far they are."""
     console = Console(stderr=True)
     columns = [TextColumn("reading {task.fields[file]}"), BarColumn(), TimeRemainingColumn()]
-    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    bar = Progress(*columns, console=console, disable=not has_screen(console), transient=True)
     with bar:
         task = bar.add_task("", total=metadata.expected_ns, file=metadata.source)
         begin: int | None = None
@@ -123,16 +125,15 @@ def watched(
 
 
 def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
-    program = trace_dat.program() if head.startswith(TRACE_DAT) else ""
-    if isinstance(program, Path):
-        with _output([str(program), str(path)], path, metadata) as chunks:
-            whole = yield from trace_dat.batches(chunks, metadata)
-        if not whole:
-            raise LightsleepError(f"{path}: cannot be read: {program} said nothing of its end")
-    else:
-        yield from _batches_of_text(path, head, metadata)
-        if program and metadata.events > MANY_EVENTS:
-            metadata.notes.append(f"reading was slow, as {program}; install {trace_dat.PACKAGES}")
+    checked = False
+    for batch in _rows(path, head, metadata):
+        if not checked and len(batch):  # before anybody reads by what names the states have
+            first = batch.column("entered_ns")[0].as_py()
+            _check_window(path, metadata, first if metadata.first_ns is None else metadata.first_ns)
+            checked = True
+        yield batch
+    if metadata.first_ns is not None:
+        _check_window(path, metadata, metadata.first_ns)
     if not metadata.events:
         raise LightsleepError(
             f"{path}: {NOTHING}"
@@ -144,13 +145,40 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
             "task all the time"
         )
     if (
-        metadata.ends_ns is not None
-        and (early_ns := metadata.ends_ns - (metadata.last_ns or 0)) > SLACK_NS
+        metadata.window_ns is not None
+        and (early_ns := metadata.window_ns[1] - (metadata.last_ns or 0)) > SLACK_NS
     ):
         metadata.notes.append(
             f"the last event is {early_ns / 1e9:.1f} s before the end of the recording: the file "
             "may be damaged"
         )
+
+
+def _check_window(path: Path, metadata: Metadata, first_ns: int) -> None:
+    """Raise LightsleepError where a recording began outside of what its description tells."""
+    if metadata.window_ns is None:
+        return
+    begin_ns, end_ns = metadata.window_ns
+    if begin_ns - SLACK_NS <= first_ns <= end_ns + SLACK_NS:
+        return
+    begin_s, end_s, first_s = (x // 10**9 for x in (begin_ns, end_ns, first_ns))
+    raise LightsleepError(
+        f"{_document_of(path)} describes another recording, from {begin_s} s to {end_s} s: "
+        f"{path.name} begins at {first_s} s. Remove that description, or put the right one there"
+    )
+
+
+def _rows(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
+    program = trace_dat.program() if head.startswith(TRACE_DAT) else ""
+    if isinstance(program, Path):
+        with _output([str(program), str(path)], path, metadata) as chunks:
+            whole = yield from trace_dat.batches(chunks, metadata)
+        if not whole:
+            raise LightsleepError(f"{path}: cannot be read: {program} said nothing of its end")
+        return
+    yield from _batches_of_text(path, head, metadata)
+    if program and metadata.events > MANY_EVENTS:
+        metadata.notes.append(f"reading was slow, as {program}; install {trace_dat.PACKAGES}")
 
 
 def _batches_of_text(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
@@ -346,13 +374,18 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
         raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
 
 
-def _described(path: Path) -> Metadata:
-    """Return what the document beside a trace says; little where there is none."""
+def _document_of(path: Path) -> Path:
+    """Return the name of the document beside a trace, which need not be there."""
     # record writes both files to where a symbolic link leads.
-    document = next(
+    return next(
         (x for x in (sidecar.beside(path), sidecar.beside(path.resolve())) if x.exists()),
         sidecar.beside(path),
     )
+
+
+def _described(path: Path) -> Metadata:
+    """Return what the document beside a trace says; little where there is none."""
+    document = _document_of(path)
     metadata = Metadata(host="unknown", source=path.name)
     if not document.exists():
         metadata.notes.append(
@@ -376,8 +409,8 @@ def _described(path: Path) -> Metadata:
     metadata.cpus = _recorded_cpus(described)
     recorded = described["recorded"]
     metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
-    if described.get("window_ns"):
-        metadata.ends_ns = described["window_ns"][1]
+    if window_ns := described.get("window_ns"):
+        metadata.window_ns = window_ns[0], window_ns[1]
     metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return metadata
 

@@ -3,7 +3,7 @@
 
 Such a page holds a viewer, in long lines of script, and the text of each trace in a script element
 of class ``trace-data``. One of those is the kernel's: its header says ``# tracer:``. Only that text
-passes, in constant memory.
+passes, in constant memory. The tag that ends the element is indented, which is no line of the text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator
 
 BEGIN = b'class="trace-data"'
 END = b"</script>"
+BLANKS = b" \t"
 HEADER = b"# tracer:"
 HEADS = (b"<!doctype html", b"<html")
+
+INDENT = 64
+"""Blanks before the tag at the end of an element, at most."""
 
 
 def is_page(head: bytes) -> bool:
@@ -67,9 +71,11 @@ class _Element:
                     raise StopIteration
                 return self._buffer
             safe = max(0, len(self._buffer) - len(END))
+            blanks = safe - len(self._buffer[:safe].rstrip(BLANKS))
+            safe -= blanks if blanks <= INDENT else 0  # they may be the indent of the end
             known, self._buffer = self._buffer[:safe], self._buffer[safe:] + chunk
             if known:
                 return known
         self._ended = True
         last, _, self.rest = self._buffer.partition(END)
-        return last
+        return last.rstrip(BLANKS)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -67,10 +68,13 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
 
     Raises LightsleepError where it cannot be written.
     """
-    with (
-        streamed(target) as file,
-        pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer,
-    ):
+    with streamed(target) as file:
+        yield from write_rows(recording, file)
+
+
+def write_rows(recording: Recording, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a recording to a file as write_parquet(). Raises OSError."""
+    with pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer:
         waiting: list[pa.RecordBatch] = []
         lengths: list[int] = []
         for batch in recording.batches:

@@ -69,6 +69,9 @@ HAS = {
 MISSES = ("above", "below")
 
 COUNT = np.dtype(np.uint64)
+ALIVE = (1 << 64) - 1
+"""In place of the rows of a block: none are known yet, but the program reads on."""
+
 BATCH_ROWS = 1 << 16
 
 Rows = npt.NDArray[np.void]
@@ -105,6 +108,8 @@ def batches(chunks: Iterable[bytes], metadata: Metadata) -> Generator[pa.RecordB
     stream = _Stream(chunks)
     waiting: list[Rows] = []
     while (head := stream.take(COUNT.itemsize)) and (count := int(np.frombuffer(head, COUNT)[0])):
+        if count == ALIVE:
+            continue
         waiting.append(np.frombuffer(stream.take(count * ROW.itemsize), ROW))
         if sum(len(x) for x in waiting) >= BATCH_ROWS:
             yield _batch(metadata.host, np.concatenate(waiting))

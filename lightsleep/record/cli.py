@@ -25,6 +25,7 @@ from lightsleep.options import cpus_option
 from lightsleep.options import seconds as in_seconds
 from lightsleep.record import histogram as counted
 from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.terminal import has_screen
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
@@ -145,6 +146,7 @@ def _record(
     run.need_programs()
     target = Path(os.path.realpath(output))
     check_writable(sidecar.beside(target))
+    sidecar.check_place(sidecar.beside(target))
     events, missing = tracing.available(folder)
     notes = tracing.remove_leftovers(folder)
     known = sidecar.begin(
@@ -218,7 +220,7 @@ def _progress(seconds: float | None) -> Iterator[Callable[[float], None]]:
     bar = Progress(
         *(columns if seconds else columns[:1]),
         console=console,
-        disable=not console.is_terminal,
+        disable=not has_screen(console),
         auto_refresh=False,
         transient=True,
     )

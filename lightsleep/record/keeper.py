@@ -48,8 +48,9 @@ BEGUN, DISCARD = b"b", b"x"
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
-FINISH_S = 600.0
-"""How long trace-cmd may take to write its file."""
+FINISH_S, LOOK_S = 600.0, 1.0
+"""How long the files of trace-cmd may stay as they are while it should write, and how often that
+is looked at. Copying a long recording may take any time."""
 
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
@@ -169,15 +170,28 @@ def _tell(answer: object) -> None:
         os.write(sys.stdout.fileno(), f"{json.dumps(answer)}\n".encode())
 
 
-def end(tracer: subprocess.Popen[bytes]) -> None:
+def end(tracer: subprocess.Popen[bytes], scratch: Path) -> None:
     """Have trace-cmd write its file, and end it the hard way where it does not."""
     if tracer.poll() is None:
         tracer.send_signal(signal.SIGINT)
+    written, deadline = _bytes(scratch), time.monotonic() + FINISH_S
+    while tracer.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            tracer.wait(FINISH_S)
+            tracer.wait(LOOK_S)
+        if (now := _bytes(scratch)) != written:
+            written, deadline = now, time.monotonic() + FINISH_S
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(tracer.pid, signal.SIGKILL)
     tracer.wait()
+
+
+def _bytes(scratch: Path) -> int:
+    """Return how large the files of a recording are that is not yet whole."""
+    total = 0
+    for file in scratch.parent.glob(f"{scratch.name}*"):
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size
+    return total
 
 
 def keep(order: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +231,7 @@ def _trace(
                 (instance / "tracing_on").write_text("0")
             lost = lost_events(instance)
         finally:
-            end(tracer)
+            end(tracer, scratch)
         if tracer.returncode != 0 and wanted:
             kept += [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
             kept += [_beside(scratch)] if kept else []

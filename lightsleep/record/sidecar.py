@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from lightsleep.document import MAX_BYTES
+from lightsleep.errors import LightsleepError
 from lightsleep.measure import machine
 from lightsleep.record import keeper
 from lightsleep.scan.collect import CPU_DIR, collect
@@ -37,6 +40,21 @@ HISTOGRAM_VERSION = 1
 def beside(trace: Path) -> Path:
     """Return the name of the document that belongs to a trace."""
     return trace.with_name(f"{trace.name}{keeper.DESCRIBED}")
+
+
+def check_place(document: Path) -> None:
+    """Raise LightsleepError where a description would replace a file that is something else."""
+    if not document.is_file() or not document.stat().st_size:
+        return  # nothing is lost, or check_writable() says what is in the way
+    found = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if document.stat().st_size <= MAX_BYTES:
+            found = json.loads(document.read_bytes())
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise LightsleepError(
+            f"{document} is there, and describes no recording: this one would overwrite it. Name "
+            "another file with -o, or move that one away"
+        )
 
 
 def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:

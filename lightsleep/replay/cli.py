@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
 from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.source import open_recording, watched
-from lightsleep.periods.table import write_parquet
+from lightsleep.periods.table import Recording, write_rows
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
@@ -27,6 +28,9 @@ from lightsleep.replay.given import measured as measured_costs
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 from lightsleep.replay.rows import NEEDED
+
+SCRATCH = "/var/tmp"  # noqa: S108 (what is there has no name)
+"""Where the table of a recording is while it is replayed, without TMPDIR: /tmp may be memory."""
 
 
 def _policies(_context: click.Context, _option: click.Parameter, names: str) -> str:
@@ -179,9 +183,24 @@ def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tu
     recording = open_recording(path, NEEDED)
     if recording.is_table:
         return replay_table(path, policies, weight, given)
-    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
-        table = Path(folder) / "periods.parquet"
-        batches = write_parquet(recording, table)
-        with contextlib.closing(watched(recording.metadata, batches)) as rows:
-            costs = require_costs(path, costs_of(recording.metadata, rows, given))
+    folder = os.environ.get("TMPDIR") or SCRATCH
+    with contextlib.ExitStack() as stack:
+        try:
+            # Has no name: it is gone with this process, whatever ends that.
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+            costs = require_costs(path, _tabled(recording, file.fileno(), given))
+        except OSError as error:
+            raise LightsleepError(
+                f"{path}: cannot write its idle periods to {folder}: {error.strerror or error}; "
+                "set TMPDIR to a folder with room for them"
+            ) from error
+        table = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
         return replay_table(table, policies, weight, costs=costs)
+
+
+def _tabled(recording: Recording, descriptor: int, given: Given | None) -> Costs | None:
+    """Write the table of a recording; return what its wakeups cost. Raises OSError."""
+    with open(descriptor, "wb", closefd=False) as file:
+        batches = write_rows(recording, file)
+        with contextlib.closing(watched(recording.metadata, batches)) as rows:
+            return costs_of(recording.metadata, rows, given)

@@ -22,7 +22,9 @@ LEGEND = 3
 
 def colours_of(lost: TimeLost) -> dict[str, str]:
     """Return the colour of each idle state, in the order in which states were met."""
-    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(lost.states)}
+    # A histogram may have wakeups of a state of which it counted no period.
+    names = dict.fromkeys([*lost.states, *lost.groups["state"]])
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
 
 
 def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:

@@ -173,6 +173,24 @@ def test_nothing_to_measure_is_skipped_with_the_reason() -> None:
         plan.cells(machine(cpu(0, C1)), wish, ALL)
 
 
+def test_a_store_that_would_wake_no_state_says_so() -> None:
+    said = (
+        "a store wakes only states that poll or use MWAIT, and no state to measure does: "
+        "use --source ipi"
+    )
+    only = Wish((), (), ("store",), 50, None)
+    with pytest.raises(Skipped, match=f"^nothing to measure: {said}$"):
+        plan.cells(machine(cpu(0, C1, C2), cpu(1, C1, C2)), only, ALL)
+    named = replace(only, states=("C1",))
+    with pytest.raises(Skipped, match=f"^nothing to measure: {said}$"):
+        plan.cells(machine(cpu(0, POLL, C1), cpu(1, POLL, C1)), named, ALL)
+    off = replace(C1, disabled=True)
+    with pytest.raises(Skipped) as caught:
+        plan.cells(machine(cpu(0, off), cpu(1, off)), only, ALL)
+    assert "C1 is disabled" in caught.value.message
+    assert "MWAIT" not in caught.value.message
+
+
 def test_states_of_the_wish() -> None:
     here = machine(cpu(0, POLL, C1, C2), cpu(1, POLL, C1, C2))
     for name in ("C2", "2"):

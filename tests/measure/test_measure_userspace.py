@@ -138,6 +138,16 @@ def test_judge(requested: str, entries: dict[int, int], answer: tuple[int | None
     assert judge(requested, entries, 100) == answer
 
 
+def test_a_tenth_of_a_batch_of_any_size_may_differ() -> None:
+    for tenth in range(1, 1001):
+        most, samples = 9 * tenth, 10 * tenth
+        assert judge("busy", {0: tenth}, samples) == (NOT_IDLE, "ok")
+        assert judge("busy", {0: tenth + 1}, samples) == (NOT_IDLE, "busy-was-idle")
+        assert judge("1", {0: 0, 1: most}, samples) == (1, "ok")
+        assert judge("1", {0: tenth, 1: most}, samples) == (1, "ok")
+        assert judge("1", {0: tenth + 1, 1: most - 1}, samples) == (0, "wrong-state")
+
+
 def test_states_are_counted(backend: UserspaceBackend) -> None:
     """A state that the kernel says is entered is found, and no sample of another counts."""
     folder = Path(f"/sys/devices/system/cpu/cpu{ONLINE[-1]}/cpuidle")

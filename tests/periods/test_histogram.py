@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from recordings import IDLE, histogram_document
+from recordings import IDLE, WAKE, histogram_document
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
@@ -64,6 +64,17 @@ def test_the_report_of_a_histogram(tmp_path: Path) -> None:
     done = CliRunner().invoke(replay_command, [str(path)])
     assert done.exit_code == 1
     assert "no recording" in done.output
+
+
+def test_wakeups_of_a_state_without_periods_are_drawn(tmp_path: Path) -> None:
+    asleep = IDLE.replace(
+        "cpu:          1, state:          1", "cpu:          0, state:          0"
+    )
+    read(tmp_path, histograms={"idle": asleep, "wake": WAKE})
+    path, page = tmp_path / "counts.json", tmp_path / "report.html"
+    done = CliRunner().invoke(report, [str(path), "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "C6" in page.read_text()
 
 
 @pytest.mark.parametrize(

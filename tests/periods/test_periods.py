@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import PIPE, RECORDINGS, page_of, rows_of
@@ -30,6 +32,8 @@ from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import METADATA, ROWS, write_parquet
 from lightsleep.record import sidecar
+from lightsleep.replay.cli import replay_command
+from lightsleep.report.cli import report
 
 SWITCH = (
     "sched_switch: prev_comm={} prev_pid={} prev_prio=120 prev_state=S ==> "
@@ -543,9 +547,11 @@ def test_the_trace_of_a_systrace_page(tmp_path: Path) -> None:
     assert len(plain) > 100
     # In whatever pieces it comes.
     for size in (1, 7, 65_536):
-        page = page_of(text[:20_000])[299_000:]
-        pieces = [page[n : n + size] for n in range(0, len(page), size)]
-        assert b"".join(systrace.traces(pieces)) == b"# tracer: nop\n#\n" + text[:20_000]
+        # Its tags are indented, which belongs to no line; other blanks do.
+        for trace in (text[:20_000], b" \t\n" * 9, b"x" + b" " * 999 + b"\n"):
+            page = page_of(trace)[299_000:]
+            pieces = [page[n : n + size] for n in range(0, len(page), size)]
+            assert b"".join(systrace.traces(pieces)) == b"# tracer: nop\n#\n" + trace
     (tmp_path / "y.html").write_bytes(b"<!DOCTYPE html><html><body>A page.</body></html>")
     with pytest.raises(LightsleepError, match="none of the events"):
         rows_of(tmp_path / "y.html")
@@ -681,3 +687,47 @@ def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
         sidecar.beside(path).write_text(json.dumps(document))
         _, metadata = rows_of(path)
         assert any("the file may be damaged" in note for note in metadata.notes) == doubted
+
+
+@pytest.mark.parametrize("periods", [0, 1])
+@pytest.mark.parametrize(
+    ("window_s", "ours"), [((9, 12), True), ((11, 12), True), ((12, 13), False), ((7, 8), False)]
+)
+def test_a_description_of_another_recording_is_refused(
+    window_s: tuple[int, int], ours: bool, periods: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1) * periods)
+    window_ns = [x * 10**9 for x in window_s]
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": window_ns}
+    sidecar.beside(path).write_text(json.dumps(document))
+    if ours:
+        assert len(rows_of(path)[0]) == periods
+        return
+    read: list[pa.RecordBatch] = []
+    with pytest.raises(LightsleepError) as caught:
+        read.extend(open_recording(path).batches)
+    assert not any(map(len, read))  # nothing is made of a wrong name
+    assert caught.value.message == (
+        f"{path}.json describes another recording, from {window_s[0]} s to {window_s[1]} s: "
+        "trace.txt begins at 10 s. Remove that description, or put the right one there"
+    )
+
+
+@pytest.mark.parametrize("command", [report, replay_command])
+def test_what_is_no_file_is_refused_before_it_is_read(
+    command: click.Command, tmp_path: Path
+) -> None:
+    text = gzip.decompress(PIPE.read_bytes())[:4000]
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    os.close(writer)
+    for path, what in ((f"/dev/fd/{reader}", "pipe"), ("/dev/null", "device")):
+        done = CliRunner().invoke(command, [path, "-o", str(tmp_path / "page.html")])
+        assert done.exit_code == 1
+        assert (
+            f"{path} is a {what}, and this command reads a file more than once: "
+            "save it to a file first" in done.output
+        )
+    assert os.read(reader, len(text)) == text
+    os.close(reader)

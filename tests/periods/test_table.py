@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from recordings import PIPE
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import table
@@ -24,9 +33,13 @@ from lightsleep.periods.table import (
     cpus_of_groups,
     open_table,
     write_parquet,
+    write_rows,
 )
+from lightsleep.replay import cli
+from lightsleep.replay.parts import replay_table
 
 CPUS = 20
+READ = "import sys, pyarrow.parquet as pq; print(pq.read_metadata(sys.argv[1]).num_rows)"
 
 
 def made(count: int) -> list[Row]:
@@ -164,3 +177,46 @@ def test_metadata_that_no_machine_has(path: Path, key: str, value: object) -> No
         writer.add_key_value_metadata({METADATA: json.dumps(metadata).encode()})
     with pytest.raises(LightsleepError, match=r"periods\.parquet: damaged"):
         open_table(path)
+
+
+def test_the_table_of_a_replay_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[str] = []
+
+    def replayed(table: Path, *words: Any, **more: Any) -> Any:
+        tables.append(str(table.readlink()))
+        assert list(tmp_path.iterdir()) == []
+        read = [sys.executable, "-c", READ, str(table)]  # as each process of the replay does
+        rows = subprocess.run(read, check=True, capture_output=True, text=True).stdout
+        assert int(rows) > 100
+        return replay_table(table, *words, **more)
+
+    monkeypatch.setattr(cli, "replay_table", replayed)
+    for variable in (str(tmp_path), ""):
+        monkeypatch.setenv("TMPDIR", variable)
+        done = CliRunner().invoke(cli.replay_command, [str(PIPE), "--json"])
+        assert done.exit_code == 0, done.output
+    assert tables[0].startswith(f"{tmp_path}/")
+    assert tables[1].startswith("/var/tmp/")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_at_a_replay_names_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    done = CliRunner().invoke(cli.replay_command, [str(PIPE)])
+    assert f"idle periods to {tmp_path}/gone: No such file or directory; set TMPDIR" in done.output
+
+    class Full(io.BytesIO):
+        def write(self, _data: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def to_full(recording: Recording, _file: Any) -> Iterator[pa.RecordBatch]:
+        return write_rows(recording, Full())
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(cli, "write_rows", to_full)
+    done = CliRunner().invoke(cli.replay_command, [str(PIPE)])
+    assert done.exit_code == 1
+    said = f"to {tmp_path}: No space left on device; set TMPDIR to a folder with room for them"
+    assert said in done.output

@@ -25,6 +25,7 @@ from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.policy.binding import compile_to
 
 US = 1000
+ALIVE = b"\xff" * 8
 COMMS = ("redis-server", "a", "exactly16charsxx")
 
 
@@ -287,3 +288,36 @@ def test_without_the_library_the_text_is_read(
     assert rows
     assert any("libtracecmd-dev" in note for note in metadata.notes)
     json.dumps(metadata.to_json())
+
+
+def test_a_program_that_finds_few_periods_gives_signs_of_life(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_the_program()
+    expected = read_whole(recorded)[0]
+    monkeypatch.setattr(trace_dat, "program", trace_dat.program.__wrapped__)
+    monkeypatch.setattr(trace_dat, "FLAGS", (*trace_dat.FLAGS, "-DALIVE_EVERY=100"))
+    done = subprocess.run([trace_dat.program(), recorded], capture_output=True, check=True)
+    assert done.stdout.startswith(ALIVE * 3)  # the rows are fewer than a block
+    assert read_whole(recorded)[0] == expected
+
+
+def test_signs_of_life_are_no_silence(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    end = {"events": 9, "incomplete": 0, "first_ns": 1, "last_ns": 2, "seen": [0], "lost": {}}
+    octal = "".join(f"\\{byte:03o}" for byte in ALIVE)
+    program.write_text(
+        "#!/bin/sh\nfor _ in $SIGNS; do sleep 0.5; printf '" + octal + "'; done\n"
+        '[ -n "$SIGNS" ] || exec sleep 60\n'
+        "head -c 8 /dev/zero\nprintf %s '" + json.dumps(end) + "'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(trace_dat, "program", lambda: program)
+    monkeypatch.setattr(source, "SILENT_S", 2.0)
+    monkeypatch.setenv("SIGNS", "1 2 3 4 5 6")
+    assert read_whole(recorded)[1].events == 9
+    monkeypatch.setenv("SIGNS", "")
+    with pytest.raises(LightsleepError, match="has printed nothing for"):
+        read_whole(recorded)

@@ -605,6 +605,105 @@ def test_an_end_that_takes_long_is_shown(
     assert (("writing the file", 0, len("events")) in told) == bool(told) == shown
 
 
+KEEPER = """\
+import json, os, signal, sys, time
+order = json.loads(sys.stdin.readline())
+os.kill(os.getppid(), signal.{number})
+time.sleep(0.3)  # the one that waits for the answer has left
+print("null", flush=True)
+sys.stdin.read()
+if {reports}:
+    print(json.dumps(dict(status=0, said="", failed=None, kept=0, lost={{}}, notes=["well"])))
+"""
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_a_recording_starts(
+    number: str, reports: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = tmp_path / "keeper.py"
+    stub.write_text(KEEPER.format(number=number, reports=reports))
+    monkeypatch.setattr(keeper, "__file__", str(stub))
+    output, begun = tmp_path / "trace.dat", []
+    scratch = run.scratch_for(output)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        orderly_end(run.Terminated),
+        run.recording(tmp_path, ["true"], [], scratch, output, OF_THIS_ONE),
+    ):
+        begun.append(1)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        orderly_end(run.Terminated),
+        run.counting({}, OF_THIS_ONE, output),
+    ):
+        begun.append(1)
+    assert not begun
+
+
+# Ends at SIGINT as trace-cmd does, whose copy of the data grows for longer than it may stand still.
+COPIES = """import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+print(flush=True)
+signal.sigwait([signal.SIGINT])
+for _ in range(10):
+    with open(sys.argv[1], "a") as file:
+        file.write("data")
+    time.sleep(0.2)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("hangs_s", "status"), [(0, 0), (600, -signal.SIGKILL)])
+def test_a_trace_cmd_that_copies_for_long_is_not_killed(
+    hangs_s: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FINISH_S", 1.2)
+    monkeypatch.setattr(keeper, "LOOK_S", 0.1)
+    scratch = tmp_path / ".lightsleep-1"
+    words = [sys.executable, "-c", COPIES, str(scratch), str(hangs_s)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as tracer:
+        assert tracer.stdout
+        tracer.stdout.readline()
+        keeper.end(tracer, scratch)
+    assert tracer.returncode == status
+    assert scratch.read_text() == "data" * 10
+
+
+@pytest.mark.parametrize(
+    ("beside", "replaced"),
+    [
+        ('{"schema": "lightsleep.measure", "version": 3}', False),
+        ('{"schema": "lightsleep.recording", "cut off', False),
+        ("[" * 100_000, False),
+        ("\0\1\2", False),
+        ('{"schema": "lightsleep.recording", "version": 1}', True),
+        ("", True),
+    ],
+)
+def test_a_file_that_is_no_description_is_not_overwritten(
+    beside: str,
+    replaced: bool,
+    machine: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: machine)
+    output, document = tmp_path / "web", tmp_path / "web.json"
+    document.write_text(beside)
+    done = command("-o", str(output), "--", "true")
+    assert output.exists() == replaced, done.output
+    if replaced:
+        assert json.loads(document.read_text())["recorded"]
+        return
+    assert done.exit_code == 1
+    said = f"{document} is there, and describes no recording: this one would overwrite it. Name"
+    assert said in done.output
+    assert document.read_text() == beside
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("5min", 300), ("1.5h", 5400)]
 )
