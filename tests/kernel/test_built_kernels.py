@@ -49,6 +49,14 @@ SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
 NOT_SKIPPED = {"6.12-teo": {"is_interrupt_time"}}
 """Kernel -> what is skipped in all others, as they are not configured for it."""
 
+IN_THE_IDLE_LOOP = {"poll_source.sh", "virtio_poll_source.sh"}
+"""Of a kernel with the series, the idle loop polls for these, if that pays at the moment. It never
+does where QEMU runs all CPUs in one thread. test_poll_source.py says what must not be skipped."""
+
+LOSES_ITS_PORT = ("7.3", "test-cpuidle_latency.sh", "survives_suspend")
+"""A virtio-serial port of 7.3.4 cannot be written to after a suspend, with our patches or without:
+the guest's agent could not answer."""
+
 SHARED = {"idle.sh", "ktap.sh"}
 """No tests, but what tests share."""
 
@@ -117,13 +125,27 @@ def test_what_waits_for_a_measurement_may_be_skipped_on_a_busy_host() -> None:
 @pytest.mark.parametrize("kernel", [x for x in ARCHES["x86_64"].built if not x.endswith("-plain")])
 def test_selftests(kernel: str, script: str) -> None:
     accel, skipped = SCRIPTS[script]
+    if in_the_idle_loop := "-series" in kernel and script in IN_THE_IDLE_LOOP:
+        accel = "tcg"
     devices = Devices(device=("virtio-rng-pci,bus=pcie.0",))
     machine = Machine(kernel=kernel, accel=accel, devices=devices)
     with boot(machine, f"{script}-{kernel}", ENOUGH_S) as guest:
         assert "teo" in guest.read_text(f"{CPUS}/cpuidle/available_governors").split()
-        result = run_selftest(guest, script, timeout_s=ENOUGH_S)
+        result = run_selftest(guest, script, *tests_of(kernel, script), timeout_s=ENOUGH_S)
     assert not result.failed
-    assert set(result.skipped) <= set(skipped) - NOT_SKIPPED.get(kernel, set())
+    if not in_the_idle_loop:
+        assert set(result.skipped) <= set(skipped) - NOT_SKIPPED.get(kernel, set())
+
+
+def tests_of(kernel: str, script: str) -> list[str]:
+    """Return the tests of a script that run in a kernel; none stands for all."""
+    release, of, left_out = LOSES_ITS_PORT
+    if script != of or not kernel.startswith(release):
+        return []
+    text = (SELFTESTS / script).read_text()
+    names = text.split("\tset -- ")[1].split("\nfi")[0].replace("\\", " ").split()
+    assert left_out in names
+    return [name for name in names if name != left_out]
 
 
 @pytest.mark.boot
