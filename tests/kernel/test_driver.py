@@ -74,6 +74,17 @@ def test_refuses_an_idle_override_by_name(option: str) -> None:
     assert result.passed == ["refuses_idle_override"]
 
 
+@pytest.mark.parametrize(("words", "loads"), [("idle=yield", False), ("idle=nop idle=wfi", True)])
+def test_halts_on_arm64_as_the_command_line_says(words: str, loads: bool) -> None:
+    machine = Machine(arch="aarch64", kernel="backports", append=words, accel="tcg")
+    with boot(machine, "driver-arm64-override", ENOUGH_S) as guest:
+        if loads:
+            selftest(guest, "binds_and_names_its_states")
+            return
+        result = run_selftest(guest, SELFTEST, "refuses_idle_override")
+    assert result.passed == ["refuses_idle_override"]
+
+
 def test_refuses_without_cpuidle() -> None:
     with boot(Machine(append="cpuidle.off=1", accel="tcg"), "driver-off", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "refuses_without_cpuidle")
