@@ -36,7 +36,7 @@ from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ROWS, Recording, write_parquet
 from lightsleep.replay.account import replay
-from lightsleep.replay.costs import Costs
+from lightsleep.replay.costs import Costs, Ranks
 from lightsleep.replay.engine import engine
 from lightsleep.replay.governed import Advertised, Governor, GovernorRunner
 from lightsleep.replay.intervals import BLOCKS
@@ -56,7 +56,11 @@ BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8 + 1
 """What struct intervals has of each period."""
 
 KNOWN = Metadata("host", "made up", first_ns=0)
-COSTS = Costs(5_000.0, {(0, 1): 40_000.0}, 40_000, np.array([], np.int64), 0.0)
+RANKS = Ranks(tuple(range(0, 64_000, 1000)), tuple(range(4_000, 4_064)))
+"""As many steps as a recording has, about."""
+COSTS = Costs(
+    5_000.0, {(0, 1): 40_000.0}, 40_000, np.array([], np.int64), 0.0, ranks={(0, 1): RANKS}
+)
 
 
 def durations(rng: np.random.Generator, count: int) -> Any:
