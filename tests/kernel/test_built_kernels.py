@@ -131,13 +131,13 @@ def test_selftests(kernel: str, script: str) -> None:
     machine = Machine(kernel=kernel, accel=accel, devices=devices)
     with boot(machine, f"{script}-{kernel}", ENOUGH_S) as guest:
         assert "teo" in guest.read_text(f"{CPUS}/cpuidle/available_governors").split()
-        result = run_selftest(guest, script, *tests_of(kernel, script), timeout_s=ENOUGH_S)
+        result = run_selftest(guest, script, *names_for(kernel, script), timeout_s=ENOUGH_S)
     assert not result.failed
     if not in_the_idle_loop:
         assert set(result.skipped) <= set(skipped) - NOT_SKIPPED.get(kernel, set())
 
 
-def tests_of(kernel: str, script: str) -> list[str]:
+def names_for(kernel: str, script: str) -> list[str]:
     """Return the tests of a script that run in a kernel; none stands for all."""
     release, of, left_out = LOSES_ITS_PORT
     if script != of or not kernel.startswith(release):
