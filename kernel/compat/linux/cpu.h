@@ -29,7 +29,10 @@ static __always_inline void compat_cpu_idle(void)
 	raw_safe_halt();
 	raw_local_irq_disable();
 #elif defined(CONFIG_ARM64)
-	/* As cpu_do_idle() does without idle=yield or nop, where no driver loads; WFI ends with a pending interrupt though they are masked. */
+	/*
+	 * As cpu_do_idle() does, but for idle=yield and nop, with which no driver loads. WFI ends
+	 * with a pending interrupt though they are masked.
+	 */
 	struct arm_cpuidle_irq_context context;
 
 	arm_cpuidle_save_irq_context(&context);
@@ -38,8 +41,8 @@ static __always_inline void compat_cpu_idle(void)
 	arm_cpuidle_restore_irq_context(&context);
 #elif defined(CONFIG_PPC64)
 	/*
-	 * As arch_cpu_idle() does, but for the run latch, whose functions are not exported: counters
-	 * of idle time by that latch take the CPU for busy. Some platforms return with interrupts on.
+	 * As arch_cpu_idle() does, but for the run latch, whose functions are not exported:
+	 * counters by that latch take the CPU for busy. Some platforms return with interrupts on.
 	 */
 	if (ppc_md.power_save)
 		ppc_md.power_save();

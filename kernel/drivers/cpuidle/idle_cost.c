@@ -21,8 +21,8 @@
  * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
  * polling, which is how long the first proposal for arm64 polled. If the first
  * measurement says that polls make wakeups slower, the cost stays 0 until another one has a
- * figure: somebody else wants the core. Later on a failed measurement changes nothing: the programs and
- * host_contention.c notice such a host.
+ * figure: somebody else wants the core. Later on a failed measurement changes nothing: the
+ * programs and host_contention.c notice such a host.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
  * the cost times the weight of waiting, which says how many microseconds of idle

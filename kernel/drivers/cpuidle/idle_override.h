@@ -33,7 +33,7 @@ static inline const char *idle_override_arm64(void)
 	line = kzalloc(COMMAND_LINE_SIZE + 1, GFP_KERNEL);
 	if (line && kernel_read(file, line, COMMAND_LINE_SIZE, &at) > 0) {
 		rest = line;
-		while ((word = strsep(&rest, " \n"))) {
+		while ((word = strsep(&rest, "\n "))) {
 			/* The last one counts. */
 			if (!strcmp(word, "idle=yield"))
 				found = "idle=yield";

@@ -23,8 +23,8 @@
  *
  * When a hold ends. The next poll ends it, and so does anything else that comes
  * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
- * would suppress the notifications of a source that this poll does not look at. The timer runs HOLD_GAPS
- * times as long as this CPU usually needs from a hit to its next poll, and hold_us
+ * would suppress the notifications of a source that this poll does not look at. The timer
+ * runs HOLD_GAPS times as long as this CPU usually needs from a hit to its next poll, and hold_us
  * at most. A CPU that turns busy notices work that much too late. The source then
  * skips the next SKIP_MIN holds, and twice as many after each further mistake. A CPU
  * whose last idle entry did not poll holds nothing back. The timer is not left
