@@ -323,9 +323,9 @@ static bool must_not_poll(const struct lightsleep *ls)
 
 /*
  * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
- * idle and idle injection ask no governor, so no request counts there; but injection may come with
- * a limit of its own, for which the core chooses the state. Switched off, the driver heeds requests
- * no more than a machine without an idle driver does.
+ * idle and idle injection ask no governor, so no request counts there. Injection may have a latency
+ * limit of its own, which counts. Switched off, the driver heeds requests no more than a machine
+ * without an idle driver does.
  */
 static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
 {

@@ -75,7 +75,7 @@ static u64 results_ns[RESULTS];
 static u64 worst_results_ns[RESULTS];
 #endif
 static unsigned int results;
-/* A measurement said that polls make wakeups slower, and none had a result since. */
+/* A measurement said that polls make wakeups slower. Counts until the first result. */
 static bool known_harmful;
 static unsigned long calibrate_wait;
 /* The median of the latest results, or what is assumed; read without the mutex. */

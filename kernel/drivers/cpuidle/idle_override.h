@@ -17,8 +17,8 @@
 #include <asm/setup.h>
 
 /*
- * idle=yield and idle=nop are for machines that WFI does harm to. Modules see neither the choice
- * nor the command line, but for the file. Where that cannot be read, nothing is known.
+ * idle=yield and idle=nop are for machines on which WFI does harm. The kernel exports neither this
+ * choice nor its command line, so read the file. Where that cannot be read, assume no option.
  */
 static inline const char *idle_override_arm64(void)
 {
