@@ -4,12 +4,14 @@
 An experiment that has a result of the same commit already is not run again, so a run that was
 ended goes on where it was. One whose control differs is run again. Where the sources have changes
 that are not committed, all are run. How long each takes follows from its last result: as long for
-each round.
+each round. A result of before times were kept has none: what others take for each turn (one round
+of one arm) serves, and is marked as an estimate.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,15 +29,18 @@ from lightsleep.lab.run import protocol, repeat
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
+UNKNOWN_TURN_S = 10.0
+"""What a turn is taken to last where no result says: as of most experiments, 4 to 30 s."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An experiment to run, and how many seconds it took last time, where that was recorded."""
+    """An experiment to run, how many seconds it takes, and whether only others tell that."""
 
     experiment: str
     arch: str
-    seconds: float | None
+    seconds: float
+    estimated: bool = False
 
     @property
     def name(self) -> str:
@@ -50,7 +55,8 @@ class Planned:
     @property
     def minutes(self) -> str:
         """How long it takes, in words."""
-        return "not known" if self.seconds is None else f"{self.seconds / 60:.0f} min"
+        minutes = f"{self.seconds / 60:.0f} min"
+        return f"about {minutes} (as others take)" if self.estimated else minutes
 
 
 def plan(pages: Iterable[Path]) -> list[Planned]:
@@ -63,7 +69,19 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
         result = load(RESULTS / f"{name}.json", FORMAT)
         key = (result.experiment, result.environment.get("arch", "x86_64"))
         found[key] = seconds_of(result) or found.get(key)
-    return [Planned(*key, seconds) for key, seconds in found.items()]
+    per_turn = statistics.median(
+        [took / turns(name) for (name, _), took in found.items() if took] or [UNKNOWN_TURN_S]
+    )
+    return [
+        Planned(name, arch, took or turns(name) * per_turn, estimated=not took)
+        for (name, arch), took in found.items()
+    ]
+
+
+def turns(name: str) -> int:
+    """Return how many turns an experiment has by now, where nobody chose."""
+    experiment = experiments.load(name)
+    return len(experiment.arms) * ((experiment.runs or protocol.RUNS) + experiment.warmup)
 
 
 def seconds_of(result: CompareResult) -> float | None:
@@ -82,10 +100,10 @@ def main(folder: Path, only_plan: bool) -> None:
     left = [x for x in planned if not _is_there(folder / f"{x.name}.json", x)]
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
-    known = sum(x.seconds or 0 for x in left)
-    unknown = sum(x.seconds is None for x in left)
-    more = f", and {unknown} experiments whose time is not known" if unknown else ""
-    click.echo(f"{len(left)} to run: {known / 60:.0f} min{more}")
+    minutes = sum(x.seconds for x in left) / 60
+    estimated = sum(x.estimated for x in left)
+    of_which = f", {estimated} of them estimated" if estimated else ""
+    click.echo(f"{len(left)} to run: {minutes:.0f} min{of_which}")
     if only_plan:
         return
     failed, differs = [], []

@@ -126,6 +126,7 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     )
     planned = bench.plan([tmp_path / "page.md"])
     assert [each.name for each in planned] == ["idle-poll-aarch64", "idle-x86_64"]
+    assert not any(each.estimated for each in planned)
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
     *lines, total = result.output.splitlines()
@@ -163,6 +164,30 @@ def test_the_time_that_an_experiment_takes_is_for_as_many_rounds_as_it_has_now()
     assert bench.seconds_of(result) == 120
     del result.protocol["took_s"]
     assert bench.seconds_of(result) is None
+
+
+def test_a_time_that_no_result_has_is_estimated_from_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "results/idle-x86_64.md results/idle-poll-x86_64.md results/promotion-x86_64.md"
+    )
+    took = {"idle": 570.0, "idle-poll": 1330.0, "promotion": None}
+    monkeypatch.setattr(bench, "seconds_of", lambda result: took[result.experiment])
+    monkeypatch.setattr(bench, "turns", {"idle": 57, "idle-poll": 133, "promotion": 100}.get)
+    by_name = {each.experiment: each for each in bench.plan([page])}
+    assert by_name["promotion"].seconds == 1000
+    assert by_name["promotion"].minutes == "about 17 min (as others take)"
+    assert by_name["idle"].minutes == "10 min"  # 9.5
+    monkeypatch.setattr(bench, "plan", lambda _: list(by_name.values()))
+    result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
+    assert result.output.splitlines()[-1] == "3 to run: 48 min, 1 of them estimated"
+
+
+def test_as_many_turns_as_arms_in_rounds_and_in_those_of_warm_up() -> None:
+    idle = experiments.load("idle")
+    assert bench.turns("idle") == len(idle.arms) * (protocol.RUNS + idle.warmup)
 
 
 def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:
