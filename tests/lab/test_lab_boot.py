@@ -97,6 +97,21 @@ def test_a_guest_can_import_the_probing_half(booted_guest: Guest) -> None:
     assert isinstance(json.loads(done.stdout), dict)
 
 
+def compiles(guest: Guest) -> list[str]:
+    """Return the Python files that a guest compiles when it runs lightsleep."""
+    done = guest.run(["python3", "-v", "-m", "lightsleep", "--version"], timeout_s=ENOUGH_S)
+    assert "import 'lightsleep.cli'" in done.stderr
+    return re.findall(r"code object from '?(\S+\.py)\b(?!c)", done.stderr)
+
+
+def test_a_guest_compiles_no_python(booted_guest: Guest) -> None:
+    assert not compiles(booted_guest)
+    file = "/usr/lib/python3/dist-packages/lightsleep/cli.py"
+    booted_guest.run(["sh", "-c", f"touch -r {file} /tmp/then && touch {file}"])
+    assert compiles(booted_guest) == [file]
+    booted_guest.run(["touch", "-r", "/tmp/then", file])
+
+
 def test_a_command_that_fails_quotes_what_it_said(booted_guest: Guest) -> None:
     with pytest.raises(LightsleepError, match=r"ls /nowhere: exit status 2.*No such file"):
         booted_guest.run(["ls", "/nowhere"])
@@ -144,6 +159,7 @@ def test_every_kernel_boots_and_takes_our_modules(arch: str, kernel: str) -> Non
             assert version > [6, 12]
         else:
             assert version == [int(x) for x in kernel.removesuffix("-rt").split(".")]
+        assert not compiles(other)
         # On POWER9 the kernel's own driver is there first; being refused by it is being loaded.
         done = other.run(["insmod", f"{GUEST_MODULES}/other_driver.ko"], check=False)
         assert done.rc == 0 or "Device or resource busy" in done.stderr

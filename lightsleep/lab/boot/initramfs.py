@@ -17,7 +17,7 @@ from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
 from lightsleep.lab.kernels.config import DRIVERS, USEFUL_DRIVERS
-from lightsleep.lab.kernels.roots import BootFiles, GuestRoot
+from lightsleep.lab.kernels.roots import BootFiles, GuestRoot, compile_python
 from lightsleep.sources import KERNEL
 
 GUEST_FILES = Path(__file__).parent / "inside"
@@ -129,6 +129,7 @@ def _payload(folder: Path, modules: Sequence[Path]) -> None:
         target = folder / "usr/lib/python3/dist-packages/lightsleep" / file.relative_to(base)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
+    compile_python(folder)
 
 
 def readable(stage: Path) -> None:

@@ -2,7 +2,8 @@
 """Debian trees: a kernel with what builds its modules, and the root of a guest.
 
 Packages are fetched and unpacked by mmdebstrap, from the mirrors this machine's own apt uses.
-Nothing is installed on the host and no package script runs.
+Nothing is installed on the host and no package script runs. One of them would compile the Python
+files: compile_python() does, as each start of a program in Python takes seconds without.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ ROLLING = ("sid", "experimental")
 """Suites that change every day, and have no updates beside them. Their lists of packages expire
 within days: a mirror that is updated less often still has a kernel to boot, signed like any other.
 """
+
+
+PYTHON = ("python3", "base-files")
+"""The packages of compile_python()."""
 
 
 class MirrorOutOfStep(LightsleepError):
@@ -285,6 +290,7 @@ def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
         host.need("mksquashfs")
         tree = scratch / "tree"
         unpack(arch, GUEST_SUITE, GUEST_SUITE, list(packages), tree)
+        compile_python(tree)
         shutil.copy2(tree / "usr/bin/busybox", scratch / "busybox")
         host.run(
             [
@@ -295,6 +301,34 @@ def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
         )
         shutil.rmtree(tree)
 
-    key = cache.digest(GUEST_SUITE, repr(packages))
+    key = cache.digest(GUEST_SUITE, repr(packages), repr(PYTHON))
     path = cache.entry(f"root-{arch.name}-{key}", build, needs_mb=1200)
     return GuestRoot(path / "root.squashfs", path / "busybox")
+
+
+def compile_python(tree: Path) -> None:
+    """Write bytecode beside the Python files of a guest, of any architecture, below ``tree``.
+
+    Takes some 15 s and 100 MB the first time, for a Python of the guests' version that runs here.
+    Where Debian has none for this machine, the files stay as they are: that is only slower.
+
+    Raises LightsleepError where packages cannot be fetched or the disk is full.
+    """
+    own = ARCHES.get(platform.machine())
+    if own is None:
+        return
+
+    def build(scratch: Path) -> None:
+        unpack(own, GUEST_SUITE, GUEST_SUITE, list(PYTHON), scratch / "tree")
+
+    key = cache.digest(GUEST_SUITE, repr(PYTHON))
+    python = cache.entry(f"python-{own.name}-{key}", build, needs_mb=200) / "tree"
+    host.run(
+        host.contained(
+            # The names that error messages have are those of the guest.
+            [*("python3", "-I", "-m", "compileall", "-q", "-j0", "-s/mnt", "-p/"), "/mnt/usr"],
+            *("--bind", str(python), "/", "--bind", str(tree), "/mnt"),
+            *("--tmpfs", "/run", "--tmpfs", "/tmp"),  # noqa: S108 (inside)
+        ),
+        "compiling the Python files of a guest",
+    )
