@@ -143,17 +143,10 @@ check: ## every test but those of check-more: boots kernels, too
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
 	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder -m '(boot or build) and not more'
 
-check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed in which run
-	@mkdir -p $(OUT)/check
-	@failed=0; for run in $$(seq $(REPEAT)); do \
-		begin=$$SECONDS; \
-		$(MAKE) --no-print-directory check > $(OUT)/check/$$run.log 2>&1; status=$$?; \
-		echo "run $$run: exit status $$status after $$((SECONDS - begin)) s"; \
-		grep -E '^(FAILED|ERROR) |tried again' $(OUT)/check/$$run.log; \
-		test $$status = 0 || failed=$$((failed + 1)); \
-	done; \
-	echo "$$failed of $(REPEAT) runs failed; what they printed is in $(OUT)/check"; \
-	test $$failed = 0
+check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; goes on where it ended
+	$(call packages,python3 python3-venv)
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) scripts/check_repeat.py $(REPEAT) $(OUT)/check
 
 check-more: ## selftests in more kernels, some built from source: with teo; with lockdep and KASAN
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES) chromium)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run ``make check`` many times, unattended, whatever fails, and list what failed in which run.
+
+Runs count for the commit that they checked. Started again, this goes on behind the last run of the
+same commit that has ended. Where the sources have changes that are not committed, it begins anew.
+All runs are in one document, ``checks.json``; what a run printed is in a log of its own.
+
+``--kept`` runs nothing: it writes the page of a document.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lightsleep.compare.markdown import table
+from lightsleep.files import write_text
+from lightsleep.scan.collect import cpu_model
+from lightsleep.sources import commit
+
+COMMAND = ["make", "--no-print-directory", "check"]
+DOCUMENT = "checks.json"
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+AGAIN = re.compile(r"UserWarning: (\S+, tried again: \w+)")
+COUNTED = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed).* in [\d.]+s", re.MULTILINE)
+NUMBER = re.compile(r"(\d+) (passed|skipped)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One ``make check``: when it began (UTC), its exit status, and what its tests did.
+
+    ``again`` names selftests that failed once, and passed when they were tried again.
+    """
+
+    began: str
+    seconds: int
+    status: int
+    passed: int
+    skipped: int
+    failed: list[str]
+    again: list[str]
+
+
+def run(log: Path) -> Run:
+    """Check once; what that prints goes to ``log``."""
+    began, begin = datetime.datetime.now(datetime.UTC), time.monotonic()
+    with log.open("w") as file:
+        done = subprocess.run(COMMAND, stdout=file, stderr=subprocess.STDOUT, check=False)
+    return Run(
+        began.isoformat(timespec="seconds"),
+        round(time.monotonic() - begin),
+        done.returncode,
+        *counted(log.read_text(errors="replace")),
+    )
+
+
+def counted(printed: str) -> tuple[int, int, list[str], list[str]]:
+    """Return how many tests passed and skipped, and which failed or were tried again."""
+    numbers = [x for line in COUNTED.findall(printed) for x in NUMBER.findall(line)]
+    passed, skipped = (
+        sum(int(number) for number, what in numbers if what == wanted)
+        for wanted in ("passed", "skipped")
+    )
+    failed = list(dict.fromkeys(FAILED.findall(printed)))
+    # test_ktap.py has selftests that are made to fail.
+    again = [x for x in AGAIN.findall(printed) if not x.startswith("x.sh,")]
+    return passed, skipped, failed, again
+
+
+def earlier(path: Path, now: str | None) -> list[Run]:
+    """Return the runs of a document, where they are of the very sources that are here."""
+    if now is None or now.endswith("-dirty"):
+        return []
+    try:
+        document = json.loads(path.read_text())
+        return [Run(**x) for x in document["runs"]] if document["commit"] == now else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def page_of(document: dict[str, Any]) -> str:
+    """Return a document as a page of Markdown."""
+    runs = [Run(**x) for x in document["runs"]]
+    rows = [
+        (
+            str(number),
+            x.began.replace("T", " ").partition("+")[0],
+            f"{x.seconds // 60} min {x.seconds % 60:02} s",
+            str(x.passed),
+            str(x.skipped),
+            ", ".join(x.failed) or ("see its log" if x.status else "none"),
+            ", ".join(x.again) or "none",
+        )
+        for number, x in enumerate(runs, 1)
+    ]
+    parts = [
+        "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
+        "<!-- Written by scripts/check_repeat.py; do not edit. -->",
+        "# make check, again and again",
+        f"Commit {document['commit']}, on {document['cpus']} CPUs ({document['cpu_model']}). "
+        f"{report(runs)}.",
+        table(("run", "began (UTC)", "took", "passed", "skipped", "failed", "tried again"), rows),
+        "A selftest that fails in a guest is tried again once, as a busy host is one of the "
+        "reasons; the last column names those that then passed.",
+        f"    make check-repeat REPEAT={len(runs)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def report(runs: Sequence[Run]) -> str:
+    """Return how many runs failed."""
+    return f"{sum(x.status != 0 for x in runs)} of {len(runs)} runs failed"
+
+
+@click.command()
+@click.argument("runs", type=click.IntRange(1), required=False)
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option(
+    "--kept",
+    nargs=2,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="JSON PAGE",
+    help="Run nothing: write the page of a document.",
+)
+def main(runs: int | None, folder: Path | None, kept: tuple[Path, Path] | None) -> None:
+    """Run make check RUNS times; the document and the logs are in FOLDER."""
+    if kept:
+        write_text(kept[1], page_of(json.loads(kept[0].read_text())))
+        return
+    if runs is None or folder is None:
+        raise click.UsageError("say how many RUNS, and the FOLDER for what they print")
+    folder.mkdir(parents=True, exist_ok=True)
+    now = commit()
+    done = earlier(folder / DOCUMENT, now)
+    for number, each in enumerate(done, 1):
+        click.echo(f"run {number}: {said(each)} (earlier)")
+    while len(done) < runs:
+        each = run(folder / f"{len(done) + 1}.log")
+        if commit() != now:
+            sys.exit("the sources have changed meanwhile: this run counts for neither")
+        done.append(each)
+        click.echo(f"run {len(done)}: {said(each)}")
+        document = {
+            "commit": now,
+            "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
+            "cpus": os.cpu_count(),
+            "runs": [asdict(x) for x in done],
+        }
+        write_text(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
+    click.echo(f"{report(done)}; what they printed is in {folder}")
+    sys.exit(any(x.status for x in done))
+
+
+def said(each: Run) -> str:
+    """Return one run as a line."""
+    lines = [f"exit status {each.status} after {each.seconds} s, {each.passed} passed"]
+    return ", ".join([*lines, *each.failed, *each.again])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make check, run again and again: what is counted, what is run again, what a page says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from paths import ROOT
+
+COMMIT = "0123abc"
+PRINTED = """\
+==> linters
+All checks passed!
+........................................ [100%]
+  /x/tests/lab/test_ktap.py:67: UserWarning: x.sh, tried again: two: # why
+=========================== short test summary info ============================
+SKIPPED [1] tests/kernel/test_a.py:36: no packages
+4126 passed, 1 skipped, 5 warnings in 131.88s (0:02:11)
+tests/kernel/test_driver.py::test_selftest[6.12] PASSED [ 3%]
+  /x/tests/ktap.py:104: UserWarning: idle.sh, tried again: polls: # no hit
+=========================== short test summary info ============================
+"""
+BAD = """\
+FAILED tests/kernel/test_series.py::test_all[6.12] - AssertionError: 2 passed in 3s
+ERROR tests/lab/test_lab_boot.py::test_a_guest_runs_commands - OSError
+====== 1 failed, 251 passed, 6 skipped, 8 warnings, 1 error in 1082.68s (0:18:02) =======
+"""
+GOOD = "====== 256 passed, 6 skipped, 7 warnings in 976.60s (0:16:16) =======\n"
+
+
+def script() -> ModuleType:
+    path = ROOT / "scripts/check_repeat.py"
+    spec = importlib.util.spec_from_file_location("check_repeat_script", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+checks = script()
+
+
+class Make:
+    """Takes the place of ``make check``; ``bad`` says which runs fail."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self.bad, self.runs = bad, 0
+
+    def run(self, command: list[str], stdout: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command == ["make", "--no-print-directory", "check"]
+        self.runs += 1
+        failed = self.runs in self.bad
+        stdout.write(PRINTED + (BAD if failed else GOOD))
+        return subprocess.CompletedProcess(command, 2 if failed else 0)
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    made = Make(bad={2})
+    monkeypatch.setattr(subprocess, "run", made.run)
+    monkeypatch.setattr(checks, "commit", lambda: COMMIT)
+    return made
+
+
+def test_what_a_run_did_is_in_what_it_printed() -> None:
+    assert checks.counted(PRINTED + GOOD) == (4126 + 256, 7, [], ["idle.sh, tried again: polls"])
+    passed, skipped, failed, _ = checks.counted(PRINTED + BAD)
+    assert (passed, skipped) == (4126 + 251, 7)
+    assert failed == [
+        "tests/kernel/test_series.py::test_all[6.12]",
+        "tests/lab/test_lab_boot.py::test_a_guest_runs_commands",
+    ]
+    assert checks.counted("make: *** [Makefile:122: lint] Error 1\n") == (0, 0, [], [])
+
+
+def test_what_failed_ends_nothing_and_is_listed(tmp_path: Path, make: Make) -> None:
+    result = CliRunner().invoke(checks.main, ["3", str(tmp_path)])
+    assert result.exit_code == 1
+    assert make.runs == 3
+    assert result.output.splitlines()[-1].startswith("1 of 3 runs failed; ")
+    assert "run 2: exit status 2 after 0 s, 4377 passed, tests/kernel/" in result.output
+    assert (tmp_path / "3.log").read_text().endswith(GOOD)
+
+
+def test_runs_of_the_same_commit_are_not_run_again(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CliRunner().invoke(checks.main, ["2", str(tmp_path)]).exit_code == 1
+    assert CliRunner().invoke(checks.main, ["3", str(tmp_path)]).exit_code == 1
+    assert make.runs == 3
+    monkeypatch.setattr(checks, "commit", lambda: "another")
+    assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
+    assert make.runs == 4
+    for dirty in ("another-dirty", None):
+        monkeypatch.setattr(checks, "commit", lambda now=dirty: now)
+        assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
+    assert make.runs == 6
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"commit": "0123abc", "runs": [{"x": 1}]}'])
+@pytest.mark.usefixtures("make")
+def test_a_damaged_document_is_written_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "checks.json").write_text(text)
+    assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
+    assert len(json.loads((tmp_path / "checks.json").read_text())["runs"]) == 1
+
+
+def test_sources_that_change_meanwhile_count_for_neither_commit(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "commit", lambda: str(make.runs))
+    result = CliRunner().invoke(checks.main, ["2", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "the sources have changed meanwhile" in result.output
+    assert not (tmp_path / "checks.json").exists()
+
+
+@pytest.mark.usefixtures("make")
+def test_a_page_says_what_failed_in_which_run(tmp_path: Path) -> None:
+    CliRunner().invoke(checks.main, ["2", str(tmp_path)])
+    page = tmp_path / "page.md"
+    kept = ["--kept", str(tmp_path / "checks.json"), str(page)]
+    assert CliRunner().invoke(checks.main, kept).exit_code == 0
+    text = page.read_text()
+    assert "1 of 2 runs failed." in text
+    first, second = (line for line in text.splitlines() if line.startswith(("| 1 ", "| 2 ")))
+    assert "| none | idle.sh, tried again: polls |" in first
+    assert "test_series.py::test_all[6.12], tests/lab/" in second
+
+
+def test_it_says_what_it_needs() -> None:
+    result = CliRunner().invoke(checks.main, [])
+    assert result.exit_code == 2
+    assert "say how many RUNS" in result.output
