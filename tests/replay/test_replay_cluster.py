@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
@@ -85,7 +86,9 @@ def split(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replayed(*words: object) -> Result:
-    return CliRunner().invoke(replay_command, [*map(str, words), "--policies", POLICIES, "--json"])
+    """Run the command. What it raises but to end is no error in words: see where it comes from."""
+    given = [*map(str, words), "--policies", POLICIES, "--json"]
+    return CliRunner().invoke(replay_command, given, catch_exceptions=False)
 
 
 def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
@@ -192,6 +195,39 @@ def test_a_scheduler_without_workers(
         done = replayed(tables, "--dask", address)
     assert done.exit_code == 1
     assert "the scheduler has no workers: start some with dask worker" in done.output
+
+
+class OddClient:
+    """A client of Dask some of whose own assertions fail."""
+
+    connects = False
+    made = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        type(self).made += 1
+        assert self.connects
+
+    def wait_for_workers(self, *_: object, **__: object) -> None:
+        raise OSError("the stream is closed")
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("connects", "made", "said"),
+    [(False, 2, "Dask cannot connect to it"), (True, 1, "the scheduler has gone (the stream is")],
+)
+def test_assertions_of_dask_that_fail(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, connects: bool, made: int, said: str
+) -> None:
+    monkeypatch.setattr(distributed, "Client", OddClient)
+    monkeypatch.setattr(OddClient, "connects", connects)
+    monkeypatch.setattr(OddClient, "made", 0)
+    done = replayed(tables, "--dask", "tcp://127.0.0.1:8786")
+    assert done.exit_code == 1
+    assert said in done.output
+    assert OddClient.made == made
 
 
 def test_without_dask(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
