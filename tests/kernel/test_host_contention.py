@@ -71,17 +71,41 @@ def test_the_first_answer_is_what_40_ms_of_evidence_say(polls: list[tuple[int, i
 def test_pauses_grow_to_16_s_and_begin_small_again() -> None:
     host = Host()
     pauses = []
-    for _ in range(7):
+    for _ in range(5):
         while not host.contended:
             host.poll(1 * MS, 3 * MS)
         pauses.append((host.seen.until_ns - host.now_ns) // SECOND)
         host.now_ns = host.seen.until_ns
-    assert pauses == [1, 2, 4, 8, 16, 16, 16]
+    assert pauses == [1, 4, 16, 16, 16]
     for _ in range(100):
         host.poll(1 * MS, 0)
     while not host.contended:
         host.poll(1 * MS, 3 * MS)
     assert host.seen.until_ns - host.now_ns == SECOND
+
+
+def test_after_a_pause_a_quarter_of_the_evidence_is_enough_for_the_same_answer() -> None:
+    host = Host()
+    while not host.contended:
+        host.poll(1 * MS, 3 * MS)
+    host.now_ns = host.seen.until_ns + 1
+    host.poll(5 * MS, 2 * MS)
+    assert not host.contended
+    host.poll(3 * MS, 1 * MS)
+    assert host.contended
+
+
+def test_after_a_pause_one_stolen_time_slice_in_40_ms_decides_nothing() -> None:
+    host = Host()
+    while not host.contended:
+        host.poll(1 * MS, 3 * MS)
+    host.now_ns = host.seen.until_ns
+    for n in range(1, 100):
+        host.poll(1 * MS, 4 * MS if n % 40 == 20 else 0)
+        assert not host.contended
+    while not host.contended:
+        host.poll(1 * MS, 3 * MS)
+    assert host.seen.until_ns - host.now_ns == SECOND  # it was found free meanwhile
 
 
 def test_an_overcommitted_host_loses_little_in_the_long_run() -> None:
@@ -92,7 +116,7 @@ def test_an_overcommitted_host_loses_little_in_the_long_run() -> None:
             host.now_ns = host.seen.until_ns
         host.poll(1 * MS, 3 * MS)
         polled_ns += 1 * MS
-    assert polled_ns / (host.now_ns - begin_ns) < 0.0006
+    assert polled_ns / (host.now_ns - begin_ns) < 0.0002
 
 
 def test_rare_theft_over_hours_is_forgotten() -> None:
@@ -154,4 +178,4 @@ def test_any_evidence_leaves_a_state_that_ends(evidence: list[tuple[int, int, in
     for now_ns, ran_ns, gap_ns, account_ns in evidence:
         LIB.host_contention_add(seen, now_ns, ran_ns, gap_ns, account_ns)
         assert seen.until_ns <= now_ns + 16 * SECOND or seen.until_ns <= 2**62 + 16 * SECOND
-        assert seen.pause_ns in (0, *(2**n * SECOND for n in range(5)))
+        assert seen.pause_ns in (0, 1 * SECOND, 4 * SECOND, 16 * SECOND)

@@ -21,11 +21,13 @@
  * Gaps of 10 ms are an answer at once, however short the polls between them: the rest
  * of the 40 ms could not change it.
  *
- * During a pause nothing is judged, for there are no polls to judge by. Where
- * the same answer follows the pause, the next one is twice as long, up to 16 s: an
- * overcommitted host then loses at most 40 ms in 16 s to each such CPU, a quarter of a
- * percent. After an answer that the host is free, or a minute without any, pauses
- * begin with one second again.
+ * During a pause nothing is judged, for there are no polls to judge by. After it, a
+ * quarter of the evidence is enough for the same answer: gaps of 2.5 ms, which is
+ * mostly the first one. To find out again delays what the CPU waits for, so the next
+ * pause is four times as long, up to 16 s. An overcommitted host then loses about 10 ms
+ * in 16 s to each such CPU, less than a tenth of a percent. After an answer that the host is
+ * free, which takes 40 ms as ever, or a minute without any, pauses begin with one
+ * second again.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -40,10 +42,12 @@
 #include "host_contention.h"
 
 #define EVIDENCE_NS		40000000ULL	/* 40 ms */
+#define EVIDENCE_AGAIN_NS	10000000ULL	/* 10 ms, for the answer of last time */
 #define WINDOW_NS		1000000000ULL	/* 1 s */
 #define GAP_MAX_NS		5000000ULL	/* 5 ms */
 #define STOLEN_SHARE		4
 #define PAUSE_MIN_NS		1000000000ULL	/* 1 s */
+#define PAUSE_FACTOR		4
 #define PAUSE_MAX_NS		16000000000ULL	/* 16 s */
 #define FORGET_NS		60000000000ULL	/* 1 min */
 
@@ -59,8 +63,9 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 static bool poll_gaps_exceed(const struct host_contention *hc)
 {
 	u64 polled_ns = hc->ran_ns + hc->gap_ns;
+	u64 enough_ns = hc->pause_ns ? EVIDENCE_AGAIN_NS : EVIDENCE_NS;
 
-	return hc->gap_ns >= max(polled_ns, EVIDENCE_NS) / STOLEN_SHARE;
+	return hc->gap_ns >= max(polled_ns, enough_ns) / STOLEN_SHARE;
 }
 
 static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
@@ -82,10 +87,13 @@ static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
 void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
 			 u64 account_ns)
 {
-	if (host_contended(hc, now_ns) || !hc->window_start_ns ||
-	    now_ns - hc->window_start_ns > WINDOW_NS) {
+	if (host_contended(hc, now_ns)) {
 		begin_window(hc, now_ns);
 		return;
+	}
+	if (!hc->window_start_ns || now_ns - hc->window_start_ns > WINDOW_NS) {
+		begin_window(hc, now_ns);
+		account_ns = 0;	/* unlike a poll, it may have begun long ago */
 	}
 
 	hc->ran_ns += ran_ns;
@@ -96,7 +104,7 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 	if (now_ns - hc->until_ns > FORGET_NS)
 		hc->pause_ns = 0;
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
-		hc->pause_ns = clamp(2 * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
+		hc->pause_ns = clamp(PAUSE_FACTOR * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;
 		begin_window(hc, now_ns);
