@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The keeper of a recording: whose file it is, and what is left when its parent has gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorders import OF_THIS_ONE, record, removed_probes
+
+from lightsleep.files import write_json
+from lightsleep.record import histogram, keeper, run, sidecar, tracing
+
+
+def order_for(folder: Path, output: Path) -> dict[str, Any]:
+    """Return what the keeper is asked for."""
+    scratch = run.scratch_for(output)
+    return {
+        "tracing": str(folder),
+        "command": tracing.command(tracing.EVENTS, None, 64, scratch),
+        "probes": tracing.PROBES,
+        "probe_options": tracing.probe_options(None),
+        "scratch": str(scratch),
+        "output": str(output),
+        "document": OF_THIS_ONE,
+    }
+
+
+def keep_without_a_parent(order: dict[str, Any]) -> None:
+    """Have a keeper carry out an order of a process that was killed before the answer."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-I", "-S", keeper.__file__]
+    line = json.dumps(order).encode() + b"\n"
+    try:
+        subprocess.run(command, input=line, stdout=writer, timeout=60, check=True)
+    finally:
+        os.close(writer)
+
+
+def test_a_parent_that_is_killed_before_the_answer_leaves_nothing(
+    tracefs: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "trace.dat"
+    output.write_text("the last one")
+    keep_without_a_parent(order_for(tracefs, output))
+    assert not list((tracefs / "instances").iterdir())
+    assert len(removed_probes(tracefs)) == 1
+    assert not list(tmp_path.glob(".lightsleep-*"))
+    assert output.read_text() == "the last one"
+
+
+def test_a_document_of_another_trace_does_not_stay(tmp_path: Path) -> None:
+    scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
+    scratch.write_text("a trace")
+    sidecar.beside(output).write_text("of an older one")
+    assert keeper._take_places(scratch, output) is None
+    assert [x.name for x in tmp_path.iterdir()] == ["trace.dat"]
+
+
+def test_without_a_trace_the_old_pair_stays(tmp_path: Path) -> None:
+    scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
+    sidecar.beside(scratch).write_text("of this one")
+    sidecar.beside(output).write_text("of an older one")
+    said = keeper._take_places(scratch, output)
+    assert said == f"cannot write {output}: No such file or directory"
+    assert sidecar.beside(output).read_text() == "of an older one"
+
+
+def test_only_the_owner_can_read_a_recording(tracefs: Path, tmp_path: Path) -> None:
+    output, counts = tmp_path / "trace.dat", tmp_path / "counts.json"
+    record(tracefs, output)
+    assert keeper._write(run.scratch_for(counts), counts, OF_THIS_ONE) is None
+    for path in (output, sidecar.beside(output), counts):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600  # the command may hold a password
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tracefs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    files = (output, sidecar.beside(output))
+    for path in files:
+        path.touch()
+        path.chmod(0o640)
+    record(tracefs, output)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o640] * 2
+
+
+def test_the_end_of_a_histogram_searches_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Possible(list[int]):
+        def index(self, *_arguments: Any) -> int:
+            raise AssertionError("a search for each bucket of each CPU")
+
+    monkeypatch.setattr(keeper, "_bpf", lambda *_arguments: 0)
+    order = histogram.order([0, 2], [0, 2])
+    order["possible"] = Possible(order["possible"])
+    assert keeper._counted(0, order) == dict.fromkeys(histogram.KINDS, "")
+
+
+def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE):
+        assert not sidecar.beside(output).exists()
+    assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
+    assert not list(tmp_path.glob(".lightsleep-*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_new_file_belongs_to_who_called_sudo(
+    tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    output, counts = tmp_path / "trace.dat", tmp_path / "counts.json"
+    files = (output, sidecar.beside(output), counts)
+    for owner in ((1234, 2345), (3456, 4567)):
+        record(tracefs, output)
+        assert keeper._write(run.scratch_for(counts), counts, OF_THIS_ONE) is None
+        write_json(counts, OF_THIS_ONE)  # as the command does with the document at its end
+        found = [path.stat() for path in files]
+        assert [(x.st_uid, x.st_gid) for x in found] == [owner] * 3
+        assert [stat.S_IMODE(x.st_mode) for x in found] == [0o600] * 3
+        for path in files:  # one that is replaced keeps its owner
+            os.chown(path, 3456, 4567)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_is_not_ours_alone_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    secret, scratch = tmp_path / "secret", tmp_path / "scratch"
+    secret.touch()
+    scratch.hardlink_to(secret)
+    keeper._take_place(scratch, tmp_path / "linked")
+    assert secret.stat().st_uid == 0
+    scratch.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        keeper._take_place(scratch, tmp_path / "output")
+    assert secret.stat().st_uid == 0
+
+
+# Ends at SIGINT as trace-cmd does, whose copy of the data grows for longer than it may stand still.
+COPIES = """import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+print(flush=True)
+signal.sigwait([signal.SIGINT])
+for _ in range(10):
+    with open(sys.argv[1], "a") as file:
+        file.write("data")
+    time.sleep(0.2)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("hangs_s", "status"), [(0, 0), (600, -signal.SIGKILL)])
+def test_a_trace_cmd_that_copies_for_long_is_not_killed(
+    hangs_s: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "FINISH_S", 1.2)
+    monkeypatch.setattr(keeper, "LOOK_S", 0.1)
+    scratch = tmp_path / ".lightsleep-1"
+    words = [sys.executable, "-c", COPIES, str(scratch), str(hangs_s)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as tracer:
+        assert tracer.stdout
+        tracer.stdout.readline()
+        keeper.end(tracer, scratch)
+    assert tracer.returncode == status
+    assert scratch.read_text() == "data" * 10
+
+
+def test_lost_events_are_counted_from_every_cpu(tmp_path: Path) -> None:
+    for cpu, lost in enumerate((0, 3)):
+        folder = tmp_path / f"per_cpu/cpu{cpu}"
+        folder.mkdir(parents=True)
+        text = f"entries: 9\noverrun: {lost}\ncommit overrun: 0\nnow ts:  12.5\ndropped events: 1\n"
+        (folder / "stats").write_text(text)
+    assert keeper.lost_events(tmp_path) == {"0": 1, "1": 4}
+
+
+def test_the_keeper_ends_without_an_order() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", keeper.__file__], input=b'{"cut off', capture_output=True
+    )
+    assert done.returncode == 0
+    assert done.stdout == b""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is traced: events, filters, what this kernel has of them, and what was left of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lightsleep.errors import LightsleepError
+from lightsleep.record import tracing
+
+
+def test_a_keeper_of_another_installation_is_alive(tmp_path: Path) -> None:
+    other = tmp_path / "lightsleep/record/keeper.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("input()")
+    with subprocess.Popen([sys.executable, str(other)], stdin=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 30
+        while not tracing._alive(str(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+    assert not tracing._alive(str(os.getpid()))
+
+
+def test_leftovers_of_dead_keepers_are_removed_and_no_others(tracefs: Path) -> None:
+    gone, alive, foreign = (
+        tracefs / "instances" / name
+        for name in ("lightsleep_4194304", f"lightsleep_{os.getpid()}", "somebody")
+    )
+    for folder in (gone, foreign):
+        folder.mkdir()
+    (tracefs / "kprobe_events").write_text(
+        "r10:lightsleep_4194304/sleep_length f\np:other/probe g\n"
+    )
+    alive.mkdir()  # the number of a process that is no keeper
+    assert tracing.remove_leftovers(tracefs) == []
+    assert [x.name for x in (tracefs / "instances").iterdir()] == ["somebody"]
+    lines = (tracefs / "kprobe_events").read_text().splitlines()
+    assert lines[2:] == ["-:lightsleep_4194304/sleep_length"]
+
+
+def test_only_these_cpus() -> None:
+    filters = {event.name: event.filter_for([1, 3, 4, 5]) for event in tracing.EVENTS}
+    assert filters["power:cpu_idle"] == "(cpu_id==1||(cpu_id>=3&&cpu_id<=5))"
+    switch = "(prev_pid==0||next_pid==0)&&(CPU==1||(CPU>=3&&CPU<=5))"
+    assert filters["sched:sched_switch"] == switch
+    assert filters["sched:sched_waking"] == ""  # the waker may be anywhere
+
+
+def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
+    events, missing = tracing.available(tracefs)
+    assert not missing
+    assert not [event for event in events if event.instead_of]
+    (tracefs / "events/ipi/ipi_send_cpu").rmdir()
+    events, missing = tracing.available(tracefs)
+    assert missing == ["ipi:ipi_send_cpu"]
+    assert "irq_vectors:reschedule_entry" in [event.name for event in events]
+    (tracefs / "events/power/cpu_idle").rmdir()
+    with pytest.raises(LightsleepError, match="no tracepoint power:cpu_idle"):
+        tracing.available(tracefs)
+
+
+def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/filesystems").write_text("nodev\ttracefs\n")
+    with pytest.raises(LightsleepError, match=r"mount -t tracefs|run it with sudo"):
+        tracing.tracing_folder(tmp_path)
+    old = tmp_path / "sys/kernel/debug/tracing"
+    (old / "instances").mkdir(parents=True)
+    (old / "events").mkdir()
+    assert tracing.tracing_folder(tmp_path) == old
