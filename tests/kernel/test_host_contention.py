@@ -2,6 +2,7 @@
 """host_contention.c, the kernel's own file: when does a CPU stop polling for its host's sake?"""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -84,28 +85,74 @@ def test_pauses_grow_to_16_s_and_begin_small_again() -> None:
     assert host.seen.until_ns - host.now_ns == SECOND
 
 
-def test_after_a_pause_a_quarter_of_the_evidence_is_enough_for_the_same_answer() -> None:
+def paused() -> Host:
+    """Return a host that was found contended, with a CPU that looks again."""
     host = Host()
     while not host.contended:
         host.poll(1 * MS, 3 * MS)
-    host.now_ns = host.seen.until_ns + 1
-    host.poll(5 * MS, 2 * MS)
+    host.now_ns = host.seen.until_ns + SECOND
+    host.poll(0, 0)
+    return host
+
+
+def test_after_a_pause_half_of_the_evidence_is_enough_for_the_same_answer() -> None:
+    host = paused()
+    host.poll(5 * MS, 3 * MS)
     assert not host.contended
-    host.poll(3 * MS, 1 * MS)
+    host.poll(1 * MS, 2 * MS)
     assert host.contended
 
 
-def test_after_a_pause_one_stolen_time_slice_in_40_ms_decides_nothing() -> None:
-    host = Host()
-    while not host.contended:
-        host.poll(1 * MS, 3 * MS)
-    host.now_ns = host.seen.until_ns
-    for n in range(1, 100):
-        host.poll(1 * MS, 4 * MS if n % 40 == 20 else 0)
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_after_a_pause_one_stolen_time_slice_in_40_ms_decides_nothing(at: int) -> None:
+    host = paused()
+    for n in range(100):
+        host.poll(1 * MS, 4 * MS if n % 40 == at else 0)
         assert not host.contended
     while not host.contended:
         host.poll(1 * MS, 3 * MS)
     assert host.seen.until_ns - host.now_ns == SECOND  # it was found free meanwhile
+
+
+@pytest.mark.parametrize("apart_ns", [0, 30 * MS])
+def test_all_of_the_evidence_is_asked_for_after_20_ms(apart_ns: int) -> None:
+    """Also where the CPU polls so little that no answer follows."""
+    host = paused()
+    for _ in range(20):
+        host.poll(1 * MS, 0, apart_ns)
+    host.poll(0, 3 * MS, 2 * SECOND)
+    for _ in range(3):
+        host.poll(0, 3 * MS)
+        assert not host.contended
+    host.poll(0, 3 * MS)
+    assert host.contended
+
+
+def test_after_a_minute_all_of_the_evidence_is_asked_for() -> None:
+    host = paused()
+    host.now_ns += 61 * SECOND
+    host.poll(0, 0)
+    for _ in range(3):
+        host.poll(0, 3 * MS)
+        assert not host.contended
+    host.poll(0, 3 * MS)
+    assert host.contended
+
+
+@pytest.mark.parametrize("polls_pct", [3, 10, 50])
+def test_a_host_that_takes_little_is_polled_on_most_of_the_time(polls_pct: int) -> None:
+    rng = random.Random(1)
+    paused_s = 0
+    for _ in range(20):
+        host = paused()
+        while host.now_ns < 61 * SECOND:
+            if host.contended:
+                paused_s += (host.seen.until_ns - host.now_ns) / SECOND
+                host.now_ns = host.seen.until_ns
+            # 5 % of the time, in slices of 3.5 ms
+            gap_ns = 3500 * US if rng.random() < 1 / 67 else 0
+            host.poll(1 * MS, gap_ns, apart_ns=(100 - polls_pct) * MS // polls_pct)
+    assert paused_s / (20 * 60) < 0.25
 
 
 def test_an_overcommitted_host_loses_little_in_the_long_run() -> None:

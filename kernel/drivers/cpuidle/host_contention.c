@@ -15,19 +15,18 @@
  * The rule: where at least a quarter of the time polled fell into gaps, or a
  * quarter of all time was stolen by the hypervisor's account, the CPU does not
  * poll for a second. The question is asked anew after each 40 ms polled, and
- * evidence is forgotten after a second. A single gap counts for 5 ms at most, and
+ * evidence is forgotten after a second. The gaps of one poll count for 5 ms at most, and
  * the longest time in the account not at all. So neither one stolen time slice,
- * nor a guest that was stopped for a while, nor the sum of a quiet hour decides.
+ * nor a guest that was stopped for a while, nor the sum of a quiet hour is a first answer.
  * Gaps of 10 ms are an answer at once, however short the polls between them: the rest
  * of the 40 ms could not change it.
  *
- * During a pause nothing is judged, for there are no polls to judge by. After it, a
- * quarter of the evidence is enough for the same answer: gaps of 2.5 ms, which is
- * mostly the first one. To find out again delays what the CPU waits for, so the next
- * pause is four times as long, up to 16 s. An overcommitted host then loses about 10 ms
- * in 16 s to each such CPU, less than a tenth of a percent. After an answer that the host is
- * free, which takes 40 ms as ever, or a minute without any, pauses begin with one
- * second again.
+ * During a pause nothing is judged, for there are no polls to judge by. To ask again
+ * delays what the CPU waits for. So in the first 20 ms polled after a pause, half of the
+ * evidence is enough for the same answer: gaps of 5 ms. And where the same answer follows,
+ * the next pause is four times as long, up to 16 s. An overcommitted host then loses
+ * at most 40 ms in 16 s to each such CPU, a quarter of a percent. After an answer that the
+ * host is free, or a minute without any, pauses begin with one second again.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -42,7 +41,7 @@
 #include "host_contention.h"
 
 #define EVIDENCE_NS		40000000ULL	/* 40 ms */
-#define EVIDENCE_AGAIN_NS	10000000ULL	/* 10 ms, for the answer of last time */
+#define AGAIN_NS		20000000ULL	/* 20 ms polled after a pause */
 #define WINDOW_NS		1000000000ULL	/* 1 s */
 #define GAP_MAX_NS		5000000ULL	/* 5 ms */
 #define STOLEN_SHARE		4
@@ -63,7 +62,7 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 static bool poll_gaps_exceed(const struct host_contention *hc)
 {
 	u64 polled_ns = hc->ran_ns + hc->gap_ns;
-	u64 enough_ns = hc->pause_ns ? EVIDENCE_AGAIN_NS : EVIDENCE_NS;
+	u64 enough_ns = hc->again_ns ? AGAIN_NS : EVIDENCE_NS;
 
 	return hc->gap_ns >= max(polled_ns, enough_ns) / STOLEN_SHARE;
 }
@@ -87,13 +86,11 @@ static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
 void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
 			 u64 account_ns)
 {
-	if (host_contended(hc, now_ns)) {
+	/* What is told first may have happened long before, or during the pause. */
+	if (host_contended(hc, now_ns) || !hc->window_start_ns ||
+	    now_ns - hc->window_start_ns > WINDOW_NS) {
 		begin_window(hc, now_ns);
 		return;
-	}
-	if (!hc->window_start_ns || now_ns - hc->window_start_ns > WINDOW_NS) {
-		begin_window(hc, now_ns);
-		account_ns = 0;	/* unlike a poll, it may have begun long ago */
 	}
 
 	hc->ran_ns += ran_ns;
@@ -101,14 +98,20 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 	hc->account_ns += account_ns;
 	hc->account_max_ns = max(hc->account_max_ns, account_ns);
 
-	if (now_ns - hc->until_ns > FORGET_NS)
+	if (now_ns - hc->until_ns > FORGET_NS) {
 		hc->pause_ns = 0;
+		hc->again_ns = 0;
+	}
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
 		hc->pause_ns = clamp(PAUSE_FACTOR * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;
+		hc->again_ns = AGAIN_NS;
 		begin_window(hc, now_ns);
-	} else if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS) {
+		return;
+	}
+	hc->again_ns -= min(hc->again_ns, ran_ns + min(gap_ns, GAP_MAX_NS));
+	if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS) {
 		hc->pause_ns = 0;
 		begin_window(hc, now_ns);
 	}

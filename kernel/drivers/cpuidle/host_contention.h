@@ -25,6 +25,7 @@
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
  * @pauses: how many there were
+ * @again_ns: for so long it may still poll, before the same answer takes all of the evidence
  */
 struct host_contention {
 	u64 window_start_ns;
@@ -36,6 +37,7 @@ struct host_contention {
 	u64 until_ns;
 	u64 pause_ns;
 	u64 pauses;
+	u64 again_ns;
 };
 
 void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
