@@ -16,9 +16,6 @@ from lightsleep.lab.kernels.roots import MirrorOutOfStep
 if TYPE_CHECKING:
     from lightsleep.lab.boot.guest import Guest
 
-pytest_plugins = ("recorders",)
-"""Modules with fixtures that several files use, and not all."""
-
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
 settings.load_profile("lightsleep")

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from recordings import PIPE
+from recordings import PIPE, rows_of
+from traces import idle, left
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import table
@@ -25,10 +27,11 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import time_lost
 from lightsleep.periods.model import Metadata
-from lightsleep.periods.source import as_batch
+from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import (
     CLASSES_OF,
     METADATA,
+    ROWS,
     Recording,
     cpus_of_groups,
     open_table,
@@ -39,6 +42,7 @@ from lightsleep.replay import cli
 from lightsleep.replay.parts import replay_table
 
 CPUS = 20
+
 READ = "import sys, pyarrow.parquet as pq; print(pq.read_metadata(sys.argv[1]).num_rows)"
 
 
@@ -220,3 +224,79 @@ def test_a_full_disk_at_a_replay_names_its_folder(
     assert done.exit_code == 1
     said = f"to {tmp_path}: No space left on device; set TMPDIR to a folder with room for them"
     assert said in done.output
+
+
+def test_parquet_holds_all_of_it(tmp_path: Path) -> None:
+    rows, metadata = rows_of(PIPE)
+    target = tmp_path / "pipe.parquet"
+    for _ in write_parquet(open_recording(PIPE), target):
+        pass
+    again, described = rows_of(target)
+    for cpu in (0, 1):
+        assert [x for x in again if x["cpu"] == cpu] == [x for x in rows if x["cpu"] == cpu]
+    assert len(again) == len(rows)
+    assert again[0] == rows[0], "groups are in the order in which they begin"
+    assert described.to_json() == metadata.to_json()
+    assert [x.name for x in tmp_path.iterdir()] == ["pipe.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("environment", [], r"environment is \[\]"),
+        ("notes", "x", "notes is 'x'"),
+        ("first_ns", 0.5, "first_ns is 0.5"),
+        ("last_ns", True, "last_ns is True"),
+    ],
+)
+def test_odd_metadata_of_a_table_is_an_error(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    path = tmp_path / "odd.parquet"
+    list(write_parquet(open_recording(PIPE), path))
+    document = json.loads(pq.ParquetFile(path).metadata.metadata[METADATA]) | {key: value}
+    with pq.ParquetWriter(path, COLUMNS) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    with pytest.raises(LightsleepError, match=said):
+        open_recording(path)
+
+
+def test_a_parquet_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.txt"
+    damaged.write_text(idle(0, 1, 1) + left(1, 1) + "rubbish\n")
+    with pytest.raises(LightsleepError):
+        list(write_parquet(open_recording(damaged), tmp_path / "x.parquet"))
+    assert [x.name for x in tmp_path.iterdir()] == ["damaged.txt"]
+
+
+PEAK = """\
+import re, sys
+from pathlib import Path
+from lightsleep.periods.source import open_recording
+for _ in open_recording(Path(sys.argv[1])).batches:
+    pass
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    batch = next(iter(open_recording(PIPE).batches))
+    rows = pa.concat_batches([batch] * (ROWS // len(batch)))
+    peaks, sizes = [], []
+    for count in (4, 40):
+        path = tmp_path / f"{count}.parquet"
+        metadata = Metadata("host", "x", first_ns=0, last_ns=1)
+        with pq.ParquetWriter(path, COLUMNS, compression="none", use_dictionary=False) as writer:
+            for _ in range(count):  # of noise, which no encoding makes smaller
+                noise = pa.array(rng.integers(0, 1 << 60, len(rows)))
+                writer.write_batch(rows.set_column(2, COLUMNS.field(2), noise))
+            writer.add_key_value_metadata({METADATA: json.dumps(metadata.to_json()).encode()})
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(path)], check=True, capture_output=True, text=True
+        )
+        peaks.append(1024 * int(done.stdout))
+        sizes.append(path.stat().st_size)
+    assert sizes[1] - sizes[0] > 100e6
+    assert peaks[1] - peaks[0] < 50e6

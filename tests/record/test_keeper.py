@@ -18,6 +18,8 @@ from recorders import OF_THIS_ONE, record, removed_probes
 from lightsleep.files import write_json
 from lightsleep.record import histogram, keeper, run, sidecar, tracing
 
+pytest_plugins = "recorders"
+
 
 def order_for(folder: Path, output: Path) -> dict[str, Any]:
     """Return what the keeper is asked for."""

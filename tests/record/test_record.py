@@ -23,6 +23,8 @@ from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper, run, sidecar, tracing
 
+pytest_plugins = "recorders"
+
 
 def test_a_recording_leaves_its_file_and_nothing_else(tracefs: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "trace.dat"

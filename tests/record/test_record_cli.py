@@ -21,6 +21,8 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, run, sidecar, tracing
 
+pytest_plugins = "recorders"
+
 
 def test_what_nohup_has_made_deaf_stays_so() -> None:
     program = (

@@ -14,6 +14,8 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.record import tracing
 
+pytest_plugins = "recorders"
+
 
 def test_a_keeper_of_another_installation_is_alive(tmp_path: Path) -> None:
     other = tmp_path / "lightsleep/record/keeper.py"

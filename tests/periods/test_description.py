@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The document beside a trace: what it tells, and whether it belongs there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from recordings import PIPE, rows_of
+from traces import idle, left
+
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.source import open_recording
+from lightsleep.record import sidecar
+
+
+def test_a_cpu_without_any_event_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1) + "CPU:4 [LOST 2 EVENTS]\n")
+    document = json.loads(sidecar.beside(PIPE).read_text())
+    document["states"] = {str(cpu): [] for cpu in range(8)}
+    said = "no event is recorded of CPU {}, which slept or ran a single task all the time"
+    for cpus, silent in ((None, "0,2-3,5-7"), ("1-2,4,9", "2"), ("1", ""), ("odd", "")):
+        document["settings"]["cpus"] = cpus
+        sidecar.beside(path).write_text(json.dumps(document))
+        notes = [x for x in rows_of(path)[1].notes if "no event is recorded" in x]
+        assert notes == ([said.format(silent)] if silent else [])
+
+
+def test_a_recording_by_another_name_is_described(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    real, link = tmp_path / "real/trace.txt", tmp_path / "link.txt"
+    real.write_text(idle(0, 1, 1))
+    sidecar.beside(real).write_text("{")
+    link.symlink_to(real)
+    with pytest.raises(LightsleepError, match=r"real/trace\.txt\.json: "):
+        open_recording(link)
+
+
+def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    for end_ns, doubted in ((10_500_000_000, False), (12_000_000_000, True)):
+        document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": [0, end_ns]}
+        sidecar.beside(path).write_text(json.dumps(document))
+        _, metadata = rows_of(path)
+        assert any("the file may be damaged" in note for note in metadata.notes) == doubted
+
+
+@pytest.mark.parametrize("periods", [0, 1])
+@pytest.mark.parametrize(
+    ("window_s", "ours"), [((9, 12), True), ((11, 12), True), ((12, 13), False), ((7, 8), False)]
+)
+def test_a_description_of_another_recording_is_refused(
+    window_s: tuple[int, int], ours: bool, periods: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1) * periods)
+    window_ns = [x * 10**9 for x in window_s]
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"window_ns": window_ns}
+    sidecar.beside(path).write_text(json.dumps(document))
+    if ours:
+        assert len(rows_of(path)[0]) == periods
+        return
+    read: list[pa.RecordBatch] = []
+    with pytest.raises(LightsleepError) as caught:
+        read.extend(open_recording(path).batches)
+    assert not any(map(len, read))  # nothing is made of a wrong name
+    assert caught.value.message == (
+        f"{path}.json describes another recording, from {window_s[0]} s to {window_s[1]} s: "
+        "trace.txt begins at 10 s. Remove that description, or put the right one there"
+    )

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is made of rows: the time that tasks lost waiting for CPUs to wake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recordings import PIPE, rows_of
+from traces import idle, left, switched, waking
+
+from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
+from lightsleep.periods.model import Metadata
+from lightsleep.periods.source import open_recording
+from lightsleep.record import sidecar
+
+
+def test_a_driver_in_mode_off_hides_no_polls() -> None:
+    ours = {"cpuidle_driver": "lightsleep"}
+    for environment, hides in (
+        (ours, True),
+        ({**ours, "driver_mode": "adaptive"}, True),
+        ({**ours, "driver_mode": "off"}, False),
+        ({"cpuidle_driver": "intel_idle"}, False),
+    ):
+        metadata = Metadata("host", "x", environment=environment, polling={(0, 0)})
+        assert metadata.hides_polls is hides
+        # In its state POLL our driver halts as well, in mode off, too.
+        assert metadata.polls(0, 0) is (environment["cpuidle_driver"] != "lightsleep")
+
+
+def test_time_lost_is_the_sum_of_the_waits() -> None:
+    rows, _ = rows_of(PIPE)
+    recording = open_recording(PIPE)
+    lost = time_lost(recording.metadata, recording.batches)
+    waits = [x["waking_to_running_ns"] for x in rows if x["state"] != -1]
+    waits = sorted(x for x in waits if x is not None)
+    assert lost.all.count == len(waits)
+    assert lost.all.total_ns == sum(waits)
+    for groups in lost.groups.values():
+        assert sum(x.count for x in groups.values()) == len(waits)
+        assert sum(x.total_ns for x in groups.values()) == sum(waits)
+    for share in (0.5, 0.99):
+        exact = waits[int(share * len(waits))]
+        assert lost.all.percentile_ns(share) == pytest.approx(exact, rel=0.05)
+    (name,) = lost.states
+    assert lost.states[name].total_ns == sum(x["length_ns"] for x in rows)
+    assert lost.reference.count == sum(x["state"] == -1 and x["waker_pid"] != 0 for x in rows)
+    drawn = sum(bins.sum() for states in lost.timeline.idle_ns.values() for bins in states.values())
+    assert drawn == pytest.approx(lost.states[name].total_ns)
+    assert json.dumps(lost.to_json())
+
+
+def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    lines = []
+    for number in range(40):
+        us = 1000 * number
+        state, wait = number % 2, (5, 105)[number % 2]
+        lines += [idle(us, 1, state), waking(us + 100, 0, 42), left(us + 100 + wait, 1)]
+        lines += [switched(us + 100 + wait, 1, "x", 42)]
+    path.write_text("".join(lines * 1))
+    known_states = [
+        {"index": i, "name": n, "latency_us": 0, "residency_us": 0, "polls": i == 0}
+        for i, n in enumerate(("POLL", "C1"))
+    ]
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"states": {"1": known_states}}
+    sidecar.beside(path).write_text(json.dumps(document))
+    recording = open_recording(path)
+    lost = time_lost(recording.metadata, recording.batches)
+    assert lost.reference.count == 20
+    assert lost.reference_ns is None  # too few to compare with
+    assert dict(lost.groups["state"]).keys() == {"C1"}
+    assert lost.all.total_ns == 20 * 105_000
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200), st.floats(0.01, 1))
+def test_percentiles_are_near(waits: list[int], share: float) -> None:
+    wakes = Wakes()
+    wakes.add(np.array(waits, np.int64))
+    exact = sorted(waits)[max(0, int(np.ceil(share * len(waits))) - 1)]
+    found = wakes.percentile_ns(share)
+    assert found <= max(1, max(waits))
+    assert found == pytest.approx(exact, rel=2 ** (1 / BUCKETS_PER_OCTAVE) - 1, abs=1.1)
+
+
+def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
+    metadata = Metadata("host", "x")
+    batch = next(iter(open_recording(PIPE).batches))
+    many = time_lost(metadata, (batch for _ in range(50)))
+    once = time_lost(Metadata("host", "x"), [batch])
+    assert many.all.count == 50 * once.all.count
+    assert many.all.histogram.keys() == once.all.histogram.keys()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Rates from two snapshots of counters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from watched import count, snapshot
+
+from lightsleep.scan.model import PollStats
+from lightsleep.watch.model import CpuCount, States
+from lightsleep.watch.rates import CpuRates, rates, total
+
+
+def one(before: CpuCount, after: CpuCount, span_s: float = 2.0) -> CpuRates:
+    (found,) = rates(snapshot(10, before), snapshot(10 + span_s, after))
+    return found
+
+
+def test_shares_and_wakes() -> None:
+    after = count(states=States((10, 30), (200_000, 1_200_000), 100_000), idle_s=1.5)
+    found = one(count(states=States((0, 0), (0, 0), 0)), after)
+    assert found.states == pytest.approx({"POLL": 0.1, "HALT": 0.6})
+    assert found.busy == pytest.approx(0.25)
+    assert found.asleep == pytest.approx(0.05)
+    assert found.wakes == 20
+    assert found.stuck == pytest.approx(0.05)
+
+
+def test_a_cpu_that_sleeps_all_the_time_is_not_busy() -> None:
+    found = one(count(), count(idle_s=2.0))
+    assert (found.busy, found.asleep, found.wakes) == (0, 1, 0)
+
+
+def test_a_sleep_that_began_long_ago_is_no_more_than_the_idle_time() -> None:
+    found = one(count(), count(states=States((0, 1), (0, 60_000_000), None), idle_s=1.0))
+    assert found.states == pytest.approx({"POLL": 0, "HALT": 0.5})
+    assert found.asleep == 0
+
+
+def test_polls() -> None:
+    before = PollStats(0, 0, 0, 0, 0, 50_000, 40_000)
+    after = PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
+    found = one(count(own=before, interrupts=(0, 0, 0)), count(own=after, interrupts=(100, 50, 50)))
+    assert (found.polls, found.hits, found.halts, found.hit_rate) == (500, 350, 200, 0.7)
+    assert (found.polled, found.wasted) == pytest.approx((0.1, 0.05))
+    assert (found.limit_us, found.cost_us) == (60, 50)
+    assert found.lost == pytest.approx(200 * 50e-6)
+    assert found.store == 350 - 100  # an interrupt may have ended each of the others
+
+
+def test_a_counter_that_starts_again_rose_from_zero() -> None:
+    before = PollStats(9000, 0, 0, 0, 0, 0, 0)
+    assert one(count(own=before), count(own=PollStats(10, 0, 0, 0, 0, 0, 0))).polls == 5
+
+
+def test_a_sum() -> None:
+    found = [
+        CpuRates(0, busy=0.5, wakes=10, states={"POLL": 0.5}),
+        CpuRates(1, busy=0.1, wakes=30, states={"HALT": 0.9}),
+        CpuRates(2),
+    ]
+    whole = total(found)
+    assert (whole.busy, whole.wakes, whole.polls, whole.limit_us) == (0.3, 40, None, None)
+    assert whole.states == pytest.approx({"POLL": 0.5 / 3, "HALT": 0.3})
+
+
+def test_cpus_come_and_go_and_time_stands_still() -> None:
+    assert [x.cpu for x in rates(snapshot(1, count()), snapshot(2, count(), count()))] == [0]
+    assert rates(snapshot(1, count()), snapshot(1, count())) == []
+    assert total([]) == CpuRates(None)
+
+
+COUNTERS = st.integers(0, 2**64 - 1)
+
+
+@given(*[st.tuples(COUNTERS, COUNTERS, COUNTERS)] * 2, st.floats(1e-3, 1e6), st.floats(0, 1e9))
+def test_no_counter_makes_a_share_above_one(
+    old: tuple[int, int, int], new: tuple[int, int, int], span_s: float, idle_s: float
+) -> None:
+    own_old, own_new = (PollStats(*x, *x, 0) for x in (old, new))
+    found = one(
+        count(states=States(old[:2], old[1:], old[0]), own=own_old),
+        count(states=States(new[:2], new[1:], new[0]), own=own_new, idle_s=idle_s),
+        span_s,
+    )
+    shares = [found.busy, found.asleep, found.polled, found.wasted, found.stuck]
+    assert all(x is not None and 0 <= x <= 1 for x in shares)
+    assert sum(found.states.values()) <= 1.000001

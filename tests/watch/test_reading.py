@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Reading the counters of a machine that changes."""
+
+import contextlib
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scan_trees import plant
+from watched import CPU, NAMES
+
+from lightsleep import interrupts
+from lightsleep.errors import LightsleepError
+from lightsleep.interrupts import KINDS
+from lightsleep.scan.model import PollStats
+from lightsleep.watch.model import States
+from lightsleep.watch.reading import OWN, Reader
+
+pytest_plugins = "watched"
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (b"RES:  1  2  Rescheduling interrupts", "ipi"),
+        (b"IPI0:  1  2  Rescheduling interrupts", "ipi"),
+        (b"LOC:  1  2  Local timer interrupts", "timer"),
+        (b" 11:  1  2  GIC-0  27 Level  arch_timer", "timer"),
+        (b"HVS:  1  2   Hyper-V stimer0 interrupts", "timer"),
+        (b"HYP:  1  2   Hypervisor callback interrupts", "device"),
+        (b"IWI:  1  2   IRQ work interrupts", "ipi"),
+        (b" 24:  1  2  PCI-MSI 512-edge  virtio0-req.0", "device"),
+        (b"NMI:  1  2  Non-maskable interrupts", None),
+        (b"ERR:  1", None),
+        (b" 24:  1", None),
+        (b" 24:  x  2  y", None),
+        (b"", None),
+    ],
+)
+def test_kinds_of_interrupts(row: bytes, kind: str | None) -> None:
+    assert interrupts.split(row, 2) == (kind, [1, 2] if kind else [])
+
+
+Opener = Callable[..., Reader]
+
+
+@pytest.fixture
+def reader(four_cpus: Path) -> Iterator[Opener]:
+    """Opens the machine, and closes its files in the end."""
+    with contextlib.ExitStack() as opened:
+        yield lambda *cpus: opened.enter_context(
+            contextlib.closing(Reader(four_cpus, [*cpus] or None))
+        )
+
+
+def test_a_reading(reader: Opener) -> None:
+    found = reader(1, 3).read()
+    assert list(found.cpus) == [1, 3]
+    cpu = found.cpus[3]
+    assert cpu.names == NAMES
+    assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000), None)
+    assert cpu.own
+    assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, None)
+    assert cpu.interrupts == (0, 1, 7)
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert (cpu.idle_s, cpu.stolen_s) == (100 * tick_s, 5 * tick_s)
+
+
+def test_what_changes_is_read_again(four_cpus: Path, reader: Opener) -> None:
+    opened = reader()
+    opened.read()
+    plant(
+        four_cpus, f"{CPU}/cpu1/cpuidle/state1/usage: 200001\n{CPU}/cpu1/lightsleep/polls: 100009"
+    )
+    rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 9 0 7 PCI-MSI nvme")
+    plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    cpu = opened.read().cpus[1]
+    assert cpu.states
+    assert cpu.own
+    assert (cpu.states.usage[1], cpu.own.polls) == (200_001, 100_009)
+    assert cpu.interrupts == (0, 1, 9)
+
+
+STAT = "1000 700 400 200000000 100000000 60000 50000 900 2000000 410 3000000"
+
+
+def test_all_counters_of_a_cpu_in_one_file(four_cpus: Path, reader: Opener) -> None:
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    opened = reader()
+    first = opened.read().cpus[1]
+    assert first.states == States((900, 410), (2_000_000, 3_000_000), None)
+    assert first.own == PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
+    again = opened.read().cpus[1]
+    assert again.states is first.states  # what has not changed is not parsed
+    plant(four_cpus, f"{CPU}/cpu1/lightsleep/stat: {STAT.replace('410', '411')}")
+    now = opened.read().cpus[1]
+    assert now.states
+    assert now.states.usage == (900, 411)
+
+
+@pytest.mark.parametrize("content", ["", "1 2 3", f"{STAT} 7", STAT.replace("410", "x")])
+def test_a_line_of_counters_that_is_not_ours(content: str, four_cpus: Path, reader: Opener) -> None:
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}\n")
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/stat: {content}")
+    assert list(reader().read().cpus) == [0, 1, 3]
+
+
+def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> None:
+    """The driver has each counter twice."""
+    each = reader().read()
+    for cpu, found in each.cpus.items():
+        assert found.own
+        assert found.states
+        own = [getattr(found.own, name) or 0 for name in OWN]
+        states = [x for both in zip(*found.states[:2], strict=True) for x in both]
+        plant(four_cpus, f"{CPU}/cpu{cpu}/lightsleep/stat: {' '.join(map(str, own + states))}")
+    for cpu, found in reader().read().cpus.items():
+        assert found.states == each.cpus[cpu].states
+        assert found.own
+        assert found.own.polls == each.cpus[cpu].own.polls  # type: ignore[union-attr]
+
+
+def test_counts_of_interrupts_never_fall(four_cpus: Path, reader: Opener) -> None:
+    """An interrupt is freed and its number given to another; then a CPU goes offline."""
+
+    def devices(header: str, *rows: str) -> dict[int, int]:
+        lines = (header, "LOC: 1 1 1 1 timer", *rows)
+        plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in lines))
+        found = opened.read().cpus
+        return {
+            cpu: x.interrupts[KINDS.index("device")] for cpu, x in found.items() if x.interrupts
+        }
+
+    opened = reader()
+    header = "     CPU0 CPU1 CPU2 CPU3"
+    assert devices(header, "24: 5 0 0 1000 PCI-MSI nvme") == {0: 5, 1: 0, 2: 0, 3: 1000}
+    assert devices(header, "24: 9 0 0 2 PCI-MSI net") == {0: 14, 1: 0, 2: 0, 3: 1002}
+    assert devices(header) == {0: 14, 1: 0, 2: 0, 3: 1002}
+    plant(four_cpus, f"{CPU}/online: 0,2-3")
+    assert devices(" CPU0 CPU2 CPU3", "24: 9 1 2 PCI-MSI net") == {0: 14, 2: 1, 3: 1002}
+
+
+def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -> None:
+    def timers(*counts: int) -> list[int]:
+        row = " ".join(map(str, counts))
+        lines = ("CPU0 CPU1 CPU2 CPU3", f"LOC: {row} Local timer interrupts")
+        plant(four_cpus, "\n".join(f"proc/interrupts: {line}" for line in lines))
+        found = opened.read().cpus.values()
+        return [x.interrupts[KINDS.index("timer")] for x in found if x.interrupts]
+
+    opened = reader()
+    before = timers((1 << 32) - 296, 3_000_000_000, 3_500_000_000, 1_000_000_000)
+    after = timers(704, 3_000_001_000, 3_500_001_000, 1_000_001_000)
+    assert [new - old for old, new in zip(before, after, strict=True)] == [1000] * 4
+    again = timers(10, 3_000_001_000, 0, 0)  # the row began again
+    assert [new - old for old, new in zip(after, again, strict=True)] == [10, 3_000_001_000, 0, 0]
+
+
+def test_a_driver_that_goes_and_a_cpu_that_goes_offline(four_cpus: Path, reader: Opener) -> None:
+    opened = reader()
+    plant(four_cpus, f"{CPU}/online: 0-2")
+    assert list(opened.read().cpus) == [0, 1, 2]
+    plant(four_cpus, f"{CPU}/cpuidle/current_driver: none")
+    for cpu in range(3):
+        subprocess.run(["rm", "-r", four_cpus / f"{CPU}/cpu{cpu}/cpuidle"], check=True)
+        subprocess.run(["rm", "-r", four_cpus / f"{CPU}/cpu{cpu}/lightsleep"], check=True)
+    found = opened.read()
+    assert found.driver is None
+    assert found.cpus[0].states is None
+    assert found.cpus[0].own is None
+    assert found.cpus[0].idle_s is not None
+
+
+def lose_files(cpu: int) -> None:
+    """Make the open files of a CPU fail, as those in sysfs do once the CPU has been offline."""
+    folder = os.open("/", os.O_RDONLY)
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own
+            if f"/{CPU}/cpu{cpu}/" in str(file.readlink()):
+                os.dup2(folder, int(file.name), inheritable=False)
+    os.close(folder)
+
+
+@pytest.mark.parametrize("with_stat", [False, True])
+def test_a_cpu_that_was_offline_between_two_readings_comes_back(
+    with_stat: bool, four_cpus: Path, reader: Opener
+) -> None:
+    """The lists of CPUs and drivers are the same before and after."""
+    if with_stat:
+        plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    opened = reader()
+    for cpu in (1, 3):
+        assert list(opened.read().cpus) == [0, 1, 2, 3]
+        lose_files(cpu)
+        assert cpu not in opened.read().cpus
+    plant(four_cpus, f"{CPU}/cpu3/lightsleep/polls: 9\n{CPU}/cpu3/lightsleep/stat: 9{STAT[4:]}")
+    cpu3 = opened.read().cpus[3]
+    assert cpu3.own
+    assert cpu3.own.polls == 9
+
+
+def openings(opened: Reader, rounds: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the readings that open all files."""
+    found = []
+    real = Reader._open
+
+    def noted(reader: Reader, number: int) -> None:
+        found.append(number)
+        real(reader)
+
+    with monkeypatch.context() as patch:
+        for number in range(rounds):
+            patch.setattr(Reader, "_open", lambda x, n=number: noted(x, n))
+            opened.read()
+    return found
+
+
+def test_a_cpu_that_stays_unreadable_costs_ever_less(
+    four_cpus: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
+    opened = reader()
+    assert openings(opened, 3, monkeypatch) == []
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: many\n{CPU}/cpu2/cpuidle/state0/usage: 7")
+    assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
+    lose_files(1)  # another one's loss does not wait for long
+    assert openings(opened, 2, monkeypatch) == [1]
+    assert list(opened.read().cpus) == [0, 1, 3]
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: 5")
+    openings(opened, 8, monkeypatch)
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+    assert openings(opened, 20, monkeypatch) == []
+
+
+def test_files_that_fail_right_after_a_change_are_tried_again(
+    four_cpus: Path, reader: Opener
+) -> None:
+    """A CPU is in the list before its files are ready."""
+    plant(four_cpus, f"{CPU}/online: 0-2")
+    opened = reader()
+    plant(four_cpus, f"{CPU}/online: 0-3\n{CPU}/cpu3/lightsleep/polls: not yet")
+    assert list(opened.read().cpus) == [0, 1, 2]
+    plant(four_cpus, f"{CPU}/cpu3/lightsleep/polls: 5")
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+
+
+def test_a_cpu_that_is_listed_before_its_states_are_there(four_cpus: Path, reader: Opener) -> None:
+    plant(four_cpus, f"{CPU}/online: 0-2")
+    opened = reader()
+    (four_cpus / f"{CPU}/cpu3/cpuidle").rename(four_cpus / "later")
+    plant(four_cpus, f"{CPU}/online: 0-3")
+    found = opened.read().cpus[3]
+    assert (found.states, found.idle_s is None) == (None, False)
+    (four_cpus / "later").rename(four_cpus / f"{CPU}/cpu3/cpuidle")
+    assert opened.read().cpus[3].states
+
+
+def test_a_cpu_that_never_gets_states_costs_ever_less(
+    four_cpus: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
+    (four_cpus / f"{CPU}/cpu3/cpuidle").rename(four_cpus / "never")
+    opened = reader()
+    assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
+    assert list(opened.read().cpus) == [0, 1, 2, 3]
+
+
+def test_garbage_loses_the_cpu_and_no_more(four_cpus: Path, reader: Opener) -> None:
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: many\nproc/stat: cpu x\nproc/interrupts: ?")
+    found = reader().read()
+    assert list(found.cpus) == [0, 1, 3]
+    assert found.cpus[0].interrupts is None
+    assert found.cpus[0].idle_s is None
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (90, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_low_limit_of_open_files_is_raised(reader: Opener, few_files: None) -> None:
+    assert len(reader().read().cpus) == 4
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 90
+
+
+def test_a_low_limit_that_cannot_be_raised(reader: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (90, 90))
+    before = open_files()
+    assert len(reader().read().cpus) == 4
+    assert open_files() - before < 10
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_no_cpu(four_cpus: Path) -> None:
+    with pytest.raises(LightsleepError, match="no CPU to watch"):
+        Reader(four_cpus, [77])
