@@ -107,9 +107,10 @@ def compiles(guest: Guest) -> list[str]:
 def test_a_guest_compiles_no_python(booted_guest: Guest) -> None:
     assert not compiles(booted_guest)
     file = "/usr/lib/python3/dist-packages/lightsleep/cli.py"
-    booted_guest.run(["sh", "-c", f"touch -r {file} /tmp/then && touch {file}"])
+    booted_guest.run(["sh", "-c", f"cp {file} /tmp/before && echo >> {file}"])
     assert compiles(booted_guest) == [file]
-    booted_guest.run(["touch", "-r", "/tmp/then", file])
+    booted_guest.run(["cp", "/tmp/before", file])
+    assert not compiles(booted_guest)
 
 
 def test_a_command_that_fails_quotes_what_it_said(booted_guest: Guest) -> None:

@@ -3,7 +3,8 @@
 
 Packages are fetched and unpacked by mmdebstrap, from the mirrors this machine's own apt uses.
 Nothing is installed on the host and no package script runs. One of them would compile the Python
-files: compile_python() does, as each start of a program in Python takes seconds without.
+files: compile_python() does. A guest that has to compile them takes seconds for each start of a
+program in Python.
 """
 
 from __future__ import annotations
@@ -44,8 +45,15 @@ within days: a mirror that is updated less often still has a kernel to boot, sig
 """
 
 
-PYTHON = ("python3", "base-files")
-"""The packages of compile_python()."""
+PYTHON = ("python3", "dash", "coreutils", "base-files")
+"""The packages of a Python of the guests' version that runs here."""
+
+COMPILE = """\
+umask 022
+python3 -I -m compileall -q -j0 --invalidation-mode {how} -s/mnt -p/ /mnt/usr
+# 1: some of the files are of another Python, or of none.
+test $? -le 1
+"""
 
 
 class MirrorOutOfStep(LightsleepError):
@@ -279,7 +287,7 @@ def _release(tree: Path) -> str:
 def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
     """Return the root ``name`` of ROOTS.
 
-    The first time, this takes some 10 s and 300 MB for "base", 30 s and 900 MB for "programs".
+    The first time, this takes some 20 s and 400 MB for "base", 40 s and 1 GB for "programs".
 
     Raises LightsleepError where packages cannot be fetched or the disk is full.
     """
@@ -290,7 +298,7 @@ def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
         host.need("mksquashfs")
         tree = scratch / "tree"
         unpack(arch, GUEST_SUITE, GUEST_SUITE, list(packages), tree)
-        compile_python(tree)
+        compile_python(tree, "timestamp")
         shutil.copy2(tree / "usr/bin/busybox", scratch / "busybox")
         host.run(
             [
@@ -301,16 +309,17 @@ def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
         )
         shutil.rmtree(tree)
 
-    key = cache.digest(GUEST_SUITE, repr(packages), repr(PYTHON))
+    key = cache.digest(GUEST_SUITE, repr(packages), repr(PYTHON), COMPILE)
     path = cache.entry(f"root-{arch.name}-{key}", build, needs_mb=1200)
     return GuestRoot(path / "root.squashfs", path / "busybox")
 
 
-def compile_python(tree: Path) -> None:
+def compile_python(tree: Path, how: str) -> None:
     """Write bytecode beside the Python files of a guest, of any architecture, below ``tree``.
 
-    Takes some 15 s and 100 MB the first time, for a Python of the guests' version that runs here.
-    Where Debian has none for this machine, the files stay as they are: that is only slower.
+    ``how`` is by what Python later tells whether it is that of the file: ``timestamp``, or
+    ``checked-hash`` where times are not kept. Takes some 10 s and 100 MB the first time, for a
+    Python that runs here. Where the lab knows none for this machine, the files stay as they are.
 
     Raises LightsleepError where packages cannot be fetched or the disk is full.
     """
@@ -323,10 +332,10 @@ def compile_python(tree: Path) -> None:
 
     key = cache.digest(GUEST_SUITE, repr(PYTHON))
     python = cache.entry(f"python-{own.name}-{key}", build, needs_mb=200) / "tree"
+    words = ("env", "-i", "PATH=/usr/bin:/bin", "LC_ALL=C", "sh", "-c", COMPILE.format(how=how))
     host.run(
         host.contained(
-            # The names that error messages have are those of the guest.
-            [*("python3", "-I", "-m", "compileall", "-q", "-j0", "-s/mnt", "-p/"), "/mnt/usr"],
+            words,
             *("--bind", str(python), "/", "--bind", str(tree), "/mnt"),
             *("--tmpfs", "/run", "--tmpfs", "/tmp"),  # noqa: S108 (inside)
         ),
