@@ -31,7 +31,8 @@ CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
 
 CONNECT_TRIES = 2
-"""Of a connection, where an assertion of Dask's own fails: seen once, on a busy machine."""
+"""How often a connection is tried that fails by an assertion of Dask's own. On a busy machine, one
+did."""
 
 PACKAGE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".c", ".h")
@@ -49,7 +50,10 @@ def replay_tables(
     where the cluster does not answer, cannot read a table, or gives up.
     """
     with _client(address) as client:
-        cores = sum(client.nthreads().values())
+        try:
+            cores = sum(client.nthreads().values())
+        except OSError as error:
+            raise _gone(address, error) from error
         ours = _code()
         asked = []
         for table in (path.absolute() for path in tables):
@@ -109,26 +113,7 @@ def _require_same(code: str) -> None:
 
 @contextlib.contextmanager
 def _client(address: str) -> Iterator[Any]:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise LightsleepError(
-            "--dask needs Dask, which is not installed: pip install 'lightsleep[dask]'"
-        ) from error
-    client = None
-    for left in reversed(range(CONNECT_TRIES)):
-        try:
-            client = Client(address, timeout=CONNECT_S, set_as_default=False)
-            break
-        except AssertionError as error:
-            if not left:
-                raise LightsleepError(f"--dask {address}: Dask cannot connect to it") from error
-        except (OSError, ValueError) as error:
-            raise LightsleepError(
-                f"--dask {address}: no scheduler answers there; its address is like "
-                f"tcp://host:8786, as dask scheduler prints it ({error})"
-            ) from error
-    assert client
+    client = _connected(address)
     try:
         try:
             client.wait_for_workers(1, timeout=CONNECT_S)
@@ -138,11 +123,47 @@ def _client(address: str) -> Iterator[Any]:
                 f"{address}"
             ) from error
         except OSError as error:
-            raise LightsleepError(f"--dask {address}: the scheduler has gone ({error})") from error
+            raise _gone(address, error) from error
         yield client
     finally:
         with contextlib.suppress(Exception):  # what was found, or went wrong, is known by now
             client.close()
+
+
+def _connected(address: str) -> Any:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise LightsleepError(
+            "--dask needs Dask, which is not installed: pip install 'lightsleep[dask]'"
+        ) from error
+    for left in reversed(range(CONNECT_TRIES)):
+        try:
+            return Client(address, timeout=CONNECT_S, set_as_default=False)
+        except AssertionError as error:
+            if not left:
+                raise LightsleepError(
+                    f"--dask {address}: Dask fails to connect to the scheduler, and does not say "
+                    "why: see what the scheduler prints"
+                ) from error
+        except ImportError as error:
+            raise LightsleepError(
+                f"--dask {address}: the scheduler has another version of Dask ({error}): install "
+                "the same on both"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise LightsleepError(
+                f"--dask {address}: no scheduler answers there; its address is like "
+                f"tcp://host:8786, as dask scheduler prints it ({error})"
+            ) from error
+    raise AssertionError
+
+
+def _gone(address: str, error: OSError) -> LightsleepError:
+    return LightsleepError(
+        f"--dask {address}: the scheduler has ended ({error}): it must go on until the end; start "
+        "it again, and then this command"
+    )
 
 
 def _await(client: Any, address: str, pieces: list[Any]) -> None:

@@ -216,7 +216,7 @@ class OddClient:
 
 @pytest.mark.parametrize(
     ("connects", "made", "said"),
-    [(False, 2, "Dask cannot connect to it"), (True, 1, "the scheduler has gone (the stream is")],
+    [(False, 2, "Dask fails to connect to"), (True, 1, "the scheduler has ended (the stream is")],
 )
 def test_assertions_of_dask_that_fail(
     tables: Path, monkeypatch: pytest.MonkeyPatch, connects: bool, made: int, said: str
