@@ -143,7 +143,7 @@ check: ## every test but those of check-more: boots kernels, too
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
 	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder -m '(boot or build) and not more'
 
-check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; goes on where it ended
+check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) scripts/check_repeat.py $(REPEAT) $(OUT)/check

@@ -4,8 +4,8 @@
 An experiment that has a result of the same commit already is not run again, so a run that was
 ended goes on where it was. One whose control differs is run again. Where the sources have changes
 that are not committed, all are run. How long each takes follows from its last result: as long for
-each round. A result of before times were kept has none: what others take for each turn (one round
-of one arm) serves, and is marked as an estimate.
+each round. A result from before times were recorded has none: its time is estimated, from what
+others take for each turn (one round of one arm).
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
 UNKNOWN_TURN_S = 10.0
-"""What a turn is taken to last where no result says: as of most experiments, 4 to 30 s."""
+"""How long a turn is assumed to take where no result tells. Those of most experiments take 4 to 30
+s."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An experiment to run, how many seconds it takes, and whether only others tell that."""
+    """An experiment to run, how many seconds it takes, and whether that is an estimate."""
 
     experiment: str
     arch: str
@@ -79,9 +80,11 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
 
 
 def turns(name: str) -> int:
-    """Return how many turns an experiment has by now, where nobody chose."""
+    """Return how many turns an experiment has by now, where nobody chose, those of warm-up too."""
     experiment = experiments.load(name)
-    return len(experiment.arms) * ((experiment.runs or protocol.RUNS) + experiment.warmup)
+    runs = experiment.runs or protocol.RUNS
+    boots = experiment.boots or protocol.boots_for(runs)
+    return len(experiment.arms) * (runs + boots * experiment.warmup)
 
 
 def seconds_of(result: CompareResult) -> float | None:
@@ -102,8 +105,8 @@ def main(folder: Path, only_plan: bool) -> None:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
     minutes = sum(x.seconds for x in left) / 60
     estimated = sum(x.estimated for x in left)
-    of_which = f", {estimated} of them estimated" if estimated else ""
-    click.echo(f"{len(left)} to run: {minutes:.0f} min{of_which}")
+    some = f", {estimated} of them with an estimated time" if estimated else ""
+    click.echo(f"{len(left)} to run{some}: {minutes:.0f} min")
     if only_plan:
         return
     failed, differs = [], []

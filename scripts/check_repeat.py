@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run ``make check`` many times, unattended, whatever fails, and list what failed in which run.
 
-Runs count for the commit that they checked. Started again, this goes on behind the last run of the
-same commit that has ended. Where the sources have changes that are not committed, it begins anew.
-All runs are in one document, ``checks.json``; what a run printed is in a log of its own.
+Runs count for the commit that they checked. Started again, this continues after the last run of the
+same commit that has ended. To begin anew, remove the document. Where the sources have changes that
+are not committed, it begins anew each time. All runs are in one document, ``checks.json``; what a
+run printed is in a log of its own. A run that ended before any test did is not kept.
 
 ``--kept`` runs nothing: it writes the page of a document.
 """
@@ -11,6 +12,7 @@ All runs are in one document, ``checks.json``; what a run printed is in a log of
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import os
 import re
@@ -29,10 +31,14 @@ from lightsleep.files import write_text
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
 
+ROOT = Path(__file__).parent.parent
 COMMAND = ["make", "--no-print-directory", "check"]
-DOCUMENT = "checks.json"
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-AGAIN = re.compile(r"UserWarning: (\S+, tried again: \w+)")
+PARTS = 2
+"""make check runs the tests that need no guest first, and no others where one of them fails."""
+
+DOCUMENT, LOCK = "checks.json", "lock"
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+AGAIN = re.compile(r"UserWarning: (\S+), tried again: ([\w, ]+);")
 COUNTED = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed).* in [\d.]+s", re.MULTILINE)
 NUMBER = re.compile(r"(\d+) (passed|skipped)")
 
@@ -41,23 +47,33 @@ NUMBER = re.compile(r"(\d+) (passed|skipped)")
 class Run:
     """One ``make check``: when it began (UTC), its exit status, and what its tests did.
 
-    ``again`` names selftests that failed once, and passed when they were tried again.
+    ``parts`` are those that ran (see PARTS). ``again`` names selftests in guests that were tried
+    again; one that failed each time is in ``failed``, too.
     """
 
     began: str
     seconds: int
     status: int
+    parts: int
     passed: int
     skipped: int
     failed: list[str]
     again: list[str]
 
 
-def run(log: Path) -> Run:
-    """Check once; what that prints goes to ``log``."""
+def run(log: Path, lock: int) -> Run:
+    """Check once; what that prints goes to ``log``. Tests that outlive this hold ``lock``."""
     began, begin = datetime.datetime.now(datetime.UTC), time.monotonic()
     with log.open("w") as file:
-        done = subprocess.run(COMMAND, stdout=file, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            COMMAND,
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PY_COLORS": "0"},
+            pass_fds=[lock],
+            check=False,
+        )
     return Run(
         began.isoformat(timespec="seconds"),
         round(time.monotonic() - begin),
@@ -66,28 +82,40 @@ def run(log: Path) -> Run:
     )
 
 
-def counted(printed: str) -> tuple[int, int, list[str], list[str]]:
-    """Return how many tests passed and skipped, and which failed or were tried again."""
-    numbers = [x for line in COUNTED.findall(printed) for x in NUMBER.findall(line)]
+def counted(printed: str) -> tuple[int, int, int, list[str], list[str]]:
+    """Return how many parts ran, how many tests passed and skipped, which failed, which again."""
+    parts = COUNTED.findall(printed)
+    numbers = [x for line in parts for x in NUMBER.findall(line)]
     passed, skipped = (
         sum(int(number) for number, what in numbers if what == wanted)
         for wanted in ("passed", "skipped")
     )
     failed = list(dict.fromkeys(FAILED.findall(printed)))
     # test_ktap.py has selftests that are made to fail.
-    again = [x for x in AGAIN.findall(printed) if not x.startswith("x.sh,")]
-    return passed, skipped, failed, again
+    again = [
+        f"{script} {name}"
+        for script, names in AGAIN.findall(printed)
+        for name in names.split(", ")
+        if script != "x.sh"
+    ]
+    return len(parts), passed, skipped, failed, list(dict.fromkeys(again))
 
 
 def earlier(path: Path, now: str | None) -> list[Run]:
     """Return the runs of a document, where they are of the very sources that are here."""
-    if now is None or now.endswith("-dirty"):
+    if now is None or now.endswith("-dirty") or _untracked():
         return []
     try:
         document = json.loads(path.read_text())
         return [Run(**x) for x in document["runs"]] if document["commit"] == now else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def _untracked() -> bool:
+    """Whether there are files that no commit has, and no .gitignore names."""
+    command = ["git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard"]
+    return bool(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 def page_of(document: dict[str, Any]) -> str:
@@ -100,7 +128,7 @@ def page_of(document: dict[str, Any]) -> str:
             f"{x.seconds // 60} min {x.seconds % 60:02} s",
             str(x.passed),
             str(x.skipped),
-            ", ".join(x.failed) or ("see its log" if x.status else "none"),
+            _failed(x),
             ", ".join(x.again) or "none",
         )
         for number, x in enumerate(runs, 1)
@@ -112,11 +140,18 @@ def page_of(document: dict[str, Any]) -> str:
         f"Commit {document['commit']}, on {document['cpus']} CPUs ({document['cpu_model']}). "
         f"{report(runs)}.",
         table(("run", "began (UTC)", "took", "passed", "skipped", "failed", "tried again"), rows),
-        "A selftest that fails in a guest is tried again once, as a busy host is one of the "
-        "reasons; the last column names those that then passed.",
+        "A selftest that fails in a guest is tried again, as a busy host is one of the reasons. "
+        "The last column names those.",
         f"    make check-repeat REPEAT={len(runs)}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _failed(one: Run) -> str:
+    words = list(one.failed)
+    if one.parts < PARTS:
+        words.append("no guest was booted")
+    return ", ".join(words) or ("see its log" if one.status else "none")
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -142,14 +177,34 @@ def main(runs: int | None, folder: Path | None, kept: tuple[Path, Path] | None) 
     if runs is None or folder is None:
         raise click.UsageError("say how many RUNS, and the FOLDER for what they print")
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"a make check that was started here, in {folder}, still runs: end it first")
+        done = repeat(runs, folder, lock.fileno())
+    click.echo(
+        f"{report(done)}; what they printed is in {folder}. To begin anew, remove "
+        f"{folder / DOCUMENT}"
+    )
+    sys.exit(any(x.status for x in done))
+
+
+def repeat(runs: int, folder: Path, lock: int) -> list[Run]:
+    """Check until there are as many runs of these sources; return them all."""
     now = commit()
     done = earlier(folder / DOCUMENT, now)
     for number, each in enumerate(done, 1):
-        click.echo(f"run {number}: {said(each)} (earlier)")
+        click.echo(f"run {number}, earlier: {said(each)}")
     while len(done) < runs:
-        each = run(folder / f"{len(done) + 1}.log")
+        log = folder / f"{len(done) + 1}.log"
+        each = run(log, lock)
+        if not each.parts:
+            sys.exit(f"make check ended before any test did: see {log}")
         if commit() != now:
-            sys.exit("the sources have changed meanwhile: this run counts for neither")
+            sys.exit(
+                "the sources have changed during this run, or git does not say: it is not counted"
+            )
         done.append(each)
         click.echo(f"run {len(done)}: {said(each)}")
         document = {
@@ -159,14 +214,17 @@ def main(runs: int | None, folder: Path | None, kept: tuple[Path, Path] | None) 
             "runs": [asdict(x) for x in done],
         }
         write_text(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
-    click.echo(f"{report(done)}; what they printed is in {folder}")
-    sys.exit(any(x.status for x in done))
+    return done
 
 
 def said(each: Run) -> str:
     """Return one run as a line."""
-    lines = [f"exit status {each.status} after {each.seconds} s, {each.passed} passed"]
-    return ", ".join([*lines, *each.failed, *each.again])
+    parts = [f"exit status {each.status} after {each.seconds} s, {each.passed} tests passed"]
+    if each.status:
+        parts.append(f"failed: {_failed(each)}")
+    if each.again:
+        parts.append(f"tried again: {', '.join(each.again)}")
+    return "; ".join(parts)
 
 
 if __name__ == "__main__":

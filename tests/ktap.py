@@ -86,7 +86,8 @@ def run_selftest(
     tried = skips = 1
     while result.failed and tried < tries and skips <= SKIPS:
         first = "; ".join(f"{name}: {said}" for name, said in result.failed.items())
-        warnings.warn(f"{script}, tried again: {first}", stacklevel=2)
+        names = ", ".join(result.failed)
+        warnings.warn(f"{script}, tried again: {names}; {first}", stacklevel=2)
         again = _run(guest, script, *result.failed, timeout_s=timeout_s, **variables)
         tried += bool(again.failed)
         skips += bool(again.skipped)

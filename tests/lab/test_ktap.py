@@ -50,7 +50,7 @@ STILL = "1..1\n# broken\nnot ok 1 two\n"
 
 def test_a_test_that_the_host_disturbed_is_run_again_alone() -> None:
     guest = FakeGuest(WHOLE, AGAIN)
-    with pytest.warns(UserWarning, match=r"x\.sh, tried again: two: # why"):
+    with pytest.warns(UserWarning, match=r"x\.sh, tried again: two; two: # why"):
         result = run_selftest(cast(Guest, guest), "x.sh")
     assert result == Result(["one", "two"], ["three"], {})
     assert guest.asked == [[], ["two"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
         experiments.names()
     )
-    assert total.startswith(f"{len(lines)} to run: ")
+    assert re.match(rf"{len(lines)} to run\b.*: \d+ min$", total)
 
 
 def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
@@ -182,12 +183,15 @@ def test_a_time_that_no_result_has_is_estimated_from_those_of_others(
     assert by_name["idle"].minutes == "10 min"  # 9.5
     monkeypatch.setattr(bench, "plan", lambda _: list(by_name.values()))
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
-    assert result.output.splitlines()[-1] == "3 to run: 48 min, 1 of them estimated"
+    last = result.output.splitlines()[-1]
+    assert last == "3 to run, 1 of them with an estimated time: 48 min"
 
 
-def test_as_many_turns_as_arms_in_rounds_and_in_those_of_warm_up() -> None:
-    idle = experiments.load("idle")
-    assert bench.turns("idle") == len(idle.arms) * (protocol.RUNS + idle.warmup)
+def test_as_many_turns_as_arms_in_rounds_and_in_those_of_warm_up_of_each_boot() -> None:
+    idle, mask = experiments.load("idle"), experiments.load("measure-truth")
+    assert (idle.warmup, mask.warmup) == (1, 0)
+    assert bench.turns("idle") == len(idle.arms) * (protocol.RUNS + protocol.BOOTS)
+    assert bench.turns("measure-truth") == len(mask.arms) * protocol.RUNS
 
 
 def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import subprocess
@@ -20,16 +21,17 @@ PRINTED = """\
 ==> linters
 All checks passed!
 ........................................ [100%]
-  /x/tests/lab/test_ktap.py:67: UserWarning: x.sh, tried again: two: # why
+  /x/tests/lab/test_ktap.py:67: UserWarning: x.sh, tried again: two; two: # why
 =========================== short test summary info ============================
 SKIPPED [1] tests/kernel/test_a.py:36: no packages
 4126 passed, 1 skipped, 5 warnings in 131.88s (0:02:11)
 tests/kernel/test_driver.py::test_selftest[6.12] PASSED [ 3%]
-  /x/tests/ktap.py:104: UserWarning: idle.sh, tried again: polls: # no hit
+  /x/tests/ktap.py:104: UserWarning: idle.sh, tried again: polls, halts; polls: # no hit; halts:
+  /x/tests/ktap.py:104: UserWarning: idle.sh, tried again: polls; polls: # no hit
 =========================== short test summary info ============================
 """
 BAD = """\
-FAILED tests/kernel/test_series.py::test_all[6.12] - AssertionError: 2 passed in 3s
+FAILED tests/kernel/test_series.py::test_all[6.12 a b] - AssertionError: 2 passed in 3s
 ERROR tests/lab/test_lab_boot.py::test_a_guest_runs_commands - OSError
 ====== 1 failed, 251 passed, 6 skipped, 8 warnings, 1 error in 1082.68s (0:18:02) =======
 """
@@ -54,13 +56,17 @@ class Make:
     """Takes the place of ``make check``; ``bad`` says which runs fail."""
 
     def __init__(self, bad: set[int]) -> None:
-        self.bad, self.runs = bad, 0
+        self.bad, self.runs, self.untracked, self.printed = bad, 0, b"", ""
 
-    def run(self, command: list[str], stdout: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: list[str], stdout: Any = None, **_: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        if command[0] == "git":
+            return subprocess.CompletedProcess(command, 0, self.untracked)
         assert command == ["make", "--no-print-directory", "check"]
         self.runs += 1
         failed = self.runs in self.bad
-        stdout.write(PRINTED + (BAD if failed else GOOD))
+        stdout.write(self.printed or PRINTED + (BAD if failed else GOOD))
         return subprocess.CompletedProcess(command, 2 if failed else 0)
 
 
@@ -73,14 +79,15 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def test_what_a_run_did_is_in_what_it_printed() -> None:
-    assert checks.counted(PRINTED + GOOD) == (4126 + 256, 7, [], ["idle.sh, tried again: polls"])
-    passed, skipped, failed, _ = checks.counted(PRINTED + BAD)
-    assert (passed, skipped) == (4126 + 251, 7)
+    again = ["idle.sh polls", "idle.sh halts"]
+    assert checks.counted(PRINTED + GOOD) == (2, 4126 + 256, 7, [], again)
+    parts, passed, skipped, failed, _ = checks.counted(PRINTED + BAD)
+    assert (parts, passed, skipped) == (2, 4126 + 251, 7)
     assert failed == [
-        "tests/kernel/test_series.py::test_all[6.12]",
+        "tests/kernel/test_series.py::test_all[6.12 a b]",
         "tests/lab/test_lab_boot.py::test_a_guest_runs_commands",
     ]
-    assert checks.counted("make: *** [Makefile:122: lint] Error 1\n") == (0, 0, [], [])
+    assert checks.counted("make: *** [Makefile:122: lint] Error 1\n") == (0, 0, 0, [], [])
 
 
 def test_what_failed_ends_nothing_and_is_listed(tmp_path: Path, make: Make) -> None:
@@ -88,7 +95,7 @@ def test_what_failed_ends_nothing_and_is_listed(tmp_path: Path, make: Make) -> N
     assert result.exit_code == 1
     assert make.runs == 3
     assert result.output.splitlines()[-1].startswith("1 of 3 runs failed; ")
-    assert "run 2: exit status 2 after 0 s, 4377 passed, tests/kernel/" in result.output
+    assert "run 2: exit status 2 after 0 s, 4377 tests passed; failed: tests/k" in result.output
     assert (tmp_path / "3.log").read_text().endswith(GOOD)
 
 
@@ -105,6 +112,28 @@ def test_runs_of_the_same_commit_are_not_run_again(
         monkeypatch.setattr(checks, "commit", lambda now=dirty: now)
         assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
     assert make.runs == 6
+    monkeypatch.setattr(checks, "commit", lambda: COMMIT)
+    make.untracked = b"tests/test_new.py\n"
+    for _ in range(2):
+        assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
+    assert make.runs == 8
+
+
+def test_a_run_without_a_test_is_not_kept(tmp_path: Path, make: Make) -> None:
+    make.printed = "make: *** [Makefile:122: lint] Error 1\n"
+    result = CliRunner().invoke(checks.main, ["2", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"ended before any test did: see {tmp_path / '1.log'}" in result.output
+    assert not (tmp_path / "checks.json").exists()
+
+
+def test_a_check_of_a_command_that_was_killed_is_not_run_beside(tmp_path: Path, make: Make) -> None:
+    with (tmp_path / "lock").open("w") as left:
+        fcntl.flock(left, fcntl.LOCK_EX)
+        result = CliRunner().invoke(checks.main, ["1", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "still runs: end it first" in result.output
+    assert make.runs == 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"commit": "0123abc", "runs": [{"x": 1}]}'])
@@ -121,7 +150,7 @@ def test_sources_that_change_meanwhile_count_for_neither_commit(
     monkeypatch.setattr(checks, "commit", lambda: str(make.runs))
     result = CliRunner().invoke(checks.main, ["2", str(tmp_path)])
     assert result.exit_code == 1
-    assert "the sources have changed meanwhile" in result.output
+    assert "the sources have changed during this run" in result.output
     assert not (tmp_path / "checks.json").exists()
 
 
@@ -134,8 +163,16 @@ def test_a_page_says_what_failed_in_which_run(tmp_path: Path) -> None:
     text = page.read_text()
     assert "1 of 2 runs failed." in text
     first, second = (line for line in text.splitlines() if line.startswith(("| 1 ", "| 2 ")))
-    assert "| none | idle.sh, tried again: polls |" in first
-    assert "test_series.py::test_all[6.12], tests/lab/" in second
+    assert "| none | idle.sh polls, idle.sh halts |" in first
+    assert "test_series.py::test_all[6.12 a b], tests/lab/" in second
+
+
+@pytest.mark.usefixtures("make")
+def test_a_page_says_where_no_guest_was_booted(tmp_path: Path, make: Make) -> None:
+    make.printed = "FAILED tests/test_a.py::test_b\n1 failed, 4125 passed in 131.88s (0:02:11)\n"
+    make.bad = {1}
+    result = CliRunner().invoke(checks.main, ["1", str(tmp_path)])
+    assert "failed: tests/test_a.py::test_b, no guest was booted" in result.output
 
 
 def test_it_says_what_it_needs() -> None:
