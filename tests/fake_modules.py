@@ -76,11 +76,17 @@ def snapshot(root: Path) -> dict[str, str]:
     Somebody may remove files meanwhile: one that goes after it is listed is not there.
     """
     found = {}
-    for file in sorted(root.rglob("*")):
+    for file in _listed(root):
         if file.is_file() and not file.is_relative_to(root / "run/lightsleep"):
             with contextlib.suppress(FileNotFoundError):
                 found[str(file.relative_to(root))] = file.read_text(errors="replace")
     return found
+
+
+def _listed(root: Path) -> list[Path]:
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a folder goes while it is listed
+            return sorted(root.rglob("*"))
 
 
 def wait_for_the_restorer(root: Path) -> None:
