@@ -30,8 +30,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
 UNKNOWN_TURN_S = 10.0
-"""How long a turn is assumed to take where no result tells. Those of most experiments take 4 to 30
-s."""
+"""How long a turn is assumed to take where no result has a time, not even of others."""
 
 
 @dataclass(frozen=True)

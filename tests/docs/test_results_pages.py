@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from comparisons import made_up
 from paths import ROOT
+from programs_here import loaded
 
 from lightsleep.compare import same
 from lightsleep.compare.markdown import page
@@ -18,11 +18,7 @@ from lightsleep.files import write_json
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
 sys.path.append(str(ROOT / "scripts"))  # where results.py finds rejudged.py
-spec = importlib.util.spec_from_file_location("results_script", ROOT / "scripts/results.py")
-assert spec
-assert spec.loader
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+script = loaded("scripts/results.py")
 FOLDERS = script.folders_of(ROOT / "docs/results")
 
 

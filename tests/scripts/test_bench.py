@@ -3,39 +3,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from comparisons import made_up
-from paths import ROOT
+from programs_here import loaded
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
 from lightsleep.lab.run import protocol, repeat
 
-SCRIPTS = ROOT / "scripts"
 COMMIT = "0123abc"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"{name}_script", SCRIPTS / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-bench, false_alarms = script("bench"), script("false_alarms")
+bench, false_alarms = loaded("scripts/bench.py"), loaded("scripts/false_alarms.py")
 
 
 ARGUMENTS = ["same", "--boots", "6"]

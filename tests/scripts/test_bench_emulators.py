@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from click.testing import CliRunner
 from paths import ROOT
+from programs_here import loaded
 
-spec = importlib.util.spec_from_file_location("emulators", ROOT / "benchmarks/emulators.py")
-assert spec
-assert spec.loader
-emulators = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(emulators)
+emulators = loaded("benchmarks/emulators.py")
 
 KEPT = ROOT / "benchmarks/emulators-x86_64.json"
 PAGE = ROOT / "docs/emulators-figures.md"

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from paths import ROOT
+from programs_here import loaded
 
 COMMIT = "0123abc"
 PRINTED = """\
@@ -38,18 +35,7 @@ ERROR tests/lab/test_lab_boot.py::test_a_guest_runs_commands - OSError
 GOOD = "====== 256 passed, 6 skipped, 7 warnings in 976.60s (0:16:16) =======\n"
 
 
-def script() -> ModuleType:
-    path = ROOT / "scripts/check_repeat.py"
-    spec = importlib.util.spec_from_file_location("check_repeat_script", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-checks = script()
+checks = loaded("scripts/check_repeat.py")
 
 
 class Make:

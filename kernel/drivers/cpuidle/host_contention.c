@@ -86,7 +86,7 @@ static bool steal_account_exceeds(const struct host_contention *hc, u64 now_ns)
 void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
 			 u64 account_ns)
 {
-	/* What is told first may have happened long before, or during the pause. */
+	/* A poll is told of when the CPU is idle next. The first one may lie far back. */
 	if (host_contended(hc, now_ns) || !hc->window_start_ns ||
 	    now_ns - hc->window_start_ns > WINDOW_NS) {
 		begin_window(hc, now_ns);

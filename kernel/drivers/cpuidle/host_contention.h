@@ -25,7 +25,7 @@
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
  * @pauses: how many there were
- * @again_ns: for so long it may still poll, before the same answer takes all of the evidence
+ * @again_ns: time left to poll in which half of the evidence is enough for the same answer
  */
 struct host_contention {
 	u64 window_start_ns;
