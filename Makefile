@@ -141,7 +141,10 @@ check: ## every test but those of check-more: boots kernels, too
 	$(MAKE) --no-print-directory lint
 	@# More at a time than there are cores: a third of the time, tests and guests only wait.
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
-	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder -m '(boot or build) and not more'
+	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
+		-m '(boot or build) and not alone and not more'
+	@# Beside other guests, what measures time would try again and again, and skip in the end.
+	$(PYTHON) -m pytest -v -m 'alone and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)

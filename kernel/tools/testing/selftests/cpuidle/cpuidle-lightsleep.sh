@@ -4,8 +4,8 @@
 # cpuidle-lightsleep in a running kernel: both states, their accounting, the
 # parameters, governors, latency QoS, CPU hotplug, unloading, and what it refuses.
 #
-# Usage: cpuidle-lightsleep.sh MODULE-FOLDER [TEST...]
-# Needs root, and perf for the load.
+# Usage: [ROUNDS=100] cpuidle-lightsleep.sh MODULE-FOLDER [TEST...]
+# Needs root, and perf for the load. ROUNDS: how often to load and unload.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -14,34 +14,9 @@
 
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
-
-MODULE=cpuidle_lightsleep
-PARAMETERS=/sys/module/$MODULE/parameters
-
-load() { # [PARAMETER=VALUE...]
-	insmod "$MODULES/$MODULE.ko" "$@" || fail "insmod $MODULE $* failed"
-}
-
-unload() {
-	[ ! -e /sys/module/$MODULE ] || rmmod $MODULE
-}
-
-loaded() { # the tests below start with the module loaded anew
-	unload
-	load "$@"
-}
-
-parameter() {
-	cat "$PARAMETERS/$1"
-}
-
-set_parameter() {
-	echo "$2" > "$PARAMETERS/$1"
-}
-
-statistic() { # NAME, all CPUs
-	sum $CPUS/cpu*/lightsleep/"$1"
-}
+# shellcheck source=lightsleep.sh disable=SC1091
+. "$(dirname "$0")/lightsleep.sh"
+ROUNDS=${ROUNDS:-100}
 
 binds_and_names_its_states() {
 	loaded
@@ -50,135 +25,6 @@ binds_and_names_its_states() {
 		[ "$(cat "$cpu"/cpuidle/state*/name | tr '\n' ' ')" = "POLL HALT " ] ||
 			fail "$cpu: states are $(cat "$cpu"/cpuidle/state*/name)"
 		[ -d "$cpu/lightsleep" ] || fail "$cpu: no statistics"
-	done
-}
-
-# Measures once. Only a machine that is too busy is an acceptable failure.
-measure_now() {
-	# The shell's own echo may call every error an I/O error.
-	env echo 1 > "$PARAMETERS/calibrate" 2> /tmp/calibrate && return
-	grep -qE 'timed out|unavailable|busy' /tmp/calibrate || fail "$(cat /tmp/calibrate)"
-	return 1
-}
-
-calibrate() {
-	for _ in $(seq 20); do
-		! measure_now || return 0
-		sleep 0.5
-	done
-	skip "other work drowns the measurement: $(cat /tmp/calibrate)"
-}
-
-measures_the_halt_cost() {
-	loaded
-	mark_log
-	calibrate
-	# 0 is a valid result, where the host wakes a halted CPU as fast as a busy one.
-	cost=$(parameter halt_cost_ns)
-	last_message "halt costs $cost ns more" || fail "halt_cost_ns is $cost, and not measured"
-	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
-	[ "$latency" -ge 1 ] || fail "HALT advertises $latency us"
-	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" = "$cost" ] || fail "CPU 0 uses another cost"
-	if [ -e /sys/kernel/debug/lightsleep/halt_cost ]; then
-		# Three lengths of sleep; the interval of each contains its estimate.
-		tail -n +2 /sys/kernel/debug/lightsleep/halt_cost > /tmp/halt_cost
-		[ "$(wc -l < /tmp/halt_cost)" = 3 ] || fail "$(wc -l < /tmp/halt_cost) lengths of sleep"
-		while read -r slept cost lower upper worst; do
-			[ "$slept" -gt 0 ] || fail "slept for $slept ns"
-			[ "$lower" -le "$cost" ] || fail "estimate $cost below $lower"
-			[ "$cost" -le "$upper" ] || fail "estimate $cost above $upper"
-			[ "$worst" -ge 0 ] || fail "worst case $worst"
-		done < /tmp/halt_cost
-	fi
-	# The measurement's own threads are gone.
-	! grep -q '^halt_cost/' /proc/[0-9]*/comm 2> /dev/null || fail "threads left behind"
-}
-
-# They tell what polling is worth to the programs: the measurement of the machine is none.
-leaves_measurements_out_of_its_statistics() {
-	loaded mode=off
-	calibrate
-	before="$(statistic polls) $(statistic hits)"
-	polled=$(statistic polled_ns)
-	calibrate
-	after="$(statistic polls) $(statistic hits)"
-	polled=$(($(statistic polled_ns) - polled))
-	[ "$before" = "$after" ] || fail "polls and hits were $before, and are $after"
-	# Nor does an idle entry that finds its wakeup there already. A measurement takes 80 ms.
-	[ $polled = 0 ] || fail "$polled ns polled"
-}
-
-assumes_a_cost_while_busy() {
-	unload
-	mark_log
-	# CPUs that are never idle cannot be measured. Two more threads than CPUs leave none.
-	setsid sh -c 'for _ in $(seq $(($(nproc) + 2))); do while :; do :; done & done; wait' \
-		> /dev/null 2>&1 &
-	echo $! > "$LOAD"
-	sleep 1
-	load
-	last_message "cannot measure the halt cost" || fail "the log does not say that it failed"
-	if last_message "polls make wakeups slower"; then
-		skip "the host wants the cores"
-	fi
-	[ "$(parameter halt_cost_ns)" = 0 ] || fail "what is assumed is shown as measured"
-	last_message " $(cat $CPUS/cpu0/lightsleep/halt_cost_ns) ns is assumed" ||
-		fail "CPU 0 uses another cost than the log says"
-	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" -gt 0 ] || fail "no cost is assumed"
-}
-
-# A new estimate between two of these reads is no fault, and comes once a second.
-in_its_interval() { # FOLDER of a CPU
-	cost=$(cat "$1/lightsleep/program_cost_ns")
-	lower=$(cat "$1/lightsleep/program_cost_lower_ns")
-	upper=$(cat "$1/lightsleep/program_cost_upper_ns")
-	[ "$lower" -le "$cost" ] && [ "$cost" -le "$upper" ]
-}
-
-asks_the_programs() {
-	loaded
-	calibrate
-	for _ in $(seq 10); do
-		pipe_load 10000
-		[ "$(statistic deliberate_halts)" -lt 128 ] || break
-	done
-	polls=$(statistic polls)
-	asked=$(statistic deliberate_halts)
-	echo "$asked deliberate halts, $polls polls"
-	[ "$asked" -gt 0 ] || fail "never halted on purpose in $polls polls"
-	# One of 32, and the gaps vary by half of that.
-	[ $((asked * 15)) -le $((polls + 1000)) ] || fail "$asked deliberate halts in $polls polls"
-	for cpu in "$CPUS"/cpu[0-9]*; do
-		in_its_interval "$cpu" || in_its_interval "$cpu" ||
-			fail "$cpu: $lower to $upper does not contain $cost"
-	done
-	# Who chose a limit is not experimented with.
-	set_parameter poll_limit_us 100
-	set_parameter mode fixed
-	sleep 0.1
-	asked=$(statistic deliberate_halts)
-	pipe_load 5000
-	[ "$(statistic deliberate_halts)" = "$asked" ] || fail "halts on purpose in mode fixed"
-}
-
-weighs_waiting() {
-	loaded wait_weight=1
-	calibrate
-	cost=$(parameter halt_cost_ns)
-	[ "$cost" -gt 0 ] || skip "a halt costs nothing here"
-	# Without a limit of its own, mode fixed polls for the price of a missed wakeup.
-	set_parameter mode fixed
-	for weight in 1 3; do
-		set_parameter wait_weight $weight || fail "wait_weight $weight refused"
-		calibrate
-		sleep 3 # prices follow costs once a second, or later on a machine at rest
-		pipe_load 100
-		sleep 3
-		cost=$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)
-		limit=$(cat $CPUS/cpu0/lightsleep/limit_ns)
-		apart=$((limit - cost * weight))
-		[ ${apart#-} -le $((limit / 7 + 1)) ] ||
-			fail "weight $weight, cost $cost ns, but polls for $limit ns"
 	done
 }
 
@@ -286,22 +132,6 @@ takes_parameters_at_run_time() {
 	[ "$(cat $CPUS/cpu0/lightsleep/limit_ns)" -le 1000 ] || fail "limit above the ceiling"
 }
 
-halts_after_the_longest_poll() {
-	loaded mode=fixed poll_limit_us=10000
-	calibrate # not meanwhile
-	polls=$(sum $CPUS/cpu*/cpuidle/state0/usage)
-	polled=$(sum $CPUS/cpu*/cpuidle/state0/time)
-	halted=$(sum $CPUS/cpu*/cpuidle/state1/time)
-	sleep 3
-	polls=$(($(sum $CPUS/cpu*/cpuidle/state0/usage) - polls))
-	polled=$(($(sum $CPUS/cpu*/cpuidle/state0/time) - polled))
-	halted=$(($(sum $CPUS/cpu*/cpuidle/state1/time) - halted))
-	echo "polled $polls times, for $polled us; halted for $halted us"
-	[ $halted -gt 0 ] || fail "polls for ever"
-	# 10 ms each, and as much again for a host that takes the core meanwhile.
-	[ $polled -le $(((polls + 1) * 20000)) ] || fail "polls for too long"
-}
-
 refuses_bad_parameters() {
 	loaded mode=fixed poll_limit_us=50
 	for value in 10001 -1 '' ' ' abc 1e3 0x 4294967297 99999999999999999999 '50 50'; do
@@ -364,26 +194,6 @@ works_under_every_governor() {
 	echo "$before" > $CPUS/cpuidle/current_governor
 }
 
-does_not_poll_an_idle_machine() {
-	loaded
-	calibrate # a measurement polls: not meanwhile
-	sleep 2
-	polled=$(statistic polled_ns)
-	sleep 5
-	share=$((($(statistic polled_ns) - polled) / 50000 / $(nproc)))
-	echo "$share ppm of 5 s polled"
-	[ "$share" -lt 20000 ] || fail "polls on an idle machine"
-}
-
-limit_all() { # asks for a latency of 0
-	exec 3> /dev/cpu_dma_latency
-	printf '\0\0\0\0' >&3
-}
-
-lift_limit_of_all() {
-	exec 3>&-
-}
-
 limit_each() {
 	for file in "$CPUS"/cpu*/power/pm_qos_resume_latency_us; do
 		echo n/a > "$file" || fail "$file does not take n/a"
@@ -414,19 +224,6 @@ halts_under_qos() { # all|each
 	echo "$((after - before)) $(($(usage 1) - after))"
 }
 
-says_why_it_cannot_measure() {
-	loaded
-	calibrate
-	limit_all
-	calibrated=0
-	env echo 1 > "$PARAMETERS/calibrate" 2> /tmp/refusal || calibrated=$? # it names the error
-	lift_limit_of_all
-	# Where the host is short of cores, the CPUs halt all the same.
-	[ $calibrated != 0 ] || skip "the host is short of cores"
-	grep -q 'not permitted' /tmp/refusal || fail "refused by: $(cat /tmp/refusal)"
-	calibrate
-}
-
 # A host that gives the core to somebody else cannot grant such a request.
 obeys_limit_of() { # all|each
 	for _ in $(seq 5); do
@@ -445,22 +242,6 @@ obeys_latency_qos() {
 
 obeys_resume_latency() {
 	obeys_limit_of each
-}
-
-# Who holds the latency that sysfs shows wants CPUs to halt: so does force_latency= of tuned.
-halts_at_the_latency_it_advertises() {
-	loaded
-	calibrate
-	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
-	exec 3> /dev/cpu_dma_latency
-	printf '%b' "\\0$(printf %o $((latency % 256)))\\0$(printf %o $((latency / 256)))\\0\\0" >&3
-	sleep 1
-	before=$(usage 1)
-	sleep 2
-	halts=$(($(usage 1) - before))
-	exec 3>&-
-	echo "$halts halts in 2 s at a limit of $latency us"
-	[ $halts -gt 0 ] || fail "never halts at the latency that HALT advertises"
 }
 
 heeds_no_limit_when_off() {
@@ -524,105 +305,10 @@ survives_hotplug_under_load() {
 	done
 }
 
-# Leaves the threads of CPU 1 without time until the test ends, or hog is killed.
-occupy_cpu_1() {
-	command -v chrt > /dev/null || skip "chrt is not installed"
-	[ -d $CPUS/cpu1 ] || skip "needs two CPUs"
-	# Neither throttling nor, since 6.12, a server for fair tasks is to give them time.
-	runtime=/proc/sys/kernel/sched_rt_runtime_us
-	server=/sys/kernel/debug/sched/fair_server/cpu1/runtime
-	was=$(cat $runtime)
-	was_served=$(cat $server 2> /dev/null)
-	# In this order: without the server, the kernel refuses to limit real-time tasks again.
-	trap '[ -z "$was_served" ] || echo "$was_served" > $server; echo "$was" > $runtime' EXIT
-	echo -1 > $runtime
-	[ -z "$was_served" ] || echo 0 > $server
-	taskset -c 0 timeout 40 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
-	hog=$!
-	sleep 1
-}
-
-measures_beside_a_hog() {
-	loaded
-	occupy_cpu_1
-	# The thread that wakes others has no time on CPU 1: a write must not wait for it for ever.
-	taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
-	writer=$!
-	for _ in $(seq 30); do
-		kill -0 $writer 2> /dev/null || break
-		sleep 1
-	done
-	ended=yes
-	kill -0 $writer 2> /dev/null && ended=no
-	kill "$hog"
-	wait
-	[ $ended = yes ] || fail "the measurement waits for a CPU that has no time"
-	# Nobody is left polling as told, once the measurement that may run now is over.
-	for _ in $(seq 20); do
-		[ "$(cat $CPUS/cpu*/lightsleep/limit_ns | grep -c '^10000000$')" != 0 ] || return 0
-		sleep 1
-	done
-	fail "a CPU still polls as it was told"
-}
-
-# A measurement that waits for a busy CPU holds up no CPU that comes or goes.
-goes_offline_while_a_measurement_waits() {
-	loaded
-	last=$CPUS/cpu$(($(nproc) - 1))
-	[ "$(nproc)" -ge 3 ] && [ -e "$last/online" ] || skip "needs three CPUs"
-	occupy_cpu_1
-	waits=no
-	for _ in $(seq 3); do
-		taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
-		writer=$!
-		sleep 0.3
-		taskset -c 0 sh -c "echo 0 > $last/online" || fail "the last CPU stays online"
-		! kill -0 $writer 2> /dev/null || waits=yes
-		echo 1 > "$last/online"
-		wait $writer
-		[ $waits = no ] || break
-	done
-	kill "$hog"
-	wait
-	[ $waits = yes ] || fail "the CPU goes offline only when the measurement is over"
-}
-
-measures_during_hotplug() {
-	loaded
-	online=$CPUS/cpu1/online
-	[ -e "$online" ] || skip "CPU 1 cannot go offline"
-	(for _ in $(seq 20); do
-		echo 0 > "$online"
-		echo 1 > "$online"
-	done) > /dev/null 2>&1 &
-	for _ in $(seq 10); do
-		measure_now || true
-	done
-	wait
-	[ "$(cat "$online")" = 1 ] || fail "the CPU did not come back"
-}
-
-# The work of measuring stays off isolated CPUs, even where one of them loaded the module.
-leaves_isolated_cpus_alone() {
-	isolated=$(cat $CPUS/isolated)
-	[ -n "$isolated" ] || skip "no CPU is isolated"
-	unload
-	need_tracer
-	echo 1 > "$TRACE/events/workqueue/workqueue_execute_start/enable"
-	taskset -c "$isolated" insmod "$MODULES/$MODULE.ko" || fail "insmod failed"
-	sleep 10 # one estimate in 4 s
-	echo 0 > "$TRACE/events/workqueue/workqueue_execute_start/enable"
-	# "kworker/u8:1-31  [000] d..2. 12.3: workqueue_execute_start: work struct X: function estimate_costs"
-	grep 'estimate_costs' "$TRACE/trace" | sed 's/.*\[0*\([0-9]\)/\1/; s/\].*//' > /tmp/workers
-	[ -s /tmp/workers ] || fail "nothing is estimated"
-	echo "estimates on CPUs: $(tr '\n' ' ' < /tmp/workers)"
-	! grep -qxF "$isolated" /tmp/workers || fail "isolated CPU $isolated works"
-}
-
 loads_and_unloads_under_load() {
 	unload
 	start_load
-	for round in $(seq 100); do
+	for round in $(seq "$ROUNDS"); do
 		load
 		rmmod $MODULE || fail "round $round: rmmod failed"
 	done
@@ -678,19 +364,12 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 if [ $# = 0 ]; then
-	set -- binds_and_names_its_states measures_the_halt_cost \
-		leaves_measurements_out_of_its_statistics \
-		assumes_a_cost_while_busy asks_the_programs weighs_waiting enters_both_states \
+	set -- binds_and_names_its_states enters_both_states \
 		accounts_for_its_time shows_all_counters_in_one_line \
-		takes_parameters_at_run_time halts_after_the_longest_poll \
-		refuses_bad_parameters \
-		survives_random_writes works_under_every_governor does_not_poll_an_idle_machine \
-		obeys_latency_qos obeys_resume_latency says_why_it_cannot_measure \
-		halts_at_the_latency_it_advertises heeds_no_limit_when_off \
-		obeys_disabled_states \
-		survives_hotplug_under_load \
-		measures_beside_a_hog goes_offline_while_a_measurement_waits \
-		measures_during_hotplug leaves_isolated_cpus_alone loads_and_unloads_under_load \
+		takes_parameters_at_run_time refuses_bad_parameters survives_random_writes \
+		works_under_every_governor \
+		obeys_latency_qos obeys_resume_latency heeds_no_limit_when_off obeys_disabled_states \
+		survives_hotplug_under_load loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT

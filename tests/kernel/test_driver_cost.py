@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What cpuidle-lightsleep measures that a halt costs, and what follows: its selftest in guests."""
+
+import pytest
+from kernels import EACH_KERNEL
+from ktap import SKIP_BESIDE_OTHER_WORK, Result, run_selftest
+
+from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.hosttime import Load
+from lightsleep.lab.boot.machine import Machine
+
+pytestmark = [pytest.mark.boot, pytest.mark.alone]
+
+DRIVER = "cpuidle-lightsleep.sh"
+SELFTEST = "cpuidle-lightsleep-cost.sh"
+ENOUGH_S = 300.0
+SELFTEST_S = 900.0
+"""On a busy host, each attempt to measure takes 2 s, and there may be hundreds."""
+SKIP_WITHOUT_CORES = {"says_why_it_cannot_measure"}
+"""Where the guest's CPUs notice that their host is short of cores."""
+SKIP_ELSEWHERE = {"goes_offline_while_a_measurement_waits", "leaves_isolated_cpus_alone"}
+"""Those that need more CPUs, or an isolated one."""
+BUSY_PCT = 10.0
+"""Other work on the host, in % of all its CPUs, that may drown it."""
+
+
+def selftest(guest: Guest, *tests: str) -> Result:
+    """Run the selftest; none may fail, or skip without a reason."""
+    load = Load([guest.vm.process.pid])
+    result = run_selftest(guest, SELFTEST, *tests, timeout_s=SELFTEST_S)
+    other_pct = load.percent()
+    assert not result.failed
+    drowned = SKIP_BESIDE_OTHER_WORK if other_pct >= BUSY_PCT else set()
+    expected = SKIP_WITHOUT_CORES | SKIP_ELSEWHERE | drowned
+    assert set(result.skipped) <= expected, f"{other_pct:.0f} % other work"
+    return result
+
+
+@pytest.mark.parametrize("kernel", EACH_KERNEL)
+def test_selftest(kernel: str) -> None:
+    with boot(Machine(kernel=kernel, accel="tcg"), f"cost-{kernel}", ENOUGH_S) as guest:
+        selftest(guest)
+
+
+def test_hotplug_of_every_cpu_with_more_of_them() -> None:
+    with boot(Machine(vcpus=4, accel="tcg"), "driver-4-cpus", ENOUGH_S) as guest:
+        driver = run_selftest(guest, DRIVER, "survives_hotplug_under_load")
+        measured = selftest(
+            guest, "measures_during_hotplug", "goes_offline_while_a_measurement_waits"
+        )
+    assert not driver.failed
+    assert not measured.skipped
+
+
+def test_work_keeps_off_an_isolated_cpu() -> None:
+    with boot(Machine(append="isolcpus=1", accel="tcg"), "driver-isolated", ENOUGH_S) as guest:
+        result = selftest(guest, "leaves_isolated_cpus_alone")
+    assert not result.skipped
+
+
+def test_a_single_cpu_measures_by_timer() -> None:
+    with boot(Machine(vcpus=1, accel="tcg"), "driver-1-cpu", ENOUGH_S) as guest:
+        driver = run_selftest(guest, DRIVER, "binds_and_names_its_states")
+        selftest(guest, "measures_the_halt_cost")
+    assert driver.passed == ["binds_and_names_its_states"]
+
+
+def test_a_poll_ends_where_the_clock_of_the_scheduler_stands_still_without_the_tick() -> None:
+    with boot(Machine(append="tsc=unstable", accel="tcg"), "driver-clock", ENOUGH_S) as guest:
+        selftest(guest, "halts_after_the_longest_poll")
