@@ -45,7 +45,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test test-quick test-unit test-guests test-builds check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -133,18 +133,31 @@ test: ## some tests: TEST='tests/test_order.py -k median'
 
 check-quick: ## the quick tests: they boot and build no kernel
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
-	$(MAKE) --no-print-directory lint
-	$(PYTHON) -m pytest -q -n auto -m 'not slow and not boot and not build and not more'
+	$(call environment,lab$(comma)dev)
+	$(MAKE) --no-print-directory -j2 lint test-quick
 
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
-	$(MAKE) --no-print-directory lint
-	@# More at a time than there are cores: a third of the time, tests and guests only wait.
-	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
-	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
-		-m '(boot or build) and not alone and not more'
+	$(call environment,lab$(comma)dev)
+	$(MAKE) --no-print-directory -j2 lint test-unit
+	$(MAKE) --no-print-directory -j2 test-guests test-builds
 	@# Beside other guests, what measures time would try again and again, and skip in the end.
 	$(PYTHON) -m pytest -v -m 'alone and not more'
+
+# Parts of the above, to run side by side. A third of the time, these tests only wait.
+test-quick:
+	$(PYTHON) -m pytest -q -n 4 -m 'not slow and not boot and not build and not more'
+
+test-unit:
+	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
+
+# Guests with two CPUs each leave a quarter of the time: builds take that, and no more.
+test-guests:
+	$(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
+		-m 'boot and not alone and not more'
+
+test-builds:
+	nice $(PYTHON) -m pytest -v -n 1 -m 'build and not boot and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)
