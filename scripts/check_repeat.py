@@ -33,8 +33,11 @@ from lightsleep.sources import commit
 
 ROOT = Path(__file__).parent.parent
 COMMAND = ["make", "--no-print-directory", "check"]
-PARTS = 2
-"""make check runs the tests that need no guest first, and no others where one of them fails."""
+SYNCED = {"PY_COLORS": "0", "MAKEFLAGS": "--output-sync=target"}
+"""Parts that run side by side do not print into each other's lines."""
+PARTS = 4
+"""make check runs no further where a test of one part fails: after the tests that need no guest,
+guests and builds side by side, and then what has the machine for itself."""
 
 DOCUMENT, LOCK = "checks.json", "lock"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -70,7 +73,7 @@ def run(log: Path, lock: int) -> Run:
             cwd=ROOT,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PY_COLORS": "0"},
+            env=os.environ | SYNCED,
             pass_fds=[lock],
             check=False,
         )
@@ -150,7 +153,7 @@ def page_of(document: dict[str, Any]) -> str:
 def _failed(one: Run) -> str:
     words = list(one.failed)
     if one.parts < PARTS:
-        words.append("no guest was booted")
+        words.append(f"only {one.parts} of {PARTS} parts were run")
     return ", ".join(words) or ("see its log" if one.status else "none")
 
 
