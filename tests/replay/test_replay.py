@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Replaying: policies decide as described, figures add up, and no cut of the data changes them."""
+"""Replaying: figures add up, and no cut of the data changes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from replays import (
     POLL,
     US,
     judged,
-    limits,
     metadata,
     needs_compiler,
     period,
@@ -32,11 +30,9 @@ from replays import (
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
-from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
-from lightsleep.replay import engine as engine_module
 from lightsleep.replay import words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
@@ -44,189 +40,12 @@ from lightsleep.replay.costs import Costs, Ranks, costs_of
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
-from lightsleep.replay.policies import CEILING_NS, STOCK, WAIT_WEIGHT, Fixed, Haltpoll, parse
-from lightsleep.replay.stays import Limits
-from lightsleep.replay.tally import Intervals, Tally
-from lightsleep.sources import KERNEL
+from lightsleep.replay.policies import STOCK, Fixed, parse
 
 
 def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:
     ((_, found),) = Reader(metadata(), costs).intervals(as_batch("host", rows))
     return found  # what may go on in the next batch is kept back
-
-
-def test_haltpoll_grows_and_shrinks_as_documented() -> None:
-    policy = Haltpoll()
-    periods_us = [30, 45, 120, 250, 30, 1000, 5000, 5000, 60]
-    found = limits(policy, np.array(periods_us) * US)
-    # 0: missed by 30, begin with 50. 45: caught. 120: missed by 70, double. 250: missed by 150,
-    # double. 30: caught. 1000, 5000: in vain, halve to 100, to 50. 5000: in vain, 25 is below 50.
-    assert (found // US).tolist() == [0, 50, 50, 100, 200, 200, 100, 50, 0]
-    assert policy.limit_ns == 50 * US
-
-
-@pytest.mark.parametrize(
-    ("policy", "after_us"),
-    [
-        (Haltpoll(limit_ns=200 * US, allow_shrink=False), 200),
-        (Haltpoll(limit_ns=200 * US, shrink=0), 0),
-        (Haltpoll(limit_ns=200 * US, shrink=4), 50),
-    ],
-)
-def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
-    limits(policy, np.array([10_000 * US]))
-    assert policy.limit_ns == after_us * US
-
-
-@needs_compiler
-def test_lightsleep_is_the_module_s_own_policy() -> None:
-    from lightsleep.policy.binding import PollLimit
-
-    rng = np.random.default_rng(1)
-    idle_ns = rng.integers(1, 300_000, 5000)
-    make = parse("lightsleep")["lightsleep"]
-    assert callable(make)
-    policy = make(40_000)
-    found = np.concatenate([limits(policy, idle_ns[:1234]), limits(policy, idle_ns[1234:])])
-    assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
-
-
-some_intervals = st.lists(
-    st.tuples(
-        st.one_of(st.integers(0, 400_000), st.integers(0, 10**10)),
-        st.integers(0, 10**6),
-        st.booleans(),
-    ),
-    min_size=1,
-    max_size=300,
-)
-
-
-@needs_compiler
-@settings(max_examples=60, deadline=None)
-@given(some_intervals, st.integers(1, 100), st.integers(0, 200_000))
-def test_compiled_and_python_give_the_same_to_the_last_digit(
-    drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int
-) -> None:
-    idle_ns, costs_ns, woken = (np.array(x) for x in zip(*drawn, strict=True))
-    block = np.arange(len(drawn)) * 20 // len(drawn)
-    cost_ns = np.where(woken, costs_ns, 0)
-    intervals = Intervals(
-        idle_ns=idle_ns,
-        cost_ns=cost_ns,
-        bucket=bucket(cost_ns).astype(np.uint16),
-        woken=woken,
-        block=block.astype(np.uint8),
-        state=(costs_ns % 3).astype(np.uint8),
-        exit_ns=costs_ns % 5000 - 100,
-        resumes=costs_ns % 2 == 0,
-        limits=Limits.of(judged(), 0),
-        **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),
-    )
-    engines: tuple[Engine, ...] = (CompiledEngine(), PythonEngine())
-    for name, make in parse("lightsleep,haltpoll,fixed:100us").items():
-        assert callable(make)
-        tallies = (Tally(), Tally())
-        for engine, tally in zip(engines, tallies, strict=True):
-            runner = engine.runner(make(weight * halt_ns))
-            for part in (slice(None, 100), slice(100, None)):
-                columns = {
-                    x.name: getattr(intervals, x.name)[part]
-                    for x in dataclasses.fields(intervals)
-                    if x.name != "limits"
-                }
-                runner.run(dataclasses.replace(intervals, **columns), weight, tally)
-        assert (tallies[0].data == tallies[1].data).all(), name
-        assert tallies[0]["intervals"] == len(drawn)
-    polled_ns, halted = np.minimum(idle_ns, 7000), idle_ns > 7000
-    for name in ("optimum", "given"):
-        tallies = (Tally(), Tally())
-        for engine, tally in zip(engines, tallies, strict=True):
-            if name == "optimum":
-                engine.optimum(intervals, weight, tally)
-            else:
-                engine.given(intervals, polled_ns, halted, weight, tally)
-        assert (tallies[0].data == tallies[1].data).all(), name
-
-
-def test_without_a_compiler_it_says_so_and_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    monkeypatch.setenv("CC", "no-such-compiler")
-    for cached in (engine_module.engine, engine_module._library):
-        cached.cache_clear()
-    try:
-        found, why = engine_module.engine()
-        assert isinstance(found, PythonEngine)
-        assert why
-        assert "no C compiler named no-such-compiler" in why
-        done = run(PIPE, "--policies", "lightsleep")
-        assert done.exit_code == 0
-        assert "no C compiler named no-such-compiler" in " ".join(done.stdout.split())
-    finally:
-        for cached in (engine_module.engine, engine_module._library):
-            cached.cache_clear()
-
-
-@needs_compiler
-@pytest.mark.parametrize("damage", [b"no library", b""])
-def test_a_damaged_library_is_a_note_and_the_replay_goes_on(
-    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    path = engine_module.library_file()
-    path.unlink()  # a library that this process has loaded must not change
-    path.write_bytes(damage)
-    for cached in (engine_module.engine, engine_module._library):
-        cached.cache_clear()
-    try:
-        found, why = engine_module.engine()
-        assert isinstance(found, PythonEngine)
-        assert why
-        assert f"remove the folder {path.parent}" in why
-    finally:
-        for cached in (engine_module.engine, engine_module._library):
-            cached.cache_clear()
-
-
-@needs_compiler
-@pytest.mark.parametrize("words", ["env cc", "cc -Werror -Wall -Wextra -Wpedantic", " ", "env  cc"])
-def test_a_compiler_of_several_words(
-    words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    monkeypatch.setenv("CC", words)
-    assert engine_module.library_file().stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [("'cc", "No closing quotation"), ("/", "no C compiler named /"), ("false", "cannot compile")],
-)
-def test_what_is_no_compiler(
-    words: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    monkeypatch.setenv("CC", words)
-    with pytest.raises(LightsleepError, match=said):
-        engine_module.library_file()
-
-
-def test_the_defaults_are_the_module_s() -> None:
-    header = (KERNEL / "drivers/cpuidle/lightsleep.h").read_text()
-    parameters = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
-    assert re.search(rf"POLL_LIMIT_US_MAX\s+{CEILING_NS // US}\n", header)
-    assert re.search(rf"WAIT_WEIGHT_DEFAULT\s+{WAIT_WEIGHT}\n", parameters)
-
-
-@pytest.mark.parametrize(
-    "names", ["", "teo", "fixed", "fixed:", "fixed:5", "fixed:-1us", "stock,,"]
-)
-def test_what_is_no_policy(names: str) -> None:
-    done = CliRunner().invoke(replay_command, ["x", "--policies", names])
-    assert done.exit_code == 2
-    assert "there are: stock, lightsleep, haltpoll, fixed:TIME" in " ".join(done.output.split())
 
 
 def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Policies of a replay decide as described, or as the module does."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from replays import (
+    US,
+    limits,
+    needs_compiler,
+)
+
+from lightsleep.replay.cli import replay_command
+from lightsleep.replay.policies import CEILING_NS, WAIT_WEIGHT, Haltpoll, parse
+from lightsleep.sources import KERNEL
+
+
+def test_haltpoll_grows_and_shrinks_as_documented() -> None:
+    policy = Haltpoll()
+    periods_us = [30, 45, 120, 250, 30, 1000, 5000, 5000, 60]
+    found = limits(policy, np.array(periods_us) * US)
+    # 0: missed by 30, begin with 50. 45: caught. 120: missed by 70, double. 250: missed by 150,
+    # double. 30: caught. 1000, 5000: in vain, halve to 100, to 50. 5000: in vain, 25 is below 50.
+    assert (found // US).tolist() == [0, 50, 50, 100, 200, 200, 100, 50, 0]
+    assert policy.limit_ns == 50 * US
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_us"),
+    [
+        (Haltpoll(limit_ns=200 * US, allow_shrink=False), 200),
+        (Haltpoll(limit_ns=200 * US, shrink=0), 0),
+        (Haltpoll(limit_ns=200 * US, shrink=4), 50),
+    ],
+)
+def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
+    limits(policy, np.array([10_000 * US]))
+    assert policy.limit_ns == after_us * US
+
+
+@needs_compiler
+def test_lightsleep_is_the_module_s_own_policy() -> None:
+    from lightsleep.policy.binding import PollLimit
+
+    rng = np.random.default_rng(1)
+    idle_ns = rng.integers(1, 300_000, 5000)
+    make = parse("lightsleep")["lightsleep"]
+    assert callable(make)
+    policy = make(40_000)
+    found = np.concatenate([limits(policy, idle_ns[:1234]), limits(policy, idle_ns[1234:])])
+    assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+
+
+def test_the_defaults_are_the_module_s() -> None:
+    header = (KERNEL / "drivers/cpuidle/lightsleep.h").read_text()
+    parameters = (KERNEL / "drivers/cpuidle/lightsleep_sysfs.c").read_text()
+    assert re.search(rf"POLL_LIMIT_US_MAX\s+{CEILING_NS // US}\n", header)
+    assert re.search(rf"WAIT_WEIGHT_DEFAULT\s+{WAIT_WEIGHT}\n", parameters)
+
+
+@pytest.mark.parametrize(
+    "names", ["", "teo", "fixed", "fixed:", "fixed:5", "fixed:-1us", "stock,,"]
+)
+def test_what_is_no_policy(names: str) -> None:
+    done = CliRunner().invoke(replay_command, ["x", "--policies", names])
+    assert done.exit_code == 2
+    assert "there are: stock, lightsleep, haltpoll, fixed:TIME" in " ".join(done.output.split())
