@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
     ),
     "cpuidle-synthetic.sh": ("tcg-single", []),
     "poll_source.sh": ("tcg-single", ["is_a_wake_to_learn_from", "is_interrupt_time"]),
+    "poll_source_budget.sh": ("tcg-single", []),
     "test-cpuidle_latency.sh": ("tcg-single", ["refuses_without_a_device"]),
     "virtio_poll_source.sh": (
         "tcg-single",
@@ -47,7 +48,7 @@ SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
 NOT_SKIPPED = {"6.12-teo": {"is_interrupt_time"}}
 """Kernel -> what is skipped in all others, as they are not configured for it."""
 
-IN_THE_IDLE_LOOP = {"poll_source.sh", "virtio_poll_source.sh"}
+IN_THE_IDLE_LOOP = {"poll_source.sh", "poll_source_budget.sh", "virtio_poll_source.sh"}
 """Of a kernel with the series, the idle loop polls for these, if that pays at the moment. It never
 does where QEMU runs all CPUs in one thread. test_poll_source.py says what must not be skipped."""
 
@@ -55,7 +56,7 @@ LOSES_ITS_PORT = ("7.3", "test-cpuidle_latency.sh", "survives_suspend")
 """A virtio-serial port of 7.3.4 cannot be written to after a suspend, with our patches or without:
 the guest's agent could not answer."""
 
-SHARED = {"idle.sh", "ktap.sh", "lightsleep.sh"}
+SHARED = {"idle.sh", "ktap.sh", "lightsleep.sh", "word_source.sh"}
 """No tests, but what tests share."""
 
 NEEDS_SERIES = {"idle_poll.sh", "promote.sh"}

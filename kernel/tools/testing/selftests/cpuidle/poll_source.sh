@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # poll_source in a running kernel: a CPU that polls notices the events of a
-# device that is a word in memory (test_poll_source), handles them outside idle,
-# and loses none, whatever happens to the source or the CPU meanwhile. The CPU polls in
-# the idle loop where the kernel has poll sources (CONFIG_POLL_SOURCE), else in the
-# driver cpuidle_lightsleep.
+# device that is a word in memory, handles them outside idle, and loses none,
+# whatever happens to the source or the CPU meanwhile.
 #
-# Usage: poll_source.sh MODULE-FOLDER [TEST...]
-# Needs root, debugfs and two CPUs. The device is on CPU 0, its driver on CPU 1.
+# Usage: [ROUNDS=50] poll_source.sh MODULE-FOLDER [TEST...]
+# Needs root, debugfs and two CPUs. ROUNDS: how often a source comes and goes.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -17,99 +15,11 @@
 
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
+# shellcheck source=word_source.sh disable=SC1091
+. "$(dirname "$0")/word_source.sh"
 
-DRIVER=cpuidle_lightsleep
-SOURCE=test_poll_source
-TABLE=/sys/kernel/debug/poll_source
+ROUNDS=${ROUNDS:-50}
 ONLINE=$CPUS/cpu1/online
-IDLE_POLL=/sys/module/idle_poll/parameters/enabled
-if [ -d /sys/module/poll_source ]; then
-	IN_TREE=1
-	PARAMETERS=/sys/module/poll_source/parameters
-	STATISTICS=$CPUS/cpu1/idle_poll
-else
-	IN_TREE=
-	PARAMETERS=/sys/module/$DRIVER/parameters
-	STATISTICS=$CPUS/cpu1/lightsleep
-fi
-
-# The idle loop decides by itself whether to poll, by how soon tasks run: so each event wakes one there.
-load_source() { # [PARAMETER=VALUE...]
-	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 ${IN_TREE:+wakes=1} "$@" ||
-		fail "insmod $SOURCE $* failed"
-}
-
-unload_source() {
-	[ ! -e /sys/module/$SOURCE ] || rmmod $SOURCE
-}
-
-unload() {
-	unload_source
-	if [ "$IN_TREE" ]; then
-		stop_polling
-	elif [ -e /sys/module/$DRIVER ]; then
-		rmmod $DRIVER
-	fi
-}
-
-stop_polling() {
-	if [ "$IN_TREE" ]; then
-		echo 0 > $IDLE_POLL
-	else
-		parameter mode off
-	fi
-}
-
-load_driver() { # [PARAMETER=VALUE...]; an emulated CPU is slow, so the budget is large
-	unload
-	if [ "$IN_TREE" ]; then
-		start_polling
-	else
-		insmod "$MODULES/$DRIVER.ko" peek_budget_ns=50000 "$@" ||
-			fail "insmod $DRIVER $* failed"
-	fi
-}
-
-start_polling() { # in the idle loop
-	parameter peek_budget_ns 50000
-	parameter hold_us 2000
-	echo 1 > $IDLE_POLL
-	for _ in $(seq 10); do # where the machine is too busy, a cost is assumed
-		[ "$(cat "${IDLE_POLL%/*}/halt_cost_ns")" = 0 ] || break
-		sleep 1
-	done
-}
-
-loaded() { # [PARAMETER=VALUE...] of the source; CPU 1 always polls first
-	load_driver mode=fixed poll_limit_us=10000
-	if [ "$IN_TREE" ]; then
-		load_source period_us=100 "$@"
-		it_polls
-	else
-		load_source "$@"
-	fi
-}
-
-it_polls() { # CPU 1, now and then
-	pauses=$(cat $STATISTICS/contention_pauses)
-	for _ in $(seq 100); do
-		[ "$(column polls)" -lt 100 ] || return 0
-		[ "$(column state)" = on ] || return 0
-		sleep 0.1
-	done
-	[ "$(cat $STATISTICS/contention_pauses)" = "$pauses" ] || skip "the host needs its cores"
-	[ "$(cat $STATISTICS/limit_ns)" != 0 ] || skip "polling does not pay on this machine"
-	fail "hardly polls: $(cat $TABLE)"
-}
-
-of_source() { # PARAMETER
-	cat /sys/module/$SOURCE/parameters/"$1"
-}
-
-column() { # NAME [SOURCE]
-	number=$(head -n 1 $TABLE | tr ' ' '\n' | grep -nx "$1" | cut -d: -f1)
-	grep -m 1 " ${2:-test} " $TABLE | cut -d' ' -f"$number"
-}
 
 idle_us() { # of CPU 1, as cpuidle counts it
 	sum $CPUS/cpu1/cpuidle/state*/time
@@ -127,10 +37,6 @@ now_us() {
 	echo $(($(cut -d' ' -f1 /proc/uptime | tr -d .) * 10000))
 }
 
-parameter() { # of the driver: NAME VALUE
-	echo "$2" > "$PARAMETERS/$1" || fail "cannot set $1 to $2"
-}
-
 until_it_grows() { # COUNTER of the source: within 5 s
 	before=$(of_source "$1")
 	for _ in $(seq 50); do
@@ -138,17 +44,6 @@ until_it_grows() { # COUNTER of the source: within 5 s
 		sleep 0.1
 	done
 	return 1
-}
-
-# Whoever noticed them, no event may be left over.
-ends_well() {
-	complaints=$(of_source complaints)
-	mark_log
-	unload_source || fail "cannot be unloaded"
-	[ "$complaints" -eq 0 ] || fail "$complaints calls in a wrong context"
-	said=$(dmesg | sed "1,/$MARK/d" | grep -o '[0-9]* events, [0-9]* noticed')
-	[ -n "$said" ] || fail "the log has no account of events"
-	[ "${said%% *}" = "$(echo "$said" | cut -d' ' -f3)" ] || fail "of $said"
 }
 
 notices_events() {
@@ -405,108 +300,6 @@ is_a_wake_to_learn_from() {
 	ends_well
 }
 
-switches_off_who_is_slow() {
-	mark_log
-	loaded peek_ns=200000
-	for _ in $(seq 100); do
-		[ "$(column state)" = on ] || break
-		sleep 0.1
-	done
-	[ "$(column state)" = off ] || fail "still on: $(cat $TABLE)"
-	sleep 0.2
-	last_message 'poll source test of CPU 1 is switched off' || fail "not named in the log"
-	[ "$(column overruns)" -ge 4 ] || fail "switched off for nothing: $(cat $TABLE)"
-	peeks=$(column peeks)
-	notified=$(of_source notified)
-	sleep 1
-	[ "$(column peeks)" -eq "$peeks" ] || fail "off, but looked at"
-	[ "$(of_source notified)" -gt "$notified" ] || fail "its interrupts do not arrive"
-	ends_well
-}
-
-# Interrupts are off in each of these calls.
-switches_off_at_once_who_is_very_slow() {
-	loaded peek_ns=10000000
-	for _ in $(seq 100); do
-		[ "$(column state)" = on ] || break
-		sleep 0.1
-	done
-	overruns=$(column overruns)
-	cat $TABLE
-	[ "$(column state)" = off ] || fail "still on"
-	[ "$overruns" -le 8 ] || fail "only after $overruns calls of 10 ms each"
-	ends_well
-}
-
-overruns_reach() { # COUNT
-	for _ in $(seq 200); do
-		[ "$(column overruns)" -lt "$1" ] || break
-		sleep 0.1
-	done
-	cat $TABLE
-	[ "$(column overruns)" -ge "$1" ]
-}
-
-keeps_who_the_host_stopped() {
-	loaded peek_ns=1000000 stolen=1
-	overruns_reach 200 || fail "stays off for stolen time"
-	ends_well
-}
-
-gives_another_chance() {
-	loaded peek_ns=1000000
-	for _ in $(seq 100); do
-		[ "$(column state)" = on ] || break
-		sleep 0.1
-	done
-	[ "$(column state)" = off ] || fail "still on: $(cat $TABLE)"
-	sleep 0.2
-	peeks=$(column peeks)
-	parameter peek_budget_ns 50000
-	sleep 1
-	[ "$(column peeks)" -gt "$peeks" ] || fail "still off: $(cat $TABLE)"
-	# By itself, ten seconds later.
-	peeks=$(column peeks)
-	for _ in $(seq 150); do
-		[ "$(column peeks)" -eq "$peeks" ] || break
-		sleep 0.1
-	done
-	cat $TABLE
-	[ "$(column peeks)" -gt "$peeks" ] || fail "stays off"
-	ends_well
-}
-
-# Together they may take as long as one alone: 8 times 30 us, where 50 us are too long.
-limits_all_looks_together() {
-	loaded silent=8 silent_peek_ns=30000
-	sleep 2
-	cat $TABLE
-	row=$(of_source most_in_a_row)
-	[ "$row" -gt 0 ] || fail "no look"
-	# Two of 30 us, and that at the device.
-	[ "$row" -le 3 ] || fail "$row looks while interrupts were off"
-	peeks=$(grep ' silent ' $TABLE | cut -d' ' -f7 | sort -n | head -n 1)
-	[ "$peeks" -gt 0 ] || fail "one is never looked at"
-	[ "$(column hits)" -gt 0 ] || fail "no hit"
-	ends_well
-}
-
-charges_who_refuses_a_poll() {
-	loaded silent=1 silent_start_ns=60000
-	sleep 2
-	cat $TABLE
-	[ "$(column overruns silent)" -gt 0 ] || fail "its own time is nobody's"
-	[ "$(column state)" = on ] || fail "the other one pays for it"
-	ends_well
-}
-
-keeps_who_is_seldom_slow() {
-	loaded peek_ns=200000 slow_every=100
-	overruns_reach 100 || fail "too slow a machine, or overruns are not counted"
-	[ "$(column state)" = on ] || fail "switched off"
-	ends_well
-}
-
 survives_hotplug() {
 	[ -e "$ONLINE" ] || skip "CPU 1 cannot go offline"
 	loaded period_us=200
@@ -527,7 +320,7 @@ survives_hotplug() {
 
 comes_and_goes_while_polled() {
 	loaded period_us=100
-	for round in $(seq 50); do
+	for round in $(seq "$ROUNDS"); do
 		ends_well
 		load_source period_us=100
 		[ $((round % 10)) != 0 ] || sleep 0.2
@@ -614,47 +407,25 @@ lets_the_driver_poll_without_sources() {
 	ends_well
 }
 
-# Only for such kernels.
-refuses_a_realtime_kernel() {
-	load_driver
-	! insmod "$MODULES/$SOURCE.ko" cpu=1 2> /dev/null || fail "takes a source"
-	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "left behind: $(cat $TABLE)"
-}
-
-if [ "$(id -u)" != 0 ]; then
-	echo "1..0 # SKIP needs root"
-	exit "$KSFT_SKIP"
-fi
-if [ ! -e $CPUS/cpu1 ]; then
-	echo "1..0 # SKIP needs two CPUs"
-	exit "$KSFT_SKIP"
-fi
-[ -d /sys/kernel/debug/sched ] || mount -t debugfs none /sys/kernel/debug
-
+need_what_sources_need
 # In the idle loop, a limit cannot be given, and other files tell of idle time.
-if [ $# = 0 ] && [ "$IN_TREE" ] && ! grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+if [ $# = 0 ] && is_realtime; then
+	set -- refuses_a_realtime_kernel
+elif [ $# = 0 ] && [ "$IN_TREE" ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered \
 		refuses_bad_parameters holds_back_after_work holds_nothing_during_a_poll \
-		holds_nothing_while_the_cpu_halts \
-		holds_nothing_while_the_cpu_is_offline switches_off_who_is_slow \
-		switches_off_at_once_who_is_very_slow survives_hotplug comes_and_goes_while_polled \
-		survives_the_switch_of_the_idle_loop \
+		holds_nothing_while_the_cpu_halts holds_nothing_while_the_cpu_is_offline \
+		survives_hotplug comes_and_goes_while_polled survives_the_switch_of_the_idle_loop \
 		holds_nothing_where_polling_ended_without_sources leaves_the_handler_out_of_idle_time \
 		refuses_a_cpu_that_is_not_there lets_the_driver_poll_without_sources
-elif [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
-	set -- refuses_a_realtime_kernel
 elif [ $# = 0 ]; then
 	set -- notices_events looks_at_nothing_where_nothing_is_registered handles_outside_idle \
-		is_interrupt_time \
-		refuses_bad_parameters holds_back_after_work holds_nothing_during_a_poll \
-		holds_no_longer_than_that \
-		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor switches_off_at_once_who_is_very_slow \
-		keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
-		charges_who_refuses_a_poll \
-		holds_nothing_while_the_cpu_halts \
-		holds_nothing_while_the_cpu_is_offline is_a_wake_to_learn_from switches_off_who_is_slow keeps_who_is_seldom_slow \
-		survives_hotplug comes_and_goes_while_polled holds_its_driver \
-		refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
+		is_interrupt_time refuses_bad_parameters holds_back_after_work \
+		holds_nothing_during_a_poll holds_no_longer_than_that \
+		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor \
+		holds_nothing_while_the_cpu_halts holds_nothing_while_the_cpu_is_offline \
+		is_a_wake_to_learn_from survives_hotplug comes_and_goes_while_polled \
+		holds_its_driver refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
 fi
 trap 'rm -f "$LOAD"; unload' EXIT
 run_tests "$@"
