@@ -157,7 +157,8 @@ test-guests:
 		-m 'boot and not alone and not more'
 
 test-builds:
-	nice $(PYTHON) -m pytest -v -n 1 -m 'build and not boot and not more'
+	nice $(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
+		-m 'build and not boot and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)

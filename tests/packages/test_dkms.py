@@ -48,6 +48,12 @@ grep -q cpuidle_lightsleep /usr/lib/dracut/dracut.conf.d/90-lightsleep.conf
 modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
 there cpuidle_lightsleep virtio_poll_source
 absent test_cpuidle_latency cpuidle_synthetic
+# What a package brought stays as it is.
+echo /usr/src/lightsleep-$version >> /var/lib/dpkg/info/make.list
+! make dkms-install KERNEL=$kernel || exit 1
+make dkms-remove
+there cpuidle_lightsleep virtio_poll_source
+sed -i '\\,^/usr/src/lightsleep-,d' /var/lib/dpkg/info/make.list
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source
 make dkms-install KERNEL=$kernel LIGHTSLEEP_TOOLS=1
@@ -55,12 +61,6 @@ there cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthet
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
 test -z "$(ls /usr/lib/dracut/dracut.conf.d)"
-# What a package brought stays as it is.
-make dkms-install KERNEL=$kernel
-echo /usr/src/lightsleep-$version >> /var/lib/dpkg/info/make.list
-! make dkms-install KERNEL=$kernel || exit 1
-make dkms-remove
-there cpuidle_lightsleep virtio_poll_source
 """
 
 
