@@ -12,6 +12,7 @@
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
 
+# shellcheck disable=SC2034 # for word_source.sh
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
 # shellcheck source=word_source.sh disable=SC1091
