@@ -53,11 +53,14 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
                 words += [word for word in argv[2:] if "=" in word]
             case Knob(path, value) if path.startswith(prefix):
                 words.append(f"{path.removeprefix(prefix)}={value}")
-            case _:
+            case Unload(module):
                 raise WrongUsage(
-                    "only lightsleep lasts across boots, and only where no other driver has to "
-                    "be unloaded first: leave out --persist"
+                    f"--persist: no file unloads {module} at boot. First keep it from being "
+                    f"loaded: write the line 'blacklist {module}' to a file such as "
+                    f"/etc/modprobe.d/no-{module}.conf, and reboot. Or leave out --persist"
                 )
+            case _:
+                raise WrongUsage("only lightsleep lasts across boots: leave out --persist")
     defaults = [f"{name}={value}" for name, value in DEFAULTS.items()]
     words = [word for word in words if word not in defaults]
     options = f"{HEADER}\noptions {MODULE} {' '.join(words)}\n" if words else None

@@ -73,8 +73,8 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int 
     "--boots",
     type=click.IntRange(protocol.LEAST_BOOTS),
     help="How often each arm is booted; the rounds are divided among the boots. "
-    f"Default: the experiment's, else {protocol.BOOTS}, or the next smaller number that divides "
-    "the rounds.",
+    f"Default: the experiment's, else the largest number from {protocol.BOOTS} down to "
+    f"{protocol.LEAST_BOOTS} that divides the rounds, else one boot for each round.",
 )
 @click.option(
     "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."

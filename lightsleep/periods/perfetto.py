@@ -72,7 +72,8 @@ def opened(path: Path) -> Iterator[Trace]:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
     except ImportError as error:
         raise LightsleepError(
-            f"reading {path} needs the Python package perfetto: pip install 'lightsleep[lab]'"
+            f"reading {path} needs the Python package perfetto: pip install '.[lab]' in a clone "
+            "of lightsleep"
         ) from error
     with path.open("rb") as file:
         trace = Trace(file, _Messages(protos, DecodeError))

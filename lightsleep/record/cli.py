@@ -34,7 +34,11 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 @click.command(context_settings={"ignore_unknown_options": False})
 @cpus_option
 @click.option(
-    "--for", "seconds", callback=in_seconds, metavar="TIME", help="Record for 30s, 5min or 2h."
+    "--for",
+    "seconds",
+    callback=in_seconds,
+    metavar="TIME",
+    help="Record for 30s, 5min or 2h, instead of COMMAND.",
 )
 @click.option(
     "-o",
@@ -55,7 +59,7 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     type=click.IntRange(64, 1 << 20),
     default=4096,
     show_default=True,
-    help="Kernel memory per CPU for events that are not yet written.",
+    help="Kernel memory per CPU for events that are not yet written; not with --histogram.",
 )
 @click.option(
     "--json",

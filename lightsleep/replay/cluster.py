@@ -135,7 +135,8 @@ def _connected(address: str) -> Any:
         from distributed import Client
     except ImportError as error:
         raise LightsleepError(
-            "--dask needs Dask, which is not installed: pip install 'lightsleep[dask]'"
+            "--dask needs Dask, which is not installed: pip install '.[lab,dask]' in a clone of "
+            "lightsleep"
         ) from error
     for left in reversed(range(CONNECT_TRIES)):
         try:

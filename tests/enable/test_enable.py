@@ -352,7 +352,9 @@ def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
     done("disable")
     after = fake_modules.snapshot(root)
     assert after == before
-    assert run("enable", "--persist").exit_code == 2  # no file unloads a module at boot
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 2
+    assert "write the line 'blacklist cpuidle_haltpoll' to a file" in refused.output
 
 
 def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:

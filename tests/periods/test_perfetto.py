@@ -367,7 +367,7 @@ def test_the_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: Any) 
     with pytest.raises(LightsleepError) as raised:
         rows_of(path)
     assert (
-        "needs the Python package perfetto: pip install 'lightsleep[lab]'" in raised.value.message
+        "needs the Python package perfetto: pip install '.[lab]' in a clone" in raised.value.message
     )
 
 

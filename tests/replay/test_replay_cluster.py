@@ -235,4 +235,4 @@ def test_without_dask(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", missing)
     done = replayed(tables, "--dask", "tcp://127.0.0.1:8786")
     assert done.exit_code == 1
-    assert "pip install 'lightsleep[dask]'" in done.output
+    assert "pip install '.[lab,dask]' in a clone" in done.output
