@@ -14,7 +14,8 @@ Each file says in its first line who wrote it. One without that line belongs to 
 neither overwritten nor removed.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from lightsleep.scan.loading import MODULE
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import DEFAULTS, Change, Hold, Knob, Load, Unload, plan
+from lightsleep.settings.restorer import Setting, Value
 from lightsleep.sources import DKMS_INSTALL
 
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
@@ -54,17 +56,21 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
             case Knob(path, value) if path.startswith(prefix):
                 words.append(f"{path.removeprefix(prefix)}={value}")
             case Unload(module):
-                raise WrongUsage(
-                    f"--persist: no file unloads {module} at boot. First keep it from being "
-                    f"loaded: write the line 'blacklist {module}' to a file such as "
-                    f"/etc/modprobe.d/no-{module}.conf, and reboot. Or leave out --persist"
-                )
+                raise _in_the_way_at_boot(module)
             case _:
                 raise WrongUsage("only lightsleep lasts across boots: leave out --persist")
     defaults = [f"{name}={value}" for name, value in DEFAULTS.items()]
     words = [word for word in words if word not in defaults]
     options = f"{HEADER}\noptions {MODULE} {' '.join(words)}\n" if words else None
     return {OPTIONS_FILE: options, LOAD_FILE: f"{HEADER}\n{MODULE}\n"}
+
+
+def _in_the_way_at_boot(module: str) -> WrongUsage:
+    return WrongUsage(
+        f"--persist: no file unloads {module} at boot. First keep it from being loaded: write the "
+        f"line 'blacklist {module}' to a file such as /etc/modprobe.d/no-{module}.conf, and "
+        "reboot. Or leave out --persist"
+    )
 
 
 def content_of(root: Path, name: str) -> str | None:
@@ -109,7 +115,10 @@ def enable(
         )
     _check_files(root, files)
     # What cannot be read could not be kept, either.
-    changes = _brought_back(changes, journalled.kept(root))
+    kept = journalled.kept(root)
+    if persist and (unloaded := sorted(_unloaded(kept) - {MODULE})):
+        raise _in_the_way_at_boot(unloaded[0])
+    changes = _brought_back(changes, kept)
     changed = []
     with journalled.session(root, "enable", setting=text) as session:
         notes = list(session.notes)
@@ -132,11 +141,17 @@ def _brought_back(changes: list[Change], kept: journalled.Kept | None) -> list[C
     To bring it back undoes a change of that enable. The governor that it brings along is the one
     that was there at first; what the journal would note now is the one of the meantime.
     """
-    unloaded = {name for (kind, name), undo in kept.undos.items() if undo.old} if kept else set()
+    unloaded = _unloaded(kept)
     return [
         replace(x, sets=None) if isinstance(x, Load) and x.module in unloaded else x
         for x in changes
     ]
+
+
+def _unloaded(kept: journalled.Kept | None) -> set[str]:
+    """Return the modules that were loaded before what is kept."""
+    undos = kept.undos.items() if kept else ()
+    return {name for (kind, name), undo in undos if kind == "module" and undo.old}
 
 
 def _check_files(root: Path, files: dict[str, str | None]) -> None:
@@ -186,22 +201,39 @@ def disable(root: Path) -> Changes:
         for line in [*changed, *notes]:
             error.add_note(line)
         raise
-    if not changed:
+    # To set back what a killed command had left is something, too.
+    if not changed and not notes:
         raise Skipped("lightsleep is not enabled on this machine: nothing to do")
     return Changes(changed, notes)
 
 
 def _undo_kept(root: Path, changed: list[str], notes: list[str]) -> None:
     kept = journalled.kept(root)
-    notes += journalled.restore_kept(root)
-    if kept:
-        changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
-        # What somebody else has changed is left, and notes say so.
-        changed += [
-            f"{name} {restorer.changed((kind, name), undo.old)}"
-            for (kind, name), undo in reversed(kept.undos.items())
-            if not any(name in note for note in notes)
-        ]
+    before = _values(root, kept.undos if kept else ())
+    left = journalled.restore_kept(root)
+    if not kept:
+        return
+    after = _values(root, kept.undos)
+    changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+    # What somebody else has changed is left, and notes say so.
+    changed += [
+        f"{setting[1]} {restorer.changed(setting, after[setting])}"
+        for setting in reversed(kept.undos)
+        if setting in after and before.get(setting) != after[setting]
+    ]
+    # A parameter that was left went with its module, and a file of ours goes next.
+    gone = [name for kind, name in kept.undos if kind == "knob" and (kind, name) not in after]
+    ours = [str(root / name) for name in restorer.FILES if is_ours(content_of(root, name))]
+    notes += [note for note in left if not note.startswith(tuple(f"{x} " for x in gone + ours))]
+
+
+def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:
+    """Return the values of those that are there."""
+    found: dict[Setting, Value] = {}
+    for setting in settings:
+        with contextlib.suppress(OSError):
+            found[setting] = restorer.KINDS[setting[0]].read(root, setting[1])
+    return found
 
 
 def _remove_files(root: Path, changed: list[str], _notes: list[str]) -> None:

@@ -114,7 +114,7 @@ def _state(root: Path, cpu: int, state: State) -> IdleState:
 
 def _default_idle(scan: Scan) -> IdleState:
     """Return the idling of a CPU without a driver: the kernel traces it as state 1, or 0."""
-    spins = facts.idle_override(scan) == "poll"
+    spins = facts.spins(scan) is not None
     name = "spin" if spins else "default"
     return IdleState(0 if spins else 1, name, None, None, spins, False, False, None)
 

@@ -44,8 +44,8 @@ def wakeup(scan: Scan) -> str | None:
 
 def default_idle(scan: Scan) -> str:
     """Return what the kernel does on an idle CPU without a cpuidle driver."""
-    if facts.idle_override(scan) == "poll":
-        return "spin (idle=poll)"
+    if option := facts.spins(scan):
+        return f"spin ({option})"
     if scan.kernel.arch == "x86_64":
         if facts.idle_override(scan) or scan.can_mwait is False:
             return "HLT"
@@ -60,7 +60,7 @@ def halt(scan: Scan) -> str:
     driver = scan.cpuidle.driver
     if not scan.cpus:
         return "unknown"
-    if driver in (None, facts.LIGHTSLEEP_DRIVER, "haltpoll"):
+    if facts.spins(scan) == "nohlt" or driver in (None, facts.LIGHTSLEEP_DRIVER, "haltpoll"):
         how = default_idle(scan)
     elif driver == "intel_idle" and scan.can_mwait is not None:
         how = "MWAIT" if scan.can_mwait else "HLT"
@@ -95,6 +95,8 @@ def why_no_driver(scan: Scan) -> str | None:
     override = facts.idle_override(scan)
     if facts.cpuidle_off(scan):
         return "cpuidle.off is on the command line"
+    if facts.spins(scan) == "nohlt":
+        return "nohlt is on the command line: the idle loop asks no driver"
     if override in ("poll", "halt"):
         return f"idle={override} keeps the drivers away"
     if scan.kernel.options.get("powersave") == "off":

@@ -41,6 +41,36 @@ def idle_override(scan: Scan) -> str | None:
     return value if known and value in ("poll", "halt", "nomwait") else None
 
 
+def spins(scan: Scan) -> str | None:
+    """Return the option of the command line by which idle CPUs spin, and ask no driver.
+
+    nohlt is one where the kernel selects GENERIC_IDLE_POLL_SETUP; a later hlt takes it back.
+    """
+    names = list(scan.kernel.options)
+    if idle_override(scan) == "poll":
+        return "idle=poll"
+    if scan.kernel.arch not in ("aarch64", "ppc64le") or "nohlt" not in names:
+        return None
+    return None if "hlt" in names[names.index("nohlt") :] else "nohlt"
+
+
+def idle_option(scan: Scan) -> str | None:
+    """Return the option of the command line by which the driver does not load, or is not asked.
+
+    idle_override() in kernel/drivers/cpuidle/idle_override.h looks at the same options.
+    """
+    if option := spins(scan):
+        return option
+    options = scan.kernel.options
+    if override := idle_override(scan):
+        return f"idle={override}"
+    if scan.kernel.arch == "aarch64" and options.get("idle") in ("yield", "nop"):
+        return f"idle={options['idle']}"
+    if scan.kernel.arch == "ppc64le" and options.get("powersave") == "off":
+        return "powersave=off"
+    return None
+
+
 def is_off(value: str | None) -> bool:
     """Return whether the kernel's kstrtobool() takes ``value`` for false."""
     value = (value or "").lower()

@@ -79,14 +79,12 @@ def _cpuidle_off(scan: Scan) -> Reason:
 
 
 def _idle_option(scan: Scan) -> Reason:
-    options = scan.kernel.options
-    words = [f"idle={options['idle']}"] if options.get("idle") else []
-    words += ["powersave=off"] if options.get("powersave") == "off" else []
-    if not words:
+    option = facts.idle_option(scan)
+    if option is None:
         return None
     return (
-        f"{' '.join(words)} on the kernel command line decides how CPUs idle",
-        f"Remove {' '.join(words)} from the kernel command line, and reboot.",
+        f"{option} on the kernel command line decides how CPUs idle",
+        f"Remove {option} from the kernel command line, and reboot.",
     )
 
 

@@ -4,70 +4,27 @@
 import errno
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import fake_modules
 import pytest
-from click.testing import CliRunner, Result
+from enabled import CHANGED, LOAD, MODULE, OPTIONS, PARAMETERS, done, mode, run, status
 from scan_trees import plant, unfold
-from schemas import validator
 
-from lightsleep.cli import main
 from lightsleep.enable import change
 from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, restorer
 
-MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
-PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
+pytest_plugins = "enabled"
+
 COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
-OPTIONS, LOAD = change.OPTIONS_FILE, change.LOAD_FILE
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A guest without a cpuidle driver, where the module is installed."""
-    root = plant(unfold("no-cpuidle", tmp_path / "machine"), f"{MODULE}: module")
-    fake_modules.install(root, monkeypatch)
-    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
-    monkeypatch.setattr("lightsleep.enable.cli.need_root", lambda _: None)
-    return root
-
-
-def run(*words: str) -> Result:
-    result = CliRunner().invoke(main, list(words), env={"COLUMNS": "200"})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def done(*words: str) -> str:
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-VALID, CHANGED = (
-    validator(json.loads(resources.files("lightsleep.enable").joinpath(name).read_text()))
-    for name in ("status.schema.json", "enable.schema.json")
-)
-
-
-def status() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(run("status", "--json").stdout)
-    VALID.validate(document)
-    return document
-
-
-def mode(root: Path) -> str:
-    return (root / PARAMETERS / "mode").read_text().strip()
 
 
 def test_json_says_what_was_changed(root: Path) -> None:
@@ -118,34 +75,11 @@ def test_the_defaults_need_no_options_file(root: Path) -> None:
     assert mode(root) == "adaptive"
 
 
-def test_disable_after_a_reboot(root: Path) -> None:
-    before = fake_modules.snapshot(root)
-    done("enable", "--persist", "lightsleep:fixed")
-    for file in (root / "run/lightsleep").iterdir():
-        file.unlink()  # as /run is after a boot; the module was loaded by modules-load.d
-    found = status()
-    assert (found["active"], found["at_boot"], found["enabled"]) == (True, True, None)
-    done("disable")
-    assert fake_modules.snapshot(root) == before
-
-
 def test_only_from_the_next_boot_on(root: Path) -> None:
     done("enable", "--persist", "--later")
     found = status()
     assert (found["active"], found["at_boot"]) == (False, True)
     assert run("enable", "--later").exit_code == 2
-
-
-def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> None:
-    done("enable", "lightsleep+governor:ladder")
-    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
-    governor.write_text("teo\n")
-    plant(root, f"{OPTIONS}: options cpuidle_lightsleep mode=off")  # not ours
-    result = run("disable")
-    assert result.exit_code == 1
-    said = " ".join(result.output.split())
-    assert f"/{OPTIONS} was not written by lightsleep" in said
-    assert "current_governor was set to teo by somebody else meanwhile: left so" in said
 
 
 def test_status_says_who_may_read_a_record_that_others_may_not(
@@ -242,31 +176,6 @@ def test_a_file_that_cannot_be_read(root: Path) -> None:
         assert f"cannot read /{LOAD}: Is a directory" in " ".join(result.output.split())
 
 
-def test_a_file_that_cannot_be_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done("enable", "--persist", "--later", "lightsleep")
-    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr("lightsleep.settings.restorer.write_file", refuse)
-    result = run("disable")
-    assert result.exit_code == 1
-    assert f"cannot remove /{LOAD}: Read-only file system" in " ".join(result.output.split())
-
-
-def test_a_module_in_use(root: Path) -> None:
-    done("enable", "--persist")
-    plant(root, "busy: cpuidle_lightsleep")
-    result = run("disable")
-    assert result.exit_code == 1
-    assert "in use" in result.output
-    (root / "busy").unlink()
-    done("disable")
-    assert status()["active"] is False
-    assert not (root / LOAD).exists()
-
-
 SIGNED = (
     f"{MODULE}: ~Module signature appended~\nsys/module/module/parameters/sig_enforce: Y\n"
     "var/lib/dkms/mok.pub: KEY\nsys/firmware/efi/mok-variables/MokListRT: OTHER"
@@ -333,43 +242,6 @@ def test_a_file_is_signed_or_refused_where_that_is_asked_for(root: Path, tmp_pat
     done("enable", "--module", str(file))
 
 
-def test_in_a_container_the_machines_driver_stays(root: Path) -> None:
-    done("enable", "--persist")
-    shutil.rmtree(root / "run/lightsleep")  # of the machine, not of the container
-    plant(root, ".dockerenv:")
-    left = run("disable")
-    assert left.exit_code == 1
-    assert "this is a container (docker), and all of the machine idles by it" in left.output
-    assert (root / "sys/module/cpuidle_lightsleep").exists()
-    assert not (root / "etc/modules-load.d/lightsleep.conf").exists()
-
-
-def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
-    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
-    before = fake_modules.snapshot(root)
-    done("enable")
-    assert status()["driver"] == "lightsleep"
-    done("disable")
-    after = fake_modules.snapshot(root)
-    assert after == before
-    refused = run("enable", "--persist")
-    assert refused.exit_code == 2
-    assert "write the line 'blacklist cpuidle_haltpoll' to a file" in refused.output
-
-
-def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
-    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
-    plant(root, "sys/devices/system/cpu/cpuidle/current_governor: menu")
-    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
-    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
-    before = fake_modules.snapshot(root)
-    done("enable")
-    done("enable", "haltpoll")
-    assert status()["driver"] == "haltpoll"
-    done("disable")
-    assert fake_modules.snapshot(root) == before
-
-
 @pytest.mark.parametrize("persist", [False, True])
 def test_who_was_overtaken_does_not_claim_success(
     persist: bool, root: Path, monkeypatch: pytest.MonkeyPatch
@@ -387,21 +259,6 @@ def test_who_was_overtaken_does_not_claim_success(
     assert "somebody else has loaded cpuidle_lightsleep meanwhile" in result.output
     assert not (root / LOAD).exists()
     assert (root / PARAMETERS / "mode").read_text() == "adaptive\n"
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_whatever_refuses_no_boot_loads_it(damaged: bool, root: Path) -> None:
-    done("enable", "--persist", "--later")
-    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
-    done("enable")
-    if damaged:
-        (root / "run/lightsleep/kept").write_text("[]\n")
-    else:
-        plant(root, "busy: cpuidle_lightsleep")
-    result = run("disable")
-    assert result.exit_code == 1
-    assert f"removed /{LOAD}" in result.output
-    assert not (root / LOAD).exists()
 
 
 def test_the_module_must_be_installed_to_last(root: Path) -> None:

@@ -129,6 +129,7 @@ def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path:
         ("proc/cmdline: cpuidle.off=1", "HLT", "cpuidle.off"),
         (f"{CPU}/cpuidle/available_governors: menu haltpoll", "HLT", "force=1"),
         ("proc/sys/kernel/arch: aarch64", "WFI", "offers this guest no idle states"),
+        ("proc/sys/kernel/arch: aarch64\nproc/cmdline: nohlt", "spin", "nohlt is on the command"),
         (
             f"proc/sys/kernel/arch: aarch64\n{CPU}/cpuidle/available_governors: menu haltpoll",
             "WFI",

@@ -27,6 +27,8 @@ SIGNED = f"{MODULE}: {SIGNATURE}\n{LOCKED}\nvar/lib/dkms/mok.pub: KEY"
 OWNER_KEYS = "sys/firmware/efi/mok-variables/MokListRT"
 FIRMWARE_KEYS = "sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 
+ARM64 = f"{MODULE}: module\nproc/sys/kernel/arch: aarch64"
+
 # What is planted on a guest without a cpuidle driver -> the obstacles.
 CASES = {
     f"{MODULE}: module": [],
@@ -46,6 +48,11 @@ CASES = {
     "proc/cmdline: idle=poll": ["idle-option"],
     "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],
     "proc/cmdline: quiet cpuidle.off=0": [],
+    "proc/cmdline: idle=wfi nohlt": [],  # no options of x86
+    f"{ARM64}\nproc/cmdline: nohlt": ["idle-option"],
+    f"{ARM64}\nproc/cmdline: nohlt hlt": [],
+    f"{ARM64}\nproc/cmdline: idle=nop": ["idle-option"],
+    f"{ARM64}\nproc/cmdline: idle=poll": [],
     "sys/devices/system/cpu/cpuidle/current_driver: haltpoll": ["other-driver"],
     "sys/devices/system/cpu/cpuidle/current_driver: odd_idle": ["other-driver"],
     "sys/devices/system/cpu/cpuidle/current_driver: lightsleep": [],

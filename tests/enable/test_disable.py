@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""disable undoes what was enabled, and says what it changed and what it left."""
+
+import errno
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import fake_modules
+import pytest
+from enabled import LOAD, OPTIONS, PARAMETERS, done, run, status
+from scan_trees import plant
+
+from lightsleep.settings import restorer
+
+pytest_plugins = "enabled"
+
+
+def test_disable_after_a_reboot(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    done("enable", "--persist", "lightsleep:fixed")
+    for file in (root / "run/lightsleep").iterdir():
+        file.unlink()  # as /run is after a boot; the module was loaded by modules-load.d
+    found = status()
+    assert (found["active"], found["at_boot"], found["enabled"]) == (True, True, None)
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> None:
+    done("enable", "lightsleep+governor:ladder")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    governor.write_text("teo\n")
+    plant(root, f"{OPTIONS}: options cpuidle_lightsleep mode=off")  # not ours
+    result = run("disable")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert f"/{OPTIONS} was not written by lightsleep" in said
+    assert "current_governor was set to teo by somebody else meanwhile: left so" in said
+
+
+def test_a_file_that_cannot_be_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done("enable", "--persist", "--later", "lightsleep")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("lightsleep.settings.restorer.write_file", refuse)
+    result = run("disable")
+    assert result.exit_code == 1
+    assert f"cannot remove /{LOAD}: Read-only file system" in " ".join(result.output.split())
+
+
+def test_a_module_in_use(root: Path) -> None:
+    done("enable", "--persist")
+    plant(root, "busy: cpuidle_lightsleep")
+    result = run("disable")
+    assert result.exit_code == 1
+    assert "in use" in result.output
+    (root / "busy").unlink()
+    done("disable")
+    assert status()["active"] is False
+    assert not (root / LOAD).exists()
+
+
+def test_in_a_container_the_machines_driver_stays(root: Path) -> None:
+    done("enable", "--persist")
+    shutil.rmtree(root / "run/lightsleep")  # of the machine, not of the container
+    plant(root, ".dockerenv:")
+    left = run("disable")
+    assert left.exit_code == 1
+    assert "this is a container (docker), and all of the machine idles by it" in left.output
+    assert (root / "sys/module/cpuidle_lightsleep").exists()
+    assert not (root / "etc/modules-load.d/lightsleep.conf").exists()
+
+
+def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    done("enable")
+    assert status()["driver"] == "lightsleep"
+    done("disable")
+    after = fake_modules.snapshot(root)
+    assert after == before
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 2
+    assert "write the line 'blacklist cpuidle_haltpoll' to a file" in refused.output
+
+
+def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_governor: menu")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    done("enable")
+    done("enable", "haltpoll")
+    assert status()["driver"] == "haltpoll"
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_whatever_refuses_no_boot_loads_it(damaged: bool, root: Path) -> None:
+    done("enable", "--persist", "--later")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    done("enable")
+    if damaged:
+        (root / "run/lightsleep/kept").write_text("[]\n")
+    else:
+        plant(root, "busy: cpuidle_lightsleep")
+    result = run("disable")
+    assert result.exit_code == 1
+    assert f"removed /{LOAD}" in result.output
+    assert not (root / LOAD).exists()
+
+
+def test_a_driver_that_was_unloaded_is_in_the_way_of_the_next_boot(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    done("enable")
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 2
+    assert "no file unloads cpuidle_haltpoll at boot" in refused.output
+    assert not (root / LOAD).exists()
+
+
+def test_what_a_killed_command_left_is_undone_and_said(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    journal = plant(root, "run/lightsleep/lock:") / "run/lightsleep/journal"
+    lines: list[dict[str, str | None]] = [
+        {"boot_id": restorer.boot_id(), "verb": "try", "pid": "1"},
+        {"module": "cpuidle_lightsleep", "old": None, "new": "modprobe cpuidle_lightsleep"},
+    ]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = done("disable")
+    assert "an earlier lightsleep try was killed: set back the settings" in said
+    assert not (root / "sys/module/cpuidle_lightsleep").exists()
+    assert run("disable").exit_code == 4
+
+
+def test_what_goes_with_its_module_was_not_left(root: Path) -> None:
+    done("enable")
+    done("enable", "lightsleep:fixed:100us")
+    (root / PARAMETERS / "mode").write_text("off\n")
+    said = done("disable")
+    assert "cpuidle_lightsleep unloaded" in said
+    assert "left so" not in said
+    assert "poll_limit_us" not in said
+
+
+def test_a_file_that_was_edited_goes_and_nothing_says_otherwise(root: Path) -> None:
+    done("enable", "lightsleep:fixed:100us", "--persist")
+    with (root / OPTIONS).open("a") as file:
+        file.write("# by hand\n")
+    said = done("disable")
+    assert f"removed /{OPTIONS}" in said
+    assert "left so" not in said
+    assert not (root / OPTIONS).exists()
+
+
+def test_only_what_disable_did_is_said(root: Path) -> None:
+    done("enable")
+    subprocess.run(["rmmod", "cpuidle_lightsleep"], check=True)
+    said = done("disable")
+    assert said.splitlines() == ["undid lightsleep enable lightsleep"]
