@@ -201,6 +201,11 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
     # All of them: other values may be left from before, or be in a file of modprobe.d.
     parameters = DEFAULTS | named
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
+        if context.module_file:
+            raise CannotSet(
+                f"cannot load {context.module_file}: {MODULE} is loaded already; run lightsleep "
+                "disable first"
+            )
         folder = context.root / PARAMETERS
         there = [name for name in parameters if name in named or (folder / name).exists()]
         return [Knob(f"{PARAMETERS}/{name}", parameters[name]) for name in there]

@@ -54,6 +54,9 @@ from typing import Any
 
 READY = b"ready\n"
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+SBIN = "/usr/sbin:/sbin"
+"""Where modprobe and rmmod are; su may leave it out of the PATH."""
+
 GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 
 FILES = ("etc/modprobe.d/lightsleep.conf", "etc/modules-load.d/lightsleep.conf")
@@ -172,6 +175,7 @@ def write_module(_root: Path, name: str, value: Value, held: Held = ()) -> None:
                 stderr=said,
                 pass_fds=held,
                 process_group=0,
+                env=os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"},
             )
             status = process.wait(MODULE_S)
         except subprocess.TimeoutExpired as error:

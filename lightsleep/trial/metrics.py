@@ -156,6 +156,10 @@ def of_period(before: Reading, after: Reading) -> dict[str, float]:
     return found
 
 
+IRQ_COUNT = 1 << 32
+"""The kernel counts interrupts in 32 bits (kstat_irqs(), arch_irq_stat_cpu())."""
+
+
 def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
     span_us = max(after.time_s - before.time_s, 1e-9) * 1e6 * max(after.cpus, 1)
     found: dict[str, float] = {}
@@ -175,7 +179,7 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
         found["wakes"] = wakes
     if before.ipis is not None and after.ipis is not None:
         found["ipis"] = sum(
-            max(count - before.ipis[cpu], 0)
+            (count - before.ipis[cpu]) % IRQ_COUNT
             for cpu, count in after.ipis.items()
             if cpu in before.ipis
         )

@@ -191,6 +191,16 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End what still runs of a command and of what it has started, kindly first."""
+    try:
+        _end_kindly(process)
+    except BaseException:  # a second Ctrl-C: whoever waits for it is impatient
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    process.poll()  # reaps it
+
+
+def _end_kindly(process: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -199,7 +209,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + END_S
         while _runs(process.pid) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-    process.poll()  # reaps it
 
 
 def _runs(group: int) -> bool:

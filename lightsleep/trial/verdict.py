@@ -15,6 +15,8 @@ not be judged: it must be able to show that the run proves nothing.
 What it costs is told of CPU time and energy where a difference is shown, and of the time polled.
 """
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightsleep import units
@@ -78,7 +80,7 @@ def judge(result: CompareResult) -> Outcome:
             f"{len(found)} settings one may do so by chance. Keep {result.baseline}, or try again "
             f"with {more} rounds.",
         )
-    best = max(sure, key=_gain)
+    best = _best(sure, first.metric.samples[result.baseline], first.metric.better)
     assert best.baseline
     said = words.sentence(best.name, best.baseline, result.baseline, first.metric)
     if few := _unjudged(metrics):
@@ -114,19 +116,30 @@ def _unjudged(metrics: list[MetricAnalysis]) -> method.Comparison | None:
     return next((found for found in few if found.verdict is Verdict.TOO_FEW), None)
 
 
-def _gain(arm: ArmAnalysis) -> float:
-    """Return how far an arm is from the baseline, in one order for ratios and differences."""
-    assert arm.baseline
-    if arm.baseline.ratio:
-        ratio = arm.baseline.ratio.value
-        return max(ratio, 1 / ratio)
-    return abs(arm.baseline.difference.value) if arm.baseline.difference else 0.0
+def _best(arms: Sequence[ArmAnalysis], as_is: Sequence[float], better: str) -> ArmAnalysis:
+    """Return the arm that is farthest from the baseline, of some that are all better.
+
+    By their ratios; by the median difference of a round where a sample of one is 0, which leaves
+    that one without a ratio.
+    """
+    ratios = {x.name: x.baseline.ratio.value for x in arms if x.baseline and x.baseline.ratio}
+    if len(ratios) == len(arms):
+        return max(arms, key=lambda arm: max(ratios[arm.name], 1 / ratios[arm.name]))
+    sign = 1 if better == "higher" else -1
+    return max(
+        arms,
+        key=lambda arm: (
+            sign * statistics.median(x - y for x, y in zip(arm.samples, as_is, strict=True))
+        ),
+    )
 
 
 def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Comparison]) -> str:
     if not comparisons or any(found.verdict is Verdict.TOO_FEW for found in comparisons):
         return f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try more."
-    least = max(comparisons, key=lambda found: found.detectable or 0)
+    # A sample of 0 leaves an arm without a ratio; differences and ratios have no common order.
+    alike = [x for x in comparisons if x.difference] or comparisons
+    least = max(alike, key=lambda found: found.detectable or 0)
     amount = words.detectable(least, first.metric.unit)
     missed = f"; a gain of {amount} would probably have been shown" if amount else ""
     return (

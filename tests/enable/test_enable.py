@@ -261,6 +261,16 @@ def test_who_was_overtaken_does_not_claim_success(
     assert (root / PARAMETERS / "mode").read_text() == "adaptive\n"
 
 
+def test_a_file_takes_no_place_of_a_module_that_is_loaded(root: Path) -> None:
+    done("enable")
+    file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
+    for setting in ("lightsleep", "lightsleep:off"):
+        refused = run("enable", setting, "--module", str(file))
+        assert refused.exit_code != 0
+        assert "is loaded already; run lightsleep disable first" in refused.output
+    assert mode(root) == "adaptive"
+
+
 def test_the_module_must_be_installed_to_last(root: Path) -> None:
     (root / MODULE).unlink()
     file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import fake_modules
@@ -108,6 +109,26 @@ def test_of_many_settings_that_do_nothing_one_wins_in_1_of_20_trials() -> None:
     assert alone >= 5
 
 
+def test_a_setting_that_reaches_0_is_ranked_by_its_difference_as_all_are() -> None:
+    samples = {
+        "as-is": [1.5 + n / 1000 for n in range(10)],
+        "halves": [0.7 + n / 1000 for n in range(10)],
+        "ends": [0.0, 0.01] * 5,
+    }
+    result = CompareResult(
+        experiment="try",
+        title="t",
+        hypothesis="h",
+        created="2026-11-26T00:00:00+00:00",
+        environment={},
+        protocol={"runs": 10, "warmup": 1, "seed": 1, "order": []},
+        arms=list(samples),
+        roles={"as-is": "baseline", "halves": "treatment", "ends": "treatment"},
+        metrics={"wall_s": MetricResult("s", "lower", "Wall time", "", samples)},
+    )
+    assert judge(result).winner == "ends"
+
+
 def test_two_settings_need_a_round_more_than_one(root: Path) -> None:
     words = ["--no-control", "-s", "lightsleep,lightsleep:fixed:100us", "-m", r"t=t (\d+)"]
     said = " ".join(attempt("-n", "6", *words, "--", *teller(root)).stdout.split())
@@ -204,6 +225,22 @@ def test_what_a_command_leaves_running_is_ended(
     processes = [int(word) for word in left.read_text().split()]
     assert len(processes) == (4 if end == "true" else 1)
     assert not [process for process in processes if runs(process)]
+
+
+def test_a_second_ctrl_c_leaves_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    left = tmp_path / "left"
+    monkeypatch.setattr(time, "sleep", interrupted)  # while the command is given time to end
+    with pytest.raises(KeyboardInterrupt):
+        EXECUTE(["sh", "-c", f"trap '' TERM; echo $$ >{left}; sleep 1000 & sleep 1000"], 0.5)
+    deadline = time.monotonic() + 10
+    while runs(int(left.read_text())) and time.monotonic() < deadline:
+        pass
+    assert not runs(int(left.read_text()))
 
 
 def test_a_daemon_that_a_command_starts_runs_on(root: Path, tmp_path: Path) -> None:

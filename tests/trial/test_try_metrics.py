@@ -60,6 +60,11 @@ def test_metrics_of_a_run() -> None:
     )
 
 
+def test_a_count_of_interrupts_may_pass_32_bits() -> None:
+    before, after = counted(ipis={0: 2**32 - 5, 1: 3}), counted(time_s=2.0, ipis={0: 7, 1: 4})
+    assert metrics.of_run(before, after, 1, 1)["ipis"] == 13
+
+
 def test_a_cpu_that_comes_online_counts_nothing_that_was_before() -> None:
     """Its counters are those since boot."""
     new = {
