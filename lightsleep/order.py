@@ -26,7 +26,8 @@ high percentiles: few samples lie beyond them, too few to show that such samples
 
 Tests simulate how often an interval then holds the percentile: in at least 95 % of runs if a run
 has 200 samples or more and neighbours have a correlation of at most 0.9, or if samples come in
-batches of 10, each with a level of its own. Two cases fall short. Few samples do not show for how
+batches of 10, each with a level of its own. Of 10,000 samples whose level drifts over hundreds of
+them, it is at least 85 %. Two cases fall short. Few samples do not show for how
 long they resemble each other: with 20 samples of that correlation, the interval of the median holds
 it in 84 %, and a few large batches do not show how far these differ. And no run shows what it did
 not meet: where one sample in 20 is in a burst, and a run of 400 meets two bursts on average, the
@@ -53,7 +54,8 @@ from typing import TypeVar
 CONFIDENCE = 0.95
 
 LONGEST = 200
-"""Samples further apart than this are taken for independent."""
+"""Samples further apart than this, or than a quarter of them all, are taken for independent: over
+longer distances, there are too few pairs to tell."""
 
 T = TypeVar("T", int, float)
 Interval = tuple[float, float]
@@ -124,7 +126,7 @@ def _worth(samples: Sequence[float], at: float) -> int:
         return (both - share * either + share**2 * (n - lag)) / n / variance
 
     total, least = 0.0, math.inf
-    for lag in range(0, min(n - 1, LONGEST), 2):
+    for lag in range(0, min(n - 1, max(LONGEST, n // 4)), 2):
         least = min(least, correlation(lag) + correlation(lag + 1))
         if least <= 0:
             break

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
 from scipy.optimize import brentq
+from scipy.signal import lfilter
 from scipy.stats import binom, expon, lognorm, norm
 from simulated import Floats, batches, bursts, correlated
 
@@ -25,6 +26,7 @@ from lightsleep.order import difference, independent, interval, percentile, quan
 LATENCIES = st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=300)
 RUNS = 1000
 CLAIMED = 0.95 - 0.007
+RHO = math.exp(-1 / 500)
 
 
 @given(LATENCIES, st.sampled_from([50, 90, 99, 100]))
@@ -110,6 +112,17 @@ def test_intervals_hold_where_each_batch_has_a_level_of_its_own(
     samples = batches(runs, n, plan.BATCH, share)
     error = math.sqrt(0.95 * 0.05 / runs)
     assert held(samples, percent, float(norm.ppf(percent / 100))) >= 0.95 - 2 * error
+
+
+@pytest.mark.parametrize("percent", [50, 90])
+def test_intervals_hold_where_the_machine_drifts_for_hundreds_of_samples(percent: int) -> None:
+    """Of the largest run there is: 500 samples until it is another level by 1 / e."""
+    n, runs, drift = 10_000, 60, 0.3
+    rng = np.random.default_rng(11)
+    level = lfilter([math.sqrt(1 - RHO**2)], [1, -RHO], rng.standard_normal((runs, n + 5000)))
+    noise = rng.standard_normal((runs, n))
+    samples = math.sqrt(drift) * level[:, 5000:] + math.sqrt(1 - drift) * noise
+    assert held(samples, percent, float(norm.ppf(percent / 100))) >= 0.85
 
 
 def test_few_large_batches_would_not() -> None:

@@ -26,7 +26,9 @@ def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:
 def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
     baseline = _figures(busy) if busy else None
-    subtracted = subtract(raw, baseline) if state and raw and baseline else None
+    # A CPU that sees the store needs no IPI, and a busy CPU does.
+    spared = bool(cell.source == "ipi" and busy and raw and _path(tally) != _path(busy))
+    subtracted = subtract(raw, baseline) if state and raw and baseline and not spared else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
     if _refused(tally) and tally.valid:
         invalid["not-entered"] = len(tally.valid)
@@ -45,6 +47,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 idled=tally.idled,
                 sees_stores=state.sees_stores,
                 disturbed=tally.disturbed,
+                spared=spared,
             )
         )
     return Row(

@@ -183,7 +183,7 @@ def _backend(
                 raise
             remarks = [
                 f"measured from user space, because {error.why}. The module ({error.remedy}) "
-                "proves the state of every sample, and measures up to the interrupt"
+                "proves which state the kernel asked for, and measures up to the interrupt"
             ]
     return stack.enter_context(userspace.attached(ROOT)), remarks
 

@@ -54,8 +54,9 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
         console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
     if verbose:
         _print_percentiles(console, result.rows)
-    invalid = [row for row in result.rows if row.invalid]
-    if verbose and invalid:
+    # A wake that never came, or came after so long, is no matter of detail.
+    invalid = [x for x in result.rows if x.invalid and (verbose or "timeout" in x.invalid)]
+    if invalid:
         console.print()
         for row in invalid:
             reasons = ", ".join(f"{count} {reason}" for reason, count in row.invalid.items())

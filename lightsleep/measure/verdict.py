@@ -30,13 +30,16 @@ With that interval, in this order:
    not come, the CPU was busy): *too noisy*. A state without a single entry is at fault only if the
    CPU went idle: if it entered some state, or had this one refused, for every other wake.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
-3. Nothing advertised: said so.
-4. Wholly below -SLACK_NS: faster than a busy CPU. No state is; the baseline is no measure here (as
-   where a spinning thread must first be scheduled away): *too noisy*.
+3. Nothing advertised: said so. Woken without an IPI, where the busy CPU was woken by one: there is
+   nothing to subtract, *too noisy*. A CPU that polls, or waits by MWAIT, is woken by a store.
+4. Wholly below -SLACK_NS, or below an accepted range that begins below 0: faster than a busy CPU.
+   No state is; the baseline is no measure here (as where a spinning thread must first be scheduled
+   away): *too noisy*.
 5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower; but not
    where there was so much noise that a busy wake, too, takes longer than that range. Wholly below:
    *pessimistic*.
-6. Wholly within the range, ends included: it *agrees*.
+6. Wholly within the range, ends included: it *agrees*. Not if a wake took longer than a sample may:
+   then *too noisy*, with how many did.
 7. Otherwise the interval holds values on both sides of an end of the range, and nobody can tell.
    With noise, *too noisy*, with the reason. Without, the interval shrinks with the square root of
    the number of samples: *too few*, with how many more it takes until this median is told from that
@@ -68,7 +71,8 @@ class Evidence:
     samples by reason, ``instead`` by name of the state that the CPU was in, ``usage`` is how often
     the driver says that the state was entered; one that ``sees_stores`` may last for several wakes.
     ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
-    ``disturbed`` says what else went on; None: nothing of note.
+    ``disturbed`` says what else went on; None: nothing of note. ``spared``: wakes from the state
+    took no IPI, as those of the baseline did, so there is no ``subtracted``.
     """
 
     advertised_us: int | None
@@ -82,6 +86,7 @@ class Evidence:
     idled: int | None
     sees_stores: bool
     disturbed: str | None
+    spared: bool = False
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -119,6 +124,9 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     # First: with nothing to compare with, more samples would not give another verdict.
     if evidence.advertised_us is None:
         return Verdict("nothing-advertised", None, None, "nothing advertised")
+    if evidence.spared:
+        text = "woken without an IPI, a busy CPU with one: measure with --source store"
+        return Verdict("too-noisy", None, None, text)
     if raw.ci_ns is None:
         worth = (raw.independent or raw.count) / raw.count
         missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)
@@ -139,7 +147,7 @@ def _compared(evidence: Evidence) -> Verdict:
     slower = low > accepted[1]
     # Of what may be 0, or less, no factor is known.
     ratio = own.p50_ns / (1000 * advertised_us) if advertised_us and low > 0 else None
-    if high < -SLACK_NS:
+    if high < -SLACK_NS or high < accepted[0] <= 0:
         return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
     if slower and not (noise and raw.p50_ns - own.p50_ns > accepted[1]):
         by = _by(ratio, own.p50_ns - 1000 * advertised_us)
@@ -148,6 +156,9 @@ def _compared(evidence: Evidence) -> Verdict:
         by = _by(1 / ratio if ratio else None, 1000 * advertised_us - own.p50_ns)
         return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
     if accepted[0] <= low and high <= accepted[1]:
+        if late := evidence.invalid.get("timeout"):
+            text = f"{late} of {raw.count + late} wakes took longer than a sample may"
+            return Verdict("too-noisy", None, None, text)
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
         text = f"{us(low)} to {us(high)} us: {noise}"

@@ -573,7 +573,7 @@ def test_auto_falls_back_to_user_space_and_says_so(
     assert document["mode"] == "userspace"
     assert document["notes"][0] == (
         "measured from user space, because the kernel module test_cpuidle_latency is not loaded. "
-        "The module (use --load to load or build it) proves the state of every sample, and "
+        "The module (use --load to load or build it) proves which state the kernel asked for, and "
         "measures up to the interrupt"
     )
     assert "made up: " in " ".join(document["notes"])

@@ -80,6 +80,26 @@ def test_a_baseline_that_is_none(advertised_us: int) -> None:
     assert "faster than a busy CPU" in verdict.text
 
 
+@pytest.mark.parametrize("advertised_us", [1, 2])
+def test_no_state_takes_less_than_nothing(advertised_us: int) -> None:
+    """An error of the baseline is none of the state, though it is below the accepted range."""
+    verdict = judge(evidence(advertised_us, -1400))
+    assert (verdict.kind, verdict.ratio) == ("too-noisy", None)
+
+
+def test_a_wake_that_does_not_come_agrees_with_nothing() -> None:
+    verdict = judge(replace(evidence(20, 20_000), invalid={"timeout": 40}))
+    assert verdict.kind == "too-noisy"
+    assert verdict.text == "40 of 240 wakes took longer than a sample may"
+    assert judge(replace(evidence(20, 20_000), invalid={"unsettled": 40})).kind == "agrees"
+
+
+def test_a_busy_cpu_that_took_an_interrupt_is_no_baseline_of_one_that_took_none() -> None:
+    verdict = judge(replace(evidence(10, 9000), subtracted=None, spared=True))
+    assert verdict.kind == "too-noisy"
+    assert "measure with --source store" in verdict.text
+
+
 @given(
     advertised_us=st.integers(0, 10**5),
     own_ns=st.integers(-BUSY_NS, 10**9),
@@ -94,7 +114,7 @@ def test_a_verdict_is_where_the_whole_interval_is(
     assert judged.subtracted
     assert judged.subtracted.ci_ns
     low, high = judged.subtracted.ci_ns
-    if high < -SLACK_NS:
+    if high < -SLACK_NS or high < least <= 0:
         assert verdict.kind == "too-noisy"
         return
     assert (verdict.kind == "agrees") == (least <= low and high <= most)
