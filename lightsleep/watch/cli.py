@@ -213,7 +213,8 @@ def _view(
 
     def replace(before: Snapshot, after: Snapshot) -> None:
         room = max(console.height - AROUND_ROWS, 1)
-        text = page(before, after, min(top or room, room))
+        # A line that the terminal wraps would scroll the first one away.
+        text = [line[: console.width] for line in page(before, after, min(top or room, room))]
         rest = f"{REST_OF_LINE}\n"
         click.echo(f"{HOME}{rest.join(text)}{REST_OF_LINE}{REST_OF_SCREEN}", nl=False)
 

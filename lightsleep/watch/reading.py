@@ -44,8 +44,9 @@ LONGEST_WAIT = 1024
 of all CPUs, which costs far more than a reading."""
 WRAP = 1 << 32
 """What counts of interrupts end before."""
-MOST_RISE = 1 << 28
-"""No count rises by more between two readings: a row that does began again."""
+MOST_RISE = 1 << 31
+"""A count that is below the last one has passed its end, and risen by less than this, or its row
+began again."""
 IDLE, IOWAIT, STEAL = 4, 5, 8
 """Words of a line of /proc/stat."""
 
@@ -157,9 +158,10 @@ class _Interrupts:
 
 
 def _rises(before: list[int], now: list[int]) -> list[int]:
-    """Return by how much the counts of a row rose since it was read last."""
+    """Return by how much the counts of a row rose since it was read last, however long ago."""
     rises = [(count - old) % WRAP for count, old in zip(now, before, strict=True)]
-    return rises if max(rises) < MOST_RISE else now
+    fell = [rise for rise, count, old in zip(rises, now, before, strict=True) if count < old]
+    return rises if all(rise < MOST_RISE for rise in fell) else now
 
 
 class Reader:

@@ -155,6 +155,15 @@ def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -
     before = timers((1 << 32) - 296, 3_000_000_000, 3_500_000_000, 1_000_000_000)
     after = timers(704, 3_000_001_000, 3_500_001_000, 1_000_001_000)
     assert [new - old for old, new in zip(before, after, strict=True)] == [1000] * 4
+    # However long the interval was.
+    later = timers(1_288_000_704, 3_288_000_000, 3_500_001_000, 1_000_001_000)
+    assert [new - old for old, new in zip(after, later, strict=True)] == [
+        1_288_000_000,
+        287_999_000,
+        0,
+        0,
+    ]
+    after = later
     again = timers(10, 3_000_001_000, 0, 0)  # the row began again
     assert [new - old for old, new in zip(after, again, strict=True)] == [10, 3_000_001_000, 0, 0]
 
