@@ -112,6 +112,7 @@ static DECLARE_DELAYED_WORK(retry_work, retry_sources);
 /* Those that are off, and whose time has come. */
 static void retry_sources(struct work_struct *work)
 {
+	unsigned long now = jiffies, wait = RETRY_MIN;
 	struct poll_source *source;
 	bool left = false;
 
@@ -119,13 +120,15 @@ static void retry_sources(struct work_struct *work)
 	list_for_each_entry(source, &poll_source_registry, all) {
 		if (!source->reported)
 			continue;
-		if (time_after_eq(jiffies, source->retry_at))
+		if (time_after_eq(now, source->retry_at)) {
 			poll_source_call(source, poll_source_reset_budget);
-		else
+		} else {
+			wait = min(wait, source->retry_at - now);
 			left = true;
+		}
 	}
 	if (left)
-		schedule_delayed_work(&retry_work, RETRY_MIN);
+		schedule_delayed_work(&retry_work, wait);
 	mutex_unlock(&poll_source_mutex);
 }
 

@@ -13,8 +13,7 @@
  *     a thread: with threadirqs, users can move that. Its affinity is managed by the
  *     kernel and is a single CPU: users cannot move such an interrupt, and hotplug
  *     shuts it down with its CPU. So the driver's callback runs on this CPU only,
- *     with interrupts off. (Except with irqpoll on the command line, where any CPU
- *     may run it: not to be combined with polled disks.)
+ *     with interrupts off. (irqpoll runs the handlers of shared interrupts only.)
  *  2. The driver changes that state in its callback only. virtio-blk does: it adds
  *     requests from any CPU, but that is other state. (virtio-scsi does not: its
  *     error handler changes it as well. Its disks are not polled.)

@@ -66,14 +66,16 @@ static bool net_start(struct poll_source *source)
 		queue_follow(queue);
 		return false;
 	}
+	/* As after each hit: no start that counts. To ask for what is taken would leave a mark. */
+	if (test_bit(NAPI_STATE_SCHED, &napi->state))
+		return false;
 	if (leave_to_interrupt(queue))
 		return false;
 	if (test_bit(NAPI_STATE_THREADED, &napi->state) || netdev_has_netpoll(napi->dev))
 		return false;
 	if (napi_has_timeout(napi) || hrtimer_active(&napi->timer))
 		return false;
-	/* To ask for what is taken would leave a mark. */
-	if (test_bit(NAPI_STATE_SCHED, &napi->state) || !napi_schedule_prep(napi))
+	if (!napi_schedule_prep(napi))
 		return false;
 	suppress(queue);
 	return true;

@@ -106,8 +106,12 @@ EXPORT_SYMBOL_GPL(virtqueue_sources_init);
 
 static void source_enable(struct virtqueue_source *vs)
 {
-	WRITE_ONCE(vs->cpu, NO_CPU);
+	/*
+	 * An interrupt that still saw enabled, before source_disable(), may store its CPU at any
+	 * moment: before the next line, which forgets it, or after, and then its work is queued.
+	 */
 	enable_work(&vs->follow);
+	WRITE_ONCE(vs->cpu, NO_CPU);
 	WRITE_ONCE(vs->enabled, true);
 }
 
