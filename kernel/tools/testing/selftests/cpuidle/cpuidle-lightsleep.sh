@@ -32,8 +32,11 @@ enters_both_states() {
 	loaded
 	polls=$(usage 0)
 	halts=$(usage 1)
-	pipe_load 5000
-	sleep 1
+	for _ in $(seq 5); do # a host that is short of cores has it pause
+		pipe_load 5000
+		sleep 1
+		[ "$(statistic hits)" = 0 ] || break
+	done
 	[ "$(usage 0)" -gt "$polls" ] || fail "never polled"
 	[ "$(usage 1)" -gt "$halts" ] || fail "never halted"
 	[ "$(statistic hits)" -gt 0 ] || fail "no poll ever saw a wake"
