@@ -104,6 +104,37 @@ def test_a_document_with_every_row(power9: FakeBackend) -> None:
     assert document["settings"]["cpus"] == [1, 5]
 
 
+def test_an_interrupt_that_the_busy_cpu_took_is_not_subtracted_where_none_was_sent(
+    power9: FakeBackend,
+) -> None:
+    for nth, judged in ((1, False), (20, True)):  # of so many wakes, one is spared the IPI
+        taken = iter(range(10**6))
+
+        def fate(batch: Batch, one: Sample, nth: int = nth, taken: Iterator[int] = taken) -> Sample:
+            spared = batch.source == "ipi" and batch.requested == "3" and next(taken) % nth == 0
+            return dataclasses.replace(one, path="none") if spared else one
+
+        power9.fate = fate
+        (stop1,) = rows(measured("-c", "1", "-s", "stop1", "--source", "ipi"), name="stop1")
+        assert (stop1["subtracted"] is not None) == judged
+        assert ("measure with --source store" in stop1["verdict"]["text"]) != judged
+
+
+def test_wakes_that_did_not_come_are_named_without_being_asked_for(power9: FakeBackend) -> None:
+    taken = iter(range(10**6))
+
+    def fate(batch: Batch, one: Sample) -> Sample:
+        lost = batch.requested == "3" and next(taken) % 10 == 0
+        return dataclasses.replace(one, verdict="timeout") if lost else one
+
+    power9.fate = fate
+    result = run("-c", "1", "-s", "stop1", "--source", "timer")
+    said = " ".join(result.stdout.split())
+    assert "CPU 1 stop1 by timer, not counted:" in said
+    assert "wakes took longer than a sample may" in said
+    assert "agrees" not in said
+
+
 def test_verdicts_follow_the_truth(power9: FakeBackend) -> None:
     document = measured("-c", "1", "--source", "ipi")
     kinds = {x["name"]: x["verdict"]["kind"] for x in document["rows"]}

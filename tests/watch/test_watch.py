@@ -214,6 +214,21 @@ def test_only_a_screen_is_drawn_anew(
     assert (b"\x1b" in said) == moves
 
 
+def test_no_line_is_wider_than_the_screen() -> None:
+    """The terminal would wrap it, and the first line would be gone."""
+    reader, writer = pty.openpty()
+    said, size = b"", {"TERM": "xterm", "COLUMNS": "40", "LINES": "24"}
+    with subprocess.Popen(WATCH, stdout=writer, env=os.environ | size) as process:
+        while b"over" not in said or b"\x1b[J" not in said.partition(b"over")[2]:
+            said += os.read(reader, 4096)
+        process.send_signal(signal.SIGINT)
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+    shown = said[said.index(b"over") :]
+    lines = re.sub(rb"\x1b\[[^A-Za-z]*[A-Za-z]", b"", shown).splitlines()
+    assert max(map(len, lines)) == 40
+
+
 def test_progress_needs_a_screen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
