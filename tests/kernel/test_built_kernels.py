@@ -18,7 +18,10 @@ ENOUGH_S = 1200.0
 
 SCRIPTS: dict[str, tuple[Wanted, list[str]]] = {
     # On a busy host: see test_driver.py and test_driver_cost.py.
-    "cpuidle-lightsleep.sh": ("tcg", ["obeys_latency_qos", "obeys_resume_latency"]),
+    "cpuidle-lightsleep.sh": (
+        "tcg",
+        ["enters_both_states", "obeys_latency_qos", "obeys_resume_latency"],
+    ),
     "cpuidle-lightsleep-cost.sh": (
         "tcg",
         [

@@ -16,7 +16,7 @@ SELFTEST_S = 1800.0
 """On a busy host, each load tries to measure for 2 s."""
 ROUNDS = 20
 """How often to load and unload: enough beside other tests. check-more does it 100 times."""
-SKIP_WITHOUT_CORES = {"obeys_latency_qos", "obeys_resume_latency"}
+SKIP_WITHOUT_CORES = {"enters_both_states", "obeys_latency_qos", "obeys_resume_latency"}
 """Where the guest's CPUs notice that their host is short of cores."""
 
 

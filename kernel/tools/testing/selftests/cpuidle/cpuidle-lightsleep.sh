@@ -32,14 +32,16 @@ enters_both_states() {
 	loaded
 	polls=$(usage 0)
 	halts=$(usage 1)
-	for _ in $(seq 5); do # a host that is short of cores has it pause
+	for _ in $(seq 5); do
 		pipe_load 5000
 		sleep 1
 		[ "$(statistic hits)" = 0 ] || break
 	done
 	[ "$(usage 0)" -gt "$polls" ] || fail "never polled"
 	[ "$(usage 1)" -gt "$halts" ] || fail "never halted"
-	[ "$(statistic hits)" -gt 0 ] || fail "no poll ever saw a wake"
+	[ "$(statistic hits)" = 0 ] || return 0
+	[ "$(statistic contention_pauses)" = 0 ] || skip "the host is short of cores"
+	fail "no poll ever saw a wake"
 }
 
 accounts_for_its_time() {
