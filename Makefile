@@ -139,8 +139,8 @@ check-quick: ## the quick tests: they boot and build no kernel
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
-	$(MAKE) --no-print-directory -j2 lint test-unit
-	$(MAKE) --no-print-directory -j2 test-guests test-builds
+	$(MAKE) --no-print-directory -j3 lint test-unit test-builds
+	$(MAKE) --no-print-directory test-guests
 	@# Beside other guests, what measures time would try again and again, and skip in the end.
 	$(PYTHON) -m pytest -v -m 'alone and not more'
 
@@ -151,13 +151,13 @@ test-quick:
 test-unit:
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
 
-# Guests with two CPUs each leave a quarter of the time: builds take that, and no more.
+# Each guest has two CPUs. Whatever runs beside them, with nice or not, has their drivers pause.
 test-guests:
 	$(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
 		-m 'boot and not alone and not more'
 
 test-builds:
-	nice $(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
+	$(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
 		-m 'build and not boot and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended

@@ -36,8 +36,8 @@ COMMAND = ["make", "--no-print-directory", "check"]
 SYNCED = {"PY_COLORS": "0", "MAKEFLAGS": "--output-sync=target"}
 """Parts that run side by side do not print into each other's lines."""
 PARTS = 4
-"""make check runs no further where a test of one part fails: after the tests that need no guest,
-guests and builds side by side, and then what has the machine for itself."""
+"""make check runs no further where a test fails: units and builds side by side, then guests, and at
+last what has the machine for itself."""
 
 DOCUMENT, LOCK = "checks.json", "lock"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
