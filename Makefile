@@ -45,7 +45,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test test-quick test-unit test-guests test-builds check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test test-quick test-unit check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -139,26 +139,19 @@ check-quick: ## the quick tests: they boot and build no kernel
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
-	$(MAKE) --no-print-directory -j3 lint test-unit test-builds
-	$(MAKE) --no-print-directory test-guests
+	$(MAKE) --no-print-directory -j2 lint test-unit
+	@# Guests wait while builds work, and builds for downloads.
+	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
+		-m '(boot or build) and not alone and not more'
 	@# Beside other guests, what measures time would try again and again, and skip in the end.
 	$(PYTHON) -m pytest -v -m 'alone and not more'
 
-# Parts of the above, to run side by side. A third of the time, these tests only wait.
+# Parts of the above, to run beside the linters. A third of the time, these tests only wait.
 test-quick:
 	$(PYTHON) -m pytest -q -n 4 -m 'not slow and not boot and not build and not more'
 
 test-unit:
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
-
-# Each guest has two CPUs. Whatever runs beside them, with nice or not, has their drivers pause.
-test-guests:
-	$(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
-		-m 'boot and not alone and not more'
-
-test-builds:
-	$(PYTHON) -m pytest -v -n 2 --dist loadfile --no-loadscope-reorder \
-		-m 'build and not boot and not more'
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)

@@ -54,7 +54,7 @@ from typing import TypeVar
 CONFIDENCE = 0.95
 
 LONGEST = 200
-"""Samples further apart than this, or than a quarter of them all, are taken for independent: over
+"""Samples further apart than this, and than a quarter of them all, are taken for independent: over
 longer distances, there are too few pairs to tell."""
 
 T = TypeVar("T", int, float)

@@ -34,10 +34,10 @@ from lightsleep.sources import commit
 ROOT = Path(__file__).parent.parent
 COMMAND = ["make", "--no-print-directory", "check"]
 SYNCED = {"PY_COLORS": "0", "MAKEFLAGS": "--output-sync=target"}
-"""Parts that run side by side do not print into each other's lines."""
-PARTS = 4
-"""make check runs no further where a test fails: units and builds side by side, then guests, and at
-last what has the machine for itself."""
+"""Linters and tests that run side by side do not print into each other's lines."""
+PARTS = 3
+"""make check runs no further where a test fails: the tests that need no guest, then builds and
+guests, and at last what has the machine for itself."""
 
 DOCUMENT, LOCK = "checks.json", "lock"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)

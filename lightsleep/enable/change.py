@@ -224,7 +224,8 @@ def _undo_kept(root: Path, changed: list[str], notes: list[str]) -> None:
     # A parameter that was left went with its module, and a file of ours goes next.
     gone = [name for kind, name in kept.undos if kind == "knob" and (kind, name) not in after]
     ours = [str(root / name) for name in restorer.FILES if is_ours(content_of(root, name))]
-    notes += [note for note in left if not note.startswith(tuple(f"{x} " for x in gone + ours))]
+    void = tuple(f"{name} was " for name in gone + ours)
+    notes += [note for note in left if not note.startswith(void)]
 
 
 def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:

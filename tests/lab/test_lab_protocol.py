@@ -322,11 +322,11 @@ def test_at_rest_sleepers_are_told_from_spinners(
     pids = dict(zip(("still", "spins"), processes, strict=True))
     arms = (Arm("still", "baseline", ""), Arm("spins", "limit", "", spins=True))
     metrics = (WAIT, IDLE_RESIDENCY)
-    with_rest = experiment(
-        lambda _: {"wait_s": 1.0}, arms=arms, metrics=metrics, rest_s=0.5, warmup=0
-    )
-    # A spinner that gets no core for a whole span is not seen to wait: try again.
-    for _ in range(5):
+    # A spinner that gets no core for a whole span is not seen to wait: try again, for longer.
+    for rest_s in (0.5, 0.5, 1.0, 2.0, 4.0, 8.0):
+        with_rest = experiment(
+            lambda _: {"wait_s": 1.0}, arms=arms, metrics=metrics, rest_s=rest_s, warmup=0
+        )
         world: list[str] = []
         fake = {name: FakeGuest(name, world, pid) for name, pid in pids.items()}
         guests = cast(dict[str, Guest], fake)
