@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,45 +84,45 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         assert (tallies[0].data == tallies[1].data).all(), name
 
 
-def test_without_a_compiler_it_says_so_and_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    monkeypatch.setenv("CC", "no-such-compiler")
+def forget() -> None:
+    """Have the next replay look for the compiled engine anew."""
     for cached in (engine_module.engine, engine_module._library):
         cached.cache_clear()
-    try:
-        found, why = engine_module.engine()
-        assert isinstance(found, PythonEngine)
-        assert why
-        assert "no C compiler named no-such-compiler" in why
-        done = run(PIPE, "--policies", "lightsleep")
-        assert done.exit_code == 0
-        assert "no C compiler named no-such-compiler" in " ".join(done.stdout.split())
-    finally:
-        for cached in (engine_module.engine, engine_module._library):
-            cached.cache_clear()
+
+
+@pytest.fixture
+def looked_for_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache folder; whatever engine was found there is forgotten at the end."""
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    yield tmp_path
+    forget()
+
+
+@pytest.mark.usefixtures("looked_for_anew")
+def test_without_a_compiler_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    forget()
+    found, why = engine_module.engine()
+    assert isinstance(found, PythonEngine)
+    assert why
+    assert "no C compiler named no-such-compiler" in why
+    done = run(PIPE, "--policies", "lightsleep")
+    assert done.exit_code == 0
+    assert "no C compiler named no-such-compiler" in " ".join(done.stdout.split())
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", [b"no library", b""])
-def test_a_damaged_library_is_a_note_and_the_replay_goes_on(
-    damage: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("looked_for_anew")
+def test_a_damaged_library_is_a_note_and_the_replay_goes_on(damage: bytes) -> None:
     path = engine_module.library_file()
     path.unlink()  # a library that this process has loaded must not change
     path.write_bytes(damage)
-    for cached in (engine_module.engine, engine_module._library):
-        cached.cache_clear()
-    try:
-        found, why = engine_module.engine()
-        assert isinstance(found, PythonEngine)
-        assert why
-        assert f"remove the folder {path.parent}" in why
-    finally:
-        for cached in (engine_module.engine, engine_module._library):
-            cached.cache_clear()
+    forget()
+    found, why = engine_module.engine()
+    assert isinstance(found, PythonEngine)
+    assert why
+    assert f"remove the folder {path.parent}" in why
 
 
 @needs_compiler

@@ -82,6 +82,22 @@ def test_no_winner_where_the_control_cannot_be_judged(
     assert not (root / "sys/module/cpuidle_lightsleep").exists()
 
 
+def of_times(samples: dict[str, list[float]]) -> CompareResult:
+    """Return a trial of these wall times, by setting and round; the first setting is as-is."""
+    as_is, *settings = samples
+    return CompareResult(
+        experiment="try",
+        title="t",
+        hypothesis="h",
+        created="2026-11-25T00:00:00+00:00",
+        environment={},
+        protocol={"runs": len(samples[as_is]), "warmup": 1, "seed": 1, "order": []},
+        arms=list(samples),
+        roles={as_is: "baseline", **dict.fromkeys(settings, "treatment")},
+        metrics={"wall_s": MetricResult("s", "lower", "Wall time", "", samples)},
+    )
+
+
 def test_of_many_settings_that_do_nothing_one_wins_in_1_of_20_trials() -> None:
     chance, rounds, trials = random.Random(8), 10, 200
     settings = [f"setting{number}" for number in range(8)]
@@ -91,18 +107,7 @@ def test_of_many_settings_that_do_nothing_one_wins_in_1_of_20_trials() -> None:
             arm: [chance.lognormvariate(0, 0.1) for _ in range(rounds)]
             for arm in ("as-is", *settings)
         }
-        result = CompareResult(
-            experiment="try",
-            title="t",
-            hypothesis="h",
-            created="2026-11-25T00:00:00+00:00",
-            environment={},
-            protocol={"runs": rounds, "warmup": 1, "seed": 1, "order": []},
-            arms=list(samples),
-            roles={"as-is": "baseline", **dict.fromkeys(settings, "treatment")},
-            metrics={"wall_s": MetricResult("s", "lower", "Wall time", "", samples)},
-        )
-        outcome = judge(result)
+        outcome = judge(of_times(samples))
         winners += outcome.winner is not None
         alone += "may do so by chance" in outcome.sentence
     assert winners <= 18  # of 200 at 5 %: more in 1 of 100 tests
@@ -115,18 +120,7 @@ def test_a_setting_that_reaches_0_is_ranked_by_its_difference_as_all_are() -> No
         "halves": [0.7 + n / 1000 for n in range(10)],
         "ends": [0.0, 0.01] * 5,
     }
-    result = CompareResult(
-        experiment="try",
-        title="t",
-        hypothesis="h",
-        created="2026-11-26T00:00:00+00:00",
-        environment={},
-        protocol={"runs": 10, "warmup": 1, "seed": 1, "order": []},
-        arms=list(samples),
-        roles={"as-is": "baseline", "halves": "treatment", "ends": "treatment"},
-        metrics={"wall_s": MetricResult("s", "lower", "Wall time", "", samples)},
-    )
-    assert judge(result).winner == "ends"
+    assert judge(of_times(samples)).winner == "ends"
 
 
 def test_two_settings_need_a_round_more_than_one(root: Path) -> None:

@@ -107,8 +107,8 @@ EXPORT_SYMBOL_GPL(virtqueue_sources_init);
 static void source_enable(struct virtqueue_source *vs)
 {
 	/*
-	 * An interrupt that still saw enabled, before source_disable(), may store its CPU at any
-	 * moment: before the next line, which forgets it, or after, and then its work is queued.
+	 * An interrupt that saw enabled before source_disable() may store its CPU at any moment.
+	 * If it does so before NO_CPU is stored, that is forgotten; if later, its work is queued.
 	 */
 	enable_work(&vs->follow);
 	WRITE_ONCE(vs->cpu, NO_CPU);
