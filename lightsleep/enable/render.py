@@ -45,6 +45,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "at boot", f"yes: {', '.join(status.files)}"
     else:
         yield "at boot", "no"
+    if status.unfinished:
+        yield "unfinished", status.unfinished
     if status.changed:
         yield "changed", "\n".join(status.changed)
     yield "driver", scan.cpuidle.driver or "none"

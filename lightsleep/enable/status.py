@@ -32,8 +32,9 @@ class Status:
 
     ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
     ``since`` who did so and when. ``files`` are ours, ``changed`` the settings that are kept.
-    ``interrupted`` is left of an enable that a crash of the machine ended. ``stores`` are wakeups
-    without an interrupt per second, at least, by CPU; where they can be told.
+    ``interrupted`` is left of an enable that a crash of the machine ended; ``unfinished`` tells of
+    a command that changes settings now, or that was killed before it set them back. ``stores`` are
+    wakeups without an interrupt per second, at least, by CPU; where they can be told.
     """
 
     active: bool
@@ -42,6 +43,7 @@ class Status:
     since: str | None
     at_boot: bool
     interrupted: bool
+    unfinished: str | None
     files: list[str]
     changed: list[str]
     scan: Scan
@@ -64,6 +66,7 @@ def read(root: Path) -> Status:
         since=header.get("since"),
         at_boot=LOAD_FILE in files,
         interrupted=files == [OPTIONS_FILE],
+        unfinished=journalled.unfinished(root),
         files=[f"/{name}" for name in files],
         changed=[name for _, name in kept.undos] if kept else [],
         scan=scan,

@@ -312,6 +312,30 @@ def kept(root: Path = Path("/")) -> Kept | None:
     return Kept(header, undos) if header else None
 
 
+def unfinished(root: Path) -> str | None:
+    """Return what to say of a session that has not ended, None where there is none.
+
+    It runs, or it was killed together with the process that would have set its changes back.
+    """
+    run_dir = root / RUN_DIR
+    if not (run_dir / "journal").exists():
+        return None
+    try:
+        with (run_dir / "lock").open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return f"{_holder(lock)} is changing settings right now"
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        return "a command is changing settings right now, or was killed: with sudo, status knows"
+    return (
+        "an earlier command was killed, and what it changed may still be so: the next one that "
+        "changes settings sets it back, as does sudo lightsleep disable"
+    )
+
+
 def _why(error: OSError) -> str:
     denied = error.errno in (errno.EACCES, errno.EPERM)
     return f"{error.strerror}; are you root?" if denied else str(error.strerror)
@@ -416,12 +440,16 @@ def _acquire(lock: IO[bytes], run_dir: Path) -> None:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                lock.seek(0)
-                holder = lock.read().decode(errors="replace") or "another process"
                 raise LightsleepError(
-                    f"{holder} is changing settings of this machine ({run_dir}); wait for its end"
+                    f"{_holder(lock)} is changing settings of this machine ({run_dir}); "
+                    "wait for its end"
                 ) from None
             time.sleep(0.05)
+
+
+def _holder(lock: IO[bytes]) -> str:
+    lock.seek(0)
+    return lock.read().decode(errors="replace") or "another process"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 import errno
 import json
+import os
 import random
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from lightsleep.enable import change
 from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
-from lightsleep.settings import catalogue, restorer
+from lightsleep.settings import catalogue, journalled, restorer
 
 pytest_plugins = "enabled"
 
@@ -95,6 +96,28 @@ def test_status_says_who_may_read_a_record_that_others_may_not(
     assert result.exit_code == 1
     assert "only root may; use sudo" in " ".join(result.output.split())
     assert "remove it" not in result.output
+
+
+def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
+    assert status()["unfinished"] is None
+    with journalled.session(root, "try"):
+        assert f"lightsleep try, process {os.getpid()}," in status()["unfinished"]
+        left = (root / journalled.RUN_DIR / "journal").read_text()
+    assert status()["unfinished"] is None
+    (root / journalled.RUN_DIR / "journal").write_text(left)
+    assert "an earlier command was killed" in status()["unfinished"]
+    run("disable")
+    assert status()["unfinished"] is None
+
+
+def test_status_says_what_only_root_may_know(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(root, f"{journalled.RUN_DIR}/journal: {{}}")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert "with sudo, status knows" in (journalled.unfinished(root) or "")
 
 
 def test_nothing_to_do(root: Path) -> None:
