@@ -9,8 +9,8 @@ from lightsleep.lab.kernels.source import kernel_source
 
 STYLE_TOOLS = ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")
 
-CHECK_TOOLS = ("perl", "sparse")
-"""Packages: what a build of modules runs with W=1 and C=1 on top of what it always runs."""
+CHECK_TOOLS = ("sparse",)
+"""Packages: what a build of modules runs with C=1 on top of what it always runs."""
 
 
 def style_tools() -> Path:

@@ -32,7 +32,7 @@ TRIES = 3
 """A source that exceeds its budget of time is switched off. A host that stops the guest meanwhile
 makes it look slow."""
 
-FEWER_ROUNDS, ROUNDS = 20, 50
+FEWER_ROUNDS, ROUNDS = 8, 50
 """How often a source comes and goes: in make check, beside other tests, and in check-more."""
 
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
@@ -128,7 +128,7 @@ def test_interrupts_with_threads_are_left_alone() -> None:
     assert not result.skipped
 
 
-@pytest.mark.parametrize("ring", ["split", "packed"])
+@pytest.mark.parametrize("ring", [pytest.param("split", marks=pytest.mark.more), "packed"])
 def test_virtio_rings(ring: str) -> None:
     with boot(virtio_machine("6.12", ring), f"virtio-poll-{ring}", ENOUGH_S) as guest:
         result = run_virtio(

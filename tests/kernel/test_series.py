@@ -340,9 +340,6 @@ def test_each_base_has_a_kernel_for_every_architecture() -> None:
 
 
 TOPICS_OF_OURS = [(row, topic) for row in OURS for topic in series.read_topics(row.version)]
-each_topic = pytest.mark.parametrize(
-    ("kernel", "topic"), TOPICS_OF_OURS, ids=[f"{x.version}-{y.name}" for x, y in TOPICS_OF_OURS]
-)
 
 
 @pytest.mark.parametrize("base", series.bases())
@@ -390,7 +387,15 @@ def test_all_topics_apply_together(kernel: BuiltKernel, hooked: Hooked, tmp_path
 
 
 @pytest.mark.build
-@each_topic
+@pytest.mark.parametrize(
+    ("kernel", "topic"),
+    [
+        # make check looks at the newest base.
+        pytest.param(x, y, marks=[] if x is OURS[-1] else [pytest.mark.more])
+        for x, y in TOPICS_OF_OURS
+    ],
+    ids=[f"{x.version}-{y.name}" for x, y in TOPICS_OF_OURS],
+)
 def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     kernel: BuiltKernel, topic: series.Topic, hooked: Hooked, tmp_path: Path
 ) -> None:

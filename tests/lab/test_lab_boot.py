@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkers import CHECK_TOOLS
 from kernels import RC, seldom
 
 from lightsleep.errors import LightsleepError
@@ -309,7 +308,7 @@ MODULE_LICENSE("GPL");
 @pytest.mark.parametrize(("name", "kernel"), [seldom("x86_64", x) for x in KERNELS])
 def test_modules_build_for_every_kernel(name: str, kernel: str, tmp_path: Path) -> None:
     arch = ARCHES[name]
-    tree = roots.kernel_tree(arch, KERNELS[kernel], CHECK_TOOLS)
+    tree = roots.kernel_tree(arch, KERNELS[kernel])
     (tmp_path / "Kbuild").write_text("obj-m := trivial.o\n")
     (tmp_path / "trivial.c").write_text(SOURCE)
     (module,) = build_modules(arch, tree, tmp_path, {"W": "1"})

@@ -321,9 +321,10 @@ ARCHES = {
 
 BUILD_TOOLS = (
     *("make", "binutils", "dash", "bash", "coreutils", "sed", "grep", "mawk"),
-    *("findutils", "diffutils"),
+    *("findutils", "diffutils", "perl"),
 )
-"""What a kernel's own build of an external module runs, beyond what its headers depend on."""
+"""What a kernel's own build of an external module runs, beyond what its headers depend on; perl,
+with W=1, to read comments that are documentation."""
 
 KERNEL_TOOLS = ("libc6-dev", "libelf-dev", "flex", "bison", "bc", "gzip", "tar", "kmod")
 """What the build of a kernel runs on top."""

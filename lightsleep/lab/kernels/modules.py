@@ -54,5 +54,8 @@ def build_modules(
 
 
 def project_modules(arch: Arch, tree: Headers) -> list[Path]:
-    """Return this project's own modules for ``tree``, those that only tests load among them."""
-    return build_modules(arch, tree, kernel_sources(), {"LIGHTSLEEP_TESTS": "1"})
+    """Return this project's own modules for ``tree``, those that only tests load among them.
+
+    All that the compiler can say of them is in the ``build.log`` beside them.
+    """
+    return build_modules(arch, tree, kernel_sources(), {"LIGHTSLEEP_TESTS": "1", "W": "1"})
