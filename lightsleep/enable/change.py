@@ -86,6 +86,22 @@ def is_ours(text: str | None) -> bool:
     return text is not None and text.startswith(HEADER)
 
 
+def _lost(name: str, there: str | None) -> list[str]:
+    """Return what to say of lines that somebody added to a file of ours, which is gone now."""
+    added = [
+        line
+        for line in (there or "").splitlines()
+        if line.strip()
+        and line not in (HEADER, MODULE)
+        and not line.startswith(f"options {MODULE}")
+    ]
+    if not added:
+        return []
+    return [
+        f"/{name} had lines that lightsleep does not write, and that are gone: {'; '.join(added)}"
+    ]
+
+
 def check_lasts(text: str, changes: Sequence[Change]) -> None:
     """Raise WrongUsage where the setting ``text`` ends with the process that makes its changes."""
     if any(isinstance(change, Hold) for change in changes):
@@ -126,8 +142,9 @@ def enable(
             with applied(changes, session, root) as made:
                 changed += [_said(change) for change in made]
         for name, content in files.items():
-            if content != content_of(root, name):
+            if content != (there := content_of(root, name)):
                 session.write(root / name, content)
+                notes += _lost(name, there)
                 changed.append(f"{'wrote' if content else 'removed'} /{name}")
         if not session.changed:
             raise Skipped(f"{text} is enabled already: nothing to do")
@@ -237,14 +254,15 @@ def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:
     return found
 
 
-def _remove_files(root: Path, changed: list[str], _notes: list[str]) -> None:
+def _remove_files(root: Path, changed: list[str], notes: list[str]) -> None:
     for name in (LOAD_FILE, OPTIONS_FILE):
-        if is_ours(content_of(root, name)):
+        if is_ours(there := content_of(root, name)):
             try:
                 restorer.write_file(root, str(root / name), None)
             except OSError as error:
                 raise LightsleepError(f"cannot remove /{name}: {error.strerror}") from error
             changed.append(f"removed /{name}")
+            notes += _lost(name, there)
 
 
 def _unload(root: Path, changed: list[str], _notes: list[str]) -> None:

@@ -66,6 +66,23 @@ def test_enable_at_every_boot(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+def test_lines_that_somebody_added_to_our_files_are_told(root: Path) -> None:
+    def add(name: str, line: str) -> None:
+        with (root / name).open("a") as file:
+            file.write(f"{line}\n")
+
+    done("enable", "--persist", "lightsleep:fixed:100us")
+    add(OPTIONS, "options kvm halt_poll_ns=0")
+    said = done("enable", "--persist", "lightsleep:fixed:50us")
+    assert f"/{OPTIONS} had lines that" in said
+    assert "gone: options kvm halt_poll_ns=0\n" in said
+    assert "had lines" not in done("enable", "--persist", "lightsleep:fixed:20us")
+    add(LOAD, "# mine")
+    assert f"/{LOAD} had lines that lightsleep does not write, and that are gone: # mine" in done(
+        "disable"
+    )
+
+
 def test_the_defaults_need_no_options_file(root: Path) -> None:
     done("enable", "--persist", "lightsleep:adaptive")
     assert not (root / OPTIONS).exists()
