@@ -64,6 +64,8 @@ endef
 
 # $(call environment,EXTRAS): the Python environment, finished or not there.
 define environment
+	@# The system may have another Python by now, which finds nothing of what was installed.
+	@test ! -e $(PYTHON) || $(PYTHON) -c 'import click' 2> /dev/null || rm -rf $(VENV)
 	@if [ ! -e $(VENV)/ready-$(1) ]; then \
 		echo "==> Python environment with extras: $(1)"; \
 		python3 -m venv $(VENV) && \
@@ -82,12 +84,12 @@ env: ## make the Python environment of the lab and the tests, print the command 
 demo: ## boot a stock kernel without and with lightsleep, show what changed
 	$(call packages,$(LAB_PACKAGES))
 	$(call environment,lab)
-	@rm -f $(OUT)/demo/result.json
+	@rm -f $(OUT)/demo/result.json $(OUT)/demo/report.html
 	@# A control that differs fails the demo, and is on the page.
 	$(LIGHTSLEEP) lab compare idle --arms stock,lightsleep,idle=poll,stock-again \
 		--boots 3 --runs 9 --json $(OUT)/demo/result.json; status=$$?; \
 	test ! -e $(OUT)/demo/result.json || \
-		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html; \
+		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html || exit; \
 	exit $$status
 
 kernel: ## build a kernel with our series of patches: ARCH=x86_64 BASE=6.12

@@ -61,6 +61,11 @@ def load(path: Path, *formats: Format[T_co]) -> T_co:
         raise LightsleepError(f"{path}: not a result file: nested too deeply") from error
 
 
+def check(document: dict[str, Any], form: Format[T_co]) -> T_co:
+    """Return what a document holds that is no file yet. Raises ValueError for what is wrong."""
+    return _checked(_parse(json.dumps(document)), (form,))
+
+
 def shortened(text: str) -> str:
     """Return text as it fits into an error."""
     return text if len(text) <= 200 else f"{text[:200]} ..."

@@ -24,15 +24,23 @@ def kernel_sources() -> Path:
 
 
 def commit() -> str | None:
-    """Return the commit of these sources, with -dirty where they were changed since.
+    """Return the commit of these sources, with -dirty where they were changed or added to since.
 
     None where nothing tells: in an installed package, or without git.
     """
     if not LINK.is_symlink():
         return None  # a repository around it is somebody else's
-    command = ["git", "-C", str(KERNEL), "describe", "--always", "--dirty", "--exclude=*"]
+    described = ["describe", "--always", "--dirty", "--exclude=*"]
+    added = ["ls-files", "--others", "--exclude-standard", LINK.parent.name, KERNEL.name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        now = _git(described)
+        return now if now.endswith("-dirty") or not _git(added) else f"{now}-dirty"
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(words: list[str]) -> str:
+    """Return what git says of the clone that these sources are in."""
+    command = ["git", "-C", str(LINK.parent.parent), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.strip()

@@ -25,7 +25,7 @@ from lightsleep.compare.markdown import command, page, table, text
 from lightsleep.compare.result import FORMAT, CompareResult, check_claims
 from lightsleep.compare.table import print_table
 from lightsleep.document import load
-from lightsleep.errors import LightsleepError
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.files import write_text
 from lightsleep.lab import experiments
 from lightsleep.report import plots
@@ -42,7 +42,10 @@ WIDTH = 116
 def load_result(path: Path) -> tuple[CompareResult, bool]:
     """Return a result, and whether it has claims that its experiment declares only by now."""
     result = load(path, FORMAT)
-    experiment = experiments.load(result.experiment)
+    try:
+        experiment = experiments.load(result.experiment)
+    except WrongUsage:
+        return result, False  # somebody's own, or one that is no more
     if isinstance(experiment.metrics, tuple):
         for metric in experiment.metrics:
             if metric.amount and metric.name in result.metrics:

@@ -73,8 +73,9 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int 
     "--boots",
     type=click.IntRange(protocol.LEAST_BOOTS),
     help="How often each arm is booted; the rounds are divided among the boots. "
-    f"Default: the experiment's, else the largest number from {protocol.BOOTS} down to "
-    f"{protocol.LEAST_BOOTS} that divides the rounds, else one boot for each round.",
+    "Default: the experiment's if it divides them, else the largest number from "
+    f"{protocol.BOOTS} down to {protocol.LEAST_BOOTS} that divides the rounds, else one boot for "
+    "each round.",
 )
 @click.option(
     "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."
@@ -121,8 +122,8 @@ def compare(
         vcpus=vcpus,
         kernel_named=kernel_named(),
     )
-    boots = boots or (chosen.boots if runs is None else None)
     runs = runs or chosen.runs or protocol.RUNS
+    boots = boots or (chosen.boots if runs % (chosen.boots or 1) == 0 else None)
     boots = boots or protocol.boots_for(runs)
     _judges_the_control(chosen, runs)
     if runs % boots:

@@ -42,6 +42,15 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
     assert f"](docs/results/{script.PICTURE})" in (ROOT / "README.md").read_text()
 
 
+def test_the_result_of_an_experiment_of_ones_own_has_a_page(tmp_path: Path) -> None:
+    mine = made_up(n=12, boots=6)
+    mine.experiment = "mine"
+    write_json(tmp_path / "mine.json", mine.to_json())
+    script.main(tmp_path)
+    assert "mine.json" in (tmp_path / "mine.md").read_text()
+    assert "](mine.md)" in (tmp_path / script.INDEX).read_text()
+
+
 def test_every_page_of_a_result_has_its_file() -> None:
     folder = ROOT / "docs/results"
     written = [path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)]

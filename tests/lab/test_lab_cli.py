@@ -167,9 +167,12 @@ def test_an_experiment_may_have_rounds_and_boots_of_its_own(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
-    for words in ("record-cost", "record-cost --runs 18", "record-cost --boots 4", "idle"):
-        assert CliRunner().invoke(main, ["lab", "compare", *words.split()]).exit_code == 0
-    assert ran == [(12, 3), (18, 9), (12, 4), (protocol.RUNS, protocol.BOOTS)]
+    for words in ("", "--runs 18", "--runs 16", "--boots 4"):
+        given = ["lab", "compare", "record-cost", *words.split()]
+        assert CliRunner().invoke(main, given).exit_code == 0
+    assert ran == [(12, 3), (18, 3), (16, 8), (12, 4)]
+    assert CliRunner().invoke(main, ["lab", "compare", "idle"]).exit_code == 0
+    assert ran[-1] == (protocol.RUNS, protocol.BOOTS)
 
 
 def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

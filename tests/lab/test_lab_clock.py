@@ -102,8 +102,8 @@ def test_every_boot_has_its_rounds_and_true_times(
 ) -> None:
     """Clocks are wrong by some per cent, in every guest and boot otherwise."""
     booted = booting(a=[1.0, 1.1, 0.9], b=[0.85, 1.15, 1.0], c=[1.0, 1.0, 1.0])
-    per_s = Metric("per_s", "/s", "higher", "", "")
-    cpu_us = Metric("cpu_us", "us", "lower", "", "", clock="host")
+    per_s = Metric("per_s", "/s", "higher", "Rate", "")
+    cpu_us = Metric("cpu_us", "us", "lower", "CPU time", "", clock="host")
     asked = experiment(waits, metrics=(WAIT, per_s, cpu_us))
     result = protocol.attempt("t", asked, Machine(), 6, 3, 1, lambda *_: None)
     assert len(booted) == 3

@@ -181,7 +181,7 @@ def test_updates_that_are_out_of_step_are_left_out(
 ) -> None:
     given: list[str] = []
 
-    def run(argv: list[str], what: str) -> str:
+    def run(argv: list[str], what: str, _: float) -> str:
         given.append(" ".join(argv))
         (tmp_path / "into" / "leftover").mkdir(parents=True)  # fails where it was not removed
         raise LightsleepError(complaint)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -130,6 +131,20 @@ def test_a_value_that_is_no_number_is_refused_with_its_place(value: float, said:
         )
 
 
+def test_a_value_that_no_result_holds_is_refused() -> None:
+    guests, _ = fakes("a", "b", "c")
+    huge = experiment(lambda _: {"wait_s": 1.8e18}, warmup=0)
+    with pytest.raises(LightsleepError, match=r"wait_s is 1.8e\+18, .* take a larger unit"):
+        protocol.run_rounds(huge, (WAIT,), guests, [list("abc")], quiet())
+
+
+def test_metrics_of_the_machine_that_no_result_could_hold_are_refused() -> None:
+    guests, _ = fakes("a", "b", "c")
+    wrong = (dataclasses.replace(WAIT, title=""),)
+    with pytest.raises(LightsleepError, match=r"metrics\.wait_s\.title: ''"):
+        protocol.promised(experiment(lambda _: {}, metrics=lambda _: wrong), guests)
+
+
 def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
     guests, world = fakes("a", "b", "c")
     asked: list[str] = []
@@ -186,6 +201,11 @@ def test_the_devices_of_an_experiment_keep_their_names(monkeypatch: pytest.Monke
         protocol.attempt("t", theirs, mine, 6, 3, 1, lambda *_: None)
 
 
+def metric(**changes: Any) -> dict[str, Any]:
+    """Return what makes an experiment one whose metric has something wrong."""
+    return {"metrics": (dataclasses.replace(WAIT, **changes),)}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -196,6 +216,13 @@ def test_the_devices_of_an_experiment_keep_their_names(monkeypatch: pytest.Monke
             {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
             "b has the role 'cure', which is none of baseline, ",
         ),
+        # What no result file could hold.
+        (metric(better="less"), "metrics.wait_s.better: 'less' is not one of ['lower', "),
+        (metric(clock="wall"), "metrics.wait_s.clock: 'wall' is none of guest, host"),
+        (metric(unit="requests per second and CPU"), "metrics.wait_s.unit: 'requests per"),
+        (metric(title="x" * 101), "metrics.wait_s.title: 'xxx"),
+        (metric(title="\x1b[1m"), "metrics.wait_s.title: '\\x1b[1m' holds a character"),
+        ({"arms": (Arm("a" * 101, "baseline", ""),)}, "arms[0]: 'aaa"),
     ],
 )
 def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
@@ -98,6 +99,22 @@ def test_a_run_that_fails_leaves_the_older_result(tmp_path: Path, tool: Tool) ->
         repeat.run(["broken"], path)
     assert path.read_text() == before
     assert tool.ran == [" ".join(ARGUMENTS), "broken"]
+
+
+@pytest.mark.usefixtures("tool")
+def test_one_comparison_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    with (tmp_path / repeat.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LightsleepError, match="another comparison is writing to"):
+            repeat.run(ARGUMENTS, tmp_path / "x.json")
+    repeat.run(ARGUMENTS, tmp_path / "x.json")
+
+
+@pytest.mark.usefixtures("tool")
+def test_what_ends_in_json_is_a_result(tmp_path: Path) -> None:
+    repeat.run(ARGUMENTS, tmp_path / "x.json")
+    assert [x.name for x in tmp_path.glob("*.json")] == ["x.json"]
+    assert repeat.there(tmp_path / "x.json", ARGUMENTS)
 
 
 def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ class VM:
         self.qmp("cont")
 
     def vcpu_threads(self) -> list[int]:
-        """Return the host thread ids of the vCPUs."""
-        return [cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")]
+        """Return the host thread ids of the vCPUs, each once: they may all be in one."""
+        return list(dict.fromkeys(cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")))
 
     def console(self) -> str:
         """Return everything the guest has printed."""

@@ -34,7 +34,8 @@ def measure(guest: Guest) -> dict[str, float]:
     """Run the pipe, then leave the guest alone."""
     pipe_s = measure_pipe(guest)[SCHED_PIPE_S.name]
     script = f"sleep {SETTLE_S}; slept() {{ {SLEPT} }}; slept; echo; sleep {REST_S}; slept"
-    before, after = guest.run(["sh", "-c", script]).stdout.split("\n\n")
+    timeout_s = 60 + SETTLE_S + REST_S
+    before, after = guest.run(["sh", "-c", script], timeout_s=timeout_s).stdout.split("\n\n")
     was_s, was_asleep_s = asleep_s(before)
     now_s, now_asleep_s = asleep_s(after)
     share = (now_asleep_s - was_asleep_s) / (now_s - was_s) / guest.machine.vcpus

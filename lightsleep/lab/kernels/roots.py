@@ -48,6 +48,9 @@ within days: a mirror that is updated less often still has a kernel to boot, sig
 PYTHON = ("python3", "dash", "coreutils", "base-files")
 """The packages of a Python of the guests' version that runs here."""
 
+FETCH_S = 6 * 3600.0
+"""For how long packages may come over a slow line. apt gives up one on which nothing comes."""
+
 COMPILE = """\
 umask 022
 python3 -I -m compileall -q -j0 --invalidation-mode {how} -s/mnt -p/ /mnt/usr
@@ -228,6 +231,7 @@ def _unpack(arch: Arch, packages: list[str], into: Path, suite: str, lines: list
             *("--bind", "/", "/"),
         ),
         f"unpacking {packages[0]} of {suite}",
+        FETCH_S,
     )
 
 

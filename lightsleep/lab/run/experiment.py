@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from lightsleep.compare.result import Better, Claim, Role, check_claims
+from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, MetricResult, Role
+from lightsleep.document import check
 from lightsleep.errors import WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
+
+CLOCK = Literal["guest", "host"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Metric:
     better: Better
     title: str
     description: str
-    clock: Literal["guest", "host"] = "guest"
+    clock: CLOCK = "guest"
     """By whose clock a time or a frequency is measured: a guest's is corrected by the host's."""
     amount: bool = False
     """As in MetricResult: a time that is spent or lost, not one in which something is done."""
@@ -122,16 +125,37 @@ class Experiment:
                 raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
             if not self.rest_s and IDLE_RESIDENCY in self.metrics:
                 raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
-            self.check_claims(self.metrics)
+            self.check(self.metrics)
 
     @property
     def baseline(self) -> Arm:
         """The arm with which the others are compared."""
         return next(arm for arm in self.arms if arm.role == "baseline")
 
-    def check_claims(self, metrics: Iterable[Metric]) -> None:
-        """Raise ValueError for a claim about what is not among the arms or these metrics."""
-        check_claims(self.claims, [arm.name for arm in self.arms], {m.name: m for m in metrics})
+    def check(self, metrics: Iterable[Metric]) -> None:
+        """Raise ValueError for metrics, arms and claims of which no result can be written."""
+        metrics = tuple(metrics)
+        clocks = get_args(CLOCK)
+        if wrong := next((x for x in metrics if x.clock not in clocks), None):
+            raise ValueError(
+                f"metrics.{wrong.name}.clock: {wrong.clock!r} is none of {', '.join(clocks)}"
+            )
+        empty = CompareResult(
+            experiment="checked",
+            title=self.title,
+            hypothesis=self.hypothesis,
+            created="",
+            environment={},
+            protocol={"runs": 0, "warmup": self.warmup, "seed": 0, "order": []},
+            arms=[arm.name for arm in self.arms],
+            roles={arm.name: arm.role for arm in self.arms},
+            metrics={
+                x.name: MetricResult(x.unit, x.better, x.title, x.description, {}, x.amount)
+                for x in metrics
+            },
+            claims=list(self.claims),
+        )
+        check(empty.to_json(), FORMAT)
 
 
 def adapted(

@@ -61,6 +61,9 @@ LEAST_BOOTS, BOOTS = 3, 9
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
 
+LARGEST = 1e18
+"""The largest sample that a result holds; see its schema."""
+
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
 
@@ -131,6 +134,11 @@ def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float])
             raise LightsleepError(
                 f"{where}: the value of {metric} is {kind} ({value}): correct what measure() of "
                 "the experiment returns"
+            )
+        if abs(value) > LARGEST:
+            raise LightsleepError(
+                f"{where}: the value of {metric} is {value:.3g}, and a result holds no more than "
+                f"{LARGEST:g}: take a larger unit"
             )
         samples[metric][arm].append(float(value))
 
@@ -412,7 +420,10 @@ def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metri
     baseline = guests[experiment.baseline.name]
     with running(baseline):
         metrics = experiment.metrics(baseline)
-    experiment.check_claims(metrics)
+    try:
+        experiment.check(metrics)
+    except ValueError as error:
+        raise LightsleepError(f"of the metrics that the experiment has here, {error}") from error
     return metrics
 
 

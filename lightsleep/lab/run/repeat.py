@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from lightsleep.errors import LightsleepError
 from lightsleep.sources import commit
 
 LOG = ".log"
-MADE_BY = ".made-by.json"
-"""Beside each result: which sources and arguments it was made by."""
+MADE_BY, NEW = ".made-by", ".new"
+"""Beside each result: which sources and arguments it was made by; and the next one, for a moment.
+Whatever ends in .json there is a result."""
+LOCK = ".lock"
 
 
 def _identity(arguments: Sequence[str]) -> dict[str, object] | None:
@@ -42,13 +45,26 @@ def run(arguments: Sequence[str], path: Path) -> CompareResult:
     """Run ``lightsleep lab compare`` and return its result; what it prints is in a log beside it.
 
     A control that differs fails no run: it is in the result. Raises LightsleepError where there
-    is no result; an older one is then still there.
+    is no result; an older one is then still there. So it does where another process runs one in the
+    same folder. A comparison ends when we do.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with (path.parent / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LightsleepError(
+                f"another comparison is writing to {path.parent}: wait for its end"
+            ) from None
+        return _run(arguments, path, lock.fileno())
+
+
+def _run(arguments: Sequence[str], path: Path, lock: int) -> CompareResult:
     identity = _identity(arguments)
-    new = path.with_suffix(".new.json")
+    new = path.with_suffix(NEW)
     new.unlink(missing_ok=True)
     command = [
+        *("setpriv", "--pdeathsig", "TERM"),
         sys.executable,
         "-m",
         "lightsleep",
@@ -59,11 +75,14 @@ def run(arguments: Sequence[str], path: Path) -> CompareResult:
         str(new),
     ]
     with path.with_suffix(LOG).open("w") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        # It keeps the lock until it has ended, too.
+        done = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock], check=False
+        )
     if not new.exists():
         lines = path.with_suffix(LOG).read_text().splitlines()
         raise LightsleepError(
-            f"{' '.join(command[3:])}: exit status {done.returncode}, no result: "
+            f"{' '.join(command[5:])}: exit status {done.returncode}, no result: "
             f"{lines[-1] if lines else 'it printed nothing'}; see {path.with_suffix(LOG)}"
         )
     result = load(new, FORMAT)
