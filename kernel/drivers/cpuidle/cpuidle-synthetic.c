@@ -27,8 +27,9 @@
  *
  * Context of synthetic_enter(): idle task, interrupts off, RCU is watching
  * (CPUIDLE_FLAG_RCU_IDLE) except within the halt. The idle loop has cleared the
- * polling flag, so a waker sends an interrupt to this CPU. Only @owed_ns and
- * @asleep change after load, and only their own CPU accesses them.
+ * polling flag, so a waker sends an interrupt to this CPU, unless the halt is an MWAIT,
+ * which sets the flag again: then no handler is late, but the woken thread is, as much.
+ * Only @owed_ns and @asleep change after load, and only their own CPU accesses them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

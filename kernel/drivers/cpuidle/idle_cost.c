@@ -135,14 +135,17 @@ static void tell_experiment(struct idle_cost *ic, u64 cost_ns)
 
 static void update_price(struct idle_cost *ic)
 {
+	unsigned int weight = ops->wait_weight();
 	u64 cost_ns = idle_cost_ns(ic);
-	u64 new_ns = cost_ns * ops->wait_weight();
+	u64 new_ns = cost_ns * weight;
 	u64 old_ns = ic->miss_cost_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
 	tell_experiment(ic, cost_ns);
-	if (!new_ns || apart_ns > old_ns / 8)
+	/* A cost that differs a little is another sample of the same. Weights differ on purpose. */
+	if (!new_ns || weight != ic->weight || apart_ns > old_ns / 8)
 		WRITE_ONCE(ic->miss_cost_ns, new_ns);
+	ic->weight = weight;
 }
 
 static void forget(struct idle_cost *ic)
@@ -451,7 +454,10 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 	tell_experiment(ic, cost_ns);
 	ic->isolated = !halt_cost_may_use(cpu);
 	/* The cost is not known before idle_cost_start(). */
-	ic->miss_cost_ns = cost_ns ? cost_ns * ops->wait_weight() : 0;
+	if (cost_ns) {
+		ic->weight = ops->wait_weight();
+		ic->miss_cost_ns = cost_ns * ic->weight;
+	}
 }
 
 /**

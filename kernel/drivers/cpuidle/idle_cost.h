@@ -28,6 +28,7 @@ struct workqueue_struct;
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
  * @miss_cost_ns: what a missed wakeup counts
+ * @weight: how many us of idle CPU time 1 us of waiting is worth in that
  * @estimate_jiffies: when @estimate was made
  * @estimate_count: after how many deliberate halts
  * @seen_polls: @polls when the worker ran last
@@ -48,6 +49,7 @@ struct idle_cost {
 	struct wake_cost_estimate estimate;
 	bool estimated;
 	u64 miss_cost_ns;
+	unsigned int weight;
 	unsigned long estimate_jiffies;
 	u32 estimate_count;
 	u64 seen_polls;

@@ -81,11 +81,12 @@
  * @chosen: the state that the governor chose for the idle period that a promotion
  *	has prolonged; PROMOTE_NONE outside of one
  * @index: the state that the timer was armed for
- * @reached: the state that the CPU had been promoted to when the clock's next event
- *	ended its sleep; PROMOTE_NONE otherwise
+ * @reached: the state that the CPU had been promoted to when a sleep ended, without
+ *	work, after @event; PROMOTE_NONE otherwise
  * @switches: how often the idle task had been switched when it was last in one
  * @slept_ns: how long it slept before that, since the governor was asked
- * @event: the clock's next event as it was sent to sleep
+ * @event: the clock's next event as its state was chosen; the tick, if that was still
+ *	running, though it may have been stopped since
  * @timer: ends a sleep
  * @states: the plan
  */
@@ -182,8 +183,9 @@ static noinline int raise(struct promote_cpu *pc, struct cpuidle_device *dev, in
  * @dev: the device of this CPU
  * @index: what the governor chose
  *
- * Return: the state that the CPU had been promoted to, where it was only the
- * clock that ended that sleep, and nothing else speaks against it; else @index.
+ * Return: the state that the CPU had been promoted to, where it slept until the clock's
+ * next event or longer, no work ended that, and nothing else speaks against it; else
+ * @index.
  */
 int cpuidle_promote_raise(struct cpuidle_device *dev, int index)
 {

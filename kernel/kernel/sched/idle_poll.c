@@ -440,7 +440,8 @@ void __idle_poll_end(void)
 	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
 
 	if (ip->outcome == IDLE_OPEN) {
-		ip->end_ns = idle_poll_clock_ns();
+		/* The clock may step back a little, but never into what was polled. */
+		ip->end_ns = max(idle_poll_clock_ns(), ip->start_ns + ip->spent_ns);
 		ip->outcome = IDLE_ENDED;
 		ip->halted |= entered_state(ip->watching);
 	}

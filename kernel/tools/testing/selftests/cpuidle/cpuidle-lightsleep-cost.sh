@@ -133,7 +133,9 @@ weighs_waiting() {
 	[ "$cost" -gt 0 ] || skip "a halt costs nothing here"
 	# Without a limit of its own, mode fixed polls for the price of a missed wakeup.
 	set_parameter mode fixed
-	for weight in 1 3; do
+	limit=0
+	for weight in 1 20 22; do # a change of a tenth counts, too
+		before=$limit
 		set_parameter wait_weight $weight || fail "wait_weight $weight refused"
 		calibrate
 		sleep 3 # prices follow costs once a second, or later on a machine at rest
@@ -144,6 +146,7 @@ weighs_waiting() {
 		apart=$((limit - cost * weight))
 		[ ${apart#-} -le $((limit / 7 + 1)) ] ||
 			fail "weight $weight, cost $cost ns, but polls for $limit ns"
+		[ "$limit" != "$before" ] || fail "weight $weight, and polls for $limit ns, as before"
 	done
 }
 
