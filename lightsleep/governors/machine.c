@@ -13,6 +13,8 @@
 #define UNKNOWN_NS		INT64_MIN
 #define LOOP_NS		1000		/* once around the idle loop */
 #define SELECT_NS	300		/* of that, until the CPU sleeps */
+#define POLL_MIN_NS	((u64)10000)	/* a residency below that ends no poll */
+#define POLL_MAX_NS	((u64)TICK_NSEC / 16)
 
 /**
  * struct period - an idle period, and what comes before it
@@ -171,10 +173,13 @@ int param_set_bool(const char *text, const struct kernel_param *kp)
 /* For how long poll_idle() polls: cpuidle_poll_time(). */
 static u64 poll_time_ns(void)
 {
-	for (int i = 1; i < driver.state_count; i++)
-		if (!device.states_usage[i].disable)
-			return driver.states[i].target_residency_ns;
-	return TICK_NSEC;
+	for (int i = 1; i < driver.state_count; i++) {
+		u64 residency_ns = driver.states[i].target_residency_ns;
+
+		if (!device.states_usage[i].disable && residency_ns >= POLL_MIN_NS)
+			return min(residency_ns, POLL_MAX_NS);
+	}
+	return POLL_MAX_NS;
 }
 
 /*
@@ -187,10 +192,10 @@ static void enter(int index)
 	u64 expiry_ns = armed ? armed->expires : NEVER;
 	u64 end_ns = min(min(wake_ns, expiry_ns), tick_stopped ? NEVER : tick_ns);
 
-	if (driver.states[index].flags & CPUIDLE_FLAG_POLLING &&
-	    end_ns > now_ns + poll_time_ns()) {
-		end_ns = now_ns + poll_time_ns();
-		device.poll_time_limit = true;
+	if (driver.states[index].flags & CPUIDLE_FLAG_POLLING) {
+		device.poll_time_limit = end_ns > now_ns + poll_time_ns();
+		if (device.poll_time_limit)
+			end_ns = now_ns + poll_time_ns();
 	}
 	now_ns = (end_ns > now_ns ? end_ns : now_ns) + driver.states[index].exit_latency_ns;
 	if (expiry_ns <= now_ns)

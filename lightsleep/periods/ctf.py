@@ -98,8 +98,8 @@ class Losses:
                 count = max(1, int(match["count"] or 1))
                 self._losses.append(Loss(_cpu_of(match), count, begin, end))
 
-    def before(self, cpu: int, now_ns: int) -> Iterator[str]:
-        """Say what was lost before an event of a CPU, as the kernel's trace does.
+    def before(self, cpu: int, now_ns: int) -> Iterator[tuple[int, str]]:
+        """Say on which CPU what was lost before an event of one, as the kernel's trace does.
 
         Each event in the time of a loss has events before it that may be missing.
         """
@@ -108,7 +108,7 @@ class Losses:
             over = now_ns > loss.end_ns
             for each in sorted(self._cpus) if loss.cpu is None else [loss.cpu]:
                 if each == cpu or over or not loss.told:
-                    yield f"CPU:{each} [LOST {0 if loss.told else loss.count} EVENTS]"
+                    yield each, f"CPU:{each} [LOST {0 if loss.told else loss.count} EVENTS]"
                     loss.told = True
             if over:
                 self._losses.remove(loss)
@@ -152,7 +152,9 @@ def lines(printed: Iterable[str], losses: Losses) -> Iterator[str]:
         try:
             context, fields = _groups(match["fields"])
             cpu = int(context.get("cpu_id") or fields["cpu_id"])
-            yield from losses.before(cpu, int(match["s"] + match["ns"]))
+            for lost, said in losses.before(cpu, int(match["s"] + match["ns"])):
+                tasks.pop(lost, None)  # who runs there by now, nobody has told
+                yield said
             at = f"[{cpu:03}] {match['s']}.{match['ns']}: {name}"
             yield _event(at, name, tasks, cpu, context, fields)
         except KeyError as error:
@@ -173,6 +175,8 @@ def _event(
     # A pid alone is that of the process; the last switch has told the thread.
     if "procname" in context and "tid" in context:
         tasks[cpu] = (context["procname"], int(context["pid"]))
+    if name == "cpu_idle":
+        tasks.setdefault(cpu, ("<idle>", 0))
     comm, pid = tasks.get(cpu, ("", 0))
     if name == "sched_switch":
         tasks[cpu] = (fields["next_comm"], int(fields["next_pid"]))

@@ -40,12 +40,13 @@ LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}) )?EVENTS(?: DROPPED)
 PERF_LOST = re.compile(
     r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
 )
-# Headers, empty lines, stack traces, what trace-cmd says first, and what tracers write that are no
-# events: functions, and where a stack begins.
+# Headers, empty lines, stack traces, what trace-cmd says first, what tracers write that are no
+# events: functions, and where a stack begins; and what perf calls by names that no tracepoint has.
 HARMLESS = re.compile(
     r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|[0-9a-f]{1,7} \S.* \(.*\)"
     r"|cpus=\d+|version = .*|CPU \d+ is empty"
-    r"|.{1,40}-\d{1,10} .*\[\d{1,5}\] .*\d{1,10}\.\d{6,9}: (?:\S+ <-\S+|<stack trace>))?\s*$"
+    r"|.{1,40}-\d{1,10} .*\[\d{1,5}\] .*\d{1,10}\.\d{6,9}: (?:\S+ <-\S+|<stack trace>)"
+    r"|.{1,60} \[\d{1,5}\] [^:]*\d\.\d{6,9}: +(?:\d+ +)?[\w/=.,-]*[/-][\w/=.,:-]*:.*)?\s*$"
 )
 
 CPU_IDLE = re.compile(r"state=(\d{1,10}) cpu_id=(\d{1,5})\b")
@@ -53,10 +54,10 @@ CPU_IDLE_MISS = re.compile(r"cpu_id=(\d{1,5}) state=\d+ type=(above|below)")
 SWITCH = re.compile(
     r" *(?:"
     r"(?:prev_comm=(.*) )?prev_pid=(\d{1,10}) .*next_comm=(.*) next_pid=(\d{1,10}) next_prio="
-    r"|(.*):(\d{1,10}) \[\d+\] \S+ ==> (.*):(\d{1,10}) \[)",
+    r"|(.*):(\d{1,10}) \[-?\d+\] \S+ ==> (.*):(\d{1,10}) \[)",
     re.DOTALL,
 )
-WAKING = re.compile(r" *(?:comm=(.*) pid=(\d{1,10}) prio=|(.*):(\d{1,10}) \[\d+\])", re.DOTALL)
+WAKING = re.compile(r" *(?:comm=(.*) pid=(\d{1,10}) prio=|(.*):(\d{1,10}) \[-?\d+\])", re.DOTALL)
 MIGRATE = re.compile(r"comm=.* pid=(\d{1,10}) prio=", re.DOTALL)
 ON_CPU = re.compile(r"cpu=(\d{1,5})\b")
 MASK = re.compile(r"cpumask=([0-9a-f,-]+)")
@@ -178,7 +179,7 @@ def _cpus_of(mask: str) -> list[int]:
     It writes all eight digits of each word, the highest word first. No CPU has such a number.
     """
     words = mask.split(",")
-    if all(len(word) == 8 for word in words):
+    if all(re.fullmatch(r"[0-9a-f]{8}", word) for word in words):
         bits = int("".join(words), 16)
         return [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
     return list(cpulist.parse(mask))

@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from lightsleep.periods.lost import Wakes
 from lightsleep.periods.model import Metadata
-from lightsleep.replay.costs import Costs
+from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.engine import Engine, Runner
 from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
@@ -347,7 +347,8 @@ class _Run:
     def _made(self, cpu: int) -> Runner:
         if isinstance(self._make, Governor):
             return self._make.runner(self._metadata, self._costs, cpu)
-        decides_ns = self._costs.driver_ns.get(cpu, self._costs.halt_ns)
+        _, usual_ns = self._costs.halt_of(Tables(self._metadata)[cpu])
+        decides_ns = self._costs.driver_ns.get(cpu, usual_ns)
         return self._engine.runner(self._make(self._outcome.recorded.weight * decides_ns))
 
 

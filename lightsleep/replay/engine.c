@@ -72,6 +72,7 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 	count(t, s, i, weight, p->polled_ns, halted ? left_ns : idle_ns, halted);
 	p->polled_ns += halted ? left_ns : idle_ns;
 	p->idle_ns += idle_ns;
+	p->exit_ns = halted && s->exit_ns[i] > 0 ? s->exit_ns[i] : 0;
 	p->goes_on = !halted;
 	p->unlearned = true;
 }
@@ -93,13 +94,14 @@ void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 w
 		limited(p, t, s, i, weight, limit_ns);
 }
 
-static void haltpoll_learn(struct haltpoll *h, u64 idle_ns)
+/* To the kernel, a halt is as long as the CPU was away: until it was left. */
+static void haltpoll_learn(struct haltpoll *h, u64 idle_ns, u64 exit_ns)
 {
 	u64 limit_ns = h->limit_ns, halted_ns;
 
 	if (idle_ns <= limit_ns)
 		return;
-	halted_ns = idle_ns - limit_ns;
+	halted_ns = idle_ns + exit_ns - limit_ns;
 	if (limit_ns < halted_ns && halted_ns <= h->most_ns) {
 		limit_ns *= h->grow;
 		limit_ns = limit_ns > h->grow_start_ns ? limit_ns : h->grow_start_ns;
@@ -115,7 +117,7 @@ void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals 
 {
 	for (size_t i = 0; i < s->count; i++) {
 		if (learns(p, s, i))
-			haltpoll_learn(h, p->idle_ns);
+			haltpoll_learn(h, p->idle_ns, p->exit_ns);
 		limited(p, t, s, i, weight, h->limit_ns);
 	}
 }

@@ -56,6 +56,7 @@ struct intervals {
  * @limit_ns: for how long in all
  * @polled_ns: so far
  * @idle_ns: how long its intervals were so far; nothing has been learned of them yet
+ * @exit_ns: how long the halt took to leave that ended them, 0 where none has
  * @goes_on: it has not come to its limit
  * @unlearned: it has not been learned from
  */
@@ -63,6 +64,7 @@ struct poll {
 	u64 limit_ns;
 	u64 polled_ns;
 	u64 idle_ns;
+	u64 exit_ns;
 	u64 goes_on;
 	u64 unlearned;
 };

@@ -70,14 +70,15 @@ class _PythonRunner:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._limit_ns = self._polled_ns = self._idle_ns = 0
+        self._limit_ns = self._polled_ns = self._idle_ns = self._exit_ns = 0
         self._goes_on = self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
         polled_ns = np.zeros(len(intervals), np.int64)
         before_ns, halted = polled_ns.copy(), np.zeros(len(intervals), np.bool_)
-        pairs = zip(intervals.idle_ns.tolist(), intervals.resumes.tolist(), strict=True)
-        for i, (idle_ns, resumes) in enumerate(pairs):
+        columns = (intervals.idle_ns, intervals.exit_ns, intervals.resumes)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for i, (idle_ns, exit_ns, resumes) in enumerate(rows):
             if not (resumes and self._goes_on):
                 self._begin()
             left_ns = self._limit_ns - self._polled_ns
@@ -85,12 +86,13 @@ class _PythonRunner:
             polled_ns[i] = min(idle_ns, left_ns)
             self._polled_ns += min(idle_ns, left_ns)
             self._idle_ns += idle_ns
+            self._exit_ns = max(exit_ns, 0) if halted[i] else 0
             self._goes_on, self._unlearned = not halted[i], True
         tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
 
     def _begin(self) -> None:
         if self._unlearned:
-            self._policy.learn(self._idle_ns)
+            self._policy.learn(self._idle_ns, self._exit_ns)
         self._limit_ns = self._policy.limit_ns
         self._polled_ns = self._idle_ns = 0
 

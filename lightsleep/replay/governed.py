@@ -121,6 +121,12 @@ class Governor:
         return GovernorRunner(self.cpu(states), np.array([*cost_ns, 0]), states)
 
 
+ENTERED_NS = 301
+"""A period that was recorded is one in which the CPU went idle. With less than this, more than
+SELECT_NS of machine.c, it would not: something would have arrived before the governor was asked, or
+while it thought. What is known to have arrived so early came to a CPU in its state."""
+
+
 class GovernorRunner:
     """A governor with what it has learned."""
 
@@ -151,7 +157,7 @@ class GovernorRunner:
         since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
         self._busy_since_ns = int(ends_ns[-1])
         periods = np.empty((len(intervals), 3), np.uint64)
-        periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, 0)
+        periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, ENTERED_NS)
         periods[:, 1] = np.maximum(intervals.entered_ns - since_ns, 0)
         periods[:, 2] = intervals.timer_ns
         choices = np.zeros(len(intervals), CHOICE)

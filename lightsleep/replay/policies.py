@@ -48,8 +48,8 @@ class Policy(Protocol):
     def limit_ns(self) -> int:
         """How long it polls in the next period."""
 
-    def learn(self, idle_ns: int) -> None:
-        """A period is over, which was so long."""
+    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
+        """A period is over: so long until something arrived, and until a halt was left, if any."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Fixed:
 
     limit_ns: int
 
-    def learn(self, idle_ns: int) -> None:
+    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
         """There is nothing to learn."""
 
 
@@ -78,7 +78,7 @@ class Lightsleep:
         """What the model says."""
         return self._model.limit_ns
 
-    def learn(self, idle_ns: int) -> None:
+    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
         """Update the model."""
         self._model.update(self.miss_cost_ns, self.ceiling_ns, idle_ns)
 
@@ -94,10 +94,10 @@ class Haltpoll(facts.HaltpollParameters):
         most, grow, start = self.guest_halt_poll_ns, self.grow, self.grow_start_ns
         return most, grow, start, self.shrink, int(self.allow_shrink), self.limit_ns
 
-    def learn(self, idle_ns: int) -> None:
-        """Adapt the limit."""
+    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
+        """Adapt the limit, to a halt's length as the kernel knows it: until it was left."""
         if idle_ns > self.limit_ns:
-            self.limit_ns = self._adapted(self.limit_ns, idle_ns - self.limit_ns)
+            self.limit_ns = self._adapted(self.limit_ns, idle_ns + exit_ns - self.limit_ns)
 
     def _adapted(self, limit_ns: int, halted_ns: int) -> int:
         if limit_ns < halted_ns <= self.guest_halt_poll_ns:

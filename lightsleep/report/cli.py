@@ -75,6 +75,9 @@ def report(
     below it.
     """
     results = tuple(expanded(results))
+    given = click.get_current_context().get_parameter_source("output")
+    if as_json and given == click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("-o names a page, and --json writes none: leave one of them out")
     if (table or trace) and (len(results) > 1 or not is_recording(results[0])):
         option = "--parquet" if table else "--perfetto"
         raise click.UsageError(f"{option} saves the idle periods of one recording: name one")

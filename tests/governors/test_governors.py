@@ -210,6 +210,17 @@ def test_stays_of_real_governors() -> None:
 
 @pytest.mark.build
 @pytest.mark.usefixtures("source")
+def test_who_never_polls_catches_nothing() -> None:
+    """Also where a recorded wakeup took so long that it seems to have come at once."""
+    done = run(MENU.with_name("teo.parquet"), "--policies", "stock,teo@6.12", "--json")
+    stock, teo, _ = (x["as_recorded"] for x in json.loads(done.stdout)["policies"])
+    assert teo["polled_ns"] == 0
+    assert teo["hits"] <= 3  # awake, between two sleeps of one period
+    assert teo["waited_ns"] == pytest.approx(stock["waited_ns"], rel=0.05)
+
+
+@pytest.mark.build
+@pytest.mark.usefixtures("source")
 @pytest.mark.parametrize("governor", ["menu@6.12", "teo@6.12", "ladder@6.12", "teo@6.12+promote"])
 def test_no_governor_chooses_a_state_that_is_disabled(governor: str, tmp_path: Path) -> None:
     deepest = {}

@@ -332,6 +332,28 @@ def in_two_packets(folder: Path, lines: list[str], discarded: dict[int, int]) ->
     return first
 
 
+def test_who_runs_after_a_loss_is_not_who_ran_before() -> None:
+    event = "[{}.000000000] host {}: {{ cpu_id = 1 }}, {{ {} }}"
+    switch = 'prev_comm = "swapper/1", prev_tid = 0, next_comm = "busy", next_tid = 42'
+    waking = 'comm = "sleeper", tid = 7, prio = 20, target_cpu = 0'
+    printed = [
+        event.format(1, "sched_switch", switch),
+        event.format(3, "sched_waking", waking),
+        event.format(4, "power_cpu_idle", "state = 1, cpu_id = 1"),
+        event.format(5, "sched_waking", waking),
+    ]
+    _, told, _, _ = ctf.lines(printed, ctf.Losses())
+    assert told.startswith("busy 42 [001] 3.000000000: sched_waking")
+    losses = ctf.Losses()
+    lines = ctf.lines(printed, losses)
+    next(lines)
+    warning = WARNING.format(5, "1.000000001", "2.000000000", "channel0_1")
+    losses.hear(f"{warning}\n".encode())
+    lost, unknown, _, told = lines
+    assert (lost, unknown) == ("CPU:1 [LOST 5 EVENTS]", "")
+    assert told.startswith("<idle> 0 [001] 5.000000000: sched_waking")
+
+
 @needs_babeltrace
 def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: Path) -> None:
     whole = rows_of(in_two_packets(tmp_path / "whole", lines, {}))
@@ -342,7 +364,10 @@ def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: 
         [[(x["entered_ns"], x["length_ns"]) for x in each if x["cpu"] == cpu] for cpu in (0, 1)]
         for each in (rows, whole)
     )
-    assert lengths[0] == all_lengths[0]
+    # Until it switches again, nobody knows which task of CPU 1 wakes one on CPU 0.
+    missing = set(all_lengths[0]) - set(lengths[0])
+    assert set(lengths[0]) <= set(all_lengths[0])
+    assert len(missing) <= 1
     assert 0 < len(lengths[1]) < len(all_lengths[1])
     assert not any("says" in x for x in recording.metadata.notes)
 

@@ -16,7 +16,7 @@ from recordings import PIPE, RECORDINGS, page_of, rows_of
 from traces import SWITCH, event, idle, left, switched, waking
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import systrace
+from lightsleep.periods import lines, systrace
 from lightsleep.periods.formats import is_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
@@ -29,12 +29,39 @@ LINES_WITHOUT_EVENTS = (
     "CPU 1 is empty\n",
     "          <idle>-0       [000] d.h.. 10.000001: schedule <-do_idle\n",
     "          <idle>-0       [000] d.h.. 10.000001: <stack trace>\n",
+    "            perf 12744 [001] 15614.477315:     250000 cpu-clock: \n",
+    "            perf 12744 [001] 15614.477315:     1 cpu_core/cycles/P:  ffffffff81 f+0x0 (x)\n",
+    "    kworker/u8:1 44/12 [001] 15614.477315661:          1 cpu/event=0x3c,umask=1/u: \n",
+    "            perf 12744 [001] 15614.477315:  intel_pt//:  psb: 0 pt: 0\n",
 )
 
 
 def test_lines_of_tracers_that_are_no_events_are_skipped(trace: Any) -> None:
     period = idle(0, 1, 2), waking(20, 0, 42), left(90, 1), switched(95, 1, "t", 42)
     assert trace(*(x for line in period for x in (line, *LINES_WITHOUT_EVENTS))) == trace(*period)
+
+
+def test_a_task_with_a_deadline_has_no_priority_to_show(trace: Any) -> None:
+    """trace-cmd and perf print -1."""
+    (row,) = trace(
+        event(
+            0, 1, "sched_switch:         sugov:0:123 [-1] S ==> swapper/1:0 [120]", "sugov:0-123"
+        ),
+        idle(1, 1, 2),
+        event(20, 0, "sched_waking:         sugov:0:123 [-1] CPU:001", "waker-7"),
+        left(90, 1),
+        event(95, 1, "sched_switch:         swapper/1:0 [120] R ==> sugov:0:123 [-1]"),
+    )
+    assert (row["wakee_comm"], row["wakee_pid"], row["waking_to_running_ns"]) == (
+        "sugov:0",
+        123,
+        75_000,
+    )
+
+
+def test_cpus_of_a_list_are_no_mask(trace: Any) -> None:
+    assert lines._cpus_of("100-1023") == list(range(100, 1024))
+    assert lines._cpus_of("00000001,00000003") == [0, 1, 32]
 
 
 def test_lost_events_make_no_periods(tmp_path: Path) -> None:

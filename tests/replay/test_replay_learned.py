@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
-from replays import NO_COSTS, US, metadata, needs_compiler, period
+from replays import HALT, NO_COSTS, US, metadata, needs_compiler, period
 
 from lightsleep.periods.source import as_batch
 from lightsleep.replay import account
@@ -46,3 +47,29 @@ def test_what_follows_the_beginning_is_counted_once(
     assert found["intervals"] == 100
     for other in cut:
         assert (other.outcomes["lightsleep"].recorded.tally.data == found.data).all()
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_a_cpu_of_another_kind_decides_by_what_its_own_states_cost(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """300 us of polling are too much for a halt of 10 us, and little for one of 200 us."""
+    little, big = 0, 2
+    described = metadata()
+    described.add_state(
+        {"cpu": big, "state": HALT + 1, "name": "DEEP", "polls": False, "advertised_us": None}
+    )
+    costs = dataclasses.replace(
+        NO_COSTS,
+        states={(0, HALT): 10_000.0, (1, HALT): 200_000.0},
+        halts={0: HALT, 1: HALT},
+        halt_ns=200_000,
+    )
+    polled = {}
+    for cpu, wait_us in ((little, 10), (big, 200)):
+        rows = [period(1000 * n, 300 + wait_us, wait_us=wait_us, cpu=cpu) for n in range(300)]
+        batches = [as_batch("host", rows)]
+        found = replay(described, costs, batches, parse("lightsleep"), engine=make_engine())
+        polled[cpu] = found.outcomes["lightsleep"].recorded.polled_ns
+    assert polled[little] == 0
+    assert polled[big] > 0

@@ -78,11 +78,11 @@ def test_all_else_begins_a_poll_anew(
 
 @pytest.mark.parametrize("make_engine", ENGINES)
 def test_policies_learn_from_whole_periods(make_engine: Callable[[], Engine]) -> None:
-    """haltpoll begins with 50 us after a halt of 30 us; two pieces of 45 us are one of 90 us."""
+    """haltpoll begins with 50 us after a halt of 70 us; two pieces of 45 us are one of 90 us."""
     begin = period(0, 70)
     pieces = [ticked(1000, 85), period(1087, 85)]
     found = tallied(make_engine, "haltpoll", begin, *pieces, period(2000, 130))
-    # 0, then 45 of 50 and 5 of the rest, which is missed by 40 and changes nothing (50 < 40 is not
-    # so), then 50 of 90.
-    assert found["polled_ns"] == (0 + 45 + 5 + 50) * US
-    assert found["in_vain"] == 2
+    # 0, then 45 of 50 and 5 of the rest, which is missed by 40. To leave that halt took 40 more: as
+    # 50 < 80, the limit doubles, and the last one is caught.
+    assert found["polled_ns"] == (0 + 45 + 5 + 90) * US
+    assert found["in_vain"] == 1

@@ -339,6 +339,9 @@ def test_page_on_standard_output(file: Path) -> None:
 
 def test_json_holds_the_figures_and_writes_no_page(tmp_path: Path, file: Path) -> None:
     done = run(file, "--json", "-o", tmp_path / "page.html")
+    assert done.exit_code == 2
+    assert "leave one of them out" in done.output
+    done = run(file, "--json")
     assert done.exit_code == 0
     (document,) = json.loads(done.stdout)["results"]
     assert list(document["metrics"]) == list(made_up(metrics=2).metrics)
