@@ -120,7 +120,9 @@ def test_a_user_tries_enables_and_disables() -> None:
         jsonschema.validate(result, json.loads(FORMAT.described.read_text()))
         shares = result["metrics"]["in_HALT_pct"]["samples"]
         assert all(share == 0 for share in shares["as-is"])
-        assert all(share > 0 for share in result["metrics"]["polled_pct"]["samples"]["lightsleep"])
+        assert all(share > 0 for share in shares["lightsleep"])
+        # Where the host is busy, the driver pauses for a while.
+        assert any(share > 0 for share in result["metrics"]["polled_pct"]["samples"]["lightsleep"])
         assert all(len(x) == 6 for x in result["metrics"]["pipe_s"]["samples"].values())
         assert shell(guest, STATE) == before
 
