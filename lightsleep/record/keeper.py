@@ -55,6 +55,9 @@ is looked at. Copying a long recording may take any time."""
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
 
+ELSEWHERE = ("/var/tmp", "/run")  # noqa: S108 (a new file of an own name, which others cannot read)
+"""Where a histogram goes whose own disk is full at the end."""
+
 PRIVATE = 0o600
 """Mode of every new file: the document names the command with all its words."""
 
@@ -357,7 +360,23 @@ def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
     except OSError as error:
         with contextlib.suppress(OSError):
             scratch.unlink()
-        return f"cannot write {output}: {error.strerror}"
+        kept = _write_elsewhere(document)
+        where = f"; what was counted is in {kept}" if kept else ""
+        return f"cannot write {output}: {error.strerror}{where}"
+    return None
+
+
+def _write_elsewhere(document: dict[str, Any]) -> Path | None:
+    """Write to the first of ELSEWHERE that takes it, and return the file: it may tell of days."""
+    for folder in ELSEWHERE:
+        path = Path(folder, f"lightsleep-histogram-{os.getpid()}-{time.time_ns()}.json")
+        try:
+            _write_new(path, document)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        else:
+            return path
     return None
 
 

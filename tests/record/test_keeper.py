@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -103,6 +104,33 @@ def test_the_end_of_a_histogram_searches_no_list(monkeypatch: pytest.MonkeyPatch
     order = histogram.order([0, 2], [0, 2])
     order["possible"] = Possible(order["possible"])
     assert keeper._counted(0, order) == dict.fromkeys(histogram.KINDS, "")
+
+
+def test_what_was_counted_for_days_survives_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refuge, output = tmp_path / "refuge", tmp_path / "out.json"
+    refuge.mkdir()
+    monkeypatch.setattr(keeper, "ELSEWHERE", (str(tmp_path / "gone"), str(refuge)))
+    real = keeper._write_new
+
+    def full(path: Path, document: dict[str, Any]) -> None:
+        if path.parent != refuge:
+            path.touch()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, document)
+
+    monkeypatch.setattr(keeper, "_write_new", full)
+    (tmp_path / "gone").mkdir()
+    said = keeper._write(tmp_path / ".scratch", output, {"counted": 1})
+    (kept,) = refuge.iterdir()
+    assert said == (
+        f"cannot write {output}: No space left on device; what was counted is in {kept}"
+    )
+    assert json.loads(kept.read_text()) == {"counted": 1}
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert not list((tmp_path / "gone").iterdir())
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["gone", "refuge"]
 
 
 def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path) -> None:
