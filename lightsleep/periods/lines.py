@@ -31,7 +31,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import EXIT, Builder
 
 LINE = re.compile(
-    r"(?:\S+:\s+)?\s*(?P<comm>(?:\S.{0,30}?)?)(?:-|\s+)(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
+    r"(?:\S+:\s{1,64})?\s{0,64}(?P<comm>(?:\S.{0,30}?)?)(?:-|\s{1,64})(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
     r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):",
     re.DOTALL,
@@ -43,10 +43,10 @@ PERF_LOST = re.compile(
 # Headers, empty lines, stack traces, what trace-cmd says first, what tracers write that are no
 # events: functions, and where a stack begins; and what perf calls by names that no tracepoint has.
 HARMLESS = re.compile(
-    r"\s*(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|[0-9a-f]{1,7} \S.* \(.*\)"
+    r"(?:#.*|=>.*|<stack trace>.*|[0-9a-f]{8,16} .*|[0-9a-f]{1,7} \S.* \(.*\)"
     r"|cpus=\d+|version = .*|CPU \d+ is empty"
     r"|.{1,40}-\d{1,10} .*\[\d{1,5}\] .*\d{1,10}\.\d{6,9}: (?:\S+ <-\S+|<stack trace>)"
-    r"|.{1,60} \[\d{1,5}\] [^:]*\d\.\d{6,9}: +(?:\d+ +)?[\w/=.,-]*[/-][\w/=.,:-]*:.*)?\s*$"
+    r"|.{1,60} \[\d{1,5}\] [^:]*\d\.\d{6,9}: +(?:\d+ +)?[\w/=.,-]*[/-][\w/=.,:-]*:.*)?"
 )
 
 CPU_IDLE = re.compile(r"state=(\d{1,10}) cpu_id=(\d{1,5})\b")
@@ -313,14 +313,18 @@ def _open(line: str, match: re.Match[str]) -> bool:
 
 def _known(line: str) -> bool:
     """Whether a tool is known to print this line, which is no event."""
-    return bool(HARMLESS.match(line) or LOST.search(line) or PERF_LOST.match(line))
+    return bool(_harmless(line) or LOST.search(line) or PERF_LOST.match(line))
+
+
+def _harmless(line: str) -> bool:
+    return bool(HARMLESS.fullmatch(line.strip()))
 
 
 def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), int(lost[2] or 1))
-        elif not HARMLESS.match(line):
+        elif not _harmless(line):
             raise ValueError(f"no event: {shortened(line.strip())!r}")
         return
     comm, pid, number, seconds, fraction, event = match.groups()

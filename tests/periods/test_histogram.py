@@ -359,7 +359,8 @@ def test_what_the_kernel_refuses_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "ELSEWHERE", ("/dev/full",))
     said = keeper._write(Path("/dev/full/x"), tmp_path / "counts.json", {})
     assert said == f"cannot write {tmp_path / 'counts.json'}: Not a directory"
     assert list(tmp_path.iterdir()) == []

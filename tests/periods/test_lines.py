@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ def test_a_task_with_a_deadline_has_no_priority_to_show(trace: Any) -> None:
         123,
         75_000,
     )
+
+
+@pytest.mark.parametrize("text", [" " * 65536, "a: " + " " * 65536, "a:" * 32768, "- " * 32768])
+def test_a_long_line_takes_no_long_time(text: str) -> None:
+    begin_s = time.process_time()
+    assert not lines.LINE.match(text)
+    assert not lines._known(f"{text}x")
+    assert time.process_time() - begin_s < 2
 
 
 def test_cpus_of_a_list_are_no_mask(trace: Any) -> None:
