@@ -17,7 +17,7 @@ from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
 
-CLOCK = Literal["guest", "host"]
+TimedBy = Literal["guest", "host"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Metric:
     better: Better
     title: str
     description: str
-    clock: CLOCK = "guest"
+    clock: TimedBy = "guest"
     """By whose clock a time or a frequency is measured: a guest's is corrected by the host's."""
     amount: bool = False
     """As in MetricResult: a time that is spent or lost, not one in which something is done."""
@@ -135,7 +135,7 @@ class Experiment:
     def check(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for metrics, arms and claims of which no result can be written."""
         metrics = tuple(metrics)
-        clocks = get_args(CLOCK)
+        clocks = get_args(TimedBy)
         if wrong := next((x for x in metrics if x.clock not in clocks), None):
             raise ValueError(
                 f"metrics.{wrong.name}.clock: {wrong.clock!r} is none of {', '.join(clocks)}"
