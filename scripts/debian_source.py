@@ -31,14 +31,18 @@ def git(*argv: str) -> str:
     return done.stdout.removesuffix("\n")
 
 
-def version(release: str, tagged: bool, commits: int, commit: str, changed: datetime | None) -> str:
+def version(
+    release: str, tagged: bool, committed: datetime, commit: str, changed: datetime | None
+) -> str:
     """Return the version of the packages, which a later commit or a later change raises.
 
     ``release`` is the next release, unless this commit is ``tagged`` as it. ``changed`` is when a
-    file was last changed that is not committed yet.
+    file was last changed that is not committed yet. The time of the commit is known in a shallow
+    clone, too, where commits cannot be counted. Times are in seconds since 1970, as names of files
+    must not be long.
     """
-    text = release if tagged else f"{release}~{commits}.g{commit}"
-    return f"{text}+{changed:%Y%m%d%H%M%S}" if changed else text
+    text = release if tagged else f"{release}~{committed.timestamp():.0f}.g{commit}"
+    return f"{text}+{changed.timestamp():.0f}" if changed else text
 
 
 def uncommitted() -> datetime | None:
@@ -53,14 +57,15 @@ def uncommitted() -> datetime | None:
 
 def main(target: Path) -> None:
     """Copy every file that is part of the tree, and date its changelog."""
+    if target.exists() and any(target.iterdir()):
+        sys.exit(f"{target} is there, and not empty: remove it, or name another folder")
     changelog = (ROOT / "debian/changelog").read_text(encoding="utf-8")
     found = RELEASE.search(changelog)
     assert found
     release, changed = found[1], uncommitted()
     committed = datetime.fromisoformat(git("log", "-1", "--format=%cI"))
     tagged = f"v{release}" in git("tag", "--points-at", "HEAD").split()
-    commits = int(git("rev-list", "--count", "HEAD"))
-    text = version(release, tagged, commits, git("rev-parse", "--short=9", "HEAD"), changed)
+    text = version(release, tagged, committed, git("rev-parse", "--short=9", "HEAD"), changed)
     for name in git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
         source = ROOT / name
         if source.is_symlink() or source.is_file():

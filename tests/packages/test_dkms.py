@@ -46,7 +46,12 @@ test "$(ls -d /usr/src/lightsleep-[0-9]*)" = /usr/src/lightsleep-$version
 grep -q cpuidle_lightsleep /usr/lib/dracut/dracut.conf.d/90-lightsleep.conf
 modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
 there cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
-# What a package brought stays as it is.
+# What a package brought stays as it is, whatever its version.
+mkdir /usr/src/lightsleep-0.0.2~1.gabc
+echo /usr/src/lightsleep-0.0.2~1.gabc >> /var/lib/dpkg/info/make.list
+! make dkms-install KERNEL=$kernel || exit 1
+there cpuidle_lightsleep virtio_poll_source
+rmdir /usr/src/lightsleep-0.0.2~1.gabc
 echo /usr/src/lightsleep-$version >> /var/lib/dpkg/info/make.list
 ! make dkms-install KERNEL=$kernel || exit 1
 make dkms-remove

@@ -6,7 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,18 +33,22 @@ def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
 
 debian_source = runpy.run_path(str(SCRIPTS / "debian_source.py"))
 BEFORE, AFTER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+WEST_OF_IT = datetime(2025, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5)))
+"""Later than BEFORE, on a clock that shows less."""
 
 
 def test_a_later_state_of_the_tree_is_a_higher_version() -> None:
     version = debian_source["version"]
     rising = [
-        version("0.1.0", False, 99, "ffffffff", None),
-        version("0.1.0", False, 99, "ffffffff", BEFORE),
-        version("0.1.0", False, 99, "ffffffff", AFTER),
-        version("0.1.0", False, 100, "aaaaaaaa", None),
-        version("0.1.0", True, 100, "aaaaaaaa", None),
-        version("0.1.0", True, 100, "aaaaaaaa", BEFORE),
-        version("0.1.1", False, 101, "00000000", None),
+        "0.1.0~738.g84bd205aa",  # as versions were before
+        version("0.1.0", False, BEFORE, "ffffffff", None),
+        version("0.1.0", False, BEFORE, "ffffffff", BEFORE),
+        version("0.1.0", False, BEFORE, "ffffffff", AFTER),
+        version("0.1.0", False, WEST_OF_IT, "aaaaaaaa", None),
+        version("0.1.0", False, AFTER, "00000000", None),
+        version("0.1.0", True, AFTER, "aaaaaaaa", None),
+        version("0.1.0", True, AFTER, "aaaaaaaa", BEFORE),
+        version("0.1.1", False, AFTER, "00000000", None),
     ]
     for older, newer in pairwise(rising):
         subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
@@ -57,6 +61,11 @@ def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> No
     assert (tmp_path / "lightsleep/kernel/Kbuild").exists()
     assert os.access(tmp_path / "debian/rules", os.X_OK)
     assert not (tmp_path / "out").exists()
+    again = subprocess.run(argv, capture_output=True, text=True)
+    assert again.returncode == 1
+    assert (
+        again.stderr == f"{tmp_path} is there, and not empty: remove it, or name another folder\n"
+    )
 
 
 def test_the_next_release_is_the_same_everywhere() -> None:
