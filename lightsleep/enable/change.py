@@ -97,9 +97,7 @@ def _lost(name: str, there: str | None) -> list[str]:
     ]
     if not added:
         return []
-    return [
-        f"/{name} had lines that lightsleep does not write, and that are gone: {'; '.join(added)}"
-    ]
+    return [f"/{name} held lines that lightsleep did not write; they are gone: {'; '.join(added)}"]
 
 
 def check_lasts(text: str, changes: Sequence[Change]) -> None:

@@ -122,9 +122,8 @@ class Governor:
 
 
 ENTERED_NS = 301
-"""A period that was recorded is one in which the CPU went idle. With less than this, more than
-SELECT_NS of machine.c, it would not: something would have arrived before the governor was asked, or
-while it thought. What is known to have arrived so early came to a CPU in its state."""
+"""The shortest idle time that is simulated, in ns. A CPU entered a state in each recorded
+period. In one of SELECT_NS of machine.c, or less, the simulated CPU would enter none."""
 
 
 class GovernorRunner:

@@ -49,7 +49,7 @@ class Policy(Protocol):
         """How long it polls in the next period."""
 
     def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
-        """A period is over: so long until something arrived, and until a halt was left, if any."""
+        """A period is over: ``idle_ns`` until something came, then ``exit_ns`` to leave a halt."""
 
 
 @dataclass(frozen=True)

@@ -329,10 +329,13 @@ def unfinished(root: Path) -> str | None:
     except FileNotFoundError:
         pass
     except PermissionError:
-        return "a command is changing settings right now, or was killed: with sudo, status knows"
+        return (
+            "a command is changing settings right now, or was killed: sudo lightsleep status says "
+            "which of the two"
+        )
     return (
-        "an earlier command was killed, and what it changed may still be so: the next one that "
-        "changes settings sets it back, as does sudo lightsleep disable"
+        "an earlier command was killed, and its changes may still be in place: sudo lightsleep "
+        "disable sets them back, and so does the next command that changes settings"
     )
 
 

@@ -74,13 +74,12 @@ def test_lines_that_somebody_added_to_our_files_are_told(root: Path) -> None:
     done("enable", "--persist", "lightsleep:fixed:100us")
     add(OPTIONS, "options kvm halt_poll_ns=0")
     said = done("enable", "--persist", "lightsleep:fixed:50us")
-    assert f"/{OPTIONS} had lines that" in said
-    assert "gone: options kvm halt_poll_ns=0\n" in said
-    assert "had lines" not in done("enable", "--persist", "lightsleep:fixed:20us")
+    assert f"/{OPTIONS} held lines that" in said
+    assert "are gone: options kvm halt_poll_ns=0\n" in said
+    assert "held lines" not in done("enable", "--persist", "lightsleep:fixed:20us")
     add(LOAD, "# mine")
-    assert f"/{LOAD} had lines that lightsleep does not write, and that are gone: # mine" in done(
-        "disable"
-    )
+    said = done("disable")
+    assert f"/{LOAD} held lines that lightsleep did not write; they are gone: # mine" in said
 
 
 def test_the_defaults_need_no_options_file(root: Path) -> None:
@@ -134,7 +133,7 @@ def test_status_says_what_only_root_may_know(root: Path, monkeypatch: pytest.Mon
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)
-    assert "with sudo, status knows" in (journalled.unfinished(root) or "")
+    assert "sudo lightsleep status says which" in (journalled.unfinished(root) or "")
 
 
 def test_nothing_to_do(root: Path) -> None:

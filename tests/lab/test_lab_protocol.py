@@ -134,6 +134,9 @@ def test_a_value_that_is_no_number_is_refused_with_its_place(value: float, said:
 def test_a_value_that_no_result_holds_is_refused() -> None:
     guests, _ = fakes("a", "b", "c")
     huge = experiment(lambda _: {"wait_s": 1.8e18}, warmup=0)
+    schema = json.loads(FORMAT.described.read_text())
+    sample = schema["$defs"]["metric"]["properties"]["samples"]["additionalProperties"]["items"]
+    assert (sample["minimum"], sample["maximum"]) == (-protocol.LARGEST, protocol.LARGEST)
     with pytest.raises(LightsleepError, match=r"wait_s is 1.8e\+18, .* take a larger unit"):
         protocol.run_rounds(huge, (WAIT,), guests, [list("abc")], quiet())
 

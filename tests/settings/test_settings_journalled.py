@@ -1,124 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Changed knobs are set back on every end of the session's owner: real processes, real signals."""
 
-import contextlib
-import dataclasses
 import io
-import json
 import os
 import pty
 import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import Machine, eventually, runs
 
 from lightsleep.errors import LightsleepError
 from lightsleep.settings import journalled, restorer
 
-# Changes two knobs, one of them twice, says so, and ends as it is told.
-BORROWER = """
-import os, subprocess, sys, time
-from pathlib import Path
-from lightsleep.settings import journalled
-root, end = Path(sys.argv[1]), sys.argv[2]
-with journalled.session(root) as session:
-    session.set(root / "sys/cpu0/disable", "1")
-    session.set(root / "sys/cpu1/disable", "1")
-    session.set(root / "sys/cpu1/disable", "2")
-    if end == "children":
-        if not os.fork():
-            time.sleep(1000)
-        subprocess.Popen(["sleep", "1000"], close_fds=False)
-    print(session._process.pid, flush=True)
-    if end == "raise":
-        raise RuntimeError
-    if end == "exit":
-        sys.exit(3)
-    if end != "return":
-        time.sleep(1000)
-"""
-
-
-class Machine:
-    """A tree of knobs, and where sessions keep their journal."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder
-        self.run_dir = folder / "run/lightsleep"
-        for cpu in range(3):
-            self.knob(cpu).parent.mkdir(parents=True)
-            self.knob(cpu).write_text("0\n")
-
-    def knob(self, cpu: int) -> Path:
-        return self.root / f"sys/cpu{cpu}/disable"
-
-    @property
-    def journal(self) -> Path:
-        return self.run_dir / "journal"
-
-    def values(self) -> list[str]:
-        return [self.knob(cpu).read_text().strip() for cpu in range(3)]
-
-    def command(self, end: str) -> list[str]:
-        return [sys.executable, "-c", BORROWER, str(self.root), end]
-
-    @contextlib.contextmanager
-    def owner(self, end: str = "wait") -> Iterator[tuple[subprocess.Popen[str], int]]:
-        """A process that is changing the knobs, and the process ID of its restorer."""
-        with subprocess.Popen(
-            self.command(end),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            assert process.stdout
-            line = process.stdout.readline()
-            assert line, "the owner did not start"
-            try:
-                yield process, int(line)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-
-    def session(self) -> contextlib.AbstractContextManager[journalled.Session]:
-        return journalled.session(self.root)
-
-    def plant(self, *changes: object, boot: str | None = None) -> None:
-        """Leave a journal behind."""
-        self.run_dir.mkdir(mode=0o700, parents=True)
-        lines = [{"boot_id": boot or restorer.boot_id()}, *changes]
-        self.journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-
-    def change(self, cpu: int, old: str, new: str) -> dict[str, str]:
-        return {"knob": str(self.knob(cpu)), "old": old, "new": new}
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what must happen; a machine may be slow."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+pytest_plugins = "sessions"
 
 
 # Every end.
@@ -486,103 +385,6 @@ def test_a_write_that_is_cut_short_goes_on(machine: Machine) -> None:
         session._journal.close()
     assert machine.values() == ["0", "0", "0"]
     assert session.notes == []
-
-
-# Journals not to be trusted.
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        ["garbage"],
-        [{}],
-        [{"knob": "/sys/x", "old": "0"}],
-        [{"knob": 7, "old": "0", "new": "1"}],
-        [{"knob": "cpu0/disable", "old": "0", "new": "1"}],
-        [{"knob": "/etc/passwd", "old": "0", "new": "1"}],
-        [{"knob": "/sys/devices/\0", "old": "0", "new": "1"}],
-        [None],
-    ],
-)
-def test_garbage_is_refused_and_kept(machine: Machine, changes: list[object]) -> None:
-    machine.plant(machine.change(0, "5", "0"), *changes)
-    before = machine.journal.read_text()
-    with (
-        pytest.raises(LightsleepError, match=r"cannot read.*by hand"),
-        machine.session(),
-    ):
-        pass
-    assert machine.values() == ["0", "0", "0"]
-    assert machine.journal.read_text() == before
-
-
-@pytest.mark.parametrize("content", [b"\xff\n", b"[]\n", b"\n", b"7\n", b"[" * 99999 + b"\n"])
-def test_a_garbage_header_is_refused(machine: Machine, content: bytes) -> None:
-    machine.plant()
-    machine.journal.write_bytes(content)
-    with pytest.raises(LightsleepError, match="cannot read the journal"), machine.session():
-        pass
-
-
-def test_a_way_out_of_the_tree_is_refused(machine: Machine, tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("1\n")
-    (machine.root / "sys/link").symlink_to(victim)
-    for way in ("link", "../victim"):
-        with machine.session() as session, pytest.raises(ValueError, match="does not lie under"):
-            session.set(machine.root / "sys" / way, "0")
-    machine.journal.unlink(missing_ok=True)
-    machine.run_dir.joinpath("lock").unlink()
-    machine.run_dir.rmdir()
-    machine.plant({"knob": str(machine.root / "sys/link"), "old": "0", "new": "1"})
-    with pytest.raises(LightsleepError, match="does not lie under"), machine.session():
-        pass
-    assert victim.read_text() == "1\n"
-
-
-def test_another_boots_journal_is_not_replayed(machine: Machine) -> None:
-    machine.plant(machine.change(0, "5", "0"), boot="00000000-0000-0000-0000-000000000000")
-    with machine.session() as session:
-        assert machine.values() == ["0", "0", "0"]
-        assert session.notes == []
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_a_folder_others_can_write_to_is_refused(machine: Machine, mode: int) -> None:
-    machine.run_dir.mkdir(parents=True)
-    machine.run_dir.chmod(mode)
-    with pytest.raises(LightsleepError, match="others can write"), machine.session():
-        pass
-
-
-# Knobs that cannot be set.
-
-
-def test_a_knob_that_is_missing(machine: Machine) -> None:
-    with machine.session() as session, pytest.raises(LightsleepError, match="No such file"):
-        session.set(machine.root / "sys/cpu9/disable", "1")
-    assert not (machine.root / "sys/cpu9").exists()
-
-
-def test_a_value_that_does_not_stick(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_knob = restorer.write_knob
-
-    def rounds_up(root: Path, knob: str, value: str | None, _held: Sequence[int] = ()) -> None:
-        assert value
-        write_knob(root, knob, "9" if value == "5" else value)
-
-    kind = dataclasses.replace(restorer.KINDS["knob"], write=rounds_up)
-    monkeypatch.setitem(restorer.KINDS, "knob", kind)
-    with machine.session() as session, pytest.raises(LightsleepError, match="it reads 9"):
-        session.set(machine.knob(0), "5")
-    assert machine.values() == ["0", "0", "0"]
-
-
-def test_no_folder_for_the_journal(machine: Machine) -> None:
-    machine.run_dir.parent.mkdir()
-    machine.run_dir.write_text("a file")
-    with pytest.raises(LightsleepError, match="cannot keep a journal"), machine.session():
-        pass
 
 
 # Whatever surrounds the owner.

@@ -26,8 +26,9 @@
  * Where the tick is stopped, a timer of the timer wheel that is armed meanwhile waits
  * for the end of the poll, as in poll_idle(). A timeout of one tick lasts a whole tick
  * at least, so a poll shorter than that delays only timers that are due already. One
- * that is longer (a limit of that much takes a halt that costs as much, or the mode
- * "fixed") may delay others, too, but by no more than its limit.
+ * that is longer may delay others, too, by up to its limit. Limits are twice the price of
+ * a missed wakeup at most, so one of a tick takes a halt that costs an eighth of a tick, by
+ * the default wait_weight; or the mode "fixed".
  *
  * A poll is booked to the POLL state and a halt to HALT, whichever state was
  * chosen, so residencies in sysfs are true. (The price: the cpuidle core counts each

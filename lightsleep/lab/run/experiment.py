@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from lightsleep import document
 from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, MetricResult, Role
-from lightsleep.document import check
 from lightsleep.errors import WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
@@ -155,7 +155,7 @@ class Experiment:
             },
             claims=list(self.claims),
         )
-        check(empty.to_json(), FORMAT)
+        document.check(empty.to_json(), FORMAT)
 
 
 def adapted(

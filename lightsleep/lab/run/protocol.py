@@ -423,7 +423,7 @@ def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metri
     try:
         experiment.check(metrics)
     except ValueError as error:
-        raise LightsleepError(f"of the metrics that the experiment has here, {error}") from error
+        raise LightsleepError(f"the experiment's metrics on this machine: {error}") from error
     return metrics
 
 

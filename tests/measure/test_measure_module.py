@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel module that measures: what stands in its way, and that it goes when measuring ends."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_modules
+import pytest
+from measure_fakes import FakeBackend
+from measure_runs import TRUTH_NS, measured, run
+from scan_trees import plant, unfold
+
+from lightsleep import sources
+from lightsleep.measure import cli, module, userspace
+from lightsleep.measure.kernel_backend import FILES
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = unfold("powernv-power9", tmp_path / "machine")
+    monkeypatch.setattr(cli, "ROOT", root)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(module, "_run", lambda argv: f"{argv[0]} refuses")
+    fake_modules.install(root, monkeypatch)
+    return plant(root, "refused: test_cpuidle_latency")
+
+
+LOADED = "sys/module/test_cpuidle_latency/refcnt: 0\n"
+MOUNTED = "proc/self/mounts: debugfs /sys/kernel/debug debugfs rw 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "complaint"),
+    [
+        ("", "is not loaded: use --load to load or build it, or measure with --mode userspace"),
+        (LOADED, "debugfs is not mounted: mount -t debugfs"),
+        (LOADED + MOUNTED, "may be of another version"),
+        (
+            LOADED + MOUNTED + "sys/kernel/security/lockdown: none [integrity] confidentiality\n",
+            "the kernel is locked down (integrity)",
+        ),
+    ],
+)
+def test_no_module(there: str, complaint: str, bare: Path) -> None:
+    plant(bare, there)
+    result = run("--mode", "module")
+    assert result.exit_code == 1
+    assert complaint in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("mode", ["auto", "module"])
+def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = os.uname().release
+    monkeypatch.setattr(module, "HEADERS", bare)
+    result = run("--mode", mode, "--load")
+    assert result.exit_code == 1
+    assert f"apt install linux-headers-{release}" in " ".join(result.output.split())
+
+    plant(bare, f"{release}/build/Makefile: all")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "needs make and gcc: install make and gcc" in " ".join(run("--load").output.split())
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert "cannot build test_cpuidle_latency" in run("--load").output
+    monkeypatch.setattr(sources, "KERNEL", bare / "nowhere")
+    said = " ".join(run("--load").output.split())
+    dkms = f"{sources.DKMS_INSTALL} LIGHTSLEEP_TOOLS=1"
+    for way_out in ("pip install '.[lab]'", dkms, "--mode userspace"):
+        assert way_out in said
+
+
+def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
+    plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
+    (bare / "refused").unlink()
+    result = run("--load", "--source", "device")
+    assert result.exit_code == 4
+    assert "no virtio entropy device" in " ".join(result.output.split())
+    assert not (bare / "sys/module/test_cpuidle_latency").exists()
+    assert not (bare / "run/lightsleep/journal").exists()
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from lightsleep.measure import module
+from lightsleep.settings import journalled
+root = Path(sys.argv[1])
+with journalled.session(root) as session:
+    module.attached(root, True, session)
+    print(flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_killed_it_leaves_no_module(bare: Path) -> None:
+    plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
+    (bare / "refused").unlink()
+    loaded = bare / "sys/module/test_cpuidle_latency"
+    argv = [sys.executable, "-c", KILLED, str(bare)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "\n"
+        assert loaded.exists()
+        process.kill()
+    fake_modules.wait_for_the_restorer(bare)
+    assert not loaded.exists()
+
+
+def test_auto_falls_back_to_user_space_and_says_so(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = FakeBackend(dict(TRUTH_NS), bare, mode="userspace")
+
+    @contextlib.contextmanager
+    def attached(root: Path) -> Iterator[FakeBackend]:
+        assert root == bare
+        yield backend
+
+    monkeypatch.setattr(userspace, "attached", attached)
+    document = measured("-c", "1", "-n", "20")
+    assert document["mode"] == "userspace"
+    assert document["notes"][0] == (
+        "measured from user space, because the kernel module test_cpuidle_latency is not loaded. "
+        "The module (use --load to load or build it) proves which state the kernel asked for, and "
+        "measures up to the interrupt"
+    )
+    assert "made up: " in " ".join(document["notes"])
+    plain = measured("-c", "1", "-n", "20", "--mode", "userspace")
+    assert not any("is not loaded" in note for note in plain["notes"])
