@@ -23,8 +23,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import cpus_option
 from lightsleep.options import seconds as in_seconds
-from lightsleep.record import histogram as counted
 from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.record.bpf import histogram as counted
 from lightsleep.terminal import has_screen
 
 ROOT = Path("/")

@@ -15,16 +15,16 @@ probe. The keeper removes these two whatever goes wrong. Where trace-cmd dies, t
 stay, of which trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has
 trace-cmd end in good order.
 
-A histogram is counted by BPF programs (histogram.py). The keeper loads them; at the end it reads
-what they have counted, and writes the file. The kernel drops them with the keeper, whatever ends
-it.
+A histogram is counted by BPF programs (bpf/histogram.py). The keeper loads them; at the end it
+reads what they have counted, and writes the file. The kernel drops them with the keeper, whatever
+ends it.
 
 The next recording removes what a killed keeper left.
 
-This file runs on its own (``python -I -S``, by its path), and needs only the standard library. Its
-first line of input is one JSON document, what to record. Its answer is two lines of JSON: one when
-the recording has begun, and a report at the end. The first one is why there is no probe, or why the
-kernel does not count; null where all is well.
+This file runs on its own (``python -I -S``, by its path), and needs only the standard library and
+its neighbours that need no more. Its first line of input is one JSON document, what to record. Its
+answer is two lines of JSON: one when the recording has begun, and a report at the end. The first
+one is why there is no probe, or why the kernel does not count; null where all is well.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # -I leaves it out
+
+from lightsleep.record.bpf import calls
 
 BEGUN, DISCARD = b"b", b"x"
 """What the parent sends when the recording has begun, and where no file is wanted after all."""
@@ -66,24 +71,6 @@ DESCRIBED = ".json"
 
 CLOCK = "mono"
 """The clock of all times."""
-
-SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-"""The number of bpf(2)."""
-
-CREATE, LOOKUP, LOAD, INFO, ATTACH = 0, 1, 5, 15, 17
-"""Commands of bpf(2): of maps, programs, and raw tracepoints."""
-
-ARRAY, PER_CPU_ARRAY, RAW_TRACEPOINT = 2, 6, 17
-"""Kinds of maps, and of programs."""
-
-ATTRIBUTES = 128
-"""Bytes of an argument of bpf(2); what a kernel does not know is 0."""
-
-PROGRAM_INFO, MISSES = 216, 208
-"""Bytes of struct bpf_prog_info up to recursion_misses, and where that begins."""
-
-LICENSE = ctypes.create_string_buffer(b"GPL")
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def group_of(keeper: int) -> str:
@@ -326,11 +313,13 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
     failed, document = None, dict(order["document"])
     maps, programs = dict[str, int](), list[int]()
     try:
-        maps = {name: _create(**kind) for name, kind in order["maps"].items()}
+        for name, kind in order["maps"].items():
+            array = calls.PER_CPU_ARRAY if kind["per_cpu"] else calls.ARRAY
+            maps[name] = calls.create(array, kind["bytes"], kind["entries"])
         for tracepoint, program in order["programs"].items():
-            programs.append(_program(tracepoint, program, maps))
+            programs.append(calls.load(tracepoint, program, maps))
         links = [
-            _attach(tracepoint, number)
+            calls.attach(tracepoint, number)
             for tracepoint, number in zip(order["programs"], programs, strict=True)
         ]
     except OSError as error:
@@ -346,7 +335,7 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
     if not wanted:
         return {"failed": None}
     try:
-        document["dropped"] = sum(map(_missed, programs))
+        document["dropped"] = sum(map(calls.missed, programs))
         document["histograms"] = _counted(maps[order["counts"]], order)
     except OSError as error:
         return {"failed": f"cannot read what the kernel has counted: {error.strerror}"}
@@ -380,63 +369,6 @@ def _write_elsewhere(document: dict[str, Any]) -> Path | None:
     return None
 
 
-def _bpf(command: int, attributes: bytes) -> int:
-    """Call bpf(2). Raises OSError."""
-    call = SYSCALL.get(os.uname().machine)
-    if call is None:
-        raise OSError(errno.ENOSYS, f"lightsleep does not know bpf(2) of {os.uname().machine}")
-    room = ctypes.create_string_buffer(attributes, ATTRIBUTES)
-    done: int = LIBC.syscall(call, command, room, ATTRIBUTES)
-    if done < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return done
-
-
-def _create(per_cpu: bool, bytes: int, entries: int) -> int:
-    """Return a new map."""
-    kind = PER_CPU_ARRAY if per_cpu else ARRAY
-    return _bpf(CREATE, struct.pack("=5I", kind, 4, bytes, entries, 0))
-
-
-def _program(tracepoint: str, program: dict[str, Any], maps: dict[str, int]) -> int:
-    """Return a program that the kernel has accepted."""
-    code = bytearray.fromhex(program["code"])
-    for at, name in program["maps"].items():
-        struct.pack_into("=i", code, int(at) * 8 + 4, maps[name])
-    text, said = ctypes.create_string_buffer(bytes(code)), ctypes.create_string_buffer(1 << 16)
-    words = (RAW_TRACEPOINT, len(code) // 8, ctypes.addressof(text), ctypes.addressof(LICENSE))
-    try:
-        return _bpf(LOAD, struct.pack("=IIQQ", *words))
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EACCES):
-            raise
-        with contextlib.suppress(OSError):  # the same, with the kernel's reason
-            log = (1, len(said), ctypes.addressof(said))
-            os.close(_bpf(LOAD, struct.pack("=IIQQIIQ", *words, *log)))
-        lines = said.value.decode(errors="replace").strip().splitlines()
-        reason = "; ".join([error.strerror or str(error), *lines[-3:]])
-        raise OSError(error.errno, f"{tracepoint}: {reason}") from error
-
-
-def _attach(tracepoint: str, program: int) -> int:
-    """Have a program run at a tracepoint; return what ends that when it is closed."""
-    name = ctypes.create_string_buffer(tracepoint.encode())
-    try:
-        return _bpf(ATTACH, struct.pack("=QI", ctypes.addressof(name), program))
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        raise OSError(errno.ENOENT, f"it has no tracepoint {tracepoint}") from error
-
-
-def _missed(program: int) -> int:
-    """Return how often a program did not run because it interrupted itself."""
-    info = ctypes.create_string_buffer(PROGRAM_INFO)
-    _bpf(INFO, struct.pack("=IIQ", program, PROGRAM_INFO, ctypes.addressof(info)))
-    (missed,) = struct.unpack_from("=Q", info, MISSES)
-    return int(missed)
-
-
 def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
     """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
     found = {}
@@ -448,7 +380,7 @@ def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
         lines = []
         for state in range(order["states"]):
             for low, high in order["ranges"]:
-                _bpf(LOOKUP, where)
+                calls.call(calls.LOOKUP, where)
                 key.value += 1
                 for cpu in order["cpus"]:
                     number, total = struct.unpack_from("=QQ", values, offsets[cpu])

@@ -18,7 +18,8 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import histogram as counts
 from lightsleep.periods.lost import TimeLost
-from lightsleep.record import histogram, keeper, run
+from lightsleep.record import keeper, run
+from lightsleep.record.bpf import calls, histogram
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -331,7 +332,7 @@ def test_the_counts_of_a_cpu_are_at_its_place_among_the_possible_ones(
             ctypes.memmove(values + 16 * place, struct.pack("=QQ", place + 1, 0), 16)
         return 0
 
-    monkeypatch.setattr(keeper, "_bpf", fill)
+    monkeypatch.setattr(calls, "call", fill)
     lines = keeper._counted(0, order)["idle"].splitlines()[: len(possible)]
     cpus = [int(line.split(",")[0].rpartition(" ")[2]) for line in lines]
     assert cpus == possible

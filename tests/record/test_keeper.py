@@ -17,7 +17,8 @@ import pytest
 from recorders import OF_THIS_ONE, record, removed_probes
 
 from lightsleep.files import write_json
-from lightsleep.record import histogram, keeper, run, sidecar, tracing
+from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.record.bpf import calls, histogram
 
 pytest_plugins = "recorders"
 
@@ -100,7 +101,7 @@ def test_the_end_of_a_histogram_searches_no_list(monkeypatch: pytest.MonkeyPatch
         def index(self, *_arguments: Any) -> int:
             raise AssertionError("a search for each bucket of each CPU")
 
-    monkeypatch.setattr(keeper, "_bpf", lambda *_arguments: 0)
+    monkeypatch.setattr(calls, "call", lambda *_arguments: 0)
     order = histogram.order([0, 2], [0, 2])
     order["possible"] = Possible(order["possible"])
     assert keeper._counted(0, order) == dict.fromkeys(histogram.KINDS, "")

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightsleep.record.program import Program
+from lightsleep.record.bpf.program import Program
 
 STATES = 16
 """The kernel has at most 10 (CPUIDLE_STATE_MAX)."""
