@@ -15,16 +15,21 @@ probe. The keeper removes these two whatever goes wrong. Where trace-cmd dies, t
 stay, of which trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has
 trace-cmd end in good order.
 
-A histogram is counted by BPF programs (bpf/histogram.py). The keeper loads them; at the end it
-reads what they have counted, and writes the file. The kernel drops them with the keeper, whatever
-ends it.
+With ``--bpf``, BPF programs write the events to memory (bpf/trace.py). The keeper loads them,
+copies what they have written into a file for each CPU, and makes one file of these at the end. If
+the keeper is killed, its parent does that.
+
+A histogram is counted by BPF programs, too (bpf/histogram.py). At the end, the keeper reads what
+they have counted, and writes the file. The kernel drops all programs with the keeper, whatever ends
+it.
 
 The next recording removes what a killed keeper left.
 
 This file runs on its own (``python -I -S``, by its path), and needs only the standard library and
 its neighbours that need no more. Its first line of input is one JSON document, what to record. Its
 answer is two lines of JSON: one when the recording has begun, and a report at the end. The first
-one is why there is no probe, or why the kernel does not count; null where all is well.
+one is why there is no probe, or why the kernel does not count; null where all is well, and false
+where the recording has not begun, as the report says.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ import ctypes
 import errno
 import json
 import os
+import select
 import signal
 import stat
 import struct
@@ -41,15 +47,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # -I leaves it out
 
-from lightsleep.record.bpf import calls
+from lightsleep.record import trace_file
+from lightsleep.record.bpf import calls, pages
 
-BEGUN, DISCARD = b"b", b"x"
-"""What the parent sends when the recording has begun, and where no file is wanted after all."""
+BEGUN, STOP, DISCARD = b"b", b"s", b"x"
+"""What the parent sends when the recording has begun, where BPF programs have to record no more,
+and where no file is wanted after all."""
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -65,6 +73,14 @@ ELSEWHERE = ("/var/tmp", "/run")  # noqa: S108 (a new file of an own name, which
 
 PRIVATE = 0o600
 """Mode of every new file: the document names the command with all its words."""
+
+IDLE_MS = 1000
+"""How long the rings of BPF programs may go unlooked at while none of them is a quarter full."""
+
+PROC = Path("/proc")
+
+NOT_SUPPORTED = 524
+"""ENOTSUPP, an error of the kernel's own that libc has no words for."""
 
 DESCRIBED = ".json"
 """Behind the name of a trace: the document beside it."""
@@ -241,6 +257,125 @@ def _trace(
     }
 
 
+def trace(order: dict[str, Any]) -> dict[str, Any]:
+    """Have BPF programs write a trace until standard input ends; return what became of it."""
+    scratch, output = Path(order["scratch"]), Path(order["output"])
+    report: dict[str, Any] = {"status": 0, "said": "", "kept": 0, "lost": {}, "notes": []}
+    names = trace_file.task_names(PROC)
+    try:
+        try:
+            rings = pages.Rings(order)
+            programs, links, refused = _attached(order, rings)
+        except OSError as error:
+            _tell(False)
+            few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
+            return report | {"failed": f"the kernel refuses to trace: {error.strerror}{few}"}
+        try:
+            _write_new(_beside(scratch), order["document"])
+            _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))
+            rings.open(scratch, PRIVATE)
+        except OSError as error:
+            _tell(False)
+            return report | {"failed": f"cannot record to {output}: {error.strerror}"}
+        rings.begin()
+        _tell(refused)
+        try:
+            wanted = _copy_until_the_end(rings)
+        finally:
+            rings.end()
+            for link in links:
+                os.close(link)
+        if not wanted:
+            return report | {"failed": None}
+        time.sleep(pages.SETTLE_S)  # a program may still run
+        rings.copy_the_rest()
+        rings.close()
+        report["lost"] = rings.lost
+        report["notes"] += _unheard(sum(map(calls.missed, programs)))
+        if rings.refused:
+            report["stopped"] = f"cannot write more: {rings.refused}; the recording ended early"
+        report["failed"] = finish(order, names | trace_file.task_names(PROC))
+        report["kept"] = int(report["failed"] is not None)
+        return report
+    finally:
+        if not report["kept"]:
+            clear(scratch)
+
+
+def _attached(order: dict[str, Any], rings: pages.Rings) -> tuple[list[int], list[int], str | None]:
+    """Return the programs, what ends them when it is closed, and why there is no probe.
+
+    Raises OSError.
+    """
+    programs = [calls.load(name, code, rings.maps) for name, code in order["programs"].items()]
+    links = [calls.attach(None, program) for program in programs]
+    refused = None
+    for name, code in order["probes"].items():
+        if code is None:
+            refused = f"it has no function {name}"
+            continue
+        try:
+            programs.append(calls.load(name, code, rings.maps, calls.AT_RETURN))
+            links.append(calls.attach(None, programs[-1]))
+        except OSError as error:
+            refused = error.strerror or str(error)
+            if error.errno == NOT_SUPPORTED:
+                refused = "it runs no program at the end of a function"
+    return programs, links, refused
+
+
+def _copy_until_the_end(rings: pages.Rings) -> bool:
+    """Empty the rings until standard input ends; return whether a file is wanted."""
+    said = b""
+    poll = select.poll()
+    poll.register(sys.stdin, select.POLLIN)
+    poll.register(rings.wakes, select.POLLIN)
+    while True:
+        if sys.stdin.fileno() in dict(poll.poll(IDLE_MS)):
+            data = os.read(sys.stdin.fileno(), 1 << 10)
+            if not data:
+                return BEGUN in said and DISCARD not in said
+            said += data
+            if STOP in data:
+                rings.end()
+        rings.copy()
+
+
+def _unheard(count: int) -> list[str]:
+    """Return a note of events that happened while their own program ran."""
+    if not count:
+        return []
+    return [f"events not recorded, as their program would have interrupted itself: {count:,}"]
+
+
+def finish(order: dict[str, Any], names: dict[int, bytes]) -> str | None:
+    """Make one file of those of the CPUs; return why that failed. Only then, they are still there.
+
+    Once is enough, but a second time does no harm.
+    """
+    scratch, output = Path(order["scratch"]), Path(order["output"])
+    try:
+        scratch.unlink(missing_ok=True)  # of who was killed meanwhile
+        begin = trace_file.head(order, names, PROC)
+        with _new(scratch) as file:
+            trace_file.assemble(file, begin, pages.files_of(order, scratch), CLOCK)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        return f"cannot write {output}: {error.strerror}"
+    if failed := _take_places(scratch, output):
+        return failed
+    clear(scratch)
+    return None
+
+
+def clear(scratch: Path) -> None:
+    """Remove all files of a recording that is whole, or that nobody wants."""
+    for file in scratch.parent.glob(f"{scratch.name}*"):
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
 def _start(words: list[str], log: int) -> subprocess.Popen[bytes]:
     """Start trace-cmd. Raises OSError."""
     return subprocess.Popen(
@@ -302,10 +437,19 @@ def _caller() -> tuple[int, int] | None:
 
 
 def _write_new(path: Path, document: dict[str, Any]) -> None:
-    """Write a document to a new file that only its owner can read. Raises OSError."""
+    """Write a document to a new file. Raises OSError."""
+    _write_whole(path, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    with _new(path) as file:
+        file.write(data)
+
+
+def _new(path: Path) -> BinaryIO:
+    """Open a new file that only its owner can read. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor)
-        file.write(json.dumps(document, indent=1) + "\n")
+    return open(descriptor, "wb")  # noqa: PTH123 (a descriptor)
 
 
 def count(order: dict[str, Any]) -> dict[str, Any]:
@@ -405,8 +549,8 @@ def main() -> None:
     if not line.endswith(b"\n"):
         return  # the parent is gone before it asked for anything
     order = json.loads(line)
-    report = count(order) if "programs" in order else keep(order)
-    _tell(report)
+    does = count if "maps" in order else trace if "programs" in order else keep
+    _tell(does(order))
 
 
 if __name__ == "__main__":

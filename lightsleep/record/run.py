@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One recording, from the first event to the whole file; the keeper (keeper.py) traces."""
+"""One recording, from the first event to the whole file; the keeper (keeper.py) makes it."""
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -18,7 +19,8 @@ from typing import Any
 
 from lightsleep import terminal
 from lightsleep.errors import LightsleepError
-from lightsleep.record import keeper, tracing
+from lightsleep.record import keeper, trace_file, tracing
+from lightsleep.record.bpf.pages import PAGE, files_of
 
 START_S = 60.0
 """How long trace-cmd may take to enable its events."""
@@ -30,6 +32,10 @@ SILENT_S, REDRAW_S = 2.0, 0.5
 """How long the end of a recording may take without a progress bar, and how often that is drawn."""
 
 DIED = "trace-cmd ended before its time"
+KILLED = (
+    "the process that copies events was killed: the recording ended early, and what had been "
+    "copied is in the file"
+)
 
 STDERR = 2
 """The file descriptor."""
@@ -39,6 +45,8 @@ STDERR = 2
 class Recording:
     """A recording that runs, and after its end what became of it.
 
+    ``instance`` is trace-cmd's, where that records. ``stop`` has events end, and raises OSError
+    where it cannot; a histogram has none. So many ``unwritten_bytes`` may follow it on the disk.
     ``probe_refused`` says why the kernel does not tell what the governor knew. ``lost`` counts
     events by CPU. ``notes`` tell what could not be tidied up, and why it ended early. Where that
     was noticed while it ran, ``stopped`` says so, ``stopped_s`` when (time.monotonic()), and
@@ -48,6 +56,8 @@ class Recording:
     instance: Path | None
     scratch: Path
     process: "subprocess.Popen[bytes]"
+    stop: Callable[[], object] | None = None
+    unwritten_bytes: int = 0
     probe_refused: str | None = None
     elapsed_s: float = 0.0
     lost: dict[str, int] = field(default_factory=dict)
@@ -60,35 +70,38 @@ class Recording:
     def watch(self) -> None:
         """Notice what ends a recording early.
 
-        That is a dead trace-cmd, a tracing instance that is gone, or a disk that is nearly full.
-        Counts need none of these.
+        That is a dead trace-cmd, a tracing instance that is gone, a dead keeper of BPF programs, or
+        a disk that is nearly full. Counts need none of these.
         """
-        if self.instance is None or self.stopped is not None:
+        if self.stop is None or self.stopped is not None:
             return
-        if not _has_child(self.process.pid):
+        if self.instance and not _has_child(self.process.pid):
             self.stopped = DIED
-        elif not self.instance.is_dir():
+        elif self.instance and not self.instance.is_dir():
             self.stopped = _gone(self.instance)
+        elif not self.instance and self.process.poll() is not None:
+            self.stopped = KILLED
         else:
-            self._watch_disk(self.instance)
+            self._watch_disk(self.stop)
         if self.stopped is not None:
             self.stopped_s = time.monotonic()
             self.at_stop()
 
-    def _watch_disk(self, instance: Path) -> None:
+    def _watch_disk(self, stop: Callable[[], object]) -> None:
         """Stop tracing where the disk would not take the whole file."""
         used = 0
         for file in self.scratch.parent.glob(f"{self.scratch.name}*"):
             with contextlib.suppress(FileNotFoundError):
                 used += file.stat().st_size
-        # At its end trace-cmd copies the data of all CPUs into one file.
+        # At the end, the data of all CPUs are copied into one file.
         free = shutil.disk_usage(self.scratch.parent).free
-        if free >= used + SPARE_BYTES:
+        if free >= used + self.unwritten_bytes + SPARE_BYTES:
             return
         try:
-            (instance / "tracing_on").write_text("0")
+            stop()
         except OSError:
-            self.stopped = _gone(instance)
+            assert self.instance
+            self.stopped = _gone(self.instance)
         else:
             self.stopped = (
                 f"the disk of {self.scratch.parent} is nearly full: {free >> 20} MiB are free, and "
@@ -152,31 +165,77 @@ def recording(
     }
     process = _keeper()
     instance = folder / "instances" / keeper.group_of(process.pid)
-    running = Recording(instance, scratch, process)
-    began = time.monotonic()
+    switch = instance / "tracing_on"
+    running = Recording(instance, scratch, process, lambda: switch.write_text("0"))
+    with _recorded(running, order, output):
+        yield running
+
+
+@contextlib.contextmanager
+def tracing_by_bpf(
+    order: dict[str, Any], output: Path, document: dict[str, Any]
+) -> Iterator[Recording]:
+    """Record as recording(), by BPF programs: ``order`` is theirs (bpf/trace.py)."""
+    scratch = scratch_for(output)
+    whole = order | {"scratch": str(scratch), "output": str(output), "document": document}
+    process = _keeper()
+    # Once they record no more, what they have written is still to be copied, and then once more.
+    unwritten_bytes = 2 * len(order["buffers"]) * order["pages"] * PAGE
+    stop = functools.partial(_say, process, keeper.STOP)
+    running = Recording(None, scratch, process, stop, unwritten_bytes)
+    with _recorded(running, whole, output):
+        yield running
+
+
+@contextlib.contextmanager
+def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterator[None]:
+    """Have the keeper record while the context lasts. Raises LightsleepError."""
+    process, scratch = running.process, running.scratch
+    began, wanted = time.monotonic(), True
     try:
-        running.probe_refused = _send_order(process, order)
-        if not _await_start(instance, process):
+        answer = _send_order(process, order)
+        if answer is False or (running.instance and not _await_start(running.instance, process)):
             raise _NotStartedError
+        assert not isinstance(answer, bool)
+        running.probe_refused = answer
         running.started = True
         _say(process, keeper.BEGUN)
         began = time.monotonic()
-        yield running
+        yield
     except _NotStartedError:
         pass
     except LightsleepError:  # what was to be recorded has not begun
+        wanted = False
         _say(process, keeper.DISCARD)
         raise
     finally:
         # What was to be recorded may run on after the recording has stopped.
         running.elapsed_s = (running.stopped_s or time.monotonic()) - began
         report = _finish(process, scratch)
+        if report["status"] is None and "formats" in order:
+            report = _finish_for(order, wanted and running.started)
         running.lost = report.get("lost", {})
         running.notes = report.get("notes", [])
+        running.stopped = running.stopped or report.get("stopped")
     if report["failed"] or report["status"] != 0 or not running.started:
         why = report["failed"] or _failure(report, scratch, output)
+        if report["failed"] and report["kept"]:
+            head = shlex.quote(trace_file.head_of(scratch).name)
+            why += f"; {_restore(scratch, output, f'-i {head} ')}"
         known = running.stopped if running.stopped != DIED else None
         raise LightsleepError("\n".join(filter(None, (known, why))))
+
+
+def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:
+    """Make a file of what BPF programs have written, as the keeper that was killed would have."""
+    scratch, failed = Path(order["scratch"]), None
+    # Where these are gone, the file was whole before the keeper was killed.
+    if wanted and all(file.exists() for file in files_of(order, scratch).values()):
+        failed = keeper.finish(order, {})
+    if failed is None:
+        keeper.clear(scratch)
+    stopped = KILLED if wanted else None
+    return {"status": 0, "failed": failed, "kept": failed is not None, "stopped": stopped}
 
 
 @contextlib.contextmanager
@@ -215,7 +274,7 @@ def _keeper() -> "subprocess.Popen[bytes]":
     )
 
 
-def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | None:
+def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | bool | None:
     """Have the keeper begin; return its first answer. Raises LightsleepError without one."""
     assert process.stdin
     assert process.stdout
@@ -226,7 +285,7 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
         raise LightsleepError(
             f"cannot start the process that ends a recording: {sys.executable} {keeper.__file__}"
         )
-    said: str | None = json.loads(answer)
+    said: str | bool | None = json.loads(answer)
     return said
 
 
@@ -320,12 +379,18 @@ def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
         why = f"trace-cmd was ended by signal {-status}"
     if not report["kept"]:
         return why
+    return f"{why}; {_restore(scratch, output, '', 'before the next boot, ')}"
+
+
+def _restore(scratch: Path, output: Path, more: str, when: str = "") -> str:
+    """Say how trace-cmd makes a trace of files that are there, with ``more`` options."""
     ours, theirs = scratch.name, shlex.quote(output.name)  # in one folder
+    what = f"{when}this makes a trace of them: "
     return (
-        f"{why}; what it had recorded is in one file for each CPU. Before the next boot, this "
-        f"makes a trace of them: (cd {shlex.quote(str(output.parent))} && trace-cmd restore -o "
+        f"what was recorded is in one file for each CPU. {what[0].upper()}{what[1:]}"
+        f"(cd {shlex.quote(str(output.parent))} && trace-cmd restore {more}-o {theirs} "
         # By number: 10 is behind 9.
-        f"{theirs} $(ls -v {ours}*.cpu*) && mv {ours}{keeper.DESCRIBED} {theirs}{keeper.DESCRIBED})"
+        f"$(ls -v {ours}*.cpu*) && mv {ours}{keeper.DESCRIBED} {theirs}{keeper.DESCRIBED})"
     )
 
 
@@ -368,8 +433,12 @@ def wait(
                 break
             if isinstance(signalled, Terminated):  # Ctrl-C has reached the command, too
                 child.send_signal(signalled.number)
+    if running.process.poll() is not None:
+        running.watch()
     if child is None:
         return 0
+    if running.stopped == KILLED and child.poll() is None:
+        print(f"note: {running.stopped}", file=sys.stderr)
     status = child.wait()
     return 128 - status if status < 0 else status
 

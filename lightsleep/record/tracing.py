@@ -2,7 +2,7 @@
 """What to trace: the events of a recording, their filters, and what this kernel has of them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,12 +89,16 @@ def tracing_folder(root: Path) -> Path:
     )
 
 
-def available(tracing: Path) -> tuple[list[Event], list[str]]:
+def tracepoints(tracing: Path) -> set[str]:
+    """Return the names of EVENTS that this kernel has."""
+    return {x.name for x in EVENTS if (tracing / "events" / x.name.replace(":", "/")).is_dir()}
+
+
+def available(there: Set[str]) -> tuple[list[Event], list[str]]:
     """Return the events to record and the names of those that this kernel lacks.
 
     Raises LightsleepError where it lacks one that a recording cannot do without.
     """
-    there = {x.name for x in EVENTS if (tracing / "events" / x.name.replace(":", "/")).is_dir()}
     for event in EVENTS:
         if event.required and event.name not in there:
             raise LightsleepError(

@@ -189,7 +189,7 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
         recorded()
     assert time.monotonic() - began < 60
     said = caught.value.message
-    assert "trace-cmd was ended by signal 9; what it had recorded is in one file for" in said
+    assert "trace-cmd was ended by signal 9; what was recorded is in one file for" in said
     restore = f"trace-cmd restore -o trace.dat $(ls -v {scratch.name}*.cpu*)"
     move = f"mv {scratch.name}.json trace.dat.json"
     assert f"(cd {tmp_path} && {restore} && {move})" in said

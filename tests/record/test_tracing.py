@@ -56,16 +56,16 @@ def test_only_these_cpus() -> None:
 
 
 def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
-    events, missing = tracing.available(tracefs)
+    events, missing = tracing.available(tracing.tracepoints(tracefs))
     assert not missing
     assert not [event for event in events if event.instead_of]
     (tracefs / "events/ipi/ipi_send_cpu").rmdir()
-    events, missing = tracing.available(tracefs)
+    events, missing = tracing.available(tracing.tracepoints(tracefs))
     assert missing == ["ipi:ipi_send_cpu"]
     assert "irq_vectors:reschedule_entry" in [event.name for event in events]
     (tracefs / "events/power/cpu_idle").rmdir()
     with pytest.raises(LightsleepError, match="no tracepoint power:cpu_idle"):
-        tracing.available(tracefs)
+        tracing.available(tracing.tracepoints(tracefs))
 
 
 def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:

@@ -85,17 +85,17 @@ def load(name: str, program: dict[str, Any], maps: dict[str, int], at: int = AT_
         raise OSError(error.errno, f"{name}: {reason}") from error
 
 
-def attach(tracepoint: str, program: int) -> int:
+def attach(tracepoint: str | None, program: int) -> int:
     """Have a program run at a tracepoint; return what ends that when it is closed.
 
     Without a name, it runs where its type says. Raises OSError.
     """
-    name = ctypes.create_string_buffer(tracepoint.encode())
+    name = ctypes.create_string_buffer((tracepoint or "").encode())
+    where = ctypes.addressof(name) if tracepoint else 0
     try:
-        where = ctypes.addressof(name) if tracepoint else 0
         return call(ATTACH, struct.pack("=QI", where, program))
     except OSError as error:
-        if error.errno != errno.ENOENT:
+        if error.errno != errno.ENOENT or tracepoint is None:
             raise
         raise OSError(errno.ENOENT, f"it has no tracepoint {tracepoint}") from error
 

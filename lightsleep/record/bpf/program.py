@@ -13,9 +13,11 @@ from typing import Any
 
 LD, LDX, ST, STX, ALU, JMP, JMP32, ALU64 = range(8)
 WORD, DOUBLE = 0x00, 0x18
-IMM, MEM = 0x00, 0x60
+IMM, MEM, ATOMIC = 0x00, 0x60, 0xC0
 REGISTER = 0x08
-ADD, SUB, OR, AND, LSH, RSH, MOV = 0x00, 0x10, 0x40, 0x50, 0x60, 0x70, 0xB0
+ADD, SUB, MUL, DIV, OR, AND = 0x00, 0x10, 0x20, 0x30, 0x40, 0x50
+LSH, RSH, MOV = 0x60, 0x70, 0xB0
+FETCH, COMPARE_AND_SWAP = 0x01, 0xF1
 JA, JEQ, JGT, JNE, CALL, EXIT, JLT = 0x00, 0x10, 0x20, 0x50, 0x80, 0x90, 0xA0
 MAP, MAP_VALUE = 1, 2
 LOOKUP = 1
@@ -35,6 +37,7 @@ class Program:
         """Return the instructions in hexadecimal, and which of them name which map."""
         code = list(self._code)
         for at, label in self._jumps.items():
+            assert self._labels[label] > at, label
             operation, dst, src, _, number = code[at]
             code[at] = (operation, dst, src, self._labels[label] - at - 1, number)
         return {
@@ -101,6 +104,13 @@ class Program:
     def subtract(self, dst: int, src: int) -> None:  # noqa: D102
         self._add(ALU64 | SUB | REGISTER, dst, src)
 
+    def multiply(self, dst: int, number: int) -> None:  # noqa: D102
+        self._add(ALU64 | MUL, dst, imm=number)
+
+    def divide(self, dst: int, number: int) -> None:
+        """Divide by a number, both without a sign."""
+        self._add(ALU64 | DIV, dst, imm=number)
+
     def combine(self, dst: int, src: int) -> None:
         """Set the bits that are set in either register."""
         self._add(ALU64 | OR | REGISTER, dst, src)
@@ -122,6 +132,21 @@ class Program:
         """Read 64 bits."""
         self._add(LDX | MEM | DOUBLE, dst, src, offset)
 
+    def load32(self, dst: int, src: int, offset: int) -> None:
+        """Read 32 bits; the upper half becomes 0."""
+        self._add(LDX | MEM | WORD, dst, src, offset)
+
+    def increase(self, dst: int, offset: int, src: int) -> None:
+        """Add what a register holds to 64 bits, whoever else does so; it takes what they were.
+
+        This is a full barrier, as all atomic operations are that return something.
+        """
+        self._add(STX | ATOMIC | DOUBLE, dst, src, offset, ADD | FETCH)
+
+    def exchange(self, dst: int, offset: int, src: int) -> None:
+        """Write 64 bits if they are what register 0 holds, which takes what they were."""
+        self._add(STX | ATOMIC | DOUBLE, dst, src, offset, COMPARE_AND_SWAP)
+
     def store(self, dst: int, offset: int, src: int) -> None:
         """Write 64 bits."""
         self._add(STX | MEM | DOUBLE, dst, src, offset)
@@ -129,6 +154,10 @@ class Program:
     def store32(self, dst: int, offset: int, src: int) -> None:
         """Write the lower half of a register."""
         self._add(STX | MEM | WORD, dst, src, offset)
+
+    def store_number32(self, dst: int, offset: int, number: int) -> None:
+        """Write a number as 32 bits."""
+        self._add(ST | MEM | WORD, dst, 0, offset, number)
 
     def store_number(self, dst: int, offset: int, number: int) -> None:
         """Write a number as 64 bits."""
@@ -140,10 +169,14 @@ class Program:
 
     def lookup(self, name: str, offset: int) -> None:
         """Point register 0 to the value of a map whose key is on the stack; 0 where it has none."""
-        self._map(1, name, MAP)
+        self.map(1, name)
         self.copy(2, 10)
         self.add_number(2, offset)
         self.call(LOOKUP)
+
+    def map(self, dst: int, name: str) -> None:
+        """Point to a map, for a helper."""
+        self._map(dst, name, MAP)
 
     def _map(self, dst: int, name: str, kind: int) -> None:
         self._maps[len(self._code)] = name
