@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))  # -I leaves it out
+    sys.path.append(str(Path(__file__).parents[2]))  # -I leaves it out; the last: for ours only
 
 from lightsleep.record import trace_file
 from lightsleep.record.bpf import calls, pages
