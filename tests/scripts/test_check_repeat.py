@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from paths import ROOT
 from programs_here import loaded
 
 COMMIT = "0123abc"
@@ -154,6 +155,12 @@ def test_a_page_says_what_failed_in_which_run(tmp_path: Path) -> None:
     first, second = (line for line in text.splitlines() if line.startswith(("| 1 ", "| 2 ")))
     assert "| none | idle.sh polls, idle.sh halts |" in first
     assert "test_series.py::test_all[6.12 a b], tests/lab/" in second
+
+
+def test_the_page_is_of_the_kept_result(tmp_path: Path) -> None:
+    kept, page = ROOT / "benchmarks/check-repeat.json", tmp_path / "page.md"
+    assert CliRunner().invoke(checks.main, ["--kept", str(kept), str(page)]).exit_code == 0
+    assert page.read_text() == (ROOT / "docs/check-figures.md").read_text()
 
 
 @pytest.mark.usefixtures("make")
