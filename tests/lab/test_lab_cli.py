@@ -167,10 +167,10 @@ def test_an_experiment_may_have_rounds_and_boots_of_its_own(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
-    for words in ("", "--runs 18", "--runs 16", "--boots 4"):
+    for words in ("", "--runs 18", "--runs 16", "--boots 9"):
         given = ["lab", "compare", "record-cost", *words.split()]
         assert CliRunner().invoke(main, given).exit_code == 0
-    assert ran == [(12, 3), (18, 3), (16, 8), (12, 4)]
+    assert ran == [(9, 3), (18, 3), (16, 8), (9, 9)]
     assert CliRunner().invoke(main, ["lab", "compare", "idle"]).exit_code == 0
     assert ran[-1] == (protocol.RUNS, protocol.BOOTS)
 
