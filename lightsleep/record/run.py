@@ -219,7 +219,7 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
         running.stopped = running.stopped or report.get("stopped")
     if report["failed"] or report["status"] != 0 or not running.started:
         why = report["failed"] or _failure(report, scratch, output)
-        if report["failed"] and report["kept"]:
+        if report["failed"] and "formats" in order and report["kept"]:
             head = shlex.quote(trace_file.head_of(scratch).name)
             why += f"; {_restore(scratch, output, f'-i {head} ')}"
         known = running.stopped if running.stopped != DIED else None

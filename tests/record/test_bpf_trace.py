@@ -19,7 +19,6 @@ import pytest
 from bpf_machine import Machine, Pointer, Struct
 from recordings import rows_of
 
-from lightsleep.errors import LightsleepError
 from lightsleep.periods import trace_dat
 from lightsleep.record import keeper, run, sidecar, trace_file, tracing
 from lightsleep.record.bpf import btf, pages, trace
@@ -566,66 +565,3 @@ def test_a_disk_that_takes_no_more_ends_a_recording_and_keeps_it(tmp_path: Path)
     assert cpu.word(pages.HEAD) == head
     rings.copy_the_rest()
     assert rings.lost == {}
-
-
-# BTF, as a kernel might have it.
-
-
-def types_of(*members: tuple[str, list[tuple[str, int, int]]], kflag: bool = False) -> bytes:
-    """Return BTF with structures; of a member, its name, type, and bits before it."""
-    strings, data = b"\0", b""
-
-    def place(name: str) -> int:
-        nonlocal strings
-        if not name:
-            return 0
-        strings += name.encode() + b"\0"
-        return len(strings) - len(name) - 1
-
-    for name, each in members:
-        info = btf.STRUCT << 24 | len(each) | kflag << 31
-        data += struct.pack("=III", place(name), info, 64)
-        for member, kind, bits in each:
-            data += struct.pack("=III", place(member), kind, bits)
-    head = struct.pack("=HBBIIIII", btf.MAGIC, 1, 0, 24, 0, len(data), len(data), len(strings))
-    return head + data + strings
-
-
-def test_members_of_structures_without_a_name_count() -> None:
-    inner: tuple[str, list[tuple[str, int, int]]] = ("", [("x", 9, 0), ("pid", 9, 32)])
-    outer = ("task", [("prio", 9, 0), ("", 1, 64), ("comm", 9, 128)])
-    types = btf.Types(types_of(inner, outer), ["task"])
-    assert [types.offset("task", x) for x in ("prio", "x", "pid", "comm")] == [0, 8, 12, 16]
-    with pytest.raises(LightsleepError, match="struct task has no member state"):
-        types.offset("task", "state")
-    with pytest.raises(LightsleepError, match="struct other has no member pid"):
-        types.offset("other", "pid")
-    assert types.number(btf.FUNC, "task") is None
-
-
-def test_a_member_may_be_described_with_its_bits() -> None:
-    """With kind_flag, the upper byte of the offset is the size of a bit-field."""
-    types = btf.Types(types_of(("task", [("pid", 9, 3 << 24 | 96)]), kflag=True), ["task"])
-    assert types.offset("task", "pid") == 12
-
-
-@pytest.mark.parametrize("cut", [0, 10, 24, 30, 57])
-def test_cut_types_are_refused(cut: int) -> None:
-    data = types_of(("task", [("pid", 9, 0)]))
-    with pytest.raises(LightsleepError, match="BTF is damaged"):
-        btf.Types(data[:cut], ["task"])
-
-
-def test_damaged_types_are_refused() -> None:
-    data = types_of(("task", [("pid", 9, 0)]))
-    with pytest.raises(LightsleepError, match="another byte order"):
-        btf.Types(data[:2][::-1] + data[2:], ["task"])
-    more = bytearray(data)
-    more[28] += 1  # a member that is not there
-    with pytest.raises(LightsleepError, match="BTF is damaged"):
-        btf.Types(bytes(more), ["task"])
-
-
-def test_without_types_there_is_no_program(tmp_path: Path) -> None:
-    with pytest.raises(LightsleepError, match="CONFIG_DEBUG_INFO_BTF: record without it"):
-        trace.kernel_types(tmp_path)

@@ -271,6 +271,24 @@ def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
     assert len(removed_probes(tracefs)) == 1
 
 
+def test_a_keeper_of_trace_cmd_that_was_killed_is_said(tracefs: Path, tmp_path: Path) -> None:
+    scratch = run.scratch_for(tmp_path / "trace.dat")
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+
+    def recorded() -> None:
+        with run.recording(
+            tracefs, words, [], scratch, tmp_path / "trace.dat", OF_THIS_ONE
+        ) as running:
+            children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+            child = int(children.read_text())
+            running.process.kill()
+            running.process.wait()
+            os.kill(child, signal.SIGINT)
+
+    with pytest.raises(LightsleepError, match="the process that ends a recording was killed"):
+        recorded()
+
+
 def test_counts_need_no_instance(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as process:
         running = run.Recording(None, tmp_path / "scratch", process)

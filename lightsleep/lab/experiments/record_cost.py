@@ -39,7 +39,7 @@ count, work = map(int, sys.argv[1:3])
 print(us_per_turn(count, work, float(sys.argv[3]), time.perf_counter, time.sleep))
 """
 """While the clock runs, this looks up no name in a dictionary, and makes no number: how many
-instructions that takes differs by 5 % of a turn from run to run."""
+instructions that takes differs from process to process."""
 
 FILE = "/run/record-cost.py"
 RECORD = ("python3", "-m", "lightsleep", "record")

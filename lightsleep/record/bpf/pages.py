@@ -270,7 +270,7 @@ class Rings:
 
     @property
     def lost(self) -> dict[str, int]:
-        """How many events found no slot, by CPU, where there were any."""
+        """How many events found no room, by CPU, where there were any."""
         return {str(cpu): x.lost_in_all for cpu, x in self._rings.items() if x.lost_in_all}
 
 

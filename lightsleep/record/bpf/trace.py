@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The BPF programs that write a trace for ``lightsleep record --bpf``.
 
-The kernel's own tracing takes some 500 instructions for an event. A program that runs at the same
-tracepoint and knows what a recording needs takes a third of that. It writes the event into a page
-that user space maps, in the layout of the kernel's ring buffer (include/linux/ring_buffer.h). So
-the keeper copies whole pages into a trace.dat and looks at no event (see pages.py).
+The kernel's own tracing serves all who trace. A program that runs at the same tracepoint, and does
+what a recording needs and no more, takes fewer instructions (the experiment record-cost). It writes
+the event into a page that user space maps, in the layout of the kernel's ring buffer
+(include/linux/ring_buffer.h). So the keeper copies whole pages into a trace.dat (see pages.py).
 
 An event has a time stamp that stands for itself, a header, common fields, and its own. What these
 are is said in the text that a trace.dat has for each event. Readers take fields by their names from
