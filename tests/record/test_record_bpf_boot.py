@@ -9,14 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from recordings import rows_of
-from test_record_boot import AND_COMES_BACK, COUNTS, ENOUGH_S, NOTHING_LEFT, fetched
+from test_record_boot import (
+    AND_COMES_BACK,
+    COUNTS,
+    ENOUGH_S,
+    KILL_KEEPER,
+    NOTHING_LEFT,
+    fetched,
+    finds_injected_latency,
+    killed,
+)
 
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.periods.lost import time_lost
 from lightsleep.periods.source import open_recording
 from lightsleep.record import sidecar
 
@@ -25,7 +32,6 @@ pytestmark = pytest.mark.boot
 RECORD = ("python3", "-m", "lightsleep", "record", "--bpf")
 OTHER = ("python3", "-m", "lightsleep", "record")
 PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
-BEGUN = "until ls -l /proc/[0-9]*/fd 2>/dev/null | grep -q bpf_link; do sleep 0.1; done; sleep 1"
 
 
 @pytest.fixture(scope="module")
@@ -84,29 +90,17 @@ def test_only_some_cpus(guest: Guest, tmp_path: Path) -> None:
 
 
 def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: Path) -> None:
-    script = f"""\
-        {" ".join(RECORD)} -o /tmp/killed.dat & record=$!
-        {BEGUN}
-        kill -KILL $record
-        wait $record
-        until [ -e /tmp/killed.dat ]; do sleep 0.1; done
-    """
-    guest.run(["bash", "-c", script], timeout_s=ENOUGH_S)
+    guest.run(killed(RECORD, "/tmp/killed.dat"), timeout_s=ENOUGH_S)
     recording = open_recording(fetched(guest, "/tmp/killed.dat", tmp_path))
     assert sum(len(batch) for batch in recording.batches)
     assert "killed before its end" in " ".join(recording.metadata.notes)
 
 
 def test_without_its_keeper_it_writes_what_was_copied(guest: Guest, tmp_path: Path) -> None:
-    script = f"""\
-        {" ".join(RECORD)} --buffer-kb 64 -o /tmp/orphan.dat --for 10m & record=$!
-        {BEGUN}
-        {" ".join(PIPE)}
-        pkill -KILL -f record/keepe[r].py
-        wait $record; echo status $?
-    """
-    done = guest.run(["bash", "-c", script], timeout_s=ENOUGH_S)
-    assert done.stdout.split()[-2:] == ["status", "1"]
+    words = ["sh", "-c", f"{' '.join(PIPE)}; {' '.join(KILL_KEEPER)}"]
+    command = [*RECORD, "--buffer-kb", "64", "-o", "/tmp/orphan.dat", "--", *words]
+    done = guest.run(command, check=False, timeout_s=ENOUGH_S)
+    assert done.rc == 1
     assert "was killed: the recording ended early" in " ".join(done.stderr.split())
     rows, metadata = rows_of(fetched(guest, "/tmp/orphan.dat", tmp_path))
     assert len(rows) > 50
@@ -157,11 +151,4 @@ def test_a_cpu_may_go_and_come_back(guest: Guest, tmp_path: Path) -> None:
 
 
 def test_the_report_of_a_known_latency(guest: Guest, tmp_path: Path) -> None:
-    guest.run([*RECORD, "-o", "/tmp/idle.dat", "--for", "3s"], timeout_s=ENOUGH_S)
-    recording = open_recording(fetched(guest, "/tmp/idle.dat", tmp_path))
-    batches = list(recording.batches)
-    lost = time_lost(recording.metadata, batches)
-    rows = [x for x in pa.Table.from_batches(batches).to_pylist() if x["state"] == 1]
-    assert lost.states["C6"].periods == len(rows) > 0
-    woken = [x for x in rows if x["waking_to_running_ns"] is not None]
-    assert lost.groups["state"]["C6"].total_ns >= 0.95 * 300_000 * len(woken)
+    finds_injected_latency(guest, RECORD, tmp_path)
