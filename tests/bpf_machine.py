@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightsleep.record.bpf import pages, trace
+from lightsleep.record.bpf import histogram, pages, trace
 from lightsleep.record.bpf import program as bpf
 
 ALL = (1 << 64) - 1
@@ -41,11 +41,17 @@ class Stopped(AssertionError):
 
 @dataclass
 class Machine:
-    """One CPU. ``clock`` returns the time, ``wakes`` counts how often the keeper was woken."""
+    """Some CPUs, of which ``cpu`` runs programs.
+
+    ``clock`` returns the time, ``wakes`` counts how often the keeper was woken. ``current`` is the
+    number of the task that runs, ``task`` its address.
+    """
 
     maps: Mapping[str, memoryview]
     clock: Callable[[], int]
+    cpu: int = 0
     current: int = 0
+    task: int = 0
     wakes: int = 0
 
     def run(
@@ -100,9 +106,11 @@ class Machine:
         if helper == trace.KTIME_GET_NS:
             return self.clock()
         if helper == trace.GET_SMP_PROCESSOR_ID:
-            return 0
+            return self.cpu
         if helper == trace.GET_CURRENT_PID_TGID:
             return self.current
+        if helper == histogram.GET_CURRENT_TASK:
+            return self.task
         if helper == bpf.LOOKUP:
             map_, key = registers[1], registers[2]
             assert isinstance(map_, Pointer)
@@ -169,7 +177,7 @@ def _is_double(operation: int) -> bool:
 
 def _place(operation: int, pointer: Value, offset: int) -> tuple[memoryview, int, int]:
     """Return the bytes that an instruction is about: of what, from where on, how many."""
-    size = 8 if _is_double(operation) else 4
+    size = {bpf.BYTE: 1, bpf.WORD: 4, bpf.DOUBLE: 8}[operation & 0x18]
     if not isinstance(pointer, Pointer):
         raise Stopped(f"no pointer: {pointer}")
     at = pointer.offset + offset
@@ -214,6 +222,7 @@ def _computed(operation: int, left: Value, right: Value) -> Value:
         bpf.SUB: lambda: left - right,
         bpf.AND: lambda: left & right,
         bpf.OR: lambda: left | right,
+        bpf.XOR: lambda: left ^ right,
         bpf.LSH: lambda: left << right,
         bpf.RSH: lambda: left >> right,
     }[operation]()

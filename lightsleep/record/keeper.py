@@ -35,9 +35,9 @@ where the recording has not begun, as the report says.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
+import mmap
 import os
 import select
 import signal
@@ -455,11 +455,13 @@ def _new(path: Path) -> BinaryIO:
 def count(order: dict[str, Any]) -> dict[str, Any]:
     """Have the kernel count until standard input ends; return what became of it."""
     failed, document = None, dict(order["document"])
-    maps, programs = dict[str, int](), list[int]()
+    maps, memory, programs = dict[str, int](), dict[str, mmap.mmap](), list[int]()
     try:
         for name, kind in order["maps"].items():
-            array = calls.PER_CPU_ARRAY if kind["per_cpu"] else calls.ARRAY
-            maps[name] = calls.create(array, kind["bytes"], kind["entries"])
+            maps[name] = calls.create(calls.ARRAY, kind["bytes"], 1, calls.MMAPABLE)
+            memory[name] = mmap.mmap(maps[name], pages.rounded(kind["bytes"]))
+            filled = bytes.fromhex(kind.get("value", ""))
+            memory[name][: len(filled)] = filled
         for tracepoint, program in order["programs"].items():
             programs.append(calls.load(tracepoint, program, maps))
         links = [
@@ -480,7 +482,8 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
         return {"failed": None}
     try:
         document["dropped"] = sum(map(calls.missed, programs))
-        document["histograms"] = _counted(maps[order["counts"]], order)
+        time.sleep(pages.SETTLE_S)  # a program may still run
+        document["histograms"] = _counted(memory[order["counts"]], order)
     except OSError as error:
         return {"failed": f"cannot read what the kernel has counted: {error.strerror}"}
     return {"failed": _write(Path(order["scratch"]), Path(order["output"]), document)}
@@ -513,24 +516,21 @@ def _write_elsewhere(document: dict[str, Any]) -> Path | None:
     return None
 
 
-def _counted(counts: int, order: dict[str, Any]) -> dict[str, str]:
+def _counted(memory: mmap.mmap, order: dict[str, Any]) -> dict[str, str]:
     """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
     found = {}
-    # The kernel packs the values of possible CPUs, whose numbers may have gaps.
-    offsets = {cpu: 16 * place for place, cpu in enumerate(order["possible"])}
-    key, values = ctypes.c_uint32(), ctypes.create_string_buffer(16 * len(order["possible"]))
-    where = struct.pack("=IxxxxQQQ", counts, ctypes.addressof(key), ctypes.addressof(values), 0)
-    for kind in order["kinds"]:
+    for kind, at_kind in order["kinds"].items():
         lines = []
-        for state in range(order["states"]):
-            for low, high in order["ranges"]:
-                calls.call(calls.LOOKUP, where)
-                key.value += 1
-                for cpu in order["cpus"]:
-                    number, total = struct.unpack_from("=QQ", values, offsets[cpu])
+        for state, at_state in order["states"].items():
+            for cpu, at_cpu in order["counters"].items():
+                at = at_cpu + at_kind + at_state
+                counters = memory[at : at + 16 * len(order["ranges"])]
+                for (low, high), (number, total) in zip(
+                    order["ranges"], struct.iter_unpack("=QQ", counters), strict=True
+                ):
                     if number:
                         lines.append(
-                            f"{{ cpu: {cpu}, state: {order['names'][state]}, ns: ~ {low}-{high} }} "
+                            f"{{ cpu: {cpu}, state: {state}, ns: ~ {low}-{high} }} "
                             f"hitcount: {number}  ns: {total}\n"
                         )
         found[kind] = "".join(lines)

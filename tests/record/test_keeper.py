@@ -18,7 +18,6 @@ from recorders import OF_THIS_ONE, record, removed_probes
 
 from lightsleep.files import write_json
 from lightsleep.record import keeper, run, sidecar, tracing
-from lightsleep.record.bpf import calls, histogram
 
 pytest_plugins = "recorders"
 
@@ -94,17 +93,6 @@ def test_a_file_that_is_replaced_keeps_its_mode(tracefs: Path, tmp_path: Path) -
         path.chmod(0o640)
     record(tracefs, output)
     assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o640] * 2
-
-
-def test_the_end_of_a_histogram_searches_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Possible(list[int]):
-        def index(self, *_arguments: Any) -> int:
-            raise AssertionError("a search for each bucket of each CPU")
-
-    monkeypatch.setattr(calls, "call", lambda *_arguments: 0)
-    order = histogram.order([0, 2], [0, 2])
-    order["possible"] = Possible(order["possible"])
-    assert keeper._counted(0, order) == dict.fromkeys(histogram.KINDS, "")
 
 
 def test_what_was_counted_for_days_survives_a_full_disk(

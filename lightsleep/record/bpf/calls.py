@@ -13,10 +13,10 @@ from typing import Any
 SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 """The number of bpf(2)."""
 
-CREATE, LOOKUP, LOAD, INFO, ATTACH = 0, 1, 5, 15, 17
+CREATE, LOAD, INFO, ATTACH = 0, 5, 15, 17
 """Commands of bpf(2): of maps, programs, and tracepoints."""
 
-ARRAY, PER_CPU_ARRAY, RINGBUF = 2, 6, 27
+ARRAY, RINGBUF = 2, 27
 """Kinds of maps."""
 
 RAW_TRACEPOINT, TRACING = 17, 26

@@ -12,8 +12,8 @@ with the keeper.
 - ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
   counts the period.
 - ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
-  that was woken since, it counts the wakeup under the CPU's state. From another task, it only takes
-  the note of the waking away.
+  that was woken since the CPU entered a state, it counts the wakeup under the CPU's state. From
+  another task, it only takes the note of the waking away.
 
 A task is known by its address, so that no layout of a kernel's structures is needed. The idle task
 of a CPU is the one that enters states.
@@ -23,14 +23,23 @@ interrupt, 40 bits of the time. Another 16 bits of the address are its place. Tw
 same place: then the first one is not counted.
 
 A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
-The map of counts is per CPU; interrupts are off at both tracepoints that write to it.
+Each CPU counts in memory of its own, which the keeper maps; interrupts are off at both tracepoints
+that write there.
+
+Whatever such a program does, it does several times in every idle period. So it reads the clock only
+where it needs the time, calls as little as it can, and has a table for the buckets.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from lightsleep.errors import LightsleepError
 from lightsleep.record.bpf.program import Program
+
+MOST_CPUS = 2048
+"""The kernel lets a program reach 512 MiB of a map."""
 
 STATES = 16
 """The kernel has at most 10 (CPUIDLE_STATE_MAX)."""
@@ -44,10 +53,20 @@ EXIT = -1
 UNIT_BITS = 7
 """The narrowest bucket is 128 ns wide."""
 
-BUCKETS = 256
-KINDS = ("idle", "wake", "interrupt")
-"""Lengths of periods, and times from waking to running: woken by a task, or by an interrupt of an
-idle CPU."""
+BUCKET_BITS = 8
+BUCKETS = 1 << BUCKET_BITS
+KINDS = ("wake", "interrupt", "idle")
+"""Times from waking to running, woken by a task, or by an interrupt of an idle CPU; and lengths of
+periods."""
+
+NUMBER_BITS, TOTAL = 4, 8
+"""A counter takes 16 bytes: how many times were counted, and their sum, in ns."""
+
+STATE_AT = NUMBER_BITS + BUCKET_BITS
+KIND_AT = STATE_AT + (STATES - 1).bit_length()
+CPU_AT = KIND_AT + len(KINDS).bit_length()
+"""Where a counter's address has its state, its kind and its CPU. The kinds have numbers from 1; the
+notes of a CPU are where those of kind 0 would be."""
 
 PLACES = 1 << 16
 """Notes of wakings."""
@@ -55,25 +74,35 @@ PLACES = 1 << 16
 TIME_BITS = 40
 """Of a note: 18 minutes."""
 
-CPU_BITS = 6
-"""The notes of a CPU take a cache line."""
+IDLE_TASK, SINCE, STATE, ASLEEP, WOKE, WAKES = 0, 8, 16, 24, 32, 40
+"""Where the notes of a CPU are: its idle task, since when it is in its state, which one, whether
+that has not ended, which task it woke last, and what the note of a waking says beside its time (the
+bit that tells of an interrupt, while the CPU runs its idle task)."""
 
-IDLE_TASK, SINCE, STATE, ASLEEP, WOKE = 0, 8, 16, 24, 32
-"""Where the notes of a CPU are: its idle task, since when it is idle or in its state, which one,
-whether that has not ended, and which task it woke last."""
+NEAR_BITS, NEARER_BITS, LONGEST = 11, 7, 3
+"""A table has the buckets of short times, in units: those below 2^11. A longer one is divided by
+2^7 until it is short, at most 3 times. That leaves it at least 4 bits, which tell its bucket."""
 
 KTIME_GET_NS, GET_SMP_PROCESSOR_ID, GET_CURRENT_PID_TGID, GET_CURRENT_TASK = 5, 8, 14, 35
 """Numbers of the kernel's helpers."""
 
 
 def order(cpus: list[int], possible: list[int]) -> dict[str, Any]:
-    """Return what the keeper has to do: count on ``cpus``; ``possible`` ones may come and go."""
+    """Return what the keeper has to do: count on ``cpus``; ``possible`` ones may come and go.
+
+    Raises LightsleepError where there are too many of them.
+    """
     room = 1 << max(possible).bit_length()
+    if room > MOST_CPUS:
+        raise LightsleepError(
+            f"a histogram counts on at most {MOST_CPUS} CPUs, and this machine may have one of the "
+            f"number {max(possible)}: record events instead, without --histogram"
+        )
     return {
         "maps": {
-            "cpus": {"per_cpu": False, "bytes": room << CPU_BITS, "entries": 1},
-            "wakings": {"per_cpu": False, "bytes": PLACES * 8, "entries": 1},
-            "counts": {"per_cpu": True, "bytes": 16, "entries": len(KINDS) * STATES * BUCKETS},
+            "cpus": {"bytes": room << CPU_AT},
+            "wakings": {"bytes": PLACES * 8},
+            "buckets": {"bytes": 1 << NEAR_BITS, "value": _table()},
         },
         "programs": {
             "sched_waking": _waking(room).to_json(),
@@ -81,12 +110,10 @@ def order(cpus: list[int], possible: list[int]) -> dict[str, Any]:
             "sched_switch": _switch(room).to_json(),
             "cpu_idle": _idle(room).to_json(),
         },
-        "counts": "counts",
-        "possible": sorted(possible),
-        "cpus": cpus,
-        "kinds": KINDS,
-        "states": STATES,
-        "names": [*range(AWAKE), -1],
+        "counts": "cpus",
+        "counters": {cpu: cpu << CPU_AT for cpu in cpus},
+        "kinds": {name: number << KIND_AT for number, name in enumerate(KINDS, 1)},
+        "states": {-1 if x == AWAKE else x: x << STATE_AT for x in range(STATES)},
         "ranges": [bounds(number) for number in range(BUCKETS)],
     }
 
@@ -98,22 +125,27 @@ def bounds(number: int) -> tuple[int, int]:
     return low << UNIT_BITS, ((low + width) << UNIT_BITS) - 1
 
 
+def _table() -> str:
+    """Return the buckets of all short times, one byte each, in hexadecimal."""
+    found = bytearray()
+    for number in range(BUCKETS):
+        low, high = bounds(number)
+        found += bytes([number]) * (high + 1 - low >> UNIT_BITS)
+        if len(found) == 1 << NEAR_BITS:
+            break
+    return found.hex()
+
+
 def _waking(room: int) -> Program:
     p = Program()
     p.load(6, 1, 0)  # the task
     _cpu(p, room)
     p.store(8, WOKE, 6)
-    p.call(GET_CURRENT_TASK)
-    p.copy(7, 0)
     p.call(KTIME_GET_NS)
     p.shift_left(0, 64 - TIME_BITS)
     p.shift_right(0, 64 - TIME_BITS)
-    p.load(1, 8, IDLE_TASK)
-    p.if_other(7, 1, "by a task")
-    p.number(2, 1)
-    p.shift_left(2, TIME_BITS)
-    p.combine(0, 2)
-    p.label("by a task")
+    p.load(1, 8, WAKES)
+    p.combine(0, 1)
     _place(p, task=6)
     p.combine(0, 1)
     p.store(3, 0, 0)
@@ -128,10 +160,7 @@ def _migrate(room: int) -> Program:
     p.load(1, 8, WOKE)
     p.if_same(6, 1, "end")
     _place(p, task=6)
-    p.load(2, 3, 0)
-    p.shift_right(2, TIME_BITS + 1)
-    p.shift_left(2, TIME_BITS + 1)
-    p.if_other(2, 1, "end")  # another task's note
+    _end_if_other(p)
     p.store_number(3, 0, 0)
     p.label("end")
     p.end()
@@ -141,12 +170,12 @@ def _migrate(room: int) -> Program:
 def _idle(room: int) -> Program:
     p = Program()
     p.load(6, 1, 0)
-    p.call(KTIME_GET_NS)
-    p.copy(7, 0)
     _cpu(p, room)
+    p.call(KTIME_GET_NS)
     p.if_equal32(6, EXIT, "exit")
     p.if_above(6, AWAKE - 1, "end")  # no state, but a bug
-    p.store(8, SINCE, 7)
+    p.store(8, SINCE, 0)
+    p.shift_left(6, STATE_AT)
     p.store(8, STATE, 6)
     p.store_number(8, ASLEEP, 1)
     p.load(1, 8, IDLE_TASK)
@@ -155,41 +184,33 @@ def _idle(room: int) -> Program:
     p.if_not_equal(0, 0, "end")  # a thread that injects idle time enters states, too
     p.call(GET_CURRENT_TASK)
     p.store(8, IDLE_TASK, 0)
+    _idles(p)
     p.jump("end")
     p.label("exit")
     p.load(1, 8, ASLEEP)
     p.if_equal(1, 0, "end")  # it began before the program did
     p.store_number(8, ASLEEP, 0)
+    p.copy(7, 0)
     p.load(1, 8, SINCE)
     p.subtract(7, 1)
-    p.number(9, KINDS.index("idle"))
+    p.number(6, 1 + KINDS.index("idle") << KIND_AT)
     _count(p)
     return p
 
 
 def _switch(room: int) -> Program:
     p = Program()
-    p.load(6, 1, 8)  # from this task
-    p.load(7, 1, 16)  # to this one
+    p.load(6, 1, 16)  # to this task
+    p.load(7, 1, 8)  # from this one
     _cpu(p, room)
-    p.load(9, 8, IDLE_TASK)
-    p.if_equal(9, 0, "end")  # not known yet
-    p.if_same(7, 9, "to idle")
-    p.copy(9, 6)
-    _place(p, task=7)
+    p.load(4, 8, IDLE_TASK)  # 0: not known yet
+    p.if_same(6, 4, "to idle")
+    p.store_number(8, WAKES, 0)
+    _place(p, task=6)
     p.load(6, 3, 0)
-    p.if_equal(6, 0, "end")
-    p.copy(2, 6)
-    p.shift_right(2, TIME_BITS + 1)
-    p.shift_left(2, TIME_BITS + 1)
-    p.if_other(2, 1, "end")  # another task's note
+    _end_if_other(p)
     p.store_number(3, 0, 0)
-    p.load(1, 8, IDLE_TASK)
-    p.if_other(9, 1, "end")  # no CPU had to wake for it
-    p.copy(9, 6)
-    p.shift_right(9, TIME_BITS)
-    p.mask(9, 1)
-    p.add_number(9, KINDS.index("wake"))
+    p.if_other(7, 4, "end")  # no CPU had to wake for it
     p.call(KTIME_GET_NS)
     p.copy(7, 0)
     p.subtract(7, 6)
@@ -197,22 +218,28 @@ def _switch(room: int) -> Program:
     p.shift_right(7, 64 - TIME_BITS)
     p.load(1, 8, SINCE)
     p.subtract(0, 1)
-    p.if_more(7, 0, "end")  # woken before the CPU became idle: it has waited for something else
+    p.if_more(7, 0, "end")  # woken before the CPU was idle: it has waited for something else
+    p.shift_right(6, TIME_BITS - KIND_AT)
+    p.mask(6, 1 << KIND_AT)  # woken by an interrupt: the next kind
+    p.add_number(6, 1 + KINDS.index("wake") << KIND_AT)
     _count(p)
     p.label("to idle")
-    p.call(KTIME_GET_NS)
-    p.store(8, SINCE, 0)
-    p.store_number(8, STATE, AWAKE)
-    p.store_number(8, ASLEEP, 0)
+    p.store_number(8, STATE, AWAKE << STATE_AT)
+    _idles(p)
     p.end()
     return p
 
 
+def _idles(p: Program) -> None:
+    """Have the CPU's wakings say from now on that an interrupt of its idle task does them."""
+    p.store_number32(8, WAKES + (4 if sys.byteorder == "little" else 0), 1 << TIME_BITS - 32)
+
+
 def _cpu(p: Program, room: int) -> None:
-    """Point register 8 to the notes of this CPU."""
+    """Point register 8 to the notes of this CPU, and its counters."""
     p.call(GET_SMP_PROCESSOR_ID)
     p.mask(0, room - 1)
-    p.shift_left(0, CPU_BITS)
+    p.shift_left(0, CPU_AT)
     p.value(8, "cpus")
     p.add(8, 0)
 
@@ -220,55 +247,50 @@ def _cpu(p: Program, room: int) -> None:
 def _place(p: Program, task: int) -> None:
     """Point register 3 to the note of a task; register 1 takes what the note has of the address."""
     p.copy(1, task)
-    p.shift_right(1, 6)  # tasks begin at cache lines
-    p.copy(2, 1)
-    p.mask(2, PLACES - 1)
-    p.shift_left(2, 3)
+    p.copy(2, task)
+    p.shift_right(2, 6 - 3)  # tasks begin at cache lines, and a note takes 8 bytes
+    p.mask(2, PLACES - 1 << 3)
     p.value(3, "wakings")
     p.add(3, 2)
-    p.shift_right(1, 16)
+    p.shift_right(1, 6 + 16)
     p.shift_left(1, TIME_BITS + 1)
 
 
+def _end_if_other(p: Program) -> None:
+    """End where the note at register 3 is not that of the task whose address is in register 1."""
+    p.load(2, 3, 0)
+    p.differ(2, 1)
+    p.shift_right(2, TIME_BITS + 1)
+    p.if_not_equal(2, 0, "end")
+
+
 def _count(p: Program) -> None:
-    """Count the time in register 7, of the kind in register 9, under the CPU's state, and end."""
-    p.load(6, 8, STATE)
-    p.shift_left(9, (STATES - 1).bit_length())
-    p.add(6, 9)
-    p.shift_left(6, (BUCKETS - 1).bit_length())
+    """Count the time in register 7, of the kind in register 6, under the CPU's state, and end."""
+    p.load(1, 8, STATE)
+    p.add(6, 1)
     p.copy(1, 7)
     p.shift_right(1, UNIT_BITS)
-    p.copy(2, 1)
-    p.shift_right(2, 32)
-    p.if_equal(2, 0, "fits")
-    p.number32(1, -1)  # the last bucket takes all that is longer
-    p.label("fits")
-    p.number(3, 0)
-    p.copy(4, 1)
-    for bits in (16, 8, 4, 2, 1):  # register 3 becomes the highest bit of register 1
-        p.copy(2, 4)
-        p.shift_right(2, bits)
-        p.if_equal(2, 0, f"below {bits}")
-        p.copy(4, 2)
-        p.add_number(3, bits)
-        p.label(f"below {bits}")
-    p.if_below(3, 3, "narrow")
-    p.add_number(3, -3)
-    p.shift_right_by(1, 3)
-    p.mask(1, 7)
-    p.add_number(3, 1)
-    p.shift_left(3, 3)
-    p.add(1, 3)
-    p.label("narrow")
+    p.if_below(1, 1 << NEAR_BITS, "near")
+    for _ in range(LONGEST):
+        p.shift_right(1, NEARER_BITS)
+        p.add_number(6, NEARER_BITS << 3 + NUMBER_BITS)  # 8 buckets for each bit
+        p.if_below(1, 1 << NEAR_BITS, "near")
+    p.number(1, (1 << NEAR_BITS) - 1)  # the last bucket takes all that is longer
+    p.label("near")
+    p.value(2, "buckets")
+    p.add(2, 1)
+    p.load8(1, 2, 0)
+    p.shift_left(1, NUMBER_BITS)
     p.add(6, 1)
-    p.store32(10, -4, 6)
-    p.lookup("counts", -4)
-    p.if_equal(0, 0, "end")
-    p.load(1, 0, 0)
+    p.mask(
+        6, (1 << CPU_AT) - (1 << NUMBER_BITS)
+    )  # for the kernel, which does not know what a state is
+    p.add(8, 6)
+    p.load(1, 8, 0)
     p.add_number(1, 1)
-    p.store(0, 0, 1)
-    p.load(1, 0, 8)
+    p.store(8, 0, 1)
+    p.load(1, 8, TOTAL)
     p.add(1, 7)
-    p.store(0, 8, 1)
+    p.store(8, TOTAL, 1)
     p.label("end")
     p.end()

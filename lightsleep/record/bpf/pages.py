@@ -206,8 +206,8 @@ class Rings:
             "wake": calls.create(calls.RINGBUF, 0, mmap.PAGESIZE),
         }
         self._flags = dict(zip(cpus, order["buffers"].values(), strict=True))
-        self._control = memoryview(mmap.mmap(self.maps["control"], _rounded(size)))
-        pages = memoryview(mmap.mmap(self.maps["pages"], _rounded(entries * PAGE)))
+        self._control = memoryview(mmap.mmap(self.maps["control"], rounded(size)))
+        pages = memoryview(mmap.mmap(self.maps["pages"], rounded(entries * PAGE)))
         wake = self.maps["wake"]
         self._asked = memoryview(
             mmap.mmap(wake, mmap.PAGESIZE, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
@@ -284,5 +284,6 @@ def files_of(order: dict[str, Any], scratch: Path) -> dict[int, Path]:
     return {int(cpu): file_of(scratch, int(cpu)) for cpu in order["buffers"]}
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """Return how many bytes of a map of this size can be mapped."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 LD, LDX, ST, STX, ALU, JMP, JMP32, ALU64 = range(8)
-WORD, DOUBLE = 0x00, 0x18
+WORD, BYTE, DOUBLE = 0x00, 0x10, 0x18
 IMM, MEM, ATOMIC = 0x00, 0x60, 0xC0
 REGISTER = 0x08
 ADD, SUB, MUL, DIV, OR, AND = 0x00, 0x10, 0x20, 0x30, 0x40, 0x50
-LSH, RSH, MOV = 0x60, 0x70, 0xB0
+LSH, RSH, XOR, MOV = 0x60, 0x70, 0xA0, 0xB0
 FETCH, COMPARE_AND_SWAP = 0x01, 0xF1
 JA, JEQ, JGT, JNE, CALL, EXIT, JLT = 0x00, 0x10, 0x20, 0x50, 0x80, 0x90, 0xA0
 MAP, MAP_VALUE = 1, 2
@@ -91,10 +91,6 @@ class Program:
     def number(self, dst: int, number: int) -> None:  # noqa: D102
         self._add(ALU64 | MOV, dst, imm=number)
 
-    def number32(self, dst: int, number: int) -> None:
-        """Set the lower half of a register; the upper half becomes 0."""
-        self._add(ALU | MOV, dst, imm=number)
-
     def add(self, dst: int, src: int) -> None:  # noqa: D102
         self._add(ALU64 | ADD | REGISTER, dst, src)
 
@@ -115,6 +111,10 @@ class Program:
         """Set the bits that are set in either register."""
         self._add(ALU64 | OR | REGISTER, dst, src)
 
+    def differ(self, dst: int, src: int) -> None:
+        """Leave the bits in which two registers differ."""
+        self._add(ALU64 | XOR | REGISTER, dst, src)
+
     def mask(self, dst: int, number: int) -> None:  # noqa: D102
         self._add(ALU64 | AND, dst, imm=number)
 
@@ -124,10 +124,6 @@ class Program:
     def shift_right(self, dst: int, bits: int) -> None:  # noqa: D102
         self._add(ALU64 | RSH, dst, imm=bits)
 
-    def shift_right_by(self, dst: int, src: int) -> None:
-        """Shift by what a register holds."""
-        self._add(ALU64 | RSH | REGISTER, dst, src)
-
     def load(self, dst: int, src: int, offset: int) -> None:
         """Read 64 bits."""
         self._add(LDX | MEM | DOUBLE, dst, src, offset)
@@ -135,6 +131,10 @@ class Program:
     def load32(self, dst: int, src: int, offset: int) -> None:
         """Read 32 bits; the upper half becomes 0."""
         self._add(LDX | MEM | WORD, dst, src, offset)
+
+    def load8(self, dst: int, src: int, offset: int) -> None:
+        """Read a byte; the other ones become 0."""
+        self._add(LDX | MEM | BYTE, dst, src, offset)
 
     def increase(self, dst: int, offset: int, src: int) -> None:
         """Add what a register holds to 64 bits, whoever else does so; it takes what they were.
