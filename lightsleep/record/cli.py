@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -30,6 +30,10 @@ from lightsleep.terminal import has_screen
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
+
+BPF, TRACE_CMD = "bpf", "trace-cmd"
+TRIED = ("x86_64", "aarch64")
+"""Machines where BPF programs are the first choice: tests have had them record there."""
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -56,10 +60,12 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     "idle state. The file stays small for days.",
 )
 @click.option(
-    "--bpf",
-    is_flag=True,
-    help="Have BPF programs write the trace, in place of trace-cmd. This takes fewer instructions, "
-    "and needs a kernel with BTF.",
+    "--recorder",
+    type=click.Choice(("auto", BPF, TRACE_CMD)),
+    default="auto",
+    show_default=True,
+    help="Who writes the trace: BPF programs, which take fewer instructions and need a kernel with "
+    f"BTF, or {TRACE_CMD}; auto: {TRACE_CMD} only where BPF programs cannot.",
 )
 @click.option(
     "--buffer-kb",
@@ -80,7 +86,7 @@ def record(
     seconds: float | None,
     output: Path | None,
     histogram: bool,
-    bpf: bool,
+    recorder: str,
     buffer_kb: int,
     as_json: bool,
     command: tuple[str, ...],
@@ -88,16 +94,16 @@ def record(
     """Record idle periods and wakeups: of COMMAND, for a time, or until Ctrl-C.
 
     The kernel's own tracepoints tell when each CPU enters and leaves an idle state, and who wakes
-    whom. trace-cmd writes them, in a tracing instance of its own, which is removed whatever ends
-    the command; with --bpf, BPF programs do. lightsleep report FILE then shows how much time tasks
-    lost while they waited for CPUs to wake. KernelShark and trace-cmd report read FILE, too. Needs
-    root.
+    whom. BPF programs write that down, or trace-cmd does, in a tracing instance of its own. Both
+    are gone at the end, whatever ends the command. lightsleep report FILE then shows how much time
+    tasks lost while they waited for CPUs to wake. KernelShark and trace-cmd report read FILE, too.
+    Needs root.
 
     Each idle period that is recorded costs CPU time. In the lab, a task with 100,000 idle periods
-    per second of its CPU is 17.2 % slower while it is recorded, 7.7 % with --bpf, and 3.6 % with
-    --histogram. trace-cmd makes it 13.3 % slower with the three events alone that no recording can
-    do without. With 10,000 periods, it is 1.9 % slower, 0.9 % with --bpf, and 0.5 % with
-    --histogram.
+    per second of its CPU is 7.7 % slower while BPF programs record it, 17.2 % while trace-cmd does,
+    and 2.9 % with --histogram. trace-cmd makes it 13.3 % slower with the three events alone that no
+    recording can do without. With 10,000 periods, it is 0.9 % slower, 1.9 % by trace-cmd, and 0.4 %
+    with --histogram.
 
     The exit status is that of COMMAND.
     """
@@ -106,8 +112,8 @@ def record(
     sized = click.get_current_context().get_parameter_source("buffer_kb")
     if histogram and sized is ParameterSource.COMMANDLINE:
         raise click.UsageError("--histogram keeps no events, so --buffer-kb has no effect on it")
-    if histogram and bpf:
-        raise click.UsageError("BPF programs make a histogram anyway: leave out --bpf")
+    if histogram and recorder != "auto":
+        raise click.UsageError("BPF programs make a histogram anyway: leave out --recorder")
     output = output or Path(COUNTS if histogram else TRACE)
     _refuse(output, cpus)
     if command and not shutil.which(command[0]):
@@ -115,7 +121,7 @@ def record(
     if histogram:
         status = _count(output, cpus, seconds, command, as_json)
     else:
-        status = _record(output, cpus, seconds, command, buffer_kb, bpf, as_json)
+        status = _record(output, cpus, seconds, command, buffer_kb, recorder, as_json)
     if status:
         raise SystemExit(status)
 
@@ -148,61 +154,45 @@ def _count(
     return status
 
 
+class _Plan(NamedTuple):
+    """What a recording writes beside its file, lacks, and is made by."""
+
+    known: dict[str, Any]
+    missing_events: list[str]
+    recording: contextlib.AbstractContextManager[run.Recording]
+
+
 def _record(
     output: Path,
     cpus: list[int] | None,
     seconds: float | None,
     command: tuple[str, ...],
     buffer_kb: int,
-    bpf: bool,
+    recorder: str,
     as_json: bool,
 ) -> int:
-    """Have trace-cmd or BPF programs record; return the exit status of ``command``."""
+    """Have BPF programs or trace-cmd record; return the exit status of ``command``."""
     target = Path(os.path.realpath(output))
-    notes = list[str]()
-    if bpf:
-        types = trace.kernel_types(ROOT)
-        events, missing = tracing.available(trace.tracepoints(types))
-        present, possible = (
-            cpulist.parse((ROOT / "sys/devices/system/cpu" / name).read_text())
-            for name in ("present", "possible")
-        )
-        order = trace.order(events, cpus, present, possible, buffer_kb, types)
-    else:
-        folder = tracing.tracing_folder(ROOT)
-        run.need_programs()
-        events, missing = tracing.available(tracing.tracepoints(folder))
-        notes += tracing.remove_leftovers(folder)
     check_writable(sidecar.beside(target))
     sidecar.check_place(sidecar.beside(target))
-    known = sidecar.begin(
-        ROOT,
-        {
-            "cpus": None if cpus is None else cpulist.format(cpus),
-            "seconds": seconds,
-            "command": said(command),
-            "clock": tracing.CLOCK,
-            "recorder": "bpf" if bpf else "trace-cmd",
-            "buffer_kb": buffer_kb,
-            "events": [event.name for event in events],
-            "missing_events": missing,
-        },
-    )
-    if bpf:
-        recording = run.tracing_by_bpf(order, target, known)
-    else:
-        scratch = run.scratch_for(target)
-        words = tracing.command(events, cpus, buffer_kb, scratch)
-        options = tracing.probe_options(cpus)
-        recording = run.recording(folder, words, options, scratch, target, known)
-    with orderly_end(run.Terminated), recording as running, _progress(seconds) as tick:
-        before = sidecar.count(ROOT, known["states"])
+    settings = {
+        "cpus": None if cpus is None else cpulist.format(cpus),
+        "seconds": seconds,
+        "command": said(command),
+        "clock": tracing.CLOCK,
+        "buffer_kb": buffer_kb,
+    }
+    with orderly_end(run.Terminated), contextlib.ExitStack() as stack:
+        plan, running, notes = _begin(stack, target, recorder, cpus, buffer_kb, settings)
+        tick = stack.enter_context(_progress(seconds))
+        states = plan.known["states"]
+        before = sidecar.count(ROOT, states)
         counts: list[sidecar.Count] = []
-        running.at_stop = lambda: counts.append(sidecar.count(ROOT, known["states"]))
+        running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
         status = run.wait(command, seconds, running, tick, as_json)
         running.at_stop()
         after = counts[0]
-    notes += _notes(running, missing)
+    notes += _notes(running, plan.missing_events)
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
@@ -210,13 +200,85 @@ def _record(
         "sleep_length": running.probe_refused or "recorded",
         "notes": [*notes, *([running.stopped] if running.stopped else [])],
     }
-    document = sidecar.end(known, before, after, recorded)
+    document = sidecar.end(plan.known, before, after, recorded)
     write_json(sidecar.beside(target), document, keeper.PRIVATE)
     # Why it stopped is an error, which is printed as such.
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
     return status
+
+
+def _begin(
+    stack: contextlib.ExitStack,
+    target: Path,
+    recorder: str,
+    cpus: list[int] | None,
+    buffer_kb: int,
+    settings: dict[str, Any],
+) -> tuple[_Plan, run.Recording, list[str]]:
+    """Begin a recording, which ends with ``stack``; return what it is, and notes."""
+    refused, notes = None, list[str]()
+    with contextlib.suppress(LightsleepError):  # BPF programs need no tracing
+        notes += tracing.remove_leftovers(tracing.tracing_folder(ROOT))
+    if recorder == BPF or (recorder == "auto" and os.uname().machine in TRIED):
+        try:
+            plan = _by_bpf(target, cpus, buffer_kb, settings)
+            return plan, stack.enter_context(plan.recording), notes
+        except run.RefusedError as error:
+            refused = f"BPF programs cannot record here: {error.message}"
+            if recorder == BPF:
+                raise LightsleepError(f"{refused}; record without --recorder {BPF}") from error
+            notes.append(f"{TRACE_CMD} has recorded. {refused}")
+    try:
+        plan = _by_trace_cmd(target, cpus, buffer_kb, settings)
+        return plan, stack.enter_context(plan.recording), notes
+    except LightsleepError as error:
+        if refused:
+            error.add_note(refused)
+        raise
+
+
+def _by_bpf(
+    target: Path, cpus: list[int] | None, buffer_kb: int, settings: dict[str, Any]
+) -> _Plan:
+    """Plan to have BPF programs record. Raises RefusedError where they cannot."""
+    try:
+        types = trace.kernel_types(ROOT)
+        events, missing = tracing.available(trace.tracepoints(types))
+        present, possible = (
+            cpulist.parse((ROOT / "sys/devices/system/cpu" / name).read_text())
+            for name in ("present", "possible")
+        )
+        order = trace.order(events, cpus, present, possible, buffer_kb, types)
+    except LightsleepError as error:
+        raise run.RefusedError(error.message) from error
+    known = _known(settings, BPF, events, missing)
+    return _Plan(known, missing, run.tracing_by_bpf(order, target, known))
+
+
+def _by_trace_cmd(
+    target: Path, cpus: list[int] | None, buffer_kb: int, settings: dict[str, Any]
+) -> _Plan:
+    """Plan to have trace-cmd record. Raises LightsleepError where it cannot."""
+    folder = tracing.tracing_folder(ROOT)
+    run.need_programs()
+    events, missing = tracing.available(tracing.tracepoints(folder))
+    known = _known(settings, TRACE_CMD, events, missing)
+    scratch = run.scratch_for(target)
+    words = tracing.command(events, cpus, buffer_kb, scratch)
+    options = tracing.probe_options(cpus)
+    recording = run.recording(folder, words, options, scratch, target, known)
+    return _Plan(known, missing, recording)
+
+
+def _known(
+    settings: dict[str, Any], recorder: str, events: list[tracing.Event], missing: list[str]
+) -> dict[str, Any]:
+    """Return what the document beside the trace says already when the recording begins."""
+    names = [event.name for event in events]
+    more = {"recorder": recorder, "events": names, "missing_events": missing}
+    return sidecar.begin(ROOT, settings | more)
 
 
 def said(command: tuple[str, ...]) -> list[str]:

@@ -8,14 +8,14 @@ the keeper that is the same. There is no other way to end a recording: the order
 path that has to work after SIGKILL. Before the parent says that the recording has begun, no file is
 wanted.
 
-A recording of events is trace-cmd's. Before it starts, the keeper writes the document that belongs
+Where a recording is trace-cmd's: before it starts, the keeper writes the document that belongs
 beside the trace. At its end the keeper stops the tracing instance, reads what the kernel lost, has
 trace-cmd finish its file, gives that and the document their names, and removes the instance and the
 probe. The keeper removes these two whatever goes wrong. Where trace-cmd dies, the files of the CPUs
 stay, of which trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has
 trace-cmd end in good order.
 
-With ``--bpf``, BPF programs write the events to memory (bpf/trace.py). The keeper loads them,
+Elsewhere, BPF programs write the events to memory (bpf/trace.py). The keeper loads them,
 copies what they have written into a file for each CPU, and makes one file of these at the end. If
 the keeper is killed, its parent does that.
 
@@ -269,7 +269,8 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             _tell(False)
             few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
-            return report | {"failed": f"the kernel refuses to trace: {error.strerror}{few}"}
+            refused = f"the kernel refuses them: {error.strerror}{few}"
+            return report | {"failed": refused, "refused": True}
         try:
             _write_new(_beside(scratch), order["document"])
             _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))

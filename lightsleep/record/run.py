@@ -125,6 +125,10 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
+class RefusedError(LightsleepError):
+    """BPF programs cannot record here; the message is why."""
+
+
 class _NotStartedError(Exception):
     """trace-cmd ended before it traced; its report says why."""
 
@@ -175,7 +179,10 @@ def recording(
 def tracing_by_bpf(
     order: dict[str, Any], output: Path, document: dict[str, Any]
 ) -> Iterator[Recording]:
-    """Record as recording(), by BPF programs: ``order`` is theirs (bpf/trace.py)."""
+    """Record as recording(), by BPF programs: ``order`` is theirs (bpf/trace.py).
+
+    Raises RefusedError where the kernel does not run them.
+    """
     scratch = scratch_for(output)
     whole = order | {"scratch": str(scratch), "output": str(output), "document": document}
     process = _keeper()
@@ -223,7 +230,8 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
             head = shlex.quote(trace_file.head_of(scratch).name)
             why += f"; {_restore(scratch, output, f'-i {head} ')}"
         known = running.stopped if running.stopped != DIED else None
-        raise LightsleepError("\n".join(filter(None, (known, why))))
+        error = RefusedError if report.get("refused") else LightsleepError
+        raise error("\n".join(filter(None, (known, why))))
 
 
 def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:

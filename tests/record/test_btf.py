@@ -68,5 +68,5 @@ def test_damaged_types_are_refused() -> None:
 
 
 def test_without_types_there_is_no_program(tmp_path: Path) -> None:
-    with pytest.raises(LightsleepError, match="CONFIG_DEBUG_INFO_BTF: record without it"):
+    with pytest.raises(LightsleepError, match="they need a kernel with CONFIG_DEBUG_INFO_BTF"):
         trace.kernel_types(tmp_path)

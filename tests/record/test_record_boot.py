@@ -24,7 +24,9 @@ from lightsleep.record import sidecar
 pytestmark = pytest.mark.boot
 
 ENOUGH_S = 300.0
-RECORD = ("python3", "-m", "lightsleep", "record")
+LIGHTSLEEP = ("python3", "-m", "lightsleep", "record")
+RECORD = (*LIGHTSLEEP, "--recorder", "trace-cmd")
+HISTOGRAM = (*LIGHTSLEEP, "--histogram")
 TRACING = "/sys/kernel/tracing"
 NOTHING_LEFT = f"""\
 set -e
@@ -209,7 +211,7 @@ def test_a_histogram_adds_up_to_what_the_kernel_counted(guest: Guest, tmp_path: 
     usage = "grep -H . /sys/devices/system/cpu/cpu*/cpuidle/state*/usage"
     script = f"""\
         {usage} > /tmp/before
-        {" ".join(RECORD)} --histogram -o /tmp/counts.json -- \
+        {" ".join(HISTOGRAM)} -o /tmp/counts.json -- \
             sh -c '{usage} > /tmp/begin; perf bench -f simple sched pipe -l 500; {usage} > /tmp/end'
         {usage} > /tmp/after
     """
@@ -244,7 +246,7 @@ def test_a_histogram_adds_up_to_what_the_kernel_counted(guest: Guest, tmp_path: 
 def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
     guest: Guest, tmp_path: Path
 ) -> None:
-    guest.run(killed([*RECORD, "--histogram", "-c", "1"], "/tmp/killed.json"), timeout_s=ENOUGH_S)
+    guest.run(killed([*HISTOGRAM, "-c", "1"], "/tmp/killed.json"), timeout_s=ENOUGH_S)
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     assert guest.run(COUNTS).stdout == "0\n"
     lost = counted(guest, "/tmp/killed.json", tmp_path)
@@ -253,7 +255,7 @@ def test_a_killed_histogram_leaves_a_whole_file_and_nothing_else(
 
 
 def test_a_histogram_ends_with_its_keeper(guest: Guest) -> None:
-    command = [*RECORD, "--histogram", "-o", "/tmp/lost.json", "--", *KILL_KEEPER]
+    command = [*HISTOGRAM, "-o", "/tmp/lost.json", "--", *KILL_KEEPER]
     done = guest.run(command, check=False, timeout_s=ENOUGH_S)
     assert done.rc == 1
     assert "was killed" in " ".join(done.stderr.split())
@@ -275,7 +277,7 @@ def test_a_cpu_may_go_and_come_back(guest: Guest, tmp_path: Path) -> None:
     done = guest.run([*RECORD, "-o", "/tmp/gone.dat", "--", *workload], timeout_s=ENOUGH_S)
     # Nothing suspends the guest: its uptime is the trace's clock.
     gone_ns, back_ns = (float(x) * 1e9 for x in done.stdout.split())
-    guest.run([*RECORD, "--histogram", "-o", "/tmp/gone.json", "--", *workload], timeout_s=ENOUGH_S)
+    guest.run([*HISTOGRAM, "-o", "/tmp/gone.json", "--", *workload], timeout_s=ENOUGH_S)
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     recording = open_recording(fetched(guest, "/tmp/gone.dat", tmp_path))
     rows = pa.Table.from_batches(list(recording.batches)).to_pylist()

@@ -16,11 +16,13 @@ from test_record_boot import (
     COUNTS,
     ENOUGH_S,
     KILL_KEEPER,
+    LIGHTSLEEP,
     NOTHING_LEFT,
     fetched,
     finds_injected_latency,
     killed,
 )
+from test_record_boot import RECORD as BY_TRACE_CMD
 
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.machine import Machine
@@ -29,8 +31,9 @@ from lightsleep.record import sidecar
 
 pytestmark = pytest.mark.boot
 
-RECORD = ("python3", "-m", "lightsleep", "record", "--bpf")
-OTHER = ("python3", "-m", "lightsleep", "record")
+RECORD = LIGHTSLEEP
+"""By BPF programs, where nobody says who records."""
+
 PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
 
 
@@ -56,7 +59,7 @@ def what(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_both_recorders_see_the_same(guest: Guest, tmp_path: Path) -> None:
-    inner = [*OTHER, "-o", "/tmp/theirs.dat", "--", *PIPE]
+    inner = [*BY_TRACE_CMD, "-o", "/tmp/theirs.dat", "--", *PIPE]
     guest.run([*RECORD, "-o", "/tmp/ours.dat", "--", *inner], timeout_s=2 * ENOUGH_S)
     ours, known = rows_of(fetched(guest, "/tmp/ours.dat", tmp_path))
     theirs, other = rows_of(fetched(guest, "/tmp/theirs.dat", tmp_path))

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,8 +21,11 @@ from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, run, sidecar, tracing
+from lightsleep.record.bpf import trace
 
 pytest_plugins = "recorders"
+
+BY_TRACE_CMD = ("--recorder", "trace-cmd")
 
 
 def test_what_nohup_has_made_deaf_stays_so() -> None:
@@ -48,6 +52,86 @@ def test_a_buffer_is_of_no_use_to_a_histogram() -> None:
     assert "--buffer-kb has no effect" in done.output
 
 
+def test_a_histogram_has_one_recorder() -> None:
+    done = command("--histogram", *BY_TRACE_CMD)
+    assert done.exit_code == 2
+    assert "leave out --recorder" in done.output
+
+
+NO_TYPES = "BPF programs cannot record here: cannot read /sys/kernel/btf/vmlinux: No such file"
+
+
+@pytest.fixture
+def untyped(tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tracefs of a machine whose kernel does not tell its types."""
+    real, begin, count = cli.ROOT, sidecar.begin, sidecar.count
+    (tmp_path / "root/sys/kernel").mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cli, "TRIED", (os.uname().machine,))
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
+    monkeypatch.setattr(sidecar, "begin", lambda _root, settings: begin(real, settings))
+    monkeypatch.setattr(sidecar, "count", lambda _root, states: count(real, states))
+    monkeypatch.setattr(cli, "ROOT", tmp_path / "root")
+    return tracefs
+
+
+def test_trace_cmd_records_where_bpf_programs_cannot(untyped: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    done = command("-o", str(output), "--", "true")
+    assert done.exit_code == 0, done.output
+    assert f"note: trace-cmd has recorded. {NO_TYPES}" in done.output
+    settings = json.loads(sidecar.beside(output).read_text())["settings"]
+    assert settings["recorder"] == "trace-cmd"
+    assert output.exists()
+    assert not list((untyped / "instances").iterdir())
+
+
+def test_who_asks_for_bpf_programs_gets_no_other(untyped: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    done = command("--recorder", "bpf", "-o", str(output), "--", "true")
+    assert done.exit_code == 1
+    assert NO_TYPES in done.output
+    assert "record without --recorder bpf" in done.output
+    assert not output.exists()
+    assert not list((untyped / "instances").iterdir())
+
+
+def test_where_nothing_can_record_both_reasons_are_said(
+    untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert untyped.is_dir()
+    monkeypatch.setattr(run, "need_programs", missing)
+    done = command("-o", str(tmp_path / "trace.dat"), "--", sys.executable)
+    assert done.exit_code == 1
+    assert "install it" in done.output
+    assert NO_TYPES in done.output
+
+
+def missing() -> None:
+    raise LightsleepError("a program is missing: install it")
+
+
+def test_trace_cmd_records_where_the_kernel_refuses_programs(
+    tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cli, "TRIED", (os.uname().machine,))
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
+    order: dict[str, Any] = {"room": 1, "pages": 16, "buffers": {"0": 3}, "probes": {}}
+    order |= {"programs": {"sched_waking": {"code": "", "maps": {}}}, "formats": {}}
+    monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
+    monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})
+    monkeypatch.setattr(trace, "order", lambda *_arguments: order)  # no kernel takes an empty one
+    output = tmp_path / "trace.dat"
+    done = command("-o", str(output), "--", "true")
+    assert done.exit_code == 0, done.output
+    assert (
+        "note: trace-cmd has recorded. BPF programs cannot record here: the kernel " in done.output
+    )
+    assert json.loads(sidecar.beside(output).read_text())["settings"]["recorder"] == "trace-cmd"
+    assert not list(tmp_path.glob(".lightsleep-*"))
+
+
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LightsleepError, match="install the package trace-cmd"):
@@ -62,7 +146,8 @@ def test_json_is_all_that_stdout_gets(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
-    words = ["--json", "-o", str(tmp_path / "trace.dat"), "--", "echo", "of the command"]
+    words = ["--json", *BY_TRACE_CMD, "-o", str(tmp_path / "trace.dat")]
+    words += ["--", "echo", "of the command"]
     cli.record(words, standalone_mode=False)
     said = capfd.readouterr()
     assert json.loads(said.out)["schema"] == "lightsleep.record"
@@ -96,7 +181,7 @@ def test_a_file_that_is_no_description_is_not_overwritten(
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     output, document = tmp_path / "web", tmp_path / "web.json"
     document.write_text(beside)
-    done = command("-o", str(output), "--", "true")
+    done = command(*BY_TRACE_CMD, "-o", str(output), "--", "true")
     assert output.exists() == replaced, done.output
     if replaced:
         assert json.loads(document.read_text())["recorded"]
@@ -144,9 +229,10 @@ def test_help_says_what_the_experiment_found() -> None:
         return f"{(shown.ratio.value - 1) * 100:.1f} %"
 
     for metric, words in (
-        ("period_100k_us", "is {} slower while it is recorded, {} with --bpf, and {} with --h"),
-        ("period_10k_us", "With 10,000 periods, it is {} slower, {} with --bpf, and {} with --h"),
+        ("period_100k_us", "is {} slower while BPF programs record it, {} while trace-cmd does, "),
+        ("period_10k_us", "With 10,000 periods, it is {} slower, {} by trace-cmd, and {} with --h"),
     ):
-        each = (slower(metric, arm) for arm in ("on", "bpf", "histogram"))
+        each = (slower(metric, arm) for arm in ("bpf", "trace-cmd", "histogram"))
         assert words.format(*each) in said
+    assert f"and {slower('period_100k_us', 'histogram')} with --histogram. trace" in said
     assert f"makes it {slower('period_100k_us', 'least')} slower with the three" in said

@@ -105,6 +105,6 @@ def of_kernel(root: Path, names: Iterable[str]) -> Types:
         return Types((root / KERNEL).read_bytes(), names)
     except OSError as error:
         raise LightsleepError(
-            f"cannot read /{KERNEL}: {error.strerror}; --bpf needs a kernel with "
-            "CONFIG_DEBUG_INFO_BTF: record without it"
+            f"cannot read /{KERNEL}: {error.strerror}; they need a kernel with "
+            "CONFIG_DEBUG_INFO_BTF"
         ) from error

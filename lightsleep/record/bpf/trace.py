@@ -225,11 +225,10 @@ def order(
     none for it.
     """
     if (machine := os.uname().machine) not in MACHINES:
-        raise LightsleepError(f"--bpf does not know machines of type {machine}: record without it")
+        raise LightsleepError(f"lightsleep has no programs for machines of type {machine}")
     if max(present) >= MOST_CPUS:
         raise LightsleepError(
-            f"--bpf can record CPUs below {MOST_CPUS}, and this machine has a CPU {max(present)}: "
-            "record without it"
+            f"they know CPUs below {MOST_CPUS}, and this machine has a CPU {max(present)}"
         )
     pages = 1 << (buffer_kb * 1024 // PAGE - 1).bit_length()
     room = 1 << max(possible).bit_length()
