@@ -18,7 +18,10 @@ or more at a time by it: the guests are told to do without, so that they move 8 
 
 from __future__ import annotations
 
+import json
+
 from lightsleep.compare.result import Claim
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
@@ -42,9 +45,10 @@ print(us_per_turn(count, work, float(sys.argv[3]), time.perf_counter, time.sleep
 instructions that takes differs from process to process."""
 
 FILE = "/run/record-cost.py"
+TRACE = "/run/record-cost.dat"
 RECORD = ("python3", "-m", "lightsleep", "record")
 LEAST = (
-    *("trace-cmd", "record", "-q", "--no-filter", "-o", "/run/record-cost.dat"),
+    *("trace-cmd", "record", "-q", "--no-filter", "-o", TRACE),
     *("-B", "least", "-C", "mono", "-b", "4096"),
     *("-e", "power:cpu_idle", "-e", "sched:sched_waking"),
     *("-e", "sched:sched_switch", "-f", "prev_pid==0||next_pid==0"),
@@ -54,11 +58,13 @@ LEAST = (
 ARMS = {
     "off": (),
     "least": LEAST,
-    "trace-cmd": (*RECORD, "--recorder", "trace-cmd", "-o", "/run/record-cost.dat", "--"),
-    "bpf": (*RECORD, "--recorder", "bpf", "-o", "/run/record-cost.dat", "--"),
+    "trace-cmd": (*RECORD, "--recorder", "trace-cmd", "-o", TRACE, "--"),
+    "bpf": (*RECORD, "--recorder", "bpf", "-o", TRACE, "--"),
     "histogram": (*RECORD, "--histogram", "-o", "/run/record-cost.json", "--"),
     "off-again": (),
 }
+LOSSLESS = ("trace-cmd", "bpf")
+"""Arms that have to keep every event in the default buffer. Where one does not, the run fails."""
 
 SLOW = Metric(
     "period_10k_us",
@@ -84,15 +90,19 @@ def start(guest: Guest) -> None:
 
 
 def measure(guest: Guest) -> dict[str, float]:
-    """Run both loads once, under the recording of the guest's arm."""
-    return {
-        name: float(
-            guest.run(
-                [*ARMS[guest.name], "chrt", "-f", "10", "python3", FILE, *words], timeout_s=300
-            ).stdout
-        )
-        for name, words in LOADS.items()
-    }
+    """Run both loads once, under the recording of the guest's arm.
+
+    Raises LightsleepError where that lost events.
+    """
+    found = {}
+    for name, words in LOADS.items():
+        command = [*ARMS[guest.name], "chrt", "-f", "10", "python3", FILE, *words]
+        found[name] = float(guest.run(command, timeout_s=300).stdout)
+        if guest.name in LOSSLESS:
+            lost = json.loads(guest.read_text(f"{TRACE}.json"))["recorded"]["lost_events"]
+            if lost:
+                raise LightsleepError(f"{guest.name}, {name}: events were lost, by CPU: {lost}")
+    return found
 
 
 COPY_WORDS = "clearcpuid=erms,fsrm"
