@@ -33,7 +33,8 @@ def record(folder: Path) -> Path:
     """Record a pipe in a guest; return the file."""
     name = Path("/run/pipe.dat")
     workload = ["perf", "bench", "-f", "simple", "sched", "pipe", "-l", str(ROUND_TRIPS)]
-    command = ["python3", "-m", "lightsleep", "record", "--buffer-kb", "16384", "-o", str(name)]
+    command = ["python3", "-m", "lightsleep", "record", "--recorder", "trace-cmd"]
+    command += ["--buffer-kb", "16384", "-o", str(name)]
     with boot(Machine(accel="tcg"), "reading", ENOUGH_S) as guest:
         guest.run([*command, "--", *workload], timeout_s=ENOUGH_S)
         for path in (name, sidecar.beside(name)):

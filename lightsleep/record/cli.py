@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -25,15 +25,11 @@ from lightsleep.options import cpus_option
 from lightsleep.options import seconds as in_seconds
 from lightsleep.record import keeper, run, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
-from lightsleep.record.bpf import trace
+from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
 from lightsleep.terminal import has_screen
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
-
-BPF, TRACE_CMD = "bpf", "trace-cmd"
-TRIED = ("x86_64", "aarch64")
-"""Machines where BPF programs are the first choice: tests have had them record there."""
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -61,11 +57,11 @@ TRIED = ("x86_64", "aarch64")
 )
 @click.option(
     "--recorder",
-    type=click.Choice(("auto", BPF, TRACE_CMD)),
-    default="auto",
+    type=click.Choice((AUTO, BPF, TRACE_CMD)),
+    default=AUTO,
     show_default=True,
     help="Who writes the trace: BPF programs, which take fewer instructions and need a kernel with "
-    f"BTF, or {TRACE_CMD}; auto: {TRACE_CMD} only where BPF programs cannot.",
+    "BTF, or trace-cmd; auto: BPF programs on x86_64 and arm64, else trace-cmd.",
 )
 @click.option(
     "--buffer-kb",
@@ -112,7 +108,7 @@ def record(
     sized = click.get_current_context().get_parameter_source("buffer_kb")
     if histogram and sized is ParameterSource.COMMANDLINE:
         raise click.UsageError("--histogram keeps no events, so --buffer-kb has no effect on it")
-    if histogram and recorder != "auto":
+    if histogram and recorder != AUTO:
         raise click.UsageError("BPF programs make a histogram anyway: leave out --recorder")
     output = output or Path(COUNTS if histogram else TRACE)
     _refuse(output, cpus)
@@ -154,14 +150,6 @@ def _count(
     return status
 
 
-class _Plan(NamedTuple):
-    """What a recording writes beside its file, lacks, and is made by."""
-
-    known: dict[str, Any]
-    missing_events: list[str]
-    recording: contextlib.AbstractContextManager[run.Recording]
-
-
 def _record(
     output: Path,
     cpus: list[int] | None,
@@ -183,102 +171,30 @@ def _record(
         "buffer_kb": buffer_kb,
     }
     with orderly_end(run.Terminated), contextlib.ExitStack() as stack:
-        plan, running, notes = _begin(stack, target, recorder, cpus, buffer_kb, settings)
+        begun = begin(stack, Request(ROOT, target, recorder, cpus, buffer_kb, settings))
+        running, states = begun.running, begun.known["states"]
         tick = stack.enter_context(_progress(seconds))
-        states = plan.known["states"]
         before = sidecar.count(ROOT, states)
         counts: list[sidecar.Count] = []
         running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
         status = run.wait(command, seconds, running, tick, as_json)
         running.at_stop()
         after = counts[0]
-    notes += _notes(running, plan.missing_events)
+    notes = [*begun.notes, *_notes(running, begun.missing_events)]
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
         "lost_events": running.lost,
         "sleep_length": running.probe_refused or "recorded",
-        "notes": [*notes, *([running.stopped] if running.stopped else [])],
+        "notes": [*begun.said, *notes, *([running.stopped] if running.stopped else [])],
     }
-    document = sidecar.end(plan.known, before, after, recorded)
+    document = sidecar.end(begun.known, before, after, recorded)
     write_json(sidecar.beside(target), document, keeper.PRIVATE)
     # Why it stopped is an error, which is printed as such.
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
     return status
-
-
-def _begin(
-    stack: contextlib.ExitStack,
-    target: Path,
-    recorder: str,
-    cpus: list[int] | None,
-    buffer_kb: int,
-    settings: dict[str, Any],
-) -> tuple[_Plan, run.Recording, list[str]]:
-    """Begin a recording, which ends with ``stack``; return what it is, and notes."""
-    refused, notes = None, list[str]()
-    with contextlib.suppress(LightsleepError):  # BPF programs need no tracing
-        notes += tracing.remove_leftovers(tracing.tracing_folder(ROOT))
-    if recorder == BPF or (recorder == "auto" and os.uname().machine in TRIED):
-        try:
-            plan = _by_bpf(target, cpus, buffer_kb, settings)
-            return plan, stack.enter_context(plan.recording), notes
-        except run.RefusedError as error:
-            refused = f"BPF programs cannot record here: {error.message}"
-            if recorder == BPF:
-                raise LightsleepError(f"{refused}; record without --recorder {BPF}") from error
-            notes.append(f"{TRACE_CMD} has recorded. {refused}")
-    try:
-        plan = _by_trace_cmd(target, cpus, buffer_kb, settings)
-        return plan, stack.enter_context(plan.recording), notes
-    except LightsleepError as error:
-        if refused:
-            error.add_note(refused)
-        raise
-
-
-def _by_bpf(
-    target: Path, cpus: list[int] | None, buffer_kb: int, settings: dict[str, Any]
-) -> _Plan:
-    """Plan to have BPF programs record. Raises RefusedError where they cannot."""
-    try:
-        types = trace.kernel_types(ROOT)
-        events, missing = tracing.available(trace.tracepoints(types))
-        present, possible = (
-            cpulist.parse((ROOT / "sys/devices/system/cpu" / name).read_text())
-            for name in ("present", "possible")
-        )
-        order = trace.order(events, cpus, present, possible, buffer_kb, types)
-    except LightsleepError as error:
-        raise run.RefusedError(error.message) from error
-    known = _known(settings, BPF, events, missing)
-    return _Plan(known, missing, run.tracing_by_bpf(order, target, known))
-
-
-def _by_trace_cmd(
-    target: Path, cpus: list[int] | None, buffer_kb: int, settings: dict[str, Any]
-) -> _Plan:
-    """Plan to have trace-cmd record. Raises LightsleepError where it cannot."""
-    folder = tracing.tracing_folder(ROOT)
-    run.need_programs()
-    events, missing = tracing.available(tracing.tracepoints(folder))
-    known = _known(settings, TRACE_CMD, events, missing)
-    scratch = run.scratch_for(target)
-    words = tracing.command(events, cpus, buffer_kb, scratch)
-    options = tracing.probe_options(cpus)
-    recording = run.recording(folder, words, options, scratch, target, known)
-    return _Plan(known, missing, recording)
-
-
-def _known(
-    settings: dict[str, Any], recorder: str, events: list[tracing.Event], missing: list[str]
-) -> dict[str, Any]:
-    """Return what the document beside the trace says already when the recording begins."""
-    names = [event.name for event in events]
-    more = {"recorder": recorder, "events": names, "missing_events": missing}
-    return sidecar.begin(ROOT, settings | more)
 
 
 def said(command: tuple[str, ...]) -> list[str]:

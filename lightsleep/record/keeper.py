@@ -15,7 +15,7 @@ probe. The keeper removes these two whatever goes wrong. Where trace-cmd dies, t
 stay, of which trace-cmd restore makes a trace. If the keeper itself is killed, setpriv has
 trace-cmd end in good order.
 
-Elsewhere, BPF programs write the events to memory (bpf/trace.py). The keeper loads them,
+Where BPF programs record, they write the events to memory (bpf/trace.py). The keeper loads them,
 copies what they have written into a file for each CPU, and makes one file of these at the end. If
 the keeper is killed, its parent does that.
 
@@ -64,6 +64,9 @@ DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 FINISH_S, LOOK_S = 600.0, 1.0
 """How long the files of trace-cmd may stay as they are while it should write, and how often that
 is looked at. Copying a long recording may take any time."""
+
+REFUSED = {"refused": True}
+"""Of a report: BPF programs cannot do what is asked for, but somebody else may."""
 
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
@@ -270,7 +273,13 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
             _tell(False)
             few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
             refused = f"the kernel refuses them: {error.strerror}{few}"
-            return report | {"failed": refused, "refused": True}
+            return report | {"failed": refused} | REFUSED
+        # A function that is not there is not there for trace-cmd, either.
+        if refused and order.get("all_probes") and None not in order["probes"].values():
+            _tell(False)
+            return (
+                report | {"failed": f"they miss the governor's sleep length: {refused}"} | REFUSED
+            )
         try:
             _write_new(_beside(scratch), order["document"])
             _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))

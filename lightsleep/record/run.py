@@ -458,13 +458,22 @@ def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
     """
     if child is None:
         time.sleep(pause_s)
-    elif child.poll() is None:
+        return False
+    if child.poll() is not None:
+        return True
+    try:
         process = os.pidfd_open(child.pid)
+    except OSError:  # there are too many descriptors, or a filter of system calls
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(pause_s)
+    else:
         try:
-            select.select([process], [], [], pause_s)
+            end = select.poll()
+            end.register(process, select.POLLIN)
+            end.poll(pause_s * 1000)
         finally:
             os.close(process)
-    return child is not None and child.poll() is not None
+    return child.poll() is not None
 
 
 def _start(command: tuple[str, ...], aside: bool) -> "subprocess.Popen[bytes]":

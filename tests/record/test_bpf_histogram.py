@@ -186,6 +186,19 @@ def test_no_cpu_had_to_wake_for_who_waits_for_a_busy_one(cpu: Cpu) -> None:
     assert cpu.counted().keys() == {"idle"}
 
 
+def test_whom_a_task_of_the_cpu_itself_wakes_is_not_told_of_by_an_interrupt(cpu: Cpu) -> None:
+    cpu.enter(2)
+    cpu.leave(after_ns=5000)
+    cpu.switch(CLIENT)
+    cpu.wake(SERVER, after_ns=10)
+    # The kernel may queue it elsewhere first. Since the last state, it is woken while the CPU is
+    # awake, and counted as such.
+    cpu.switch(IDLE, after_ns=20)
+    cpu.switch(SERVER, after_ns=30)
+    assert cpu.counted().keys() == {"idle", "wake"}
+    assert cpu.counted()["wake"] == [Bucket(0, -1, 1, 50)]
+
+
 def test_who_was_woken_before_the_cpu_was_idle_has_waited_for_something_else(cpu: Cpu) -> None:
     cpu.wake_from_afar(CLIENT)
     cpu.enter(2, after_ns=1)
@@ -287,5 +300,5 @@ def test_more_cpus_than_a_program_can_reach(most: int) -> None:
     if most < histogram.MOST_CPUS:
         assert histogram.order([0], list(range(most + 1)))["maps"]["cpus"]["bytes"] == 1 << 29
         return
-    with pytest.raises(LightsleepError, match=f"may have one of the number {most}: record events"):
+    with pytest.raises(LightsleepError, match=f"may have a CPU {most}: record events"):
         histogram.order([0], list(range(most + 1)))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -348,3 +349,34 @@ def test_a_signal_while_a_recording_starts(
     ):
         begun.append(1)
     assert not begun
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSYS])
+def test_a_command_is_waited_for_where_there_is_no_pidfd(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen(["sleep", "0.2"]) as child:
+        assert not run._ended(child, 0.01)
+        assert run._ended(child, 60)
+
+
+def test_the_end_of_a_command_is_noticed_and_not_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+    poll = subprocess.Popen.poll
+
+    def counted(child: subprocess.Popen[bytes]) -> int | None:
+        looked.append(child)
+        return poll(child)
+
+    monkeypatch.setattr(subprocess.Popen, "poll", counted)
+    monkeypatch.setattr(subprocess.Popen, "wait", None)
+    child = subprocess.Popen(["sleep", "0.5"])
+    assert not run._ended(child, 0.01)
+    assert run._ended(child, 60)
+    assert len(looked) == 4

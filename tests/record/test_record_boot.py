@@ -136,6 +136,7 @@ def finds_injected_latency(guest: Guest, record: Sequence[str], folder: Path) ->
     assert lost.groups["task"]["cat"].total_ns >= 0.95 * len(read) * injected_ns
     assert lost.groups["state"]["C6"].count == len(rows)
     assert lost.groups["state"]["C6"].total_ns == sum(x["waking_to_running_ns"] for x in rows)
+    assert lost.groups["state"]["C6"].total_ns >= 0.95 * len(read) * injected_ns
 
 
 def test_injected_latency_is_found_under_its_state_and_task(guest: Guest, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -20,8 +21,8 @@ from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.record import cli, run, sidecar, tracing
-from lightsleep.record.bpf import trace
+from lightsleep.record import cli, keeper, recorder, run, sidecar, trace_file, tracing
+from lightsleep.record.bpf import pages, trace
 
 pytest_plugins = "recorders"
 
@@ -67,7 +68,7 @@ def untyped(tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     real, begin, count = cli.ROOT, sidecar.begin, sidecar.count
     (tmp_path / "root/sys/kernel").mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(cli, "TRIED", (os.uname().machine,))
+    monkeypatch.setattr(recorder, "TRIED", (os.uname().machine,))
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     monkeypatch.setattr(sidecar, "begin", lambda _root, settings: begin(real, settings))
     monkeypatch.setattr(sidecar, "count", lambda _root, states: count(real, states))
@@ -79,9 +80,12 @@ def test_trace_cmd_records_where_bpf_programs_cannot(untyped: Path, tmp_path: Pa
     output = tmp_path / "trace.dat"
     done = command("-o", str(output), "--", "true")
     assert done.exit_code == 0, done.output
-    assert f"note: trace-cmd has recorded. {NO_TYPES}" in done.output
-    settings = json.loads(sidecar.beside(output).read_text())["settings"]
-    assert settings["recorder"] == "trace-cmd"
+    assert f"note: trace-cmd records. {NO_TYPES}" in done.output
+    document = json.loads(sidecar.beside(output).read_text())
+    assert document["settings"]["recorder"] == "trace-cmd"
+    assert document["settings"]["why"].startswith(NO_TYPES)
+    assert document["recorded"]["notes"][0].startswith(f"trace-cmd records. {NO_TYPES}")
+    assert done.output.count(NO_TYPES) == 1
     assert output.exists()
     assert not list((untyped / "instances").iterdir())
 
@@ -115,7 +119,7 @@ def test_trace_cmd_records_where_the_kernel_refuses_programs(
     tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(cli, "TRIED", (os.uname().machine,))
+    monkeypatch.setattr(recorder, "TRIED", (os.uname().machine,))
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     order: dict[str, Any] = {"room": 1, "pages": 16, "buffers": {"0": 3}, "probes": {}}
     order |= {"programs": {"sched_waking": {"code": "", "maps": {}}}, "formats": {}}
@@ -125,11 +129,66 @@ def test_trace_cmd_records_where_the_kernel_refuses_programs(
     output = tmp_path / "trace.dat"
     done = command("-o", str(output), "--", "true")
     assert done.exit_code == 0, done.output
-    assert (
-        "note: trace-cmd has recorded. BPF programs cannot record here: the kernel " in done.output
-    )
+    assert "note: trace-cmd records. BPF programs cannot record here: the kernel " in done.output
     assert json.loads(sidecar.beside(output).read_text())["settings"]["recorder"] == "trace-cmd"
     assert not list(tmp_path.glob(".lightsleep-*"))
+
+
+def test_a_tracefs_that_cannot_be_read_stops_no_bpf_program(
+    untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(folder: Path) -> list[str]:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(folder))
+
+    assert untyped.is_dir()
+    monkeypatch.setattr(tracing, "remove_leftovers", forbidden)
+    done = command("-o", str(tmp_path / "trace.dat"), "--", "true")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("machine", "realtime", "first"),
+    [
+        ("x86_64", None, True),
+        ("aarch64", "0\n", True),
+        ("x86_64", "1\n", False),
+        ("ppc64le", None, False),
+    ],
+)
+def test_where_bpf_programs_are_not_tried_they_record_on_request(
+    machine: str, realtime: str | None, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uname = os.uname_result(("Linux", "here", "6.12", "#1", machine))
+    monkeypatch.setattr(os, "uname", lambda: uname)
+    if realtime:
+        (tmp_path / "sys/kernel").mkdir(parents=True)
+        (tmp_path / recorder.REALTIME).write_text(realtime)
+    assert recorder._bpf_first(tmp_path) == first
+
+
+@pytest.mark.parametrize(("code", "refused"), [({"code": ""}, True), (None, False)])
+def test_programs_that_miss_what_trace_cmd_has_stand_aside(
+    code: dict[str, str] | None, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Rings:
+        def __init__(self, _order: dict[str, Any]) -> None:
+            pass
+
+        def open(self, *_arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pages, "Rings", Rings)
+    monkeypatch.setattr(keeper, "_attached", lambda *_arguments: ([], [], "it cannot"))
+    monkeypatch.setattr(keeper, "_tell", lambda _answer: None)
+    monkeypatch.setattr(trace_file, "head", lambda *_arguments: b"")
+    order = {"scratch": str(tmp_path / ".x"), "output": str(tmp_path / "x"), "document": {}}
+    report = keeper.trace(order | {"probes": {"sleep": code}, "all_probes": True})
+    assert report.get("refused", False) == refused
+    assert report["failed"] == (
+        "they miss the governor's sleep length: it cannot"
+        if refused
+        else f"cannot record to {tmp_path / 'x'}: No space left on device"
+    )
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

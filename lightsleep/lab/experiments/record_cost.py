@@ -110,9 +110,9 @@ COPY_WORDS = "clearcpuid=erms,fsrm"
 EXPERIMENT = Experiment(
     title="What lightsleep record costs",
     hypothesis=(
-        "A recording costs at most 2 % at 10,000 idle periods per second and CPU, and at most 10 % "
-        "at 100,000. So it is where BPF programs record; by trace-cmd, it costs at most 5 % more "
-        "than the least that this can record. A histogram costs at most 0.5 % and 3 %."
+        "A recording by BPF programs costs at most 2 % at 10,000 idle periods per second and CPU, "
+        "and at most 10 % at 100,000. One by trace-cmd costs at most 5 % more than the least that "
+        "trace-cmd can record. A histogram costs at most 0.5 % and 3 %."
     ),
     arms=(
         Arm("off", "baseline", "nothing is recorded", COPY_WORDS),

@@ -12,8 +12,8 @@ with the keeper.
 - ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
   counts the period.
 - ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
-  that was woken since the CPU entered a state, it counts the wakeup under the CPU's state. From
-  another task, it only takes the note of the waking away.
+  that was woken since the CPU last entered a state, it counts the wakeup under the CPU's state.
+  From another task, it only takes the note of the waking away.
 
 A task is known by its address, so that no layout of a kernel's structures is needed. The idle task
 of a CPU is the one that enters states.
@@ -24,7 +24,7 @@ same place: then the first one is not counted.
 
 A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
 Each CPU counts in memory of its own, which the keeper maps; interrupts are off at both tracepoints
-that write there.
+that count.
 
 Whatever such a program does, it does several times in every idle period. So it reads the clock only
 where it needs the time, calls as little as it can, and has a table for the buckets.
@@ -75,9 +75,10 @@ TIME_BITS = 40
 """Of a note: 18 minutes."""
 
 IDLE_TASK, SINCE, STATE, ASLEEP, WOKE, WAKES = 0, 8, 16, 24, 32, 40
-"""Where the notes of a CPU are: its idle task, since when it is in its state, which one, whether
-that has not ended, which task it woke last, and what the note of a waking says beside its time (the
-bit that tells of an interrupt, while the CPU runs its idle task)."""
+"""Where the notes of a CPU are: its idle task, when it last entered a state, which state it is or
+was in since it is idle, whether that has not ended, which task it woke last, and what the note of a
+waking says beside its time (the bit that tells of an interrupt, while the CPU runs its idle
+task)."""
 
 NEAR_BITS, NEARER_BITS, LONGEST = 11, 7, 3
 """A table has the buckets of short times, in units: those below 2^11. A longer one is divided by
@@ -95,8 +96,8 @@ def order(cpus: list[int], possible: list[int]) -> dict[str, Any]:
     room = 1 << max(possible).bit_length()
     if room > MOST_CPUS:
         raise LightsleepError(
-            f"a histogram counts on at most {MOST_CPUS} CPUs, and this machine may have one of the "
-            f"number {max(possible)}: record events instead, without --histogram"
+            f"a histogram counts on CPUs below {MOST_CPUS}, and this machine may have a CPU "
+            f"{max(possible)}: record events instead, without --histogram"
         )
     return {
         "maps": {
@@ -160,6 +161,7 @@ def _migrate(room: int) -> Program:
     p.load(1, 8, WOKE)
     p.if_same(6, 1, "end")
     _place(p, task=6)
+    p.load(2, 3, 0)
     _end_if_other(p)
     p.store_number(3, 0, 0)
     p.label("end")
@@ -208,6 +210,7 @@ def _switch(room: int) -> Program:
     p.store_number(8, WAKES, 0)
     _place(p, task=6)
     p.load(6, 3, 0)
+    p.copy(2, 6)
     _end_if_other(p)
     p.store_number(3, 0, 0)
     p.if_other(7, 4, "end")  # no CPU had to wake for it
@@ -218,7 +221,9 @@ def _switch(room: int) -> Program:
     p.shift_right(7, 64 - TIME_BITS)
     p.load(1, 8, SINCE)
     p.subtract(0, 1)
-    p.if_more(7, 0, "end")  # woken before the CPU was idle: it has waited for something else
+    # Woken before the CPU entered a state: it has waited for something else. Where the CPU has
+    # entered none since it is idle, this is the last one of before.
+    p.if_more(7, 0, "end")
     p.shift_right(6, TIME_BITS - KIND_AT)
     p.mask(6, 1 << KIND_AT)  # woken by an interrupt: the next kind
     p.add_number(6, 1 + KINDS.index("wake") << KIND_AT)
@@ -257,8 +262,7 @@ def _place(p: Program, task: int) -> None:
 
 
 def _end_if_other(p: Program) -> None:
-    """End where the note at register 3 is not that of the task whose address is in register 1."""
-    p.load(2, 3, 0)
+    """End where the note in register 2 is not that of the task whose address is in register 1."""
     p.differ(2, 1)
     p.shift_right(2, TIME_BITS + 1)
     p.if_not_equal(2, 0, "end")
@@ -286,11 +290,11 @@ def _count(p: Program) -> None:
         6, (1 << CPU_AT) - (1 << NUMBER_BITS)
     )  # for the kernel, which does not know what a state is
     p.add(8, 6)
-    p.load(1, 8, 0)
-    p.add_number(1, 1)
-    p.store(8, 0, 1)
     p.load(1, 8, TOTAL)
     p.add(1, 7)
     p.store(8, TOTAL, 1)
+    p.load(1, 8, 0)
+    p.add_number(1, 1)
+    p.store(8, 0, 1)  # the last, so that a sum is never too small for its number
     p.label("end")
     p.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The BPF programs that write a trace for ``lightsleep record --bpf``.
+"""The BPF programs that write a trace for ``lightsleep record``.
 
 The kernel's own tracing serves all who trace. A program that runs at the same tracepoint, and does
 what a recording needs and no more, takes fewer instructions (the experiment record-cost). It writes
@@ -221,8 +221,8 @@ def order(
 ) -> dict[str, Any]:
     """Return what the keeper has to do: trace on ``cpus``; those that are present may come and go.
 
-    Others that are ``possible`` take part in nothing. Raises LightsleepError where this machine is
-    none for it.
+    Others that are ``possible`` take part in nothing. Raises LightsleepError where BPF programs
+    cannot record on this machine; the message is why.
     """
     if (machine := os.uname().machine) not in MACHINES:
         raise LightsleepError(f"lightsleep has no programs for machines of type {machine}")

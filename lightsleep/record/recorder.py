@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Who records: BPF programs, or trace-cmd, and how a recording begins.
+
+BPF programs take fewer instructions, so they come first where tests have had them record. trace-cmd
+comes first elsewhere, and where BPF programs cannot have all that it can have. Where neither can,
+both reasons are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightsleep import cpulist
+from lightsleep.errors import LightsleepError
+from lightsleep.record import run, sidecar, tracing
+from lightsleep.record.bpf import trace
+
+AUTO, BPF, TRACE_CMD = "auto", "bpf", "trace-cmd"
+
+TRIED = ("x86_64", "aarch64")
+"""Machines where tests have had BPF programs record."""
+
+REALTIME = Path("sys/kernel/realtime")
+"""Holds 1 under PREEMPT_RT. Before Linux 6.12, waking the keeper takes a lock there that may sleep,
+where nothing may (CVE-2024-50138)."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be recorded: ``settings`` of the document that belongs to ``target``, and these.
+
+    ``root`` is where the machine's files are.
+    """
+
+    root: Path
+    target: Path
+    recorder: str
+    cpus: list[int] | None
+    buffer_kb: int
+    settings: dict[str, Any]
+
+
+class Begun(NamedTuple):
+    """A recording that runs.
+
+    ``known`` is its document so far. ``said`` are notes that were printed, ``notes`` others.
+    """
+
+    running: run.Recording
+    known: dict[str, Any]
+    missing_events: list[str]
+    said: list[str]
+    notes: list[str]
+
+
+def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
+    """Begin a recording, which ends with ``stack``. Raises LightsleepError where nobody can."""
+    refused, said, notes = None, list[str](), list[str]()
+    with contextlib.suppress(LightsleepError, OSError):  # BPF programs need no tracing
+        notes += tracing.remove_leftovers(tracing.tracing_folder(request.root))
+    if request.recorder == BPF or (request.recorder == AUTO and _bpf_first(request.root)):
+        try:
+            return Begun(*_by_bpf(stack, request), said, notes)
+        except run.RefusedError as error:
+            refused = f"BPF programs cannot record here: {error.message}"
+            if request.recorder == BPF:
+                raise LightsleepError(f"{refused}; record without --recorder {BPF}") from error
+    try:
+        begun = _by_trace_cmd(stack, request, refused)
+    except LightsleepError as error:
+        if refused:
+            error.add_note(refused)
+        raise
+    if refused:
+        said = [f"{TRACE_CMD} records. {refused}"]
+        print(f"note: {said[0]}", file=sys.stderr)
+    return Begun(*begun, said, notes)
+
+
+def _bpf_first(root: Path) -> bool:
+    """Whether BPF programs record where nobody says who does."""
+    realtime = root / REALTIME
+    return os.uname().machine in TRIED and not (
+        realtime.exists() and realtime.read_text().strip() == "1"
+    )
+
+
+def _by_bpf(
+    stack: contextlib.ExitStack, request: Request
+) -> tuple[run.Recording, dict[str, Any], list[str]]:
+    """Have BPF programs record. Raises RefusedError where they cannot."""
+    root = request.root
+    try:
+        types = trace.kernel_types(root)
+        events, missing = tracing.available(trace.tracepoints(types))
+        present, possible = (
+            cpulist.parse((root / "sys/devices/system/cpu" / name).read_text())
+            for name in ("present", "possible")
+        )
+        order = trace.order(events, request.cpus, present, possible, request.buffer_kb, types)
+    except LightsleepError as error:
+        raise run.RefusedError(error.message) from error
+    order["all_probes"] = request.recorder == AUTO and bool(shutil.which(TRACE_CMD))
+    known = _known(request, {"recorder": BPF}, events, missing)
+    running = stack.enter_context(run.tracing_by_bpf(order, request.target, known))
+    return running, known, missing
+
+
+def _by_trace_cmd(
+    stack: contextlib.ExitStack, request: Request, refused: str | None
+) -> tuple[run.Recording, dict[str, Any], list[str]]:
+    """Have trace-cmd record. Raises LightsleepError where it cannot."""
+    folder = tracing.tracing_folder(request.root)
+    run.need_programs()
+    events, missing = tracing.available(tracing.tracepoints(folder))
+    known = _known(request, {"recorder": TRACE_CMD, "why": refused}, events, missing)
+    scratch = run.scratch_for(request.target)
+    words = tracing.command(events, request.cpus, request.buffer_kb, scratch)
+    options = tracing.probe_options(request.cpus)
+    recording = run.recording(folder, words, options, scratch, request.target, known)
+    return stack.enter_context(recording), known, missing
+
+
+def _known(
+    request: Request, recorder: dict[str, Any], events: list[tracing.Event], missing: list[str]
+) -> dict[str, Any]:
+    """Return what the document says already when the recording begins."""
+    names = [event.name for event in events]
+    more = {"events": names, "missing_events": missing}
+    return sidecar.begin(request.root, request.settings | recorder | more)
