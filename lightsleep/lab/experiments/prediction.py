@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whether a policy does what a replay says that it would do.
 
-A client sends datagrams at times that a timer sets, whether the server answers or not (an *open
-loop*), so that a faster wakeup changes nothing that follows. Client and server have a CPU each.
+A client sends datagrams, and sleeps for a time of its own before each, whether the server answers
+or not (an *open loop*): a faster wakeup makes no idle period that follows longer or shorter. Client
+and server have a CPU each. All times are per datagram, of which the client sends as many under each
+policy. (A client that sends at times set beforehand, and catches up where it is late, does not do:
+the sooner it wakes, the longer is its next idle period, and the fewer datagrams come at once.)
 
 The arm *predicted* is a stock guest. It is recorded, and `lightsleep replay` says how long tasks
 would have waited, and CPUs would have polled, under each policy. The arm *measured* has the driver
@@ -54,25 +57,15 @@ import random, socket, sys, time
 line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 line.connect(("127.0.0.1", {PORT}))
 gaps = random.Random(int(sys.argv[2]))
-now = time.monotonic()
-end = now + float(sys.argv[1])
-while now < end:
-    now += gaps.expovariate(1 / {MEAN_GAP_S})
-    left = now - time.monotonic()
-    if left > 0:
-        time.sleep(left)
+for _ in range(int(sys.argv[1])):
+    time.sleep(gaps.expovariate(1 / {MEAN_GAP_S}))
     line.send(b"x")
 """
 VCPUS = 2
-RECORD_S = 4
-LEARN_S = 6
-"""How long the driver learns from the load before it is recorded (see halt_cost.py)."""
+RECORDED, LEARNED = 4000, 6000
+"""Datagrams that are recorded, and from which the driver learns before (see halt_cost.py)."""
 
-METRICS = {
-    # A ratio of two times of one clock needs no correction.
-    policy: metrics_of(policy, "ms_per_s", "ms/s", "in a second", clock="host")
-    for policy in POLICIES
-}
+METRICS = {policy: metrics_of(policy, "us", "us", "per datagram") for policy in POLICIES}
 """Of each policy: how long tasks waited, and how long CPUs polled."""
 
 
@@ -85,15 +78,15 @@ def start(guest: Guest) -> None:
     guest.run(["sh", "-c", f"{serve} until [ -e {READY} ]; do sleep 0.1; done"])
 
 
-def load(seconds: float, seed: int) -> str:
-    """Return the command that puts load on the server for so long."""
-    return f"taskset -c 0 python3 {CLIENT} {seconds} {seed}"
+def load(datagrams: int, seed: int) -> str:
+    """Return the command that sends the server so many datagrams."""
+    return f"taskset -c 0 python3 {CLIENT} {datagrams} {seed}"
 
 
-def figures(policy: str, waited_ns: float, poll_ns: float, span_ns: int) -> dict[str, float]:
+def figures(policy: str, waited_ns: float, poll_ns: float) -> dict[str, float]:
     """Return the figures of a policy by their names."""
-    waited, polled = METRICS[policy]
-    return {waited.name: 1000 * waited_ns / span_ns, polled.name: 1000 * poll_ns / span_ns}
+    waited, polled = (metric.name for metric in METRICS[policy])
+    return {waited: waited_ns / RECORDED / 1000, polled: poll_ns / RECORDED / 1000}
 
 
 def predicted(guest: Guest, folder: Path) -> dict[str, float]:
@@ -101,13 +94,13 @@ def predicted(guest: Guest, folder: Path) -> dict[str, float]:
     for module in guest.machine.modules:
         guest.run(["rmmod", module.split()[0]])
         guest.insmod(module)
-    there = from_others(recorded(guest, folder, load(RECORD_S, 1)))
+    there = from_others(recorded(guest, folder, load(RECORDED, 1)))
     outcomes = {name: each["as_recorded"] for name, each in replayed(there.table).items()}
     found: dict[str, float] = {}
     for policy in POLICIES:
         would = outcomes[policy]
         saved_ns = outcomes["stock"]["waited_ns"] - would["waited_ns"]
-        found |= figures(policy, there.waited_ns - saved_ns, would["polled_ns"], there.span_ns)
+        found |= figures(policy, there.waited_ns - saved_ns, would["polled_ns"])
     return found
 
 
@@ -117,9 +110,9 @@ def measured(guest: Guest, folder: Path) -> dict[str, float]:
     for policy, mode in POLICIES.items():
         with under(guest, mode) as driver:
             if mode == "adaptive":
-                guest.run(["sh", "-c", load(LEARN_S, 2)])
-            there = from_others(recorded(guest, folder, load(RECORD_S, 1), driver))
-        found |= figures(policy, there.waited_ns, polled_ns(guest, driver), there.span_ns)
+                guest.run(["sh", "-c", load(LEARNED, 2)])
+            there = from_others(recorded(guest, folder, load(RECORDED, 1), driver))
+        found |= figures(policy, there.waited_ns, polled_ns(guest, driver))
     return found
 
 

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,9 +49,7 @@ POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time",
 """The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
 
 
-def metrics_of(
-    policy: str, suffix: str, unit: str, over: str, clock: Literal["guest", "host"] = "guest"
-) -> tuple[Metric, Metric]:
+def metrics_of(policy: str, suffix: str, unit: str, over: str) -> tuple[Metric, Metric]:
     """Return the metrics of a policy: how long tasks waited, and how long CPUs polled.
 
     Both are in ``unit``; their names end with ``suffix``, and ``over`` says what the time is of.
@@ -60,8 +58,8 @@ def metrics_of(
     waited = f"Time from waking to running, of the wakeups from other CPUs, {over}"
     polled = f"Time that CPUs polled {over}, all CPUs together"
     return (
-        Metric(f"{name}_waited_{suffix}", unit, "none", f"{policy}: waited", waited, clock),
-        Metric(f"{name}_polled_{suffix}", unit, "none", f"{policy}: polled", polled, clock),
+        Metric(f"{name}_waited_{suffix}", unit, "none", f"{policy}: waited", waited),
+        Metric(f"{name}_polled_{suffix}", unit, "none", f"{policy}: polled", polled),
     )
 
 
@@ -132,13 +130,12 @@ class FromOthers:
 
     table: Path
     waited_ns: int
-    span_ns: int
 
 
 def from_others(recording: Path) -> FromOthers:
     """Write such a table beside a recording, and return what tasks waited there in all."""
     path = recording.with_suffix(".parquet")
-    (lost,) = said("report", recording, "--parquet", str(path))["results"]
+    said("report", recording, "--parquet", str(path))
     with pq.ParquetFile(path) as file:
         table, described = file.read(), file.metadata.metadata
     itself = pc.is_in(table[ENDED_BY].cast(pa.string()), ITSELF)
@@ -146,4 +143,4 @@ def from_others(recording: Path) -> FromOthers:
     column = table.schema.get_field_index(WAITED)
     table = table.set_column(column, table.schema.field(column), waited)
     pq.write_table(table.replace_schema_metadata(described), path)
-    return FromOthers(path, pc.sum(waited).as_py() or 0, lost["span_ns"])
+    return FromOthers(path, pc.sum(waited).as_py() or 0)
