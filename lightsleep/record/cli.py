@@ -96,9 +96,9 @@ def record(
     Needs root.
 
     Each idle period that is recorded costs CPU time. In the lab, a task with 100,000 idle periods
-    per second of its CPU is 7.7 % slower while BPF programs record it, 17.2 % while trace-cmd does,
-    and 2.9 % with --histogram. trace-cmd makes it 13.3 % slower with the three events alone that no
-    recording can do without. With 10,000 periods, it is 0.9 % slower, 1.9 % by trace-cmd, and 0.4 %
+    per second of its CPU is 6.8 % slower while BPF programs record it, 17.5 % while trace-cmd does,
+    and 2.8 % with --histogram. trace-cmd makes it 13.2 % slower with the three events alone that no
+    recording can do without. With 10,000 periods, it is 0.8 % slower, 1.8 % by trace-cmd, and 0.4 %
     with --histogram.
 
     The exit status is that of COMMAND.
