@@ -194,6 +194,26 @@ def test_what_a_trace_cmd_that_died_had_recorded_can_be_read(guest: Guest, tmp_p
     assert recording.metadata.states == {cpu: {0: "C1", 1: "C6"} for cpu in (0, 1)}
 
 
+def test_trace_cmd_records_where_the_kernel_does_not_tell_its_types(
+    guest: Guest, tmp_path: Path
+) -> None:
+    types = "/sys/kernel/btf/vmlinux"
+    guest.run(["busybox", "mount", "--bind", "/dev/null", types])
+    try:
+        words = ["-o", "/tmp/untyped.dat", "--", "sleep", "0.5"]
+        done = guest.run([*LIGHTSLEEP, *words], timeout_s=ENOUGH_S)
+    finally:
+        guest.run(["busybox", "umount", types])
+    said = "trace-cmd records. BPF programs cannot record here: the kernel's BTF is damaged"
+    assert f"note: {said}" in done.stderr
+    path = fetched(guest, "/tmp/untyped.dat", tmp_path)
+    document = json.loads(sidecar.beside(path).read_text())
+    assert document["settings"]["recorder"] == "trace-cmd"
+    assert document["recorded"]["notes"][0].startswith(said)
+    assert sum(len(batch) for batch in open_recording(path).batches)
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
+
+
 COUNTING = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c bpf_link"
 COUNTS = ("sh", "-c", f"for try in $(seq 100); do {COUNTING} || break; sleep 0.1; done | tail -n 1")
 """Prints 0 once no program counts."""
