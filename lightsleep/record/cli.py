@@ -61,7 +61,7 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     default=AUTO,
     show_default=True,
     help="Who writes the trace: BPF programs, which take fewer instructions and need a kernel with "
-    "BTF, or trace-cmd; auto: BPF programs on x86_64 and arm64, else trace-cmd.",
+    "BTF, or trace-cmd; auto: BPF programs where they can and have been tried, else trace-cmd.",
 )
 @click.option(
     "--buffer-kb",

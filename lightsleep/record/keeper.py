@@ -274,12 +274,13 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
             few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
             refused = f"the kernel refuses them: {error.strerror}{few}"
             return report | {"failed": refused} | REFUSED
-        # A function that is not there is not there for trace-cmd, either.
+        # What the kernel's types do not know, trace-cmd's probe will hardly find.
         if refused and order.get("all_probes") and None not in order["probes"].values():
             _tell(False)
-            return (
-                report | {"failed": f"they miss the governor's sleep length: {refused}"} | REFUSED
+            missed = (
+                "they would miss the governor's sleep length, as the kernel refuses that program"
             )
+            return report | {"failed": f"{missed}: {refused}"} | REFUSED
         try:
             _write_new(_beside(scratch), order["document"])
             _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Who records: BPF programs, or trace-cmd, and how a recording begins.
 
-BPF programs take fewer instructions, so they come first where tests have had them record. trace-cmd
-comes first elsewhere, and where BPF programs cannot have all that it can have. Where neither can,
-both reasons are told.
+BPF programs take fewer instructions, so they are tried first where tests have had them record.
+trace-cmd records on other machines, where BPF programs cannot, and where they would miss what it
+can have.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,11 @@ TRIED = ("x86_64", "aarch64")
 """Machines where tests have had BPF programs record."""
 
 REALTIME = Path("sys/kernel/realtime")
-"""Holds 1 under PREEMPT_RT. Before Linux 6.12, waking the keeper takes a lock there that may sleep,
-where nothing may (CVE-2024-50138)."""
+"""Holds 1 under PREEMPT_RT."""
+
+REALTIME_SINCE = 6, 12
+"""Before, waking the keeper takes a lock there that may sleep, where nothing may:
+CVE-2024-50138."""
 
 
 @dataclass(frozen=True)
@@ -68,34 +71,54 @@ def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
         try:
             return Begun(*_by_bpf(stack, request), said, notes)
         except run.RefusedError as error:
-            refused = f"BPF programs cannot record here: {error.message}"
+            refused = error.message
             if request.recorder == BPF:
-                raise LightsleepError(f"{refused}; record without --recorder {BPF}") from error
+                raise LightsleepError(
+                    f"BPF programs cannot record here: {refused}; record without --recorder {BPF}"
+                ) from error
     try:
-        begun = _by_trace_cmd(stack, request, refused)
+        begun = _by_trace_cmd(stack, request)
     except LightsleepError as error:
         if refused:
-            error.add_note(refused)
+            error.add_note(f"BPF programs cannot record here, either: {refused}")
+        elif request.recorder == AUTO:
+            error.add_note(f"--recorder {BPF} may record, but has not been tried on such a machine")
         raise
     if refused:
-        said = [f"{TRACE_CMD} records. {refused}"]
-        print(f"note: {said[0]}", file=sys.stderr)
+        print(f"note: {TRACE_CMD} records, and not BPF programs: {refused}", file=sys.stderr)
+        said = [f"recorded by {TRACE_CMD}, and not by BPF programs: {refused}"]
     return Begun(*begun, said, notes)
 
 
 def _bpf_first(root: Path) -> bool:
     """Whether BPF programs record where nobody says who does."""
+    return os.uname().machine in TRIED and not _is_realtime(root)
+
+
+def _is_realtime(root: Path) -> bool:
     realtime = root / REALTIME
-    return os.uname().machine in TRIED and not (
-        realtime.exists() and realtime.read_text().strip() == "1"
-    )
+    return realtime.exists() and realtime.read_text().strip() == "1"
+
+
+def _has_probes(root: Path) -> bool:
+    """Whether trace-cmd can record, and what a probe reads, too."""
+    try:
+        run.need_programs()
+        return (tracing.tracing_folder(root) / "kprobe_events").exists()
+    except (LightsleepError, OSError):
+        return False
 
 
 def _by_bpf(
     stack: contextlib.ExitStack, request: Request
 ) -> tuple[run.Recording, dict[str, Any], list[str]]:
     """Have BPF programs record. Raises RefusedError where they cannot."""
-    root = request.root
+    root, release = request.root, os.uname().release
+    if _is_realtime(root) and version(release) < REALTIME_SINCE:
+        raise run.RefusedError(
+            f"with PREEMPT_RT, they need Linux {REALTIME_SINCE[0]}.{REALTIME_SINCE[1]}, and this "
+            f"is {release}"
+        )
     try:
         types = trace.kernel_types(root)
         events, missing = tracing.available(trace.tracepoints(types))
@@ -106,20 +129,20 @@ def _by_bpf(
         order = trace.order(events, request.cpus, present, possible, request.buffer_kb, types)
     except LightsleepError as error:
         raise run.RefusedError(error.message) from error
-    order["all_probes"] = request.recorder == AUTO and bool(shutil.which(TRACE_CMD))
-    known = _known(request, {"recorder": BPF}, events, missing)
+    order["all_probes"] = request.recorder == AUTO and _has_probes(root)
+    known = _known(request, BPF, events, missing)
     running = stack.enter_context(run.tracing_by_bpf(order, request.target, known))
     return running, known, missing
 
 
 def _by_trace_cmd(
-    stack: contextlib.ExitStack, request: Request, refused: str | None
+    stack: contextlib.ExitStack, request: Request
 ) -> tuple[run.Recording, dict[str, Any], list[str]]:
     """Have trace-cmd record. Raises LightsleepError where it cannot."""
     folder = tracing.tracing_folder(request.root)
     run.need_programs()
     events, missing = tracing.available(tracing.tracepoints(folder))
-    known = _known(request, {"recorder": TRACE_CMD, "why": refused}, events, missing)
+    known = _known(request, TRACE_CMD, events, missing)
     scratch = run.scratch_for(request.target)
     words = tracing.command(events, request.cpus, request.buffer_kb, scratch)
     options = tracing.probe_options(request.cpus)
@@ -128,9 +151,15 @@ def _by_trace_cmd(
 
 
 def _known(
-    request: Request, recorder: dict[str, Any], events: list[tracing.Event], missing: list[str]
+    request: Request, recorder: str, events: list[tracing.Event], missing: list[str]
 ) -> dict[str, Any]:
     """Return what the document says already when the recording begins."""
     names = [event.name for event in events]
-    more = {"events": names, "missing_events": missing}
-    return sidecar.begin(request.root, request.settings | recorder | more)
+    more = {"recorder": recorder, "events": names, "missing_events": missing}
+    return sidecar.begin(request.root, request.settings | more)
+
+
+def version(release: str) -> tuple[int, ...]:
+    """Return the version in the name of a kernel's release: 6.12 of 6.12.117+deb13-rt-amd64."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return tuple(map(int, found.groups())) if found else ()

@@ -126,7 +126,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class RefusedError(LightsleepError):
-    """BPF programs cannot record here; the message is why."""
+    """BPF programs cannot record here. The message is why, and calls them "they"."""
 
 
 class _NotStartedError(Exception):
@@ -463,7 +463,8 @@ def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
         return True
     try:
         process = os.pidfd_open(child.pid)
-    except OSError:  # there are too many descriptors, or a filter of system calls
+    # Too many descriptors, a filter of system calls, or a Python without the function.
+    except (OSError, AttributeError):
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(pause_s)
     else:

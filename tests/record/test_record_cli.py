@@ -59,7 +59,7 @@ def test_a_histogram_has_one_recorder() -> None:
     assert "leave out --recorder" in done.output
 
 
-NO_TYPES = "BPF programs cannot record here: cannot read /sys/kernel/btf/vmlinux: No such file"
+NO_TYPES = "cannot read /sys/kernel/btf/vmlinux: No such file"
 
 
 @pytest.fixture
@@ -80,11 +80,11 @@ def test_trace_cmd_records_where_bpf_programs_cannot(untyped: Path, tmp_path: Pa
     output = tmp_path / "trace.dat"
     done = command("-o", str(output), "--", "true")
     assert done.exit_code == 0, done.output
-    assert f"note: trace-cmd records. {NO_TYPES}" in done.output
+    assert f"note: trace-cmd records, and not BPF programs: {NO_TYPES}" in done.output
     document = json.loads(sidecar.beside(output).read_text())
     assert document["settings"]["recorder"] == "trace-cmd"
-    assert document["settings"]["why"].startswith(NO_TYPES)
-    assert document["recorded"]["notes"][0].startswith(f"trace-cmd records. {NO_TYPES}")
+    said = f"recorded by trace-cmd, and not by BPF programs: {NO_TYPES}"
+    assert document["recorded"]["notes"][0].startswith(said)
     assert done.output.count(NO_TYPES) == 1
     assert output.exists()
     assert not list((untyped / "instances").iterdir())
@@ -126,15 +126,16 @@ def test_trace_cmd_records_where_the_kernel_refuses_programs(
     monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
     monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})
     monkeypatch.setattr(trace, "order", lambda *_arguments: order)  # no kernel takes an empty one
+    monkeypatch.setattr(recorder, "REALTIME", Path("nowhere"))
     output = tmp_path / "trace.dat"
     done = command("-o", str(output), "--", "true")
     assert done.exit_code == 0, done.output
-    assert "note: trace-cmd records. BPF programs cannot record here: the kernel " in done.output
+    assert "note: trace-cmd records, and not BPF programs: the kernel refuses them: " in done.output
     assert json.loads(sidecar.beside(output).read_text())["settings"]["recorder"] == "trace-cmd"
     assert not list(tmp_path.glob(".lightsleep-*"))
 
 
-def test_a_tracefs_that_cannot_be_read_stops_no_bpf_program(
+def test_leftovers_that_cannot_be_looked_for_stop_no_recording(
     untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(folder: Path) -> list[str]:
@@ -155,7 +156,7 @@ def test_a_tracefs_that_cannot_be_read_stops_no_bpf_program(
         ("ppc64le", None, False),
     ],
 )
-def test_where_bpf_programs_are_not_tried_they_record_on_request(
+def test_bpf_programs_are_tried_first_where_tests_have_had_them_record(
     machine: str, realtime: str | None, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uname = os.uname_result(("Linux", "here", "6.12", "#1", machine))
@@ -166,9 +167,66 @@ def test_where_bpf_programs_are_not_tried_they_record_on_request(
     assert recorder._bpf_first(tmp_path) == first
 
 
-@pytest.mark.parametrize(("code", "refused"), [({"code": ""}, True), (None, False)])
+@pytest.mark.parametrize(
+    ("release", "needs"),
+    [("6.1.0-56-rt-amd64", True), ("6.11.10", True), ("6.12.117+deb13-rt", False), ("7.3", False)],
+)
+def test_programs_that_may_sleep_where_nothing_may_are_refused(
+    release: str, needs: bool, untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert untyped.is_dir()
+    uname = os.uname_result(("Linux", "here", release, "#1", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: uname)
+    (tmp_path / "root" / recorder.REALTIME).write_text("1\n")
+    done = command("--recorder", "bpf", "-o", str(tmp_path / "trace.dat"), "--", "true")
+    assert done.exit_code == 1
+    assert ("with PREEMPT_RT, they need Linux 6.12, and this is" in done.output) == needs
+
+
+@pytest.mark.parametrize(("probes", "programs"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("who", ["auto", "bpf"])
+def test_trace_cmd_has_more_only_where_it_can_record(
+    probes: bool,
+    programs: bool,
+    who: str,
+    tracefs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = []
+
+    def stop(order: dict[str, Any], *_arguments: object) -> None:
+        orders.append(order)
+        raise LightsleepError("enough")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(recorder, "_bpf_first", lambda _root: True)
+    monkeypatch.setattr(recorder, "REALTIME", Path("nowhere"))
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
+    monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
+    monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})
+    monkeypatch.setattr(trace, "order", lambda *_arguments: {})
+    monkeypatch.setattr(run, "tracing_by_bpf", stop)
+    if not probes:
+        (tracefs / "kprobe_events").unlink()
+    if not programs:
+        monkeypatch.setattr(run, "need_programs", missing)
+    output = tmp_path / "trace.dat"
+    done = command("--recorder", who, "-o", str(output), "--", "true")
+    assert "enough" in done.output
+    assert [x["all_probes"] for x in orders] == [who == "auto" and probes and programs]
+
+
+@pytest.mark.parametrize(
+    ("code", "all_probes", "refused"),
+    [({"code": ""}, True, True), ({"code": ""}, False, False), (None, True, False)],
+)
 def test_programs_that_miss_what_trace_cmd_has_stand_aside(
-    code: dict[str, str] | None, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    code: dict[str, str] | None,
+    all_probes: bool,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     class Rings:
         def __init__(self, _order: dict[str, Any]) -> None:
@@ -182,10 +240,10 @@ def test_programs_that_miss_what_trace_cmd_has_stand_aside(
     monkeypatch.setattr(keeper, "_tell", lambda _answer: None)
     monkeypatch.setattr(trace_file, "head", lambda *_arguments: b"")
     order = {"scratch": str(tmp_path / ".x"), "output": str(tmp_path / "x"), "document": {}}
-    report = keeper.trace(order | {"probes": {"sleep": code}, "all_probes": True})
+    report = keeper.trace(order | {"probes": {"sleep": code}, "all_probes": all_probes})
     assert report.get("refused", False) == refused
     assert report["failed"] == (
-        "they miss the governor's sleep length: it cannot"
+        "they would miss the governor's sleep length, as the kernel refuses that program: it cannot"
         if refused
         else f"cannot record to {tmp_path / 'x'}: No space left on device"
     )

@@ -43,7 +43,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 def call(command: int, attributes: bytes | bytearray) -> int:
     """Call bpf(2). Raises OSError."""
     number = SYSCALL.get(os.uname().machine)
-    if number is None or struct.calcsize("P") != 8:  # Python may have fewer bits than the kernel
+    if struct.calcsize("P") != 8:
+        raise OSError(errno.ENOSYS, "this Python has 32 bits, and the numbers of 64 are needed")
+    if number is None:
         raise OSError(errno.ENOSYS, f"lightsleep does not know bpf(2) of {os.uname().machine}")
     room = ctypes.create_string_buffer(bytes(attributes), ATTRIBUTES)
     done: int = LIBC.syscall(number, command, room, ATTRIBUTES)

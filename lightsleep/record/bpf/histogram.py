@@ -23,8 +23,8 @@ interrupt, 40 bits of the time. Another 16 bits of the address are its place. Tw
 same place: then the first one is not counted.
 
 A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
-Each CPU counts in memory of its own, which the keeper maps; interrupts are off at both tracepoints
-that count.
+Each CPU counts in memory of its own, which the keeper maps. Nothing interrupts one program that
+counts by another: ``sched_switch`` has interrupts off, and no ``cpu_idle`` happens in an interrupt.
 
 Whatever such a program does, it does several times in every idle period. So it reads the clock only
 where it needs the time, calls as little as it can, and has a table for the buckets.
@@ -295,6 +295,6 @@ def _count(p: Program) -> None:
     p.store(8, TOTAL, 1)
     p.load(1, 8, 0)
     p.add_number(1, 1)
-    p.store(8, 0, 1)  # the last, so that a sum is never too small for its number
+    p.store(8, 0, 1)  # the last, so that a sum is hardly ever too small for its number
     p.label("end")
     p.end()
