@@ -25,7 +25,7 @@ TWIN = CLIENT + (1 << 22)
 
 
 class Cpu:
-    """CPU 0, which idles and runs tasks, while programs count. CPU 1 is always busy."""
+    """CPU 0, which idles and runs tasks, while programs count. CPU 1 does what a test says."""
 
     def __init__(self) -> None:
         """Begin with nothing counted."""

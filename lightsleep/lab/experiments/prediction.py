@@ -3,10 +3,10 @@
 
 A client sends datagrams, and sleeps for a time of its own before each, whether the server answers
 or not (an *open loop*). Client and server have a CPU each. The client's idle periods are its
-sleeps, whatever the policy; the server's change by what wakeups take, tens of microseconds of 500.
-All times are per datagram, of which the client sends as many under each policy. (A client that
-sends at times set beforehand, and catches up where it is late, would not serve: the sooner it
-wakes, the longer is its next idle period, and the fewer datagrams come at once.)
+sleeps, whatever the policy; the server's change by as much as wakeups take. All times are per
+datagram, of which the client sends as many under each policy. (A client that sends at times set
+beforehand, and catches up where it is late, would not serve: the sooner it wakes, the longer is
+its next idle period, and the fewer datagrams come at once.)
 
 The arm *predicted* is a stock guest. It is recorded, and `lightsleep replay` says how long tasks
 would have waited, and CPUs would have polled, under each policy. The arm *measured* has the driver

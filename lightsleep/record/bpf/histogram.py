@@ -23,8 +23,8 @@ interrupt, 40 bits of the time. Another 16 bits of the address are its place. Tw
 same place: then the first one is not counted.
 
 A bucket is as wide as an eighth of the power of two in which it begins, and at least 128 ns wide.
-Each CPU counts in memory of its own, which the keeper maps. Nothing interrupts one program that
-counts by another: ``sched_switch`` has interrupts off, and no ``cpu_idle`` happens in an interrupt.
+Each CPU counts in memory of its own, which the keeper maps. No program that counts interrupts
+another one: neither ``sched_switch`` nor ``cpu_idle`` happens in an interrupt.
 
 Whatever such a program does, it does several times in every idle period. So it reads the clock only
 where it needs the time, calls as little as it can, and has a table for the buckets.
