@@ -90,6 +90,18 @@ def context_of(name: str, values: dict[str, Any]) -> Struct:
     return context
 
 
+OPENED = set[int]()
+"""The descriptors of all CPUs of a test."""
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """A worker of pytest runs thousands of tests, and may have few descriptors."""
+    yield
+    while OPENED:
+        os.close(OPENED.pop())
+
+
 class Cpu:
     """A CPU whose programs write events to its ring, and the keeper who empties that."""
 
@@ -102,10 +114,12 @@ class Cpu:
         self.machine = Machine({"control": self.line, "pages": memory}, lambda: self.now_ns)
         self.memory, self.file = memory, folder / "pages"
         self.descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        OPENED.add(self.descriptor)
         self.ring = pages.Ring(memory, self.line, self.descriptor)
 
     def copied(self) -> Cpu:
         """Return a CPU to which all the same has happened, with a file of its own."""
+        OPENED.remove(self.descriptor)
         os.close(self.descriptor)
         self.file.unlink()
         other = Cpu(self.file.parent)

@@ -2,6 +2,7 @@
 """Reading the counters of a machine that changes."""
 
 import contextlib
+import gc
 import os
 import resource
 import subprocess
@@ -288,6 +289,7 @@ def test_garbage_loses_the_cpu_and_no_more(four_cpus: Path, reader: Opener) -> N
 @pytest.fixture
 def few_files() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()  # other tests of this process may have left files open
     resource.setrlimit(resource.RLIMIT_NOFILE, (90, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
