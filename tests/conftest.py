@@ -34,6 +34,13 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what builds kernels, or boots slow ones, hours before it counts as hanging."""
+    for item in items:
+        if item.get_closest_marker("more"):
+            item.add_marker(pytest.mark.timeout(4 * 3600))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

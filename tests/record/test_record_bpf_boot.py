@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from bisect import bisect
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.boot
 RECORD = LIGHTSLEEP
 """By BPF programs, where nobody says who records."""
 
+Rows = list[dict[str, Any]]
+
 PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
 
 
@@ -58,6 +61,16 @@ def what(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[key] for key in same)
 
 
+def paired(rows: Rows, others: Rows) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each row with the one of the same CPU that began nearest to it."""
+    for cpu in {x["cpu"] for x in rows}:
+        of_cpu = sorted((x for x in others if x["cpu"] == cpu), key=itemgetter("entered_ns"))
+        for row in (x for x in rows if x["cpu"] == cpu):
+            place = bisect(of_cpu, row["entered_ns"], key=itemgetter("entered_ns"))
+            nearest = of_cpu[max(0, place - 1) : place + 1]
+            yield row, min(nearest, key=lambda x: abs(x["entered_ns"] - row["entered_ns"]))
+
+
 def test_both_recorders_see_the_same(guest: Guest, tmp_path: Path) -> None:
     inner = [*BY_TRACE_CMD, "-o", "/tmp/theirs.dat", "--", *PIPE]
     guest.run([*RECORD, "-o", "/tmp/ours.dat", "--", *inner], timeout_s=2 * ENOUGH_S)
@@ -69,16 +82,20 @@ def test_both_recorders_see_the_same(guest: Guest, tmp_path: Path) -> None:
     margin_ns = 1_000_000
     inside = range(begin + margin_ns, end - margin_ns)
     both = [[x for x in rows if x["entered_ns"] in inside] for rows in (ours, theirs)]
-    found = [Counter(map(what, rows)) for rows in both]
-    assert found[0].total() > 300
-    differing = (found[0] - found[1]) + (found[1] - found[0])
-    assert differing.total() <= 0.01 * found[0].total(), differing
+    # Nor do they order two events alike where one happens between the times that they note.
+    few = 0.05 * len(both[0])
+    assert few > 15
+    for rows, others in ((both[0], theirs), (both[1], ours)):
+        differing = [(x, y) for x, y in paired(rows, others) if what(x) != what(y)]
+        assert len(differing) <= few, differing
     for key in ("length_ns", "waking_to_running_ns"):
-        sums = [sum(x[key] or 0 for x in rows) for rows in both]
-        assert sums[0] == pytest.approx(sums[1], rel=0.02), key
+        # The host may stop the guest between the times that they note.
+        pairs = [(x[key] or 0, y[key] or 0) for x, y in paired(both[0], theirs)]
+        far = [(x, y) for x, y in pairs if abs(x - y) > 50_000 + 0.1 * y]
+        assert len(far) <= few, (key, far)
     known_by = ("cpu", "sleep_length_ns", "next_event_ns")
     lengths = [{tuple(x[key] for key in known_by) for x in rows} for rows in both]
-    assert len(lengths[1] - lengths[0]) <= 0.01 * len(lengths[1])
+    assert len(lengths[1] - lengths[0]) <= 0.05 * len(lengths[1])
     document = json.loads(sidecar.beside(tmp_path / "ours.dat").read_text())
     assert document["recorded"]["sleep_length"] == "recorded"
     assert document["settings"]["recorder"] == "bpf"
