@@ -50,6 +50,7 @@ POLICIES = "fixed:100us,haltpoll,lightsleep"
 GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.3", "teo@6.12+promote")
 STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (False,) * 3)
 LIMITS = Limits()
+TURN_NS = 1000
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
 BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8 + 1
@@ -122,14 +123,14 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     begins_ns = np.cumsum(idle_ns + 100_000)
     intervals = Intervals(
         *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
-        *(np.zeros(count, np.uint8), cost_ns, np.zeros(count, np.bool_), LIMITS),
+        *(np.zeros(count, np.uint8), cost_ns, np.zeros(count, np.bool_), LIMITS, TURN_NS),
         *(begins_ns, cost_ns, idle_ns, idle_ns),
     )
     runs, found = engine()[0], {}
     for name, make in parse(POLICIES).items():
         assert make
         assert not isinstance(make, Governor)
-        runner = runs.runner(make(160_000))
+        runner = runs.runner(make(40_000, 4))
         found[name] = timed(lambda runner=runner: runner.run(intervals, 4, Tally()), count)  # type: ignore[misc]
     for name in GOVERNORS:
         governor = Governor.named(name)

@@ -69,9 +69,14 @@ Debian's 6.12."""
 
 
 def limits(policy: Policy, idle_ns: Ns) -> Ns:
-    """Return how long a policy polls in each of these periods, from which it learns."""
+    """Return how long a policy polls in each of these periods, from which it learns.
+
+    Halts cost no time.
+    """
     given = []
     for length_ns in idle_ns.tolist():
         given.append(policy.limit_ns)
-        policy.learn(length_ns)
+        polled_ns = min(length_ns, policy.limit_ns)
+        halts = not policy.limit_ns or length_ns > polled_ns
+        policy.learn(polled_ns, length_ns - polled_ns if halts else None)
     return np.array(given, np.int64)

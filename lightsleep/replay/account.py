@@ -241,6 +241,7 @@ def replay(
                 exit_ns=found.exit_ns,
                 resumes=found.resumes,
                 limits=limits[cpu],
+                turn_ns=costs.turn_ns,
                 entered_ns=found.entered_ns,
                 typical_ns=found.typical_ns,
                 timer_ns=found.timer_ns,
@@ -349,7 +350,7 @@ class _Run:
             return self._make.runner(self._metadata, self._costs, cpu)
         _, usual_ns = self._costs.halt_of(Tables(self._metadata)[cpu])
         decides_ns = self._costs.driver_ns.get(cpu, usual_ns)
-        return self._engine.runner(self._make(self._outcome.recorded.weight * decides_ns))
+        return self._engine.runner(self._make(decides_ns, self._outcome.recorded.weight))
 
 
 @dataclass(frozen=True)

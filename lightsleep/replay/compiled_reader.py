@@ -13,8 +13,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import MAX_CPUS, Metadata
 from lightsleep.replay.costs import Costs, Tables
-from lightsleep.replay.intervals import BLOCKS, FAR_NS, JOINED_NS, RecordedIntervals, block_width_ns
-from lightsleep.replay.rows import ITSELF, NEEDED, Ns, code, codes_of, sleep_lengths
+from lightsleep.replay.intervals import BLOCKS, FAR_NS, RecordedIntervals, block_width_ns
+from lightsleep.replay.rows import ITSELF, JOINED_NS, NEEDED, Ns, code, codes_of, sleep_lengths
 from lightsleep.replay.stays import NO_STATE, STATES
 
 KINDS = {

@@ -13,6 +13,8 @@
    for something else, such as a softirq or a host. That is in the reference, too, and no poll
    avoids it. With the median alone subtracted, it would count as a slow exit.
 3. *Closed loops.* Two tasks that wake each other in turn form a conversation.
+4. *A turn through the idle loop*: the median time from the end of a period that no task ended, to
+   the next one. A CPU that has polled in vain takes it before it halts.
 
 The evidence for all is added up by CPU, so that several processes may read a recording: what they
 found together is the same for any number of them.
@@ -32,7 +34,7 @@ import pyarrow.compute as pc
 from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.given import Given
-from lightsleep.replay.rows import Flags, Ns, Rows, distinct
+from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows, distinct
 from lightsleep.replay.stays import NO_STATE
 
 LOOP_WAKES = 30
@@ -122,7 +124,8 @@ class Costs:
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
     a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
     ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which the module decides on
-    a CPU, where it had measured one and nobody gave another. ``states`` has what leaving a state
+    a CPU, where it had measured one and nobody gave another. ``turn_ns`` is what a turn through the
+    idle loop takes, 0 where too few are known. ``states`` has what leaving a state
     costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have taken
     for each of its wakeups, where there is a reference; ``halts`` the state of each table that most
     wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs
@@ -141,6 +144,7 @@ class Costs:
     ranks: dict[tuple[int, int], Ranks] = field(default_factory=dict)
     halts: dict[int, int] = field(default_factory=dict)
     driver_ns: dict[int, int] = field(default_factory=dict)
+    turn_ns: int = 0
 
     def halt_of(self, table: int) -> tuple[int, int]:
         """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
@@ -212,6 +216,8 @@ class Evidence:
         self._reference = Wakes()
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
         self._cpus: dict[int, int] = {}  # of each table, the lowest that woke from a halt
+        self._turns = Wakes()
+        self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
@@ -228,6 +234,24 @@ class Evidence:
                 self._by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
         for cpu in distinct(rows.cpu[by_task]):
             self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
+        self._turns.add(self._turns_of(rows))
+
+    def _turns_of(self, rows: Rows) -> Ns:
+        """Return the times from rows that no task ended to the next ones of their CPUs."""
+        order = np.argsort(rows.cpu.astype(np.uint16), kind="stable")
+        cpu, entered_ns = rows.cpu[order], rows.entered_ns[order]
+        end_ns, asleep = entered_ns + rows.length_ns[order], rows.state[order] != AWAKE
+        nobody = (rows.nobody & ~rows.woken)[order] & asleep
+        first = np.flatnonzero(np.diff(cpu, prepend=-1))
+        last = np.append(first[1:], len(cpu)) - 1
+        before_ns = np.concatenate([[0], end_ns[:-1]])
+        follows = np.concatenate([[False], nobody[:-1]])
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+            number = int(cpu[begin])
+            before_ns[begin], follows[begin] = self._ended.get(number, (0, False))
+            self._ended[number] = int(end_ns[end]), bool(nobody[end])
+        turns_ns: Ns = (entered_ns - before_ns)[follows & asleep]
+        return turns_ns[(turns_ns >= 0) & (turns_ns <= JOINED_NS)]
 
     def merge(self, other: Evidence) -> None:
         """Add what other CPUs of the same recording say."""
@@ -237,6 +261,7 @@ class Evidence:
         for table, cpu in other._cpus.items():
             self._cpus[table] = min(cpu, self._cpus.get(table, cpu))
         self._pairs.update(other._pairs)
+        self._turns.merge(other._turns)
 
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
@@ -274,6 +299,7 @@ class Evidence:
             measured=given.file if given else "",
             halts=dict(often),  # of each table, the last one stays
             driver_ns={} if given else dict(metadata.driver_cost_ns),
+            turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
         )
 
 

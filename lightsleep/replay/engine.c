@@ -6,6 +6,11 @@
  */
 #include "engine.h"
 
+static inline u64 min_of(u64 x, u64 y)
+{
+	return x < y ? x : y;
+}
+
 /* A halt after so long a poll, as the kernel's counters above and below have it. */
 static inline __attribute__((always_inline)) void judge(struct tally *t, const struct intervals *s,
 							size_t i, u64 polled_ns)
@@ -58,21 +63,23 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 							  const struct intervals *s, size_t i,
 							  u64 weight, u64 limit_ns)
 {
-	u64 idle_ns = s->idle_ns[i], left_ns;
+	u64 idle_ns = s->idle_ns[i], left_ns, turn_ns;
+	int64_t away_ns;
 	bool halted;
 
 	if (!goes_on(p, s, i)) {
 		p->limit_ns = limit_ns;
 		p->polled_ns = 0;
-		p->idle_ns = 0;
 	}
 	left_ns = p->limit_ns - p->polled_ns;
+	turn_ns = left_ns ? s->turn_ns : 0;
 	/* Who does not poll has halted before anything can come. */
-	halted = !left_ns || idle_ns > left_ns;
+	halted = !left_ns || idle_ns > left_ns + turn_ns;
+	/* What comes on the way to a halt keeps the CPU from it: it was awake until then. */
 	count(t, s, i, weight, p->polled_ns, halted ? left_ns : idle_ns, halted);
-	p->polled_ns += halted ? left_ns : idle_ns;
-	p->idle_ns += idle_ns;
-	p->exit_ns = halted && s->exit_ns[i] > 0 ? s->exit_ns[i] : 0;
+	p->polled_ns += min_of(idle_ns, left_ns);
+	away_ns = (int64_t)(idle_ns - left_ns - turn_ns) + (s->exit_ns[i] > 0 ? s->exit_ns[i] : 0);
+	p->halted_ns = away_ns > 0 ? away_ns : 0;
 	p->goes_on = !halted;
 	p->unlearned = true;
 }
@@ -94,14 +101,10 @@ void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 w
 		limited(p, t, s, i, weight, limit_ns);
 }
 
-/* To the kernel, a halt is as long as the CPU was away: until it was left. */
-static void haltpoll_learn(struct haltpoll *h, u64 idle_ns, u64 exit_ns)
+static void haltpoll_learn(struct haltpoll *h, u64 halted_ns)
 {
-	u64 limit_ns = h->limit_ns, halted_ns;
+	u64 limit_ns = h->limit_ns;
 
-	if (idle_ns <= limit_ns)
-		return;
-	halted_ns = idle_ns + exit_ns - limit_ns;
 	if (limit_ns < halted_ns && halted_ns <= h->most_ns) {
 		limit_ns *= h->grow;
 		limit_ns = limit_ns > h->grow_start_ns ? limit_ns : h->grow_start_ns;
@@ -116,19 +119,28 @@ void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals 
 		     struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
-		if (learns(p, s, i))
-			haltpoll_learn(h, p->idle_ns, p->exit_ns);
+		/* It learns from halts alone. */
+		if (learns(p, s, i) && !p->goes_on)
+			haltpoll_learn(h, p->halted_ns);
 		limited(p, t, s, i, weight, h->limit_ns);
 	}
 }
 
-void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       struct poll *p, const struct intervals *s, u64 weight, struct tally *t)
+/* How long the CPU was idle: a halt is longer by what it costs. */
+static inline u64 idle_ns_of(const struct poll *p, u64 halt_cost_ns)
+{
+	if (p->goes_on || p->halted_ns < halt_cost_ns)
+		return p->polled_ns;
+	return p->polled_ns + p->halted_ns - halt_cost_ns;
+}
+
+void replay_lightsleep(struct lightsleep *l, struct poll *p, const struct intervals *s, u64 weight,
+		       struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		if (learns(p, s, i))
-			poll_limit_update(pl, params, p->idle_ns);
-		limited(p, t, s, i, weight, pl->limit_ns);
+			poll_limit_update(&l->policy, &l->params, idle_ns_of(p, l->halt_cost_ns));
+		limited(p, t, s, i, weight, l->policy.limit_ns);
 	}
 }
 

@@ -37,6 +37,7 @@ struct stay_limits {
  * @exit_ns: how long it takes to leave that state
  * @resumes: whether it begins at once after one that ended without a task
  * @limits: what tells stays that are too shallow or too deep
+ * @turn_ns: how long the way from a poll to a halt takes
  */
 struct intervals {
 	size_t count;
@@ -49,22 +50,21 @@ struct intervals {
 	const int64_t *exit_ns;
 	const uint8_t *resumes;
 	const struct stay_limits *limits;
+	u64 turn_ns;
 };
 
 /**
  * struct poll - the poll of one CPU, which may last for several intervals
  * @limit_ns: for how long in all
  * @polled_ns: so far
- * @idle_ns: how long its intervals were so far; nothing has been learned of them yet
- * @exit_ns: how long the halt took to leave that ended them, 0 where none has
- * @goes_on: it has not come to its limit
+ * @halted_ns: how long the halt that followed was, until it was left
+ * @goes_on: no halt has followed
  * @unlearned: it has not been learned from
  */
 struct poll {
 	u64 limit_ns;
 	u64 polled_ns;
-	u64 idle_ns;
-	u64 exit_ns;
+	u64 halted_ns;
 	u64 goes_on;
 	u64 unlearned;
 };
@@ -111,12 +111,22 @@ struct haltpoll {
 	u64 limit_ns;
 };
 
+/**
+ * struct lightsleep - what the module's policy of one CPU decides by
+ * @halt_cost_ns: what a halt costs, by which it is longer than the CPU was idle
+ */
+struct lightsleep {
+	struct poll_limit policy;
+	struct poll_limit_params params;
+	u64 halt_cost_ns;
+};
+
 void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 weight,
 		  struct tally *t);
 void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals *s, u64 weight,
 		     struct tally *t);
-void replay_lightsleep(struct poll_limit *pl, const struct poll_limit_params *params,
-		       struct poll *p, const struct intervals *s, u64 weight, struct tally *t);
+void replay_lightsleep(struct lightsleep *l, struct poll *p, const struct intervals *s, u64 weight,
+		       struct tally *t);
 void replay_optimum(const struct intervals *s, u64 weight, struct tally *t);
 void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct intervals *s, u64 weight,
 		  struct tally *t);

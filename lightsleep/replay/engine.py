@@ -70,7 +70,8 @@ class _PythonRunner:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._limit_ns = self._polled_ns = self._idle_ns = self._exit_ns = 0
+        self._limit_ns = self._polled_ns = 0
+        self._halted_ns: int | None = None
         self._goes_on = self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
@@ -82,19 +83,20 @@ class _PythonRunner:
             if not (resumes and self._goes_on):
                 self._begin()
             left_ns = self._limit_ns - self._polled_ns
-            before_ns[i], halted[i] = self._polled_ns, not left_ns or idle_ns > left_ns
-            polled_ns[i] = min(idle_ns, left_ns)
+            turn_ns = intervals.turn_ns if left_ns else 0
+            before_ns[i], halted[i] = self._polled_ns, not left_ns or idle_ns > left_ns + turn_ns
+            polled_ns[i] = left_ns if halted[i] else idle_ns
             self._polled_ns += min(idle_ns, left_ns)
-            self._idle_ns += idle_ns
-            self._exit_ns = max(exit_ns, 0) if halted[i] else 0
+            away_ns = idle_ns - left_ns - turn_ns + max(exit_ns, 0)
+            self._halted_ns = max(away_ns, 0) if halted[i] else None
             self._goes_on, self._unlearned = not halted[i], True
         tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
 
     def _begin(self) -> None:
         if self._unlearned:
-            self._policy.learn(self._idle_ns, self._exit_ns)
+            self._policy.learn(self._polled_ns, self._halted_ns)
         self._limit_ns = self._policy.limit_ns
-        self._polled_ns = self._idle_ns = 0
+        self._polled_ns = 0
 
 
 class PythonEngine:
@@ -144,11 +146,13 @@ class CompiledEngine:
             haltpoll = self.ffi.new("struct haltpoll *", policy.as_struct())
             made = functools.partial(self.lib.replay_haltpoll, haltpoll, poll)
         elif isinstance(policy, Lightsleep):
-            state = self.ffi.new("struct poll_limit *")
             prices = [policy.miss_cost_ns, policy.ceiling_ns]
-            params = self.ffi.new("struct poll_limit_params *", prices)
-            self.lib.poll_limit_init(state, params)
-            made = functools.partial(self.lib.replay_lightsleep, state, params, poll)
+            given = {"params": prices, "halt_cost_ns": policy.halt_cost_ns}
+            state = self.ffi.new("struct lightsleep *", given)
+            self.lib.poll_limit_init(
+                self.ffi.addressof(state, "policy"), self.ffi.addressof(state, "params")
+            )
+            made = functools.partial(self.lib.replay_lightsleep, state, poll)
         else:
             return _PythonRunner(policy)
         return _CompiledRunner(self, made)
@@ -198,7 +202,8 @@ class _Lent:
             for kind, column in zip(kinds, columns, strict=True)
         ]
         self._buffers.append(ffi.from_buffer("struct stay_limits *", intervals.limits.data))
-        self._columns = ffi.new("struct intervals *", [len(intervals), *self._buffers])
+        fields = [len(intervals), *self._buffers, intervals.turn_ns]
+        self._columns = ffi.new("struct intervals *", fields)
         self._sums = ffi.from_buffer("struct tally *", tally.data, require_writable=True)
 
     def __enter__(self) -> tuple[Any, Any]:

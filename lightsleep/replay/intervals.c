@@ -51,6 +51,16 @@ static int64_t usual_of(const struct costs *c, size_t state, int64_t wait_ns)
 	return c->rank_usual_ns[low];
 }
 
+/* What leaving the state of a row took: no longer than from when the timer that ended it was due. */
+static int64_t left_ns(const struct costs *c, const struct rows *r, size_t i, int64_t cost_ns)
+{
+	int64_t late_ns = r->length_ns[i] - r->sleep_ns[i];
+
+	if (c->given || r->cause[i] != c->timer || r->sleep_ns[i] < 0 || late_ns < 0)
+		return cost_ns;
+	return min_of(cost_ns, late_ns);
+}
+
 #define FAR_NS	1000000000
 
 struct ended {
@@ -65,7 +75,7 @@ struct ended {
 static inline void emit(const struct costs *c, struct open_interval *s, const struct ended *e,
 			struct recorded_intervals *d, size_t cpu)
 {
-	int64_t exit_ns = e->polls ? 0 : e->woken ? e->paid_ns : s->cost_ns;
+	int64_t exit_ns = e->polls ? 0 : e->paid_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
 	size_t i = d->next[cpu]++;
 
@@ -130,8 +140,10 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		s->open = polls && r->cause[i] == c->unknown && !r->somebody[i] && !e.woken;
 		if (s->open)
 			continue;
-		if (polls || c->given || (c->itself >> (r->cause[i] & 31) & 1))
+		if (polls)
 			e.paid_ns = s->cost_ns;
+		else if (c->given || (c->itself >> (r->cause[i] & 31) & 1) || !e.woken)
+			e.paid_ns = left_ns(c, r, i, s->cost_ns);
 		else if (known)
 			e.paid_ns = max_of(r->wait_ns[i] - usual_of(c, table * STATES + state,
 								    r->wait_ns[i]), 0);

@@ -12,7 +12,8 @@ things are derived from the rows of the recording, and from what wakeups cost th
    very wakeup cost, and else what the state typically costs. What a user says
    that a halt costs replaces both. (The CPU's own timer or device wakes a task once the CPU has
    left its state. The time from waking to running contains nothing of that exit. Yet the task has
-   waited for it.)
+   waited for it.) A timer ends no period before it is due. Where the governor knew when that was,
+   leaving the state took no longer than from then on.
 3. *Closed loops.* Where two tasks wake each other in turn, a faster wakeup of one makes the other's
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
@@ -32,11 +33,8 @@ import pyarrow as pa
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Costs, Tables
-from lightsleep.replay.rows import Flags, Ns, Rows
+from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows
 from lightsleep.replay.stays import NO_STATE
-
-JOINED_NS = 10_000
-"""A row that begins so soon after the last one belongs to the same interval."""
 
 FAR_NS = 1_000_000_000
 """Until the next timer, where nobody knows: it is not what ended the interval."""
@@ -137,6 +135,10 @@ class Reader:
         cost_ns = self.costs.of(tables, rows.state, rows.polls)
         own_ns = self.costs.own(tables, rows.state, rows.wait_ns)
         end_ns = rows.entered_ns + rows.length_ns
+        late_ns = rows.length_ns - rows.sleep_ns
+        timed = rows.by_timer & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
+        left_ns = np.where(timed & (not self.costs.given), np.minimum(cost_ns, late_ns), cost_ns)
+        typical = rows.polls | rows.by_itself | self.costs.given | ~rows.woken
         known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
         timer_at_ns = np.where(
             rows.sleep_ns >= 0,
@@ -154,7 +156,7 @@ class Reader:
             pair=rows.pair,
             state=np.where(rows.polls, self.costs.halt_states(tables), known),
             cost_ns=cost_ns,
-            paid_ns=np.where(rows.polls | rows.by_itself | self.costs.given, cost_ns, own_ns),
+            paid_ns=np.where(typical, left_ns, own_ns),
             timer_at_ns=timer_at_ns,
         )
         for cpu in np.unique(rows.cpu).tolist():
@@ -189,7 +191,7 @@ class Reader:
         resumes &= part.entered_ns - before_ns <= JOINED_NS
         self._ended[cpu] = (int(part.end_ns[-1]), bool(part.nobody[-1]))
         halted = ~part.polls
-        exit_ns = np.where(halted, np.where(part.woken, part.paid_ns, part.cost_ns), 0)
+        exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
         earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)

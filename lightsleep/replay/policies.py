@@ -18,6 +18,11 @@ the limit. Once the CPU has halted, any interrupt ends the period.
   least and ``guest_halt_poll_ns`` at most. When the halt lasted longer, polling was in vain: the
   limit is divided by ``guest_halt_poll_shrink``, and is 0 below ``guest_halt_poll_grow_start``. A
   wakeup that the poll caught changes nothing. All parameters have their defaults.
+
+What a policy learns from is what the kernel knows. A halt is as long as the CPU was away, so its
+length contains what leaving it took. Between a poll and the halt, the CPU turns once through the
+idle loop, which counts as neither (``Costs.turn_ns``). lightsleep, as the module does, takes the
+cost that it decides by off each halt.
 """
 
 from __future__ import annotations
@@ -48,8 +53,11 @@ class Policy(Protocol):
     def limit_ns(self) -> int:
         """How long it polls in the next period."""
 
-    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
-        """A period is over: ``idle_ns`` until something came, then ``exit_ns`` to leave a halt."""
+    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+        """A period is over: the CPU polled, and then it halted, or None if something came before.
+
+        ``halted_ns`` is until the halt was left.
+        """
 
 
 @dataclass(frozen=True)
@@ -58,28 +66,30 @@ class Fixed:
 
     limit_ns: int
 
-    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
+    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
         """There is nothing to learn."""
 
 
 class Lightsleep:
     """The module's policy, by the model that poll_limit.c is held against; engine.c runs the file.
 
-    ``miss_cost_ns`` is what a missed wakeup is worth.
+    ``halt_cost_ns`` is what a halt costs, ``miss_cost_ns`` what a missed wakeup is worth.
     """
 
-    def __init__(self, miss_cost_ns: int, ceiling_ns: int = CEILING_NS) -> None:
-        """Start with nothing learned."""
-        self.miss_cost_ns, self.ceiling_ns = miss_cost_ns, ceiling_ns
-        self._model = Model(miss_cost_ns, ceiling_ns)
+    def __init__(self, halt_cost_ns: int, weight: int, ceiling_ns: int = CEILING_NS) -> None:
+        """Start with nothing learned; 1 ns of waiting counts ``weight`` ns."""
+        self.halt_cost_ns, self.miss_cost_ns = halt_cost_ns, weight * halt_cost_ns
+        self.ceiling_ns = ceiling_ns
+        self._model = Model(self.miss_cost_ns, ceiling_ns)
 
     @property
     def limit_ns(self) -> int:
         """What the model says."""
         return self._model.limit_ns
 
-    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
+    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
         """Update the model."""
+        idle_ns = polled_ns + max(0, (halted_ns or 0) - self.halt_cost_ns)
         self._model.update(self.miss_cost_ns, self.ceiling_ns, idle_ns)
 
 
@@ -94,10 +104,10 @@ class Haltpoll(facts.HaltpollParameters):
         most, grow, start = self.guest_halt_poll_ns, self.grow, self.grow_start_ns
         return most, grow, start, self.shrink, int(self.allow_shrink), self.limit_ns
 
-    def learn(self, idle_ns: int, exit_ns: int = 0) -> None:
-        """Adapt the limit, to a halt's length as the kernel knows it: until it was left."""
-        if idle_ns > self.limit_ns:
-            self.limit_ns = self._adapted(self.limit_ns, idle_ns + exit_ns - self.limit_ns)
+    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+        """Adapt the limit to a halt."""
+        if halted_ns is not None:
+            self.limit_ns = self._adapted(self.limit_ns, halted_ns)
 
     def _adapted(self, limit_ns: int, halted_ns: int) -> int:
         if limit_ns < halted_ns <= self.guest_halt_poll_ns:
@@ -108,8 +118,8 @@ class Haltpoll(facts.HaltpollParameters):
         return limit_ns
 
 
-Make = Callable[[int], Policy]
-"""Makes the policy of one CPU, where a missed wakeup is worth so many ns of CPU time."""
+Make = Callable[[int, int], Policy]
+"""Makes the policy of a CPU where a halt costs so many ns, each of which is worth so many."""
 
 
 def parse(names: str) -> dict[str, Make | Governor | None]:
@@ -129,10 +139,10 @@ def _maker(name: str) -> Make | Governor | None:
     if name == "lightsleep":
         return Lightsleep
     if name == "haltpoll":
-        return lambda _cost: Haltpoll()
+        return lambda _cost_ns, _weight: Haltpoll()
     kind, _, time = name.partition(":")
     if kind == "fixed" and (limit_ns := units.parse_ns(time)) is not None:
-        return lambda _cost: Fixed(limit_ns)
+        return lambda _cost_ns, _weight: Fixed(limit_ns)
     if governor := Governor.named(name):
         return governor
     raise LightsleepError(

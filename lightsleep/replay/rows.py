@@ -18,6 +18,10 @@ Flags = npt.NDArray[np.bool_]
 ITSELF = ("timer", "tick", "device")
 """What ends a period by an interrupt of the CPU's own."""
 
+JOINED_NS = 30_000
+"""A row that begins so soon after the last one belongs to the same interval: in an emulator, a turn
+through the idle loop takes 5 to 20 us."""
+
 SMALL = 1 << 16
 """Up to here it is faster to count numbers than to sort them."""
 

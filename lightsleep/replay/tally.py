@@ -33,7 +33,7 @@ class Intervals:
     """Some intervals of one CPU, in order: a column each, the first as in ``struct intervals``.
 
     RecordedIntervals says what each is; ``idle_ns`` is one end of when something arrived.
-    ``limits`` are those of the CPU.
+    ``limits`` are those of the CPU, ``turn_ns`` is what its way from a poll to a halt takes.
     """
 
     idle_ns: Ns
@@ -45,6 +45,7 @@ class Intervals:
     exit_ns: Ns
     resumes: Flags
     limits: Limits
+    turn_ns: int
     entered_ns: Ns
     typical_ns: Ns
     timer_ns: Ns
@@ -59,7 +60,7 @@ class Intervals:
         columns = {
             field.name: getattr(self, field.name)[:count].copy()
             for field in dataclasses.fields(self)
-            if field.name != "limits"
+            if field.name not in ("limits", "turn_ns")
         }
         return dataclasses.replace(self, **columns)
 

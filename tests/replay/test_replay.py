@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,8 @@ from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import STOCK, Fixed, parse
 
+ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
+
 
 def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:
     ((_, found),) = Reader(metadata(), costs).intervals(as_batch("host", rows))
@@ -66,6 +69,40 @@ def test_an_interrupt_of_the_cpu_s_own_wakes_a_task_after_the_exit(cause: str) -
     assert (interval.cost_ns // US).tolist() == [40, 40]
 
 
+@pytest.mark.parametrize(
+    ("timer_us", "wait_us", "left_us"),
+    [(90, 5, 10), (50, 5, 40), (100, 5, 0), (101, 5, 40), (None, 5, 40), (90, None, 10)],
+)
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_a_timer_ends_no_period_before_it_is_due(
+    timer_us: int | None, wait_us: int | None, left_us: int, make_engine: Callable[[], Engine]
+) -> None:
+    """One that comes later than expected was another one."""
+    row = timed(period(0, 100, wait_us=wait_us, cause="timer"), timer_us)
+    reader = make_engine().reader(metadata(), NO_COSTS)
+    ((_, interval),) = reader.intervals(as_batch("host", [row]))
+    assert (interval.arrival_ns // US).tolist() == [100 - left_us]
+    assert (interval.cost_ns // US).tolist() == [left_us if wait_us else 0]
+    given = dataclasses.replace(NO_COSTS, given=True)
+    ((_, interval),) = make_engine().reader(metadata(), given).intervals(as_batch("host", [row]))
+    assert (interval.arrival_ns // US).tolist() == [60]
+
+
+def test_a_turn_through_the_idle_loop_is_known_from_periods_that_no_task_ended() -> None:
+    rows = []
+    for n in range(60):
+        rows.append(period(1000 * n, 100, wait_us=None if n % 2 else 40, cause="tick"))
+        rows.append(period(1000 * n + 112, 100))
+    parts = ([as_batch("host", rows)], [as_batch("host", [row]) for row in rows])
+    for batches in parts:
+        costs = costs_of(metadata(), batches)
+        assert costs
+        assert costs.turn_ns == pytest.approx(12 * US, rel=0.02)
+    few = costs_of(metadata(), [as_batch("host", rows[:100])])
+    assert few
+    assert few.turn_ns == 0
+
+
 def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     polled = period(0, 100, POLL, None, cause="unknown")
     assert len(intervals(polled, period(101, 60))) == 1
@@ -73,7 +110,7 @@ def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     assert (int(interval.polled_ns[0]), int(interval.arrival_ns[0])) == (100 * US, 121 * US)
     # Woken, or followed by something else first, it is an interval of its own.
     assert len(intervals(period(0, 100, POLL), period(101, 60))) == 2
-    assert len(intervals(polled, period(150, 60))) == 2
+    assert len(intervals(polled, period(131, 60))) == 2
     assert len(intervals(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
 
 
@@ -212,27 +249,37 @@ rows_of_cpus = st.lists(
         st.one_of(st.none(), st.integers(1, 90)),
         st.sampled_from(["unknown", "ipi", "timer", "tick", "device"]),
         st.sampled_from([(7, 8), (8, 7), (0, 9)]),
+        st.one_of(st.none(), st.integers(0, 300)),  # until the next timer
     ),
     min_size=1,
     max_size=80,
 )
 
 
-def made(drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]]) -> list[Row]:
+Drawn = list[tuple[int, int, int, int, int | None, str, tuple[int, int], int | None]]
+
+
+def made(drawn: Drawn) -> list[Row]:
     """Return rows in which each CPU's time goes on."""
     now, rows = [0, 0, 0], []
-    for cpu, gap, length, state, wait, cause, pair in drawn:
+    for cpu, gap, length, state, wait, cause, pair, timer_us in drawn:
         begin = now[cpu] + gap
         length = 0 if state == AWAKE else length
         now[cpu] = begin + length
-        rows.append(period(begin, length, state, wait, pair, cpu, cause))
+        rows.append(timed(period(begin, length, state, wait, pair, cpu, cause), timer_us))
     return rows
+
+
+def timed(row: Row, timer_us: int | None) -> Row:
+    """Return a row before which the governor was told how long it is until the next timer."""
+    return (*row[:4], None if timer_us is None else timer_us * US, *row[5:])
 
 
 def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
     loops = np.array([7 << 32 | 8, 8 << 32 | 7])
     ranks = {(0, HALT): Ranks((0, 10_000, 60_000), (3_000, 5_000, 30_000))}
     costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, ranks=ranks, halts={0: HALT})
+    costs.turn_ns = 7_000
     return replay(judged(), costs, batches, POLICIES, engine=engine)
 
 
@@ -240,7 +287,7 @@ def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Rep
 @settings(max_examples=60, deadline=None)
 @given(rows_of_cpus)
 def test_compiled_and_python_make_the_same_intervals(
-    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+    drawn: Drawn,
 ) -> None:
     batches = [as_batch("host", made(drawn)), as_batch("host", [period(10**6, 50, cpu=0)])]
     compiled, python = (replayed(batches, x) for x in (CompiledEngine(), PythonEngine()))
@@ -253,9 +300,7 @@ def test_compiled_and_python_make_the_same_intervals(
 
 @settings(max_examples=60)
 @given(rows_of_cpus, st.integers(1, 40))
-def test_no_cut_of_the_data_changes_a_figure(
-    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]], size: int
-) -> None:
+def test_no_cut_of_the_data_changes_a_figure(drawn: Drawn, size: int) -> None:
     batch = as_batch("host", [*made(drawn), period(10**6, 50, cpu=0)])
     parts = [batch.slice(start, size) for start in range(0, len(batch), size)]
     whole, cut = replayed([batch]), replayed(parts)
@@ -270,7 +315,7 @@ def test_no_cut_of_the_data_changes_a_figure(
 @settings(max_examples=60)
 @given(rows_of_cpus)
 def test_nobody_is_better_than_the_optimum(
-    drawn: list[tuple[int, int, int, int, int | None, str, tuple[int, int]]],
+    drawn: Drawn,
 ) -> None:
     outcomes = replayed([as_batch("host", made(drawn))]).outcomes
     best = outcomes[OPTIMUM]
@@ -284,7 +329,10 @@ def test_a_fixed_limit_by_hand() -> None:
     # Arrivals after 60, 0 and 260 us; the last is nobody's.
     rows = [period(0, 100), period(200, 10), period(300, 300, wait_us=None, cause="tick")]
     outcome = replay(
-        metadata(), NO_COSTS, [as_batch("host", rows)], {STOCK: None, "f": lambda _: Fixed(50 * US)}
+        metadata(),
+        NO_COSTS,
+        [as_batch("host", rows)],
+        {STOCK: None, "f": lambda *_: Fixed(50 * US)},
     ).outcomes["f"]
     account = outcome.recorded
     assert [account.tally[x] for x in ("hits", "in_vain", "intervals")] == [1, 2, 3]

@@ -39,9 +39,9 @@ some_intervals = st.lists(
 
 @needs_compiler
 @settings(max_examples=60, deadline=None)
-@given(some_intervals, st.integers(1, 100), st.integers(0, 200_000))
+@given(some_intervals, st.integers(1, 100), st.integers(0, 200_000), st.integers(0, 30_000))
 def test_compiled_and_python_give_the_same_to_the_last_digit(
-    drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int
+    drawn: list[tuple[int, int, bool]], weight: int, halt_ns: int, turn_ns: int
 ) -> None:
     idle_ns, costs_ns, woken = (np.array(x) for x in zip(*drawn, strict=True))
     block = np.arange(len(drawn)) * 20 // len(drawn)
@@ -56,6 +56,7 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         exit_ns=costs_ns % 5000 - 100,
         resumes=costs_ns % 2 == 0,
         limits=Limits.of(judged(), 0),
+        turn_ns=turn_ns,
         **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),
     )
     engines: tuple[Engine, ...] = (CompiledEngine(), PythonEngine())
@@ -63,12 +64,12 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         assert callable(make)
         tallies = (Tally(), Tally())
         for engine, tally in zip(engines, tallies, strict=True):
-            runner = engine.runner(make(weight * halt_ns))
+            runner = engine.runner(make(halt_ns, weight))
             for part in (slice(None, 100), slice(100, None)):
                 columns = {
                     x.name: getattr(intervals, x.name)[part]
                     for x in dataclasses.fields(intervals)
-                    if x.name != "limits"
+                    if x.name not in ("limits", "turn_ns")
                 }
                 runner.run(dataclasses.replace(intervals, **columns), weight, tally)
         assert (tallies[0].data == tallies[1].data).all(), name

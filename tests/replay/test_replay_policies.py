@@ -4,19 +4,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from replays import (
-    US,
-    limits,
-    needs_compiler,
-)
+from replays import NO_COSTS, US, limits, metadata, needs_compiler, period
 
+from lightsleep.periods.source import as_batch
+from lightsleep.replay.account import replay
 from lightsleep.replay.cli import replay_command
+from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.policies import CEILING_NS, WAIT_WEIGHT, Haltpoll, parse
 from lightsleep.sources import KERNEL
+
+
+@pytest.mark.parametrize(
+    "make_engine", [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
+)
+def test_a_halt_as_long_as_its_own_exit_makes_haltpoll_poll(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """A halt of 40 us that took 40 us to leave: there was no idle time, but there was a halt."""
+    rows = [period(1000 * n, 40) for n in range(2)]
+    outcome = replay(
+        metadata(), NO_COSTS, [as_batch("host", rows)], parse("haltpoll"), engine=make_engine()
+    ).outcomes["haltpoll"]
+    assert outcome.recorded.tally["hits"] == 2  # it had learned from both before
 
 
 def test_haltpoll_grows_and_shrinks_as_documented() -> None:
@@ -50,9 +64,15 @@ def test_lightsleep_is_the_module_s_own_policy() -> None:
     idle_ns = rng.integers(1, 300_000, 5000)
     make = parse("lightsleep")["lightsleep"]
     assert callable(make)
-    policy = make(40_000)
-    found = np.concatenate([limits(policy, idle_ns[:1234]), limits(policy, idle_ns[1234:])])
-    assert (found == PollLimit(40_000, CEILING_NS).replay(idle_ns)).all()
+    policy = make(10_000, 4)
+    found = []
+    for length_ns in idle_ns.tolist():
+        found.append(policy.limit_ns)
+        if policy.limit_ns and length_ns <= policy.limit_ns:
+            policy.learn(length_ns)
+        else:  # a halt is longer by what it costs
+            policy.learn(policy.limit_ns, length_ns - policy.limit_ns + 10_000)
+    assert found == PollLimit(40_000, CEILING_NS).replay(idle_ns).tolist()
 
 
 def test_the_defaults_are_the_module_s() -> None:

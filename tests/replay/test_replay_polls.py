@@ -19,13 +19,13 @@ from lightsleep.replay.tally import Intervals, Tally
 ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
 
 
-def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row) -> Tally:
+def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row, turn_ns: int = 0) -> Tally:
     """Return what a policy does in intervals of one CPU, which are read one row at a time."""
     engine = make_engine()
     reader = engine.reader(metadata(), NO_COSTS)
     make = parse(policy)[policy]
     assert callable(make)
-    runner, tally = engine.runner(make(160_000)), Tally()
+    runner, tally = engine.runner(make(40_000, 4)), Tally()
     batches = [as_batch("host", [row]) for row in rows]
     for part in (*(reader.intervals(x) for x in batches), reader.rest()):
         for _, found in part:
@@ -33,7 +33,9 @@ def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row) -> Tally
             columns |= {x: getattr(found, x) for x in ("state", "exit_ns", "resumes", "entered_ns")}
             columns |= {x: getattr(found, x) for x in ("typical_ns", "timer_ns", "arrival_ns")}
             limits_of = Limits.of(metadata(), 0)
-            recorded = Intervals(idle_ns=found.arrival_ns, limits=limits_of, **columns)
+            recorded = Intervals(
+                idle_ns=found.arrival_ns, limits=limits_of, turn_ns=turn_ns, **columns
+            )
             runner.run(recorded, 4, tally)
     return tally
 
@@ -86,3 +88,24 @@ def test_policies_learn_from_whole_periods(make_engine: Callable[[], Engine]) ->
     # 50 < 80, the limit doubles, and the last one is caught.
     assert found["polled_ns"] == (0 + 45 + 5 + 90) * US
     assert found["in_vain"] == 1
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_what_comes_on_the_way_from_a_poll_to_a_halt_keeps_the_cpu_from_it(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """Arrivals after 50, 60 and 61 us, where the CPU polls for 50 us and then takes 10."""
+    rows = [period(0, 90), period(1000, 100), period(2000, 101)]
+    found = tallied(make_engine, "fixed:50us", *rows, turn_ns=10 * US)
+    assert (found["hits"], found["halts"], found["in_vain"]) == (2, 1, 1)
+    assert found["polled_ns"] == (50 + 60 + 50) * US
+    assert found["waited_ns"] == 40 * US
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_the_way_from_a_poll_is_no_part_of_a_halt(make_engine: Callable[[], Engine]) -> None:
+    """haltpoll polls for 50 us, halts for 260, and sees less than 200 if the way took the rest."""
+    rows = [period(0, 70), period(1000, 310), period(2000, 130)]
+    for turn_us, last_us in ((0, 0), (60, 90)):
+        found = tallied(make_engine, "haltpoll", *rows, turn_ns=turn_us * US)
+        assert found["polled_ns"] == (0 + 50 + last_us) * US
