@@ -14,6 +14,7 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.costs import Costs
+from lightsleep.replay.engine import CompiledEngine, PythonEngine
 from lightsleep.replay.policies import Policy
 from lightsleep.replay.rows import Ns
 
@@ -23,6 +24,8 @@ US = 1000
 NO_COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, np.array([], np.int64), 0.0)
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+
+ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
 
 
 def metadata() -> Metadata:

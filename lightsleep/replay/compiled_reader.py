@@ -147,7 +147,7 @@ class CompiledReader:
                 "halt_ns": ffi.from_buffer("int64_t[]", self._halt_ns),
                 "halt_state": ffi.from_buffer("uint8_t[]", self._halt_state),
                 "given": costs.given,
-                "reference_ns": round(costs.reference_ns or 0),
+                "reference_ns": costs.usual_ns,
                 "joined_ns": JOINED_NS,
                 "first_ns": self._metadata.first_ns or 0,
                 "width_ns": block_width_ns(self._metadata),

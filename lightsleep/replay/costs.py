@@ -3,9 +3,10 @@
 
 1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
    median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
-   nothing is subtracted and the cost is an upper bound. The states of a big and of a little CPU are
-   different ones: only CPUs whose tables of states are the same share a median. What a user says
-   (given.py) replaces all of that.
+   but the module had measured what a halt costs, a CPU that is awake is taken to be so much faster.
+   Else, nothing is subtracted and the cost is an upper bound. The states of a big and of a little
+   CPU are different ones: only CPUs whose tables of states are the same share a median. What a user
+   says (given.py) replaces all of that.
 2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
    among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
    the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
@@ -26,6 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from statistics import median
 
 import numpy as np
 import pyarrow as pa
@@ -121,7 +123,9 @@ def ranked(halted: Wakes, reference: Wakes) -> Ranks:
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``given`` says that
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``supposed_ns`` is
+    what these would take by the cost that the module had measured, None where that is not needed or
+    not known. ``given`` says that
     a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
     ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which the module decides on
     a CPU, where it had measured one and nobody gave another. ``turn_ns`` is what a turn through the
@@ -145,6 +149,7 @@ class Costs:
     halts: dict[int, int] = field(default_factory=dict)
     driver_ns: dict[int, int] = field(default_factory=dict)
     turn_ns: int = 0
+    supposed_ns: float | None = None
 
     def halt_of(self, table: int) -> tuple[int, int]:
         """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
@@ -165,7 +170,7 @@ class Costs:
 
     def own(self, tables: Ns, states: Ns, waits_ns: Ns) -> Ns:
         """Return what the wakeup of each row cost; see the top of this file."""
-        usual_ns = np.full(len(waits_ns), round(self.reference_ns or 0), np.int64)
+        usual_ns = np.full(len(waits_ns), self.usual_ns, np.int64)
         for (table, state), ranks in self.ranks.items():
             if not 0 <= state < NO_STATE:
                 continue
@@ -173,6 +178,12 @@ class Costs:
             usual_ns[here] = ranks.of(waits_ns[here])
         own_ns: Ns = np.maximum(waits_ns - usual_ns, 0)
         return own_ns
+
+    @property
+    def usual_ns(self) -> int:
+        """What a wakeup of a CPU that is awake takes, for states without ranks."""
+        known_ns = self.supposed_ns if self.reference_ns is None else self.reference_ns
+        return round(known_ns or 0)
 
     def halt_states(self, tables: Ns) -> Ns:
         """Return the state that the CPU of each row usually halts in."""
@@ -274,9 +285,12 @@ class Evidence:
         metadata, reference = self._metadata, self._reference
         usual = reference.percentile_ns(0.5) if reference.count >= ENOUGH else None
         often = sorted(self._by_state, key=lambda key: (self._by_state[key].count, key))
-        states = {
-            key: max(0.0, self._by_state[key].percentile_ns(0.5) - (usual or 0.0)) for key in often
-        }
+        halted_ns = {key: self._by_state[key].percentile_ns(0.5) for key in often}
+        supposed = None
+        if usual is None and metadata.driver_cost_ns and given is None:
+            measured_ns = median(metadata.driver_cost_ns.values())
+            supposed = max(0.0, halted_ns[often[-1]] - measured_ns)
+        states = {key: max(0.0, halted_ns[key] - (usual or supposed or 0.0)) for key in often}
         if given is not None:
             states = _given(metadata, self._tables, given, often, self._cpus)
         counted = Counter[int]()
@@ -299,6 +313,7 @@ class Evidence:
             measured=given.file if given else "",
             halts=dict(often),  # of each table, the last one stays
             driver_ns={} if given else dict(metadata.driver_cost_ns),
+            supposed_ns=supposed,
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
         )
 

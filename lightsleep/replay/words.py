@@ -67,7 +67,12 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
         if cost.measured:
             text += f", and one from each state what {cost.measured} says"
-        if cost.reference_ns is None and not cost.given:
+        if cost.supposed_ns is not None:
+            text += (
+                ", as the module had measured: too few wakeups found a CPU polling or awake to "
+                "tell; --halt-cost sets it"
+            )
+        elif cost.reference_ns is None and not cost.given:
             text += (
                 ", at most: too few wakeups found a CPU polling or awake to tell how much of that "
                 "is the scheduler's; --halt-cost sets it"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from recordings import PIPE
 from replays import (
     DEEP,
+    ENGINES,
     HALT,
     NO_COSTS,
     POLL,
@@ -42,8 +43,6 @@ from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
 from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import STOCK, Fixed, parse
-
-ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
 
 
 def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:

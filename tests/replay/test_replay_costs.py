@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replays import metadata, period
+from replays import ENGINES, US, metadata, period
 
 from lightsleep.periods.build import Row
+from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
 from lightsleep.replay import costs
-from lightsleep.replay.costs import Evidence, Pairs
+from lightsleep.replay.costs import Evidence, Pairs, costs_of
+from lightsleep.replay.engine import Engine
 from lightsleep.replay.rows import distinct
 
 pair = st.integers(0, 8) | st.sampled_from([1 << 40, (1 << 62) - 1])
@@ -71,3 +74,26 @@ def test_processes_that_share_the_cpus_find_the_same(rows: list[Row], of: int) -
     assert found
     assert found.loops.tolist() == wanted.loops.tolist()
     assert vars(found) | {"loops": None} == vars(wanted) | {"loops": None}
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_without_a_reference_the_module_s_own_cost_tells(
+    make_engine: Callable[[], Engine],
+) -> None:
+    known = metadata()
+    known.driver_cost_ns = {0: 30_000, 1: 50_000}
+    halts = [period(1000 * n, 300, wait_us=100) for n in range(40)]
+    found = costs_of(known, [as_batch("host", halts)])
+    assert found
+    assert found.reference_ns is None
+    assert found.halt_ns == pytest.approx(40 * US, rel=1e-3)
+    # A wakeup of an awake CPU is taken to last 60 us.
+    rows = [period(0, 300, wait_us=130), period(1000, 300, wait_us=50)]
+    ((_, made),) = make_engine().reader(known, found).intervals(as_batch("host", rows))
+    assert made.cost_ns.tolist() == pytest.approx([70 * US, 0], rel=0.03)
+    assert made.arrival_ns.tolist() == pytest.approx([230 * US, 300 * US], rel=0.03)
+    awake = [period(10**6 + 1000 * n, 0, AWAKE, wait_us=20) for n in range(40)]
+    found = costs_of(known, [as_batch("host", [*halts, *awake])])
+    assert found
+    assert found.supposed_ns is None
+    assert found.halt_ns == pytest.approx(80 * US, rel=0.03)

@@ -9,19 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from replays import NO_COSTS, US, limits, metadata, needs_compiler, period
+from replays import ENGINES, NO_COSTS, US, limits, metadata, needs_compiler, period
 
 from lightsleep.periods.source import as_batch
 from lightsleep.replay.account import replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.engine import Engine
 from lightsleep.replay.policies import CEILING_NS, WAIT_WEIGHT, Haltpoll, parse
 from lightsleep.sources import KERNEL
 
 
-@pytest.mark.parametrize(
-    "make_engine", [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
-)
+@pytest.mark.parametrize("make_engine", ENGINES)
 def test_a_halt_as_long_as_its_own_exit_makes_haltpoll_poll(
     make_engine: Callable[[], Engine],
 ) -> None:

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from replays import NO_COSTS, US, metadata, needs_compiler, period
+from replays import ENGINES, NO_COSTS, US, metadata, period
 
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
-from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.engine import Engine
 from lightsleep.replay.policies import parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
-
-ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]
 
 
 def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row, turn_ns: int = 0) -> Tally:
