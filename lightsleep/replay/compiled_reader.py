@@ -148,6 +148,7 @@ class CompiledReader:
                 "halt_state": ffi.from_buffer("uint8_t[]", self._halt_state),
                 "given": costs.given,
                 "reference_ns": costs.usual_ns,
+                "supposed_ns": round(costs.supposed_ns or 0),
                 "joined_ns": JOINED_NS,
                 "first_ns": self._metadata.first_ns or 0,
                 "width_ns": block_width_ns(self._metadata),

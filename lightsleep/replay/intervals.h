@@ -43,6 +43,7 @@ struct rows {
  * @rank_from_ns: a wakeup that took so long or longer is as slow as
  * @rank_usual_ns: one of the reference that took so long
  * @reference_ns: what a wakeup of the reference typically takes, for states without ranks
+ * @supposed_ns: the same, where that is only supposed; else 0
  * @halt_ns: what leaving a state in which the CPU polls costs, by table: what a halt does
  * @halt_state: the state of a halt where the recorded CPU only polled, by table
  * @unknown: the cause of periods that ended without evidence
@@ -62,6 +63,7 @@ struct costs {
 	const int64_t *halt_ns;
 	const uint8_t *halt_state;
 	int64_t reference_ns;
+	int64_t supposed_ns;
 	int64_t joined_ns;
 	int64_t first_ns;
 	int64_t width_ns;

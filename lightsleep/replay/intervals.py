@@ -17,7 +17,8 @@ things are derived from the rows of the recording, and from what wakeups cost th
 3. *Closed loops.* Where two tasks wake each other in turn, a faster wakeup of one makes the other's
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
-   between the two.
+   between the two. So where a wakeup of an awake CPU is only supposed, all of the peer's wakeup
+   counts.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ class Reader:
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
-        earlier = np.where(loop, np.minimum(arrival, part.cost_ns), 0)
+        peer_ns = part.cost_ns + round(self.costs.supposed_ns or 0)
+        earlier = np.where(loop, np.minimum(arrival, peer_ns), 0)
         cost_ns = np.where(part.woken, part.paid_ns, 0)
         since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)
         return RecordedIntervals(

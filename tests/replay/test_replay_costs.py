@@ -92,6 +92,11 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     ((_, made),) = make_engine().reader(known, found).intervals(as_batch("host", rows))
     assert made.cost_ns.tolist() == pytest.approx([70 * US, 0], rel=0.03)
     assert made.arrival_ns.tolist() == pytest.approx([230 * US, 300 * US], rel=0.03)
+    assert (made.earliest_ns == made.arrival_ns).all()
+    # As that is not known, a peer's wakeup may have cost all of 100 us.
+    found.loops = np.array([7 << 32 | 8])
+    ((_, made),) = make_engine().reader(known, found).intervals(as_batch("host", rows))
+    assert (made.arrival_ns - made.earliest_ns).tolist() == pytest.approx([100 * US] * 2, rel=0.03)
     awake = [period(10**6 + 1000 * n, 0, AWAKE, wait_us=20) for n in range(40)]
     found = costs_of(known, [as_batch("host", [*halts, *awake])])
     assert found
