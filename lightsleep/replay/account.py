@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lightsleep.periods.lost import Wakes
+from lightsleep.periods.lost import Wakes, bucket
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.engine import Engine, Runner
@@ -248,6 +248,11 @@ def replay(
                 arrival_ns=found.arrival_ns,
             )
             earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
+            if costs.supposed_ns:  # at this end, all of each wakeup is what leaving the state took
+                more_ns = round(costs.supposed_ns)  # too much for those few that took even less
+                most_ns = np.where(found.woken, found.cost_ns + more_ns, 0)
+                buckets = bucket(most_ns).astype(np.uint16)
+                earliest = dataclasses.replace(earliest, cost_ns=most_ns, bucket=buckets)
             idle_ns += int(found.arrival_ns.sum())
             wakes += int(found.woken.sum())
             beginning = beginnings.setdefault(cpu, _Beginning())
@@ -258,9 +263,11 @@ def replay(
                 for run in runs:
                     run.add(cpu, recorded, earliest, ends)
             if STOCK in outcomes:
-                stock = outcomes[STOCK]
-                for account in (stock.recorded, stock.earliest)[:ends]:
-                    engine.given(recorded, found.polled_ns, found.halted, weight, account.tally)
+                priced = dataclasses.replace(
+                    recorded, cost_ns=earliest.cost_ns, bucket=earliest.bucket
+                )
+                for account, intervals in _ends(outcomes[STOCK], recorded, priced)[:ends]:
+                    engine.given(intervals, found.polled_ns, found.halted, weight, account.tally)
             for account, intervals in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
                 engine.optimum(intervals, weight, account.tally)
     for cpu, beginning in beginnings.items():
@@ -297,8 +304,7 @@ class _Beginning:
     def ends_with(self, recorded: Intervals, earliest: Intervals) -> bool:
         """Take some more; return whether they are enough."""
         kept = recorded.first(len(recorded))
-        # Both ends differ in that alone.
-        self._parts.append((kept, dataclasses.replace(kept, idle_ns=earliest.idle_ns.copy())))
+        self._parts.append((kept, earliest.first(len(earliest))))
         self._count += len(kept)
         return self._count >= LEARNED
 

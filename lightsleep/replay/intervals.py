@@ -17,8 +17,9 @@ things are derived from the rows of the recording, and from what wakeups cost th
 3. *Closed loops.* Where two tasks wake each other in turn, a faster wakeup of one makes the other's
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
-   between the two. So where a wakeup of an awake CPU is only supposed, all of the peer's wakeup
-   counts.
+   between the two. So where only the module's cost tells what a wakeup of an awake CPU takes, this
+   end takes that to be nothing: all of a wakeup is what leaving the state took, the peer's and its
+   own.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ class Reader:
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
-        peer_ns = part.cost_ns + round(self.costs.supposed_ns or 0)
+        peer_ns = part.cost_ns + 2 * round(self.costs.supposed_ns or 0)  # its own wakeup's, too
         earlier = np.where(loop, np.minimum(arrival, peer_ns), 0)
         cost_ns = np.where(part.woken, part.paid_ns, 0)
         since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)

@@ -16,8 +16,10 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
 from lightsleep.replay import costs
+from lightsleep.replay.account import replay
 from lightsleep.replay.costs import Evidence, Pairs, costs_of
 from lightsleep.replay.engine import Engine
+from lightsleep.replay.policies import STOCK
 from lightsleep.replay.rows import distinct
 
 pair = st.integers(0, 8) | st.sampled_from([1 << 40, (1 << 62) - 1])
@@ -93,10 +95,18 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     assert made.cost_ns.tolist() == pytest.approx([70 * US, 0], rel=0.03)
     assert made.arrival_ns.tolist() == pytest.approx([230 * US, 300 * US], rel=0.03)
     assert (made.earliest_ns == made.arrival_ns).all()
-    # As that is not known, a peer's wakeup may have cost all of 100 us.
+    # As that is not known, its wakeup and the peer's may have cost all of 100 us.
     found.loops = np.array([7 << 32 | 8])
     ((_, made),) = make_engine().reader(known, found).intervals(as_batch("host", rows))
-    assert (made.arrival_ns - made.earliest_ns).tolist() == pytest.approx([100 * US] * 2, rel=0.03)
+    assert (made.arrival_ns - made.earliest_ns).tolist() == pytest.approx([160 * US] * 2, rel=0.03)
+    found.loop_share = 1.0
+    for name, account in zip(
+        ("recorded", "earliest"),
+        replay(known, found, [as_batch("host", rows)], {STOCK: None}).outcomes[STOCK].ends(),
+        strict=True,
+    ):
+        waited_us = {"recorded": 70 + 0, "earliest": 130 + 60}[name]
+        assert account.waits.total_ns == pytest.approx(waited_us * US, rel=0.03)
     awake = [period(10**6 + 1000 * n, 0, AWAKE, wait_us=20) for n in range(40)]
     found = costs_of(known, [as_batch("host", [*halts, *awake])])
     assert found
