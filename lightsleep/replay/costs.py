@@ -125,14 +125,14 @@ class Costs:
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``supposed_ns`` is
     what these would take by the cost that the module had measured, None where that is not needed or
-    not known. ``given`` says that
-    a user knows what a wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and
-    ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which the module decides on
-    a CPU, where it had measured one and nobody gave another. ``turn_ns`` is what a turn through the
-    idle loop takes, 0 where too few are known. ``states`` has what leaving a state
-    costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have taken
-    for each of its wakeups, where there is a reference; ``halts`` the state of each table that most
-    wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs
+    not known. ``given`` says that a user knows what a wakeup from each halt costs, ``measured`` in
+    which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost
+    by which the module decides on a CPU, where it had measured one and nobody gave another.
+    ``turn_ns`` is what a turn through the idle loop takes, 0 where too few are known. ``states`` has
+    what leaving a state costs, by table of states (see Tables) and index; ``ranks`` what an awake
+    CPU would have taken for each of its wakeups, where there is a reference; ``halts`` the state of
+    each table that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most
+    wakeups of all CPUs
     came out of.
     """
 
@@ -249,7 +249,9 @@ class Evidence:
 
     def _turns_of(self, rows: Rows) -> Ns:
         """Return the times from rows that no task ended to the next ones of their CPUs."""
-        order = np.argsort(rows.cpu.astype(np.uint16), kind="stable")
+        if not len(rows.cpu):
+            return np.zeros(0, np.int64)
+        order = np.argsort(rows.cpu.astype(np.uint16), kind="stable")  # CPUs are below MAX_CPUS
         cpu, entered_ns = rows.cpu[order], rows.entered_ns[order]
         end_ns, asleep = entered_ns + rows.length_ns[order], rows.state[order] != AWAKE
         nobody = (rows.nobody & ~rows.woken)[order] & asleep

@@ -77,11 +77,12 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 {
 	int64_t exit_ns = e->polls ? 0 : e->paid_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
+	int64_t peer_ns = s->cost_ns + 2 * c->supposed_ns;	/* its own wakeup's, too */
 	size_t i = d->next[cpu]++;
 
 	d->entered_ns[i] = s->entered_ns;
 	d->arrival_ns[i] = arrival_ns;
-	d->earliest_ns[i] = arrival_ns - (e->looped ? min_of(arrival_ns, s->cost_ns + 2 * c->supposed_ns) : 0);
+	d->earliest_ns[i] = arrival_ns - (e->looped ? min_of(arrival_ns, peer_ns) : 0);
 	d->cost_ns[i] = e->woken ? e->paid_ns : 0;
 	d->typical_ns[i] = s->cost_ns;
 	d->timer_ns[i] = e->timer_at_ns ? max_of(e->timer_at_ns - s->entered_ns, 0) : FAR_NS;

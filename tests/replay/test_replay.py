@@ -97,7 +97,7 @@ def test_a_turn_through_the_idle_loop_is_known_from_periods_that_no_task_ended()
         costs = costs_of(metadata(), batches)
         assert costs
         assert costs.turn_ns == pytest.approx(12 * US, rel=0.02)
-    few = costs_of(metadata(), [as_batch("host", rows[:100])])
+    few = costs_of(metadata(), [as_batch("host", []), as_batch("host", rows[:100])])
     assert few
     assert few.turn_ns == 0
 
