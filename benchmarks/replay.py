@@ -51,6 +51,7 @@ GOVERNORS = ("menu@6.12", "teo@6.12", "teo@7.3", "teo@6.12+promote")
 STATES = Advertised((20_000, 60_000, 300_000), (40_000, 200_000, 900_000), (False,) * 3)
 LIMITS = Limits()
 TURN_NS = 1000
+"""From a poll to a halt."""
 STATE_COSTS_NS = np.array([20_000, 60_000, 300_000, 0])
 MILLION = 1_000_000
 BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8 + 1

@@ -35,7 +35,7 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what builds kernels, or boots slow ones, hours before it counts as hanging."""
+    """Let tests of check-more, which build kernels or boot slow ones, take hours."""
     for item in items:
         if item.get_closest_marker("more"):
             item.add_marker(pytest.mark.timeout(4 * 3600))

@@ -77,7 +77,8 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 {
 	int64_t exit_ns = e->polls ? 0 : e->paid_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
-	int64_t peer_ns = s->cost_ns + 2 * c->supposed_ns;	/* its own wakeup's, too */
+	/* All of the peer's wakeup, and what the arrival left of its own. */
+	int64_t peer_ns = s->cost_ns + 2 * c->supposed_ns;
 	size_t i = d->next[cpu]++;
 
 	d->entered_ns[i] = s->entered_ns;

@@ -196,7 +196,8 @@ class Reader:
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
-        peer_ns = part.cost_ns + 2 * round(self.costs.supposed_ns or 0)  # its own wakeup's, too
+        # All of the peer's wakeup, and what ``arrival`` left of its own.
+        peer_ns = part.cost_ns + 2 * round(self.costs.supposed_ns or 0)
         earlier = np.where(loop, np.minimum(arrival, peer_ns), 0)
         cost_ns = np.where(part.woken, part.paid_ns, 0)
         since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)

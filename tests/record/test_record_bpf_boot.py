@@ -95,7 +95,7 @@ def test_both_recorders_see_the_same(guest: Guest, tmp_path: Path) -> None:
         assert len(far) <= few, (key, far)
     known_by = ("cpu", "sleep_length_ns", "next_event_ns")
     lengths = [{tuple(x[key] for key in known_by) for x in rows} for rows in both]
-    assert len(lengths[1] - lengths[0]) <= 0.05 * len(lengths[1])
+    assert len(lengths[1] - lengths[0]) <= 0.01 * len(lengths[1])
     document = json.loads(sidecar.beside(tmp_path / "ours.dat").read_text())
     assert document["recorded"]["sleep_length"] == "recorded"
     assert document["settings"]["recorder"] == "bpf"

@@ -102,7 +102,7 @@ def test_what_comes_on_the_way_from_a_poll_to_a_halt_keeps_the_cpu_from_it(
 
 @pytest.mark.parametrize("make_engine", ENGINES)
 def test_the_way_from_a_poll_is_no_part_of_a_halt(make_engine: Callable[[], Engine]) -> None:
-    """haltpoll polls for 50 us, halts for 260, and sees less than 200 if the way took the rest."""
+    """haltpoll polls for 50 us, and 260 us later the halt is left: 200, if the way took 60."""
     rows = [period(0, 70), period(1000, 310), period(2000, 130)]
     for turn_us, last_us in ((0, 0), (60, 90)):
         found = tallied(make_engine, "haltpoll", *rows, turn_ns=turn_us * US)
