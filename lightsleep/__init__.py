@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Idle Linux CPUs that wake in the time the hardware needs: measure, prove, tune and report."""
+"""Idle Linux CPUs that wake faster: measure what waking costs, poll while that pays, prove it."""
 
 __version__ = "0.1.0"

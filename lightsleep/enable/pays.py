@@ -10,8 +10,9 @@ host's CPU.
 The rule: it pays if the time saved, times the driver's exchange rate (``wait_weight``), is at least
 the time polled in vain. A driver without that parameter is judged at a rate of 1.
 
-With fewer than ENOUGH_POLLS polls the counters say nothing yet. As long as no CPU knows a cost,
-nothing can be said about polls that there were.
+With fewer than ENOUGH_POLLS polls the counters say nothing yet. Where the cost is 0 on all CPUs,
+the machine has not been measured yet, or a halt costs nothing there, or polls made wakeups slower.
+The counters do not tell which, so nothing can be said about polls that there were.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from typing import Literal
 from lightsleep.scan import facts
 from lightsleep.scan.model import Lightsleep, PollStats, Scan
 
-UNKNOWN_COST = "what a wakeup from a halt costs is not known"
+NO_COST = (
+    "the cost of a halt is 0, because it is not measured yet, or halts cost nothing here, or polls "
+    "made wakeups slower (dmesg says which)"
+)
 
 Verdict = Literal["pays", "does not pay", "too early", "not polling", "unknown"]
 
@@ -49,8 +53,8 @@ def pays(scan: Scan) -> Pays:
     saved_ns = sum((x.hits or 0) * _cost_ns(x, parameters) for x in counts)
     if not any(_cost_ns(x, parameters) for x in counts):
         if not polls:
-            return Pays("not polling", None, None, f"It does not poll yet: {UNKNOWN_COST}.")
-        return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {UNKNOWN_COST}.")
+            return Pays("not polling", None, None, f"It does not poll: {NO_COST}.")
+        return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {NO_COST}.")
     if polls < facts.ENOUGH_POLLS:
         return Pays(
             "too early",

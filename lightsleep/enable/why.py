@@ -31,7 +31,7 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
         return "polls slow its programs"
     if counts.limit_ns != 0:
         return None
-    return "a halt costs nothing" if counts.halt_cost_ns == 0 else "idle for too long"
+    return "the cost of a halt is 0" if counts.halt_cost_ns == 0 else "idle for too long"
 
 
 def _may_not_halt(cpu: Cpu) -> bool:

@@ -40,8 +40,8 @@ ENROLL = (
 HARDWARE_DRIVERS = {
     "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
     "acpi_idle": "No option unbinds acpi_idle alone.",
-    "powernv_idle": "No option unbinds it.",
-    "pseries_idle": "No option unbinds it.",
+    "powernv_idle": "initcall_blacklist=powernv_processor_idle_init at boot keeps it away.",
+    "pseries_idle": "initcall_blacklist=pseries_processor_idle_init at boot keeps it away.",
     "psci_idle": "The device tree or ACPI describes these states.",
 }
 """Drivers of the processor's own idle states -> what is known about getting rid of them."""

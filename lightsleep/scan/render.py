@@ -178,7 +178,7 @@ def _share(time_us: int | None, uptime_s: float | None, cpus: int) -> str:
 
 def _polling(scan: Scan) -> Iterator[tuple[str, str]]:
     if scan.lightsleep:
-        yield "lightsleep", _lightsleep(scan)
+        yield "parameters", _lightsleep(scan)
     if scan.haltpoll and "haltpoll" in scan.cpuidle.available_governors:
         knobs = scan.haltpoll
         yield (

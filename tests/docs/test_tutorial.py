@@ -70,8 +70,8 @@ MAY_SAY_NO = "sudo lightsleep try"
 
 
 def commands() -> list[str]:
-    """Return what the page says to type."""
-    text = re.sub(r"\|\n +", "| ", PAGE.read_text())  # a line that goes on
+    """Return what the page says to type on a cloud image, as the machine has that kernel."""
+    text = re.sub(r"linux-headers-amd64 +# of a cloud image: ", "", PAGE.read_text())
     return re.findall(r"(?m)^    (\S.*)$", text)
 
 

@@ -53,7 +53,7 @@ def off(name: str) -> list[State]:
         ),
         (
             replace(CPU, lightsleep=replace(COUNTS, limit_ns=0, halt_cost_ns=0)),
-            "a halt costs nothing",
+            "the cost of a halt is 0",
         ),
         (replace(CPU, lightsleep=replace(COUNTS, limit_ns=0)), "idle for too long"),
         # Drivers before these files were there.

@@ -76,8 +76,8 @@ RULES = (
         "lightsleep-wasteful",
         "warning",
         _lightsleep_wasteful,
-        "Fewer than one poll in ten ended in a wakeup. All other polls delayed the halt and wasted "
-        "power.",
+        "In mode fixed, fewer than one poll in ten ended in a wakeup. All other polls delayed the "
+        "halt and wasted power.",
         "Use mode adaptive: it stops polling where polling does not pay.",
     ),
     Rule(
