@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Mails of the series give a figure with its interval only as a page of results gives it.
+
+Mails hold no links. So a figure with an interval, ``1.84 times less often (95 % CI 1.82 to 1.89)``,
+has to be on some page in docs/results, rounded to the digits that the mail gives. Where a mail says
+by how much less something is, the page may say by how much more, with the opposite sign. What the
+page gives in ns, the mail may give in us.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+CITED = re.compile(
+    rf"(?<![\d.])({NUMBER})([^()|\d]{{0,30}})\((?:95 % CI )?({NUMBER}) to ({NUMBER})"
+)
+MAILS = sorted(
+    x
+    for x in (ROOT / "kernel/patches").glob("*/*/*")
+    if x.suffix == ".patch" or x.name == "cover.txt"
+)
+
+
+def cited(text: str) -> set[tuple[str, str, str]]:
+    """Return each figure with the ends of its interval."""
+    plain = " ".join(text.split())
+    return {(x[1], x[3], x[4]) for x in CITED.finditer(plain)}
+
+
+def agrees(mail: tuple[str, ...], page: tuple[str, ...]) -> bool:
+    """Return whether a mail's figures are those of a page: rounded, negated, or in us for ns."""
+    value, low, high = (float(x.replace(",", "")) for x in page)
+    return any(
+        all(
+            abs(float(text.replace(",", "")) - given) <= 0.501 * 10 ** -len(text.partition(".")[2])
+            for text, given in zip(mail, turned, strict=True)
+        )
+        for turned in (
+            [value, low, high],
+            [-value, -high, -low],
+            [value / 1000, low / 1000, high / 1000],
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def given() -> set[tuple[str, str, str]]:
+    pages = (x.read_text() for x in (ROOT / "docs/results").glob("*.md"))
+    return {figures for page in pages for figures in cited(page)}
+
+
+@pytest.mark.parametrize("mail", MAILS, ids=lambda x: "/".join(x.parts[-3:]))
+def test_mails_cite_figures_as_results_give_them(
+    mail: Path, given: set[tuple[str, str, str]]
+) -> None:
+    message = mail.read_text().partition("\n---\n")[0]
+    wrong = {x for x in cited(message) if not any(agrees(x, y) for y in given)}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "figures"),
+    [
+        (
+            "A 5.18 (4.97 to 5.69)   3.02 (2.80 to 3.13)",
+            {("5.18", "4.97", "5.69"), ("3.02", "2.80", "3.13")},
+        ),
+        ("1.84 times less often (95 % CI 1.82\nto 1.89),", {("1.84", "1.82", "1.89")}),
+        ("| 0.281 s (0.281 to 0.282 s) |", {("0.281", "0.281", "0.282")}),
+        ("late by 0.2 to 0.4 us", set()),
+    ],
+)
+def test_figures_with_intervals_are_found(text: str, figures: set[tuple[str, str, str]]) -> None:
+    assert cited(text) == figures
+
+
+def test_a_figure_is_rounded_and_no_other() -> None:
+    page = ("-0.0133", "-0.047", "0.021")
+    assert agrees(("0.01", "-0.02", "0.05"), page)
+    assert agrees(("-0.013", "-0.05", "0.02"), page)
+    assert not agrees(("0.02", "-0.02", "0.05"), page)
+    assert not agrees(("0.01", "-0.02", "0.06"), page)
