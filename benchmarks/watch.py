@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from lightsleep.watch import draw, openmetrics
-from lightsleep.watch.cli import LIVE_S, SCRAPED_S, document, pause_s
+from lightsleep.watch.cli import document
 from lightsleep.watch.model import Snapshot
+from lightsleep.watch.pace import LIVE_S, SCRAPED_S, pause_s
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import OWN, Reader
 

@@ -29,7 +29,7 @@ from lightsleep.scan.requests import with_request
 from lightsleep.settings import restorer
 from lightsleep.trial import run, switchback
 from lightsleep.watch import cli as watch_cli
-from lightsleep.watch import draw, openmetrics
+from lightsleep.watch import draw, openmetrics, pace
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import OWN, Reader
 
@@ -59,7 +59,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(switchback, "LEAST_S", 0.01)
     monkeypatch.setattr(run, "execute", lambda *_: (0.01, 0.001, "t 5"))
     hurried = {"sleep": lambda _: None, "time": time.time, "process_time": time.process_time}
-    monkeypatch.setattr(watch_cli, "time", SimpleNamespace(**hurried, monotonic=time.monotonic))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(**hurried, monotonic=time.monotonic))
     return root
 
 

@@ -16,7 +16,10 @@ from rich.table import Table
 
 from lightsleep import terminal
 from lightsleep.compare import words
+from lightsleep.compare.analysis import control_failed
+from lightsleep.compare.method import rounds_needed
 from lightsleep.compare.result import CompareResult
+from lightsleep.compare.table import print_table
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiments
@@ -36,9 +39,6 @@ from lightsleep.lab.options import (
 from lightsleep.lab.run import experiment, protocol
 from lightsleep.order import CONFIDENCE
 
-LEAST_RUNS = 6
-"""Fewer give no interval of 95 %; see lightsleep/compare/method.py."""
-
 
 @click.group()
 def lab() -> None:
@@ -51,9 +51,9 @@ def lab() -> None:
 
 def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int | None:
     """Refuse numbers of runs that prove nothing."""
-    if runs is not None and runs < LEAST_RUNS:
+    if runs is not None and runs < rounds_needed():
         raise click.BadParameter(
-            f"{runs} rounds give no 95 % confidence interval: at least {LEAST_RUNS}; "
+            f"{runs} rounds give no 95 % confidence interval: at least {rounds_needed()}; "
             f"{protocol.RUNS} are enough to show a difference of 20 %"
         )
     return runs
@@ -112,10 +112,6 @@ def compare(
     If the control differs from the baseline, the exit status is 1; the result is still shown and
     written.
     """
-    # These need numpy, which only a result needs.
-    from lightsleep.compare.analysis import control_failed
-    from lightsleep.compare.table import print_table
-
     chosen = experiment.adapted(
         experiments.load(name),
         arms=[arm.strip() for arm in arms.split(",") if arm.strip()],
@@ -148,7 +144,7 @@ def compare(
                 console.print(what + left)
 
         result = protocol.compare(
-            experiments.title_of(name), chosen, machine, runs, boots, seed, show
+            experiments.name_in_results(name), chosen, machine, runs, boots, seed, show
         )
     result.protocol["arguments"] = arguments_given(name)
     writes = [partial(write_json, json_path, result.to_json())] if json_path else []
@@ -164,8 +160,6 @@ def compare(
 
 def _judges_the_control(chosen: experiment.Experiment, runs: int) -> None:
     """Refuse numbers of runs that leave it open whether the control differs."""
-    from lightsleep.compare.method import rounds_needed  # needs numpy
-
     controls = sum(arm.role == "control" for arm in chosen.arms)
     if callable(chosen.metrics) or not controls:
         return

@@ -63,16 +63,13 @@ class Machine:
 
 def read(root: Path) -> Machine:
     """Return the machine whose sysfs and procfs are below ``root``."""
-    scan, tree = collect(root)
+    return described(root, *collect(root))
+
+
+def described(root: Path, scan: Scan, tree: Tree) -> Machine:
+    """Return the machine of a scan that was collected below ``root``."""
     reserved = dict.fromkeys(tree.cpus(f"{CPU_DIR}/nohz_full") or [], "nohz_full")
     reserved |= dict.fromkeys(scan.isolated, "isolated")
-    limits = {
-        cpu.number: min(
-            (x for x in (scan.latency_limit_us, cpu.resume_latency_us) if x is not None),
-            default=None,
-        )
-        for cpu in scan.cpus
-    }
     return Machine(
         cpus={
             cpu.number: Cpu(
@@ -83,7 +80,7 @@ def read(root: Path) -> Machine:
                 package=tree.number(f"{CPU_DIR}/cpu{cpu.number}/topology/physical_package_id"),
                 node=_node(tree, cpu.number),
                 reserved=reserved.get(cpu.number),
-                latency_limit_us=limits[cpu.number],
+                latency_limit_us=facts.latency_limit_us(scan, cpu),
             )
             for cpu in scan.cpus
         },

@@ -182,7 +182,7 @@ def _cpus_of(mask: str) -> list[int]:
     if all(re.fullmatch(r"[0-9a-f]{8}", word) for word in words):
         bits = int("".join(words), 16)
         return [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
-    return list(cpulist.parse(mask))
+    return cpulist.parse(mask)
 
 
 def _ipi_came(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, _text: str) -> None:

@@ -67,14 +67,9 @@ def is_trace(head: bytes) -> bool:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Trace]:
     """Lend a trace. Raises LightsleepError where it is damaged, or cannot be read."""
-    try:
-        from google.protobuf.message import DecodeError
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-    except ImportError as error:
-        raise LightsleepError(
-            f"reading {path} needs the Python package perfetto: pip install '.[lab]' in a clone "
-            "of lightsleep"
-        ) from error
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos  # isort: skip
+    from google.protobuf.message import DecodeError  # which perfetto brings
+
     with path.open("rb") as file:
         trace = Trace(file, _Messages(protos, DecodeError))
         try:

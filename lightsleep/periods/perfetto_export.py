@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods.model import AWAKE, Metadata
 
@@ -33,15 +32,11 @@ def write_perfetto(
 ) -> Iterator[pa.RecordBatch]:
     """Write idle periods to ``target`` while they pass by; the file is whole at the end.
 
-    Raises LightsleepError where it cannot be written, or the package perfetto is not installed.
+    Raises LightsleepError where it cannot be written.
     """
-    try:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-        from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
-    except ImportError as error:
-        raise LightsleepError(
-            "--perfetto needs the Python package perfetto: pip install perfetto"
-        ) from error
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+    from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
     with streamed(target) as file:
         out = _Writer(metadata, StreamingTraceProtoBuilder(file), TrackEvent)
         for batch in batches:

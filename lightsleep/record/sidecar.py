@@ -59,8 +59,8 @@ def check_place(document: Path) -> None:
 
 def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what is known before a recording; ``settings`` say how it is made."""
-    scan, _ = collect(root)
-    here = machine.read(root)
+    scan, tree = collect(root)
+    here = machine.described(root, scan, tree)
     states = {
         str(cpu.number): [
             {key: value for key, value in dataclasses.asdict(state).items() if key != "knob"}

@@ -36,6 +36,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightsleep.compare.boots import t_quantile
+from lightsleep.order import CONFIDENCE
 from lightsleep.periods.lost import Wakes, bucket
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.costs import Costs, Tables
@@ -47,14 +49,8 @@ from lightsleep.replay.policies import STOCK, Make
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 
-T_19 = 2.093
-"""The 97.5 % quantile of Student's t with BLOCKS - 1 degrees of freedom."""
-
-T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, T_19),
-)
-"""The same for 1, 2, ... degrees of freedom; with more than the last one it is hardly less."""
+TAIL = (1 - CONFIDENCE) / 2
+"""What an interval leaves out at each end."""
 
 
 @dataclass
@@ -378,7 +374,7 @@ def gain(within: Replay, name: str, over: str = STOCK) -> Gain:
     ends = []
     for end, mine in enumerate((of.recorded, of.earliest)):
         parts = stock.recorded.tally.paid_ns - mine.tally.paid_ns
-        reach = T_19 * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
+        reach = t_quantile(BLOCKS - 1, TAIL) * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
         ends.append((float(parts.sum()), max(reach, _between(within.machines(), name, over, end))))
     low = min(total - reach for total, reach in ends)
     high = max(total + reach for total, reach in ends)
@@ -396,5 +392,5 @@ def _between(machines: list[Machine], name: str, over: str, end: int) -> float:
     gained = np.array([x.paid_ns[over][0] - x.paid_ns[name][end] for x in machines], np.float64)
     spans_ns = np.array([x.span_ns for x in machines], np.float64)
     differ = gained - spans_ns * (gained.sum() / max(1.0, float(spans_ns.sum())))
-    quantile = T[min(count - 1, len(T)) - 1]
-    return float(quantile * math.sqrt(count / (count - 1) * float((differ**2).sum())))
+    spread = math.sqrt(count / (count - 1) * float((differ**2).sum()))
+    return t_quantile(count - 1, TAIL) * spread

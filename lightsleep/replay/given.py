@@ -24,9 +24,6 @@ from lightsleep.measure.result import Row
 from lightsleep.order import percentile
 from lightsleep.periods.model import Metadata
 
-BY_OTHERS = ("ipi", "wakeup")
-"""Sources of wakes by another CPU: of the kernel module, and of user space."""
-
 Described = tuple[str, float | None, float | None]
 """Name, exit latency and target residency of a state, in us."""
 
@@ -87,7 +84,7 @@ def by_state(rows: Iterable[Row]) -> dict[Described, float]:
     """
     above_ns: defaultdict[Described, list[float]] = defaultdict(list)
     for row in rows:
-        if row.kind != "state" or row.source not in BY_OTHERS:
+        if row.kind != "state" or row.source != "ipi":
             continue
         if row.raw and row.subtracted and row.verdict.kind != "not-entered":
             base_ns = row.raw.p50_ns - row.subtracted.p50_ns

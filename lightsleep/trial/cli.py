@@ -303,6 +303,7 @@ def _result(
 def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result.to_json()))
+        click.echo(outcome.sentence, err=True)
         return
     console = terminal.output()
     print_table(result, console)

@@ -4,13 +4,10 @@
 import contextlib
 import dataclasses
 import gc
-import itertools
 import json
 import math
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from lightsleep.files import check_writable
 from lightsleep.options import cpus_option
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
+from lightsleep.watch.pace import LIVE_S, SCRAPED_S, SHARE, paced
 from lightsleep.watch.rates import CpuRates, rates, total
 from lightsleep.watch.reading import Reader
 
@@ -33,19 +31,6 @@ VERSION = 1
 SHORTEST_S = 0.1
 AROUND_ROWS = 6
 """Lines of a screen that are no CPU's."""
-
-SHARE = 0.001
-"""Of one CPU: what watch may use where the user gives no interval."""
-
-LIVE_S = (1, 30)
-"""The shortest and the longest such interval. Idle time is counted in ticks, which are 1 % of a
-second at HZ=100; and what comes less often is not live."""
-
-SCRAPED_S = (15, 60)
-"""The same for Prometheus, which rarely looks more often than the first."""
-
-TYPICAL = 9
-"""Rounds whose median is what a round costs."""
 
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -150,41 +135,10 @@ def _print_json(before: Snapshot, after: Snapshot) -> None:
     click.echo(json.dumps(document(before, after)))
 
 
-def pause_s(spent_s: float, between_s: tuple[int, int]) -> int:
-    """Return after how long to do again what took ``spent_s`` of CPU time, to stay below SHARE."""
-    shortest_s, longest_s = between_s
-    return min(max(math.ceil(spent_s / SHARE), shortest_s), longest_s)
-
-
-def _paced(
-    interval_s: float | None, between_s: tuple[int, int], rounds: int | None, steady: bool = False
-) -> Iterator[None]:
-    """Yield for each round at its time; one that was missed (a machine asleep) is not made up for.
-
-    Without an interval, it follows from the median of what the last rounds cost: now and then one
-    costs many times as much, as when all files are opened anew. A ``steady`` interval never gets
-    shorter. The first one is the shortest, and so are all where the number of rounds is given:
-    somebody waits for them.
-    """
-    due = time.monotonic()
-    own_s = between_s[0]
-    spent_s: deque[float] = deque(maxlen=TYPICAL)
-    for number in range(rounds) if rounds else itertools.count():
-        if number:
-            due = max(due + (interval_s or own_s), time.monotonic())
-            time.sleep(max(due - time.monotonic(), 0))
-        start_s = time.process_time()
-        yield
-        if number and not rounds:
-            spent_s.append(time.process_time() - start_s)
-            needed_s = pause_s(statistics.median_low(spent_s), between_s)
-            own_s = max(own_s, needed_s) if steady else needed_s
-
-
 def _follow(reader: Reader, interval_s: float | None, count: int | None, show: Show) -> None:
     """Show every interval, of which the first begins now."""
     before: Snapshot | None = None
-    for _ in _paced(interval_s, LIVE_S, count + 1 if count else None):
+    for _ in paced(interval_s, LIVE_S, count + 1 if count else None):
         after = reader.read()
         if before:
             show(before, after)
@@ -194,7 +148,7 @@ def _follow(reader: Reader, interval_s: float | None, count: int | None, show: S
 def _export(reader: Reader, file: Path, interval_s: float | None, count: int | None) -> None:
     check_writable(file)
     # Where the time between two writes changes, so do the rates that Prometheus computes.
-    for _ in _paced(interval_s, SCRAPED_S, count, steady=True):
+    for _ in paced(interval_s, SCRAPED_S, count, steady=True):
         openmetrics.write(reader.read(), file)
 
 

@@ -12,7 +12,7 @@ from suspend import SUSPEND_APPEND, suspend_to_idle
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.loads.interrupts import BETWEEN_CPUS, received
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
@@ -33,9 +33,9 @@ PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000")
 
 def pipe_interrupts(guest: Guest) -> int:
     """Return how many interrupts between CPUs a pipe costs."""
-    before = interrupts(guest.read_text("/proc/interrupts"), *BETWEEN_CPUS)
+    before = received(guest, *BETWEEN_CPUS)
     guest.run(PIPE, timeout_s=120)
-    return interrupts(guest.read_text("/proc/interrupts"), *BETWEEN_CPUS) - before
+    return received(guest, *BETWEEN_CPUS) - before
 
 
 def pauses(guest: Guest) -> int:

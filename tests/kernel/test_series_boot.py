@@ -9,7 +9,7 @@ from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import ARCHES
-from lightsleep.lab.loads.pipe import CALLS, interrupts
+from lightsleep.lab.loads.interrupts import CALLS, received
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]
 
@@ -27,10 +27,10 @@ def call_many(guest: Guest, targets: int, calls: int, wait: int) -> tuple[int, i
     """
     run = "/sys/kernel/debug/test_smp_mask/run"
     call = ("taskset", "-c", "0", "sh", "-c", f"echo {targets} {calls} {wait} > {run}")
-    before = guest.read_text("/proc/interrupts")
+    before = received(guest, CALLS)
     counted = guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *call], timeout_s=120)
     assert len(guest.read_text(run).split()) == calls
-    ipis = interrupts(guest.read_text("/proc/interrupts"), CALLS) - interrupts(before, CALLS)
+    ipis = received(guest, CALLS) - before
     return ipis, int(counted.stderr.split(",")[0])
 
 

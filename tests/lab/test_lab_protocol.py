@@ -31,7 +31,7 @@ from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
-from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.loads.interrupts import BETWEEN_CPUS, total
 from lightsleep.lab.run import protocol
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
 from lightsleep.lab.run.progress import Progress
@@ -414,9 +414,9 @@ Err:          0
 
 
 def test_interrupts_are_summed_over_cpus_and_rows() -> None:
-    assert interrupts(X86_INTERRUPTS, *BETWEEN_CPUS) == 16 + 30 + 2806 + 2645
-    assert interrupts(ARM64_INTERRUPTS, *BETWEEN_CPUS) == 316 + 330 + 1806 + 1645
-    assert interrupts(X86_INTERRUPTS, "virtio0-config") == 30
+    assert total(X86_INTERRUPTS, *BETWEEN_CPUS) == 16 + 30 + 2806 + 2645
+    assert total(ARM64_INTERRUPTS, *BETWEEN_CPUS) == 316 + 330 + 1806 + 1645
+    assert total(X86_INTERRUPTS, "virtio0-config") == 30
 
 
 def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:

@@ -370,7 +370,7 @@ def test_machines_that_differ_widen_the_interval() -> None:
     assert (same.ns, same.low_ns) == (4 * alone.ns, 4 * alone.ns)
     # By hand: two machines, 10 and 30 ms, each 10 ms from their mean, and t of 1 degree of freedom.
     assert wide.ns == 2 * alone.ns
-    assert wide.ns - wide.low_ns == pytest.approx(12.706 * 2**0.5 * (2 * 10_000_000**2) ** 0.5)
+    assert wide.ns - wide.low_ns == pytest.approx(12.7062 * 2**0.5 * (2 * 10_000_000**2) ** 0.5)
     assert any("2 machines differ" in note for note in words.notes(differ, []))
     # Two recordings of one machine count as one, beside another machine.
     differ.merge(on_host("b", 30))

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from lightsleep.watch import cli
+from lightsleep.watch import pace
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from lightsleep.watch import cli
 def test_the_interval_follows_from_what_a_round_costs(
     spent_s: float, between_s: tuple[int, int], wanted_s: int
 ) -> None:
-    assert cli.pause_s(spent_s, between_s) == wanted_s
-    assert wanted_s == between_s[1] or spent_s <= cli.SHARE * wanted_s
+    assert pace.pause_s(spent_s, between_s) == wanted_s
+    assert wanted_s == between_s[1] or spent_s <= pace.SHARE * wanted_s
 
 
 class Clocks:
@@ -51,14 +51,14 @@ def test_watch_stays_below_its_share_of_a_cpu(
     cost_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks = Clocks()
-    monkeypatch.setattr(cli, "time", clocks)
-    paced = cli._paced(None, cli.LIVE_S, None)
-    for number, _ in zip(range(500), paced, strict=False):
+    monkeypatch.setattr(pace, "time", clocks)
+    rounds = pace.paced(None, pace.LIVE_S, None)
+    for number, _ in zip(range(500), rounds, strict=False):
         clocks.work(cost_s)
         if number == 1:
-            assert clocks.now_s <= cli.LIVE_S[0] + 2 * cost_s  # the first view comes at once
+            assert clocks.now_s <= pace.LIVE_S[0] + 2 * cost_s  # the first view comes at once
             start_s, clocks.worked_s = clocks.now_s, 0.0
-    assert clocks.worked_s <= cli.SHARE * (clocks.now_s - start_s)
+    assert clocks.worked_s <= pace.SHARE * (clocks.now_s - start_s)
 
 
 @pytest.mark.parametrize("steady", [False, True])
@@ -66,8 +66,8 @@ def test_a_round_that_costs_far_more_changes_no_interval(
     steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks, starts = Clocks(), []
-    monkeypatch.setattr(cli, "time", clocks)
-    for number, _ in zip(range(60), cli._paced(None, (1, 30), None, steady), strict=False):
+    monkeypatch.setattr(pace, "time", clocks)
+    for number, _ in zip(range(60), pace.paced(None, (1, 30), None, steady), strict=False):
         starts.append(clocks.now_s)
         clocks.work(0.05 if number % 7 == 5 else 0.0005)
     assert {round(b - a) for a, b in itertools.pairwise(starts)} == {1}
@@ -75,8 +75,8 @@ def test_a_round_that_costs_far_more_changes_no_interval(
 
 def test_an_interval_that_prometheus_sees_gets_no_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks, starts = Clocks(), []
-    monkeypatch.setattr(cli, "time", clocks)
-    for number, _ in zip(range(90), cli._paced(None, (1, 30), None, steady=True), strict=False):
+    monkeypatch.setattr(pace, "time", clocks)
+    for number, _ in zip(range(90), pace.paced(None, (1, 30), None, steady=True), strict=False):
         starts.append(clocks.now_s)
         clocks.work(0.0045 if 30 < number < 60 else 0.0015)
     intervals = [round(b - a) for a, b in itertools.pairwise(starts)]
@@ -86,18 +86,18 @@ def test_an_interval_that_prometheus_sees_gets_no_shorter(monkeypatch: pytest.Mo
 
 def test_who_counts_does_not_wait_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks()
-    monkeypatch.setattr(cli, "time", clocks)
-    for _ in cli._paced(None, cli.LIVE_S, 4):
+    monkeypatch.setattr(pace, "time", clocks)
+    for _ in pace.paced(None, pace.LIVE_S, 4):
         clocks.work(0.5)
-    assert clocks.now_s == pytest.approx(3 * cli.LIVE_S[0] + 0.5)
+    assert clocks.now_s == pytest.approx(3 * pace.LIVE_S[0] + 0.5)
 
 
 def test_a_given_interval_is_kept_and_missed_rounds_are_not_made_up_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clocks, starts = Clocks(), []
-    monkeypatch.setattr(cli, "time", clocks)
-    for number, _ in enumerate(cli._paced(2.0, cli.LIVE_S, 6)):
+    monkeypatch.setattr(pace, "time", clocks)
+    for number, _ in enumerate(pace.paced(2.0, pace.LIVE_S, 6)):
         starts.append(clocks.now_s)
         clocks.work(7.0 if number == 2 else 0.5)
     assert starts == [0, 2, 4, 11, 13, 15]

@@ -17,8 +17,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from qemu.qmp import QMPClient, QMPError
 
@@ -87,7 +86,7 @@ class Hardware:
 
 
 class VM:
-    """A running QEMU. Use it as a context manager: leaving it ends QEMU."""
+    """A running QEMU."""
 
     def __init__(self, hardware: Hardware) -> None:
         """Start QEMU. Raises LightsleepError where the program or space for a file is missing."""
@@ -166,19 +165,6 @@ class VM:
     def ended(self) -> int | None:
         """Return QEMU's exit status, or None while it runs."""
         return self.process.poll()
-
-    def __enter__(self) -> Self:
-        """Return self."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the VM."""
-        self.close()
 
     def close(self) -> None:
         """End QEMU, whatever state it is in, and release what it held. May be called twice."""

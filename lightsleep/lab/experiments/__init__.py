@@ -43,7 +43,7 @@ def is_file(name: str) -> bool:
     return "/" in name or name.endswith(".py")
 
 
-def title_of(name: str) -> str:
+def name_in_results(name: str) -> str:
     """Return the name of an experiment as results have it."""
     return Path(name).stem.replace("_", "-") if is_file(name) else name
 

@@ -24,7 +24,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
-from lightsleep.lab.loads.pipe import interrupts
+from lightsleep.lab.loads.interrupts import TABLE, total
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -157,8 +157,8 @@ def late(port: int) -> Iterator[int]:
 
 def device_interrupts(guest: Guest) -> int:
     """Return how many interrupts the queues of the network device have raised so far."""
-    table = guest.read_text("/proc/interrupts")
-    return interrupts(table, *re.findall(r"(?m) virtio\d+-(?:in|out)put\.\d+$", table))
+    table = guest.read_text(TABLE)
+    return total(table, *re.findall(r"(?m) virtio\d+-(?:in|out)put\.\d+$", table))
 
 
 EXPERIMENT = Experiment(

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads import pipe
+from lightsleep.lab.loads import interrupts
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 VCPUS = 8
 TARGETS = (1, 3, 7)
-CALLS = 10
+CALLS_PER_RUN = 10
 RUN = "/sys/kernel/debug/test_smp_mask/run"
 RUN_S = 120.0
 FROM_CPU_0 = ("taskset", "-c", "0")
@@ -59,10 +59,10 @@ print(taken / {MUNMAPS} * 1e6)
 
 def call_ns(guest: Guest, targets: int, wait: bool) -> float:
     """Return the median time of a call to ``targets`` CPUs, in ns."""
-    words = f"{targets} {CALLS} {int(wait)}"
+    words = f"{targets} {CALLS_PER_RUN} {int(wait)}"
     guest.run([*FROM_CPU_0, "sh", "-c", f"echo {words} > {RUN}"], timeout_s=RUN_S)
     took_ns = [int(line) for line in guest.read_text(RUN).split()]
-    assert len(took_ns) == CALLS
+    assert len(took_ns) == CALLS_PER_RUN
     return statistics.median(took_ns)
 
 
@@ -78,11 +78,10 @@ def busy(guest: Guest) -> Iterator[None]:
 def measure(guest: Guest) -> dict[str, float]:
     """Call CPUs that poll, then CPUs that are busy."""
     values = {"many_0_ns": call_ns(guest, 0, wait=False)}
-    before = guest.read_text("/proc/interrupts")
+    before = interrupts.received(guest, interrupts.CALLS)
     for n in TARGETS:
         values[f"many_{n}_ns"] = call_ns(guest, n, wait=False)
-    after = guest.read_text("/proc/interrupts")
-    values["ipis_sent"] = pipe.interrupts(after, pipe.CALLS) - pipe.interrupts(before, pipe.CALLS)
+    values["ipis_sent"] = interrupts.received(guest, interrupts.CALLS) - before
     for n in TARGETS:
         values[f"many_{n}_wait_ns"] = call_ns(guest, n, wait=True)
     values["munmap_us"] = float(guest.run(["python3", "-c", MUNMAP], timeout_s=RUN_S).stdout)
@@ -178,8 +177,8 @@ EXPERIMENT = Experiment(
             "",
             "lower",
             "Interrupts of calls",
-            f"Function call interrupts over {CALLS} calls each to {', '.join(map(str, TARGETS))} "
-            "polling CPUs, not waiting",
+            f"Function call interrupts over {CALLS_PER_RUN} calls each to "
+            f"{', '.join(map(str, TARGETS))} polling CPUs, not waiting",
         ),
         Metric(
             "munmap_us",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads import pipe
+from lightsleep.lab.loads.interrupts import CALLS, received
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SECONDS = 3
@@ -17,12 +17,11 @@ SECONDS = 3
 
 def rate(guest: Guest, kind: str) -> tuple[float, float]:
     """Return how often per second that was done, and the interrupts of calls per second."""
-    before = guest.read_text("/proc/interrupts")
+    rows = (CALLS, "TLB shootdowns")
+    before = received(guest, *rows)
     argv = ("python3", "-m", "lightsleep.lab.loads.storm", kind, "--seconds", str(SECONDS))
     per_s = float(guest.run(argv, timeout_s=60).stdout)
-    after = guest.read_text("/proc/interrupts")
-    rows = (pipe.CALLS, "TLB shootdowns")
-    return per_s, (pipe.interrupts(after, *rows) - pipe.interrupts(before, *rows)) / SECONDS
+    return per_s, (received(guest, *rows) - before) / SECONDS
 
 
 def measure(guest: Guest) -> dict[str, float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
-from lightsleep.lab.loads.pipe import interrupts
+from lightsleep.lab.loads.interrupts import TABLE, total
 from lightsleep.lab.run.experiment import Arm, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -139,12 +139,12 @@ def measure_one(guest: Guest, disk: Disk) -> dict[str, float]:
 
 def counters(guest: Guest, disk: Disk) -> tuple[int, int, int]:
     """Return requests of a disk, its interrupts, and the CPUs' own interrupts so far."""
-    table = guest.read_text("/proc/interrupts")
+    table = guest.read_text(TABLE)
     name = virtio_name(guest, disk)
     queues = re.findall(rf"(?m) {name}-req\S*$", table)
     stat = guest.read_text(f"/sys/block/{disk.device}/stat").split()
     requests = int(stat[0]) + int(stat[4])
-    return requests, interrupts(table, *queues), interrupts(table, *OWN_INTERRUPTS)
+    return requests, total(table, *queues), total(table, *OWN_INTERRUPTS)
 
 
 def virtio_name(guest: Guest, disk: Disk) -> str:

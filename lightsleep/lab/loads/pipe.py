@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.loads.interrupts import BETWEEN_CPUS, received
 from lightsleep.lab.run.experiment import Metric
 
 TURNS = 3000
@@ -25,26 +26,10 @@ IPIS = Metric(
     "Interrupts between CPUs",
     "Rescheduling and function call interrupts during the pipe run",
 )
-CALLS = "Function call interrupts"
-BETWEEN_CPUS = ("Rescheduling interrupts", CALLS)
-"""What their rows of /proc/interrupts end in; what they begin with depends on the architecture."""
-
-
-def interrupts(table: str, *rows: str) -> int:
-    """Return the sum over all CPUs of the rows of /proc/interrupts that end in one of ``rows``."""
-    return sum(
-        int(word)
-        for row in table.splitlines()
-        if row.endswith(rows)
-        for word in row.split()[1:]
-        if word.isdigit()
-    )
 
 
 def measure_pipe(guest: Guest) -> dict[str, float]:
     """Run the ping-pong once; return its time in seconds and the interrupts between CPUs."""
-    before = guest.read_text("/proc/interrupts")
+    before = received(guest, *BETWEEN_CPUS)
     seconds = float(guest.run(PIPE).stdout)
-    after = guest.read_text("/proc/interrupts")
-    sent = interrupts(after, *BETWEEN_CPUS) - interrupts(before, *BETWEEN_CPUS)
-    return {SCHED_PIPE_S.name: seconds, IPIS.name: sent}
+    return {SCHED_PIPE_S.name: seconds, IPIS.name: received(guest, *BETWEEN_CPUS) - before}

@@ -26,16 +26,15 @@ def measure_in(guest: Guest, *options: str, timeout_s: float = 300) -> dict[str,
     return document
 
 
-def rows_of(document: dict[str, Any], source: str, kind: str = "state") -> Sequence[Row]:
-    """Return the rows of a wake source, in the order of the states."""
-    rows = [x for x in document["rows"] if x["source"] == source and x["kind"] == kind]
+def rows_of(document: dict[str, Any], source: str) -> Sequence[Row]:
+    """Return the rows of the states and a wake source, in the order of the states."""
+    rows = [x for x in document["rows"] if x["source"] == source and x["kind"] == "state"]
     return sorted(rows, key=lambda row: -1 if row["state"] is None else row["state"])
 
 
 def row_of(document: dict[str, Any], source: str, name: str) -> Row:
-    """Return the row of one wake source and state (or "busy")."""
-    kind = "busy" if name == "busy" else "state"
-    return next(row for row in rows_of(document, source, kind) if row["name"] == name)
+    """Return the row of one wake source and state."""
+    return next(row for row in rows_of(document, source) if row["name"] == name)
 
 
 def median_us(row: Row, which: str = "raw") -> float:

@@ -15,7 +15,7 @@ LD, LDX, ST, STX, ALU, JMP, JMP32, ALU64 = range(8)
 WORD, BYTE, DOUBLE = 0x00, 0x10, 0x18
 IMM, MEM, ATOMIC = 0x00, 0x60, 0xC0
 REGISTER = 0x08
-ADD, SUB, MUL, DIV, OR, AND = 0x00, 0x10, 0x20, 0x30, 0x40, 0x50
+ADD, SUB, OR, AND = 0x00, 0x10, 0x40, 0x50
 LSH, RSH, XOR, MOV = 0x60, 0x70, 0xA0, 0xB0
 FETCH, COMPARE_AND_SWAP = 0x01, 0xF1
 JA, JEQ, JGT, JNE, CALL, EXIT, JLT = 0x00, 0x10, 0x20, 0x50, 0x80, 0x90, 0xA0
@@ -99,13 +99,6 @@ class Program:
 
     def subtract(self, dst: int, src: int) -> None:  # noqa: D102
         self._add(ALU64 | SUB | REGISTER, dst, src)
-
-    def multiply(self, dst: int, number: int) -> None:  # noqa: D102
-        self._add(ALU64 | MUL, dst, imm=number)
-
-    def divide(self, dst: int, number: int) -> None:
-        """Divide by a number, both without a sign."""
-        self._add(ALU64 | DIV, dst, imm=number)
 
     def combine(self, dst: int, src: int) -> None:
         """Set the bits that are set in either register."""

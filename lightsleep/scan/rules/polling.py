@@ -39,9 +39,7 @@ def _arm64_ipi(scan: Scan) -> str | None:
         return None
     if scan.lightsleep and scan.lightsleep.mode != "off":
         return "lightsleep polls on arm64"
-    polling = facts.on(
-        [cpu for cpu in scan.cpus if facts.polls_first(cpu) and not cpu.states[0].disabled]
-    )
+    polling = facts.where(scan, facts.may_poll)
     return f"{polling}: polling state on arm64" if polling else None
 
 

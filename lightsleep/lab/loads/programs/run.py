@@ -10,7 +10,7 @@ from dataclasses import replace
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.agent import Completed
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.pipe import BETWEEN_CPUS, interrupts
+from lightsleep.lab.loads.interrupts import BETWEEN_CPUS, received
 from lightsleep.lab.loads.programs.outputs import Outcome
 from lightsleep.lab.loads.programs.servers import GROUP, MANY, ONE, PASSWD, Load, Program
 from lightsleep.lab.run.experiment import Metric
@@ -58,11 +58,11 @@ def run_load(guest: Guest, program: Program, connections: int) -> dict[str, floa
     Raises LightsleepError where a request fails, or the generator says what nobody expects.
     """
     load = program.loads[connections]
-    irqs = _between_cpus(guest)
+    irqs = received(guest, *BETWEEN_CPUS)
     cpu_ns = guest.vcpu_time().ran_ns
     done = guest.run(load.argv, stdin=load.stdin, timeout_s=120)
     cpu_ns = guest.vcpu_time().ran_ns - cpu_ns
-    irqs = _between_cpus(guest) - irqs
+    irqs = received(guest, *BETWEEN_CPUS) - irqs
     outcome = outcome_of(load, done)
     assert outcome.requests
     values = {
@@ -86,10 +86,6 @@ def outcome_of(load: Load, done: Completed) -> Outcome:
         return Outcome(per_s=load.requests / done.duration_s, requests=load.requests)
     outcome = load.read(done.stdout)
     return outcome if outcome.requests else replace(outcome, requests=load.requests)
-
-
-def _between_cpus(guest: Guest) -> int:
-    return interrupts(guest.read_text("/proc/interrupts"), *BETWEEN_CPUS)
 
 
 def _figures(program: Program, connections: int) -> tuple[str, ...]:
