@@ -153,9 +153,4 @@ def _foreign(image: Path | None, modules: Path | None, tree: Path | None) -> For
         raise click.UsageError("--modules belongs to --image: a tree has its own")
     if modules and not image:
         raise click.UsageError("--modules needs --image: the kernel whose modules these are")
-    if image and not modules:
-        raise click.UsageError(
-            f"--image {image} needs --modules: the folder of the modules of this kernel, such as "
-            "/lib/modules/RELEASE"
-        )
     return ForeignKernel(tree, image, modules)

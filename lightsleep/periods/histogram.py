@@ -16,7 +16,7 @@ There is no task, waker or cause: nothing but counts by CPU and state was kept.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightsleep.document import Format, shortened
-from lightsleep.periods.lost import KINDS, State, TimeLost, Wakes, bucket
+from lightsleep.periods.lost import TimeLost, Wakes, bucket
 from lightsleep.periods.model import AWAKE, Metadata
-from lightsleep.periods.timeline import Timeline
 from lightsleep.record import sidecar
 
 ENTRY = re.compile(
@@ -80,8 +79,7 @@ def _built(document: dict[str, Any]) -> TimeLost:
             row["residency_us"] = state["residency_us"]
             metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
     metadata.first_ns, metadata.last_ns = 0, int(document["elapsed_s"] * 1e9)
-    groups: dict[str, defaultdict[str, Wakes]] = {kind: defaultdict(Wakes) for kind in KINDS}
-    lost = TimeLost(metadata, groups, defaultdict(State), Wakes(), Wakes(), Timeline())
+    lost = TimeLost(metadata)
     idle, idle_dropped = parse(document["histograms"]["idle"], "histograms.idle")
     for each in idle:
         state = lost.states[metadata.name(each.cpu, each.state)]

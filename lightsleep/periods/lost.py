@@ -119,11 +119,13 @@ class TimeLost:
     """What a recording says. ``groups`` maps each of KINDS to its groups by name."""
 
     metadata: Metadata
-    groups: dict[str, defaultdict[str, Wakes]]
-    states: defaultdict[str, State]
-    reference: Wakes
-    all: Wakes
-    timeline: Timeline
+    groups: dict[str, defaultdict[str, Wakes]] = field(
+        default_factory=lambda: {kind: defaultdict(Wakes) for kind in KINDS}
+    )
+    states: defaultdict[str, State] = field(default_factory=lambda: defaultdict(State))
+    reference: Wakes = field(default_factory=Wakes)
+    all: Wakes = field(default_factory=Wakes)
+    timeline: Timeline = field(default_factory=Timeline)
 
     @property
     def reference_ns(self) -> float | None:
@@ -175,14 +177,7 @@ class TimeLost:
 
 def time_lost(metadata: Metadata, batches: Iterable[pa.RecordBatch]) -> TimeLost:
     """Read a recording and return what it says."""
-    lost = TimeLost(
-        metadata,
-        {kind: defaultdict(Wakes) for kind in KINDS},
-        defaultdict(State),
-        Wakes(),
-        Wakes(),
-        Timeline(),
-    )
+    lost = TimeLost(metadata)
     for batch in batches:
         _add(lost, batch)
     return lost

@@ -94,7 +94,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
         return {policy: {"as_recorded": figures} for policy, figures in REPLAY.items()}
 
     monkeypatch.setattr(prediction, "replayed", replayed)
-    monkeypatch.setattr(prediction, "recorded", recorded)
+    for module in (prediction, loads):
+        monkeypatch.setattr(module, "recorded", recorded)
 
 
 def test_a_policy_is_predicted_to_save_what_the_replay_says() -> None:

@@ -8,7 +8,7 @@ method costs no more than an interrupt per sample.
 from __future__ import annotations
 
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import DEST_CPU, MODULE, measure_in, row_of
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, measure_in, row_of, sources
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("timer", "ipi")
@@ -18,21 +18,16 @@ FAST_SAMPLES = 500
 WHOLE_SAMPLES = 200
 
 
-def options(*sources: str) -> list[str]:
-    """Return the options that choose ``sources``."""
-    return [word for source in sources for word in ("--source", source)]
-
-
 def measure(guest: Guest) -> dict[str, float]:
     """Measure the fast states of one CPU thoroughly, then every state of every CPU."""
     states = [word for us in FAST_US for word in ("--state", f"T{us}")]
     fast = measure_in(
-        guest, "-c", str(DEST_CPU), *states, *options(*SOURCES), "-n", str(FAST_SAMPLES)
+        guest, "-c", str(DEST_CPU), *states, *sources(*SOURCES), "-n", str(FAST_SAMPLES)
     )
     whole = guest.run(
         [
             *("python3", "-m", "lightsleep", "measure", "--mode", "module", "--json"),
-            *(*options(*SOURCES), "-n", str(WHOLE_SAMPLES)),
+            *(*sources(*SOURCES), "-n", str(WHOLE_SAMPLES)),
         ],
         timeout_s=300,
     )

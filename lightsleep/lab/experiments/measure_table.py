@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import DEST_CPU, MODULE, Row, measure_in, median_us
+from lightsleep.lab.loads.waking import DEST_CPU, MODULE, Row, measure_in, median_us, sources
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("ipi", "timer")
@@ -25,8 +25,7 @@ def name_of(row: Row) -> str:
 
 def rows_in(guest: Guest, samples: int) -> list[Row]:
     """Measure the guest's CPU; return a row per source, baseline and state."""
-    sources = [word for source in SOURCES for word in ("--source", source)]
-    document = measure_in(guest, "-c", str(DEST_CPU), *sources, "-n", str(samples))
+    document = measure_in(guest, "-c", str(DEST_CPU), *sources(*SOURCES), "-n", str(samples))
     order = {source: place for place, source in enumerate(SOURCES)}
     return sorted(
         document["rows"],

@@ -12,7 +12,15 @@ from typing import Any
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.loads.waking import DEST_CPU, MODULE, SOURCE_CPU, measure_in, median_us, row_of
+from lightsleep.lab.loads.waking import (
+    DEST_CPU,
+    MODULE,
+    SOURCE_CPU,
+    measure_in,
+    median_us,
+    row_of,
+    sources,
+)
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SOURCES = ("timer", "ipi")
@@ -65,8 +73,8 @@ def measure(guest: Guest) -> dict[str, float]:
     # The idle loop of the CPU that wakes is not to ask for it over and over.
     never = f"/sys/devices/system/cpu/cpu{SOURCE_CPU}/cpuidle/state{len(TRUTHS_US)}/disable"
     guest.write_text(never, "1")
-    sources = [word for source in SOURCES for word in ("--source", source)]
-    return figures(measure_in(guest, "-c", str(DEST_CPU), "-n", str(SAMPLES), *sources))
+    options = ("-c", str(DEST_CPU), "-n", str(SAMPLES), *sources(*SOURCES))
+    return figures(measure_in(guest, *options))
 
 
 EXPERIMENT = Experiment(

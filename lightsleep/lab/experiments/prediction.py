@@ -30,12 +30,10 @@ from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.recorded import (
     MODULE,
     POLICIES,
+    Per,
     from_others,
-    metrics_of,
-    polled_ns,
     recorded,
     replayed,
-    under,
 )
 from lightsleep.lab.run.experiment import Arm, Experiment
 
@@ -66,8 +64,8 @@ VCPUS = 2
 RECORDED, LEARNED = 4000, 6000
 """Datagrams that are recorded, and from which the driver learns before (see halt_cost.py)."""
 
-METRICS = {policy: metrics_of(policy, "us", "us", "per datagram") for policy in POLICIES}
-"""Of each policy: how long tasks waited, and how long CPUs polled."""
+PER = Per("per datagram", RECORDED)
+METRICS = PER.metrics()
 
 
 def start(guest: Guest) -> None:
@@ -84,12 +82,6 @@ def load(datagrams: int, seed: int) -> str:
     return f"taskset -c 0 python3 {CLIENT} {datagrams} {seed}"
 
 
-def figures(policy: str, waited_ns: float, poll_ns: float) -> dict[str, float]:
-    """Return the figures of a policy by their names."""
-    waited, polled = (metric.name for metric in METRICS[policy])
-    return {waited: waited_ns / RECORDED / 1000, polled: poll_ns / RECORDED / 1000}
-
-
 def predicted(guest: Guest, folder: Path) -> dict[str, float]:
     """Record a guest whose CPUs halt at once; return what the replay says of each policy."""
     for module in guest.machine.modules:
@@ -101,27 +93,16 @@ def predicted(guest: Guest, folder: Path) -> dict[str, float]:
     for policy in POLICIES:
         would = outcomes[policy]
         saved_ns = outcomes["stock"]["waited_ns"] - would["waited_ns"]
-        found |= figures(policy, there.waited_ns - saved_ns, would["polled_ns"])
-    return found
-
-
-def measured(guest: Guest, folder: Path) -> dict[str, float]:
-    """Record a guest under each policy; return what it did."""
-    found: dict[str, float] = {}
-    for policy, mode in POLICIES.items():
-        with under(guest, mode) as driver:
-            if mode == "adaptive":
-                guest.run(["sh", "-c", load(LEARNED, 2)])
-            there = from_others(recorded(guest, folder, load(RECORDED, 1), driver))
-        found |= figures(policy, there.waited_ns, polled_ns(guest, driver))
+        found |= PER.figures(policy, there.waited_ns - saved_ns, would["polled_ns"])
     return found
 
 
 def measure(guest: Guest) -> dict[str, float]:
     """Predict, or measure, what the guest's arm is named for."""
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
-        does = measured if MODULE in guest.machine.modules else predicted
-        return does(guest, Path(folder))
+        if MODULE in guest.machine.modules:
+            return PER.measured(guest, Path(folder), load(RECORDED, 1), load(LEARNED, 2))
+        return predicted(guest, Path(folder))
 
 
 NEAR = 0.85, 1 / 0.85

@@ -26,12 +26,10 @@ from lightsleep.lab.loads.programs.servers import PROGRAMS, REDIS_PORT
 from lightsleep.lab.loads.recorded import (
     MODULE,
     POLICIES,
+    Per,
     from_others,
-    metrics_of,
-    polled_ns,
     recorded,
     replayed,
-    under,
 )
 from lightsleep.lab.run.experiment import Arm, Experiment
 
@@ -44,22 +42,13 @@ End = Callable[[Iterable[float]], float]
 ENDS: dict[str, End] = {"low": min, "high": max, "low-again": min}
 """The arms that predict, and the end of the range that each has."""
 
-METRICS = {policy: metrics_of(policy, "us", "us", "for a request") for policy in POLICIES}
-"""Of each policy: how long tasks waited, and how long CPUs polled."""
+PER = Per("for a request", REQUESTS)
+METRICS = PER.metrics()
 
 
 def load(requests: int) -> str:
     """Return the command that sends so many requests, each after the answer to the last one."""
     return f"redis-benchmark -t get -c 1 -n {requests} -p {REDIS_PORT} > /dev/null"
-
-
-def figures(policy: str, waited_ns: float, poll_ns: float) -> dict[str, float]:
-    """Return the figures of a policy by their names."""
-    waited, polled = METRICS[policy]
-    return {
-        waited.name: waited_ns / REQUESTS / 1000,
-        polled.name: poll_ns / REQUESTS / 1000,
-    }
 
 
 def predicted(guest: Guest, folder: Path, end_of: End) -> dict[str, float]:
@@ -72,20 +61,8 @@ def predicted(guest: Guest, folder: Path, end_of: End) -> dict[str, float]:
         for end in ("as_recorded", "peers_for_free"):
             would = outcomes[policy][end]
             saved_ns = outcomes["stock"][end]["waited_ns"] - would["waited_ns"]
-            ends.append(figures(policy, there.waited_ns - saved_ns, would["polled_ns"]))
+            ends.append(PER.figures(policy, there.waited_ns - saved_ns, would["polled_ns"]))
         found |= {name: end_of(end[name] for end in ends) for name in ends[0]}
-    return found
-
-
-def measured(guest: Guest, folder: Path) -> dict[str, float]:
-    """Record a guest under each policy; return what it did."""
-    found: dict[str, float] = {}
-    for policy, mode in POLICIES.items():
-        with under(guest, mode) as driver:
-            if mode == "adaptive":
-                guest.run(["sh", "-c", load(LEARN)], timeout_s=120)
-            there = from_others(recorded(guest, folder, load(REQUESTS), driver))
-        found |= figures(policy, there.waited_ns, polled_ns(guest, driver))
     return found
 
 
@@ -93,7 +70,7 @@ def measure(guest: Guest) -> dict[str, float]:
     """Predict, or measure, what the guest is named for."""
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
         if guest.name == "measured":
-            return measured(guest, Path(folder))
+            return PER.measured(guest, Path(folder), load(REQUESTS), load(LEARN))
         return predicted(guest, Path(folder), ENDS[guest.name])
 
 

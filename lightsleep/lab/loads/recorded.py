@@ -49,20 +49,6 @@ POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time",
 """The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
 
 
-def metrics_of(policy: str, suffix: str, unit: str, over: str) -> tuple[Metric, Metric]:
-    """Return the metrics of a policy: how long tasks waited, and how long CPUs polled.
-
-    Both are in ``unit``; their names end with ``suffix``, and ``over`` says what the time is of.
-    """
-    name = policy.partition(":")[0]
-    waited = f"Time from waking to running, of the wakeups from other CPUs, {over}"
-    polled = f"Time that CPUs polled {over}, all CPUs together"
-    return (
-        Metric(f"{name}_waited_{suffix}", unit, "none", f"{policy}: waited", waited),
-        Metric(f"{name}_polled_{suffix}", unit, "none", f"{policy}: polled", polled),
-    )
-
-
 def set_mode(guest: Guest, mode: str) -> None:
     """Set the driver's mode; in the default one the limit, 0, follows from the cost alone."""
     guest.write_text(f"{PARAMETERS}/poll_limit_us", str(FIXED_US if mode == "fixed" else 0))
@@ -122,6 +108,52 @@ def replayed(table: Path) -> dict[str, Any]:
     """Return what ``lightsleep replay`` says of each policy, at both ends of its range."""
     policies = said("replay", table, "--policies", ",".join(POLICIES))["policies"]
     return {x["policy"]: x for x in policies}
+
+
+@dataclass(frozen=True)
+class Per:
+    """What is measured under each policy: for one of ``count`` messages, in us.
+
+    ``over`` says what a message is: "per datagram".
+    """
+
+    over: str
+    count: int
+
+    def metrics(self) -> dict[str, tuple[Metric, Metric]]:
+        """Return the metrics of each policy: how long tasks waited, and how long CPUs polled."""
+        waited = f"Time from waking to running, of the wakeups from other CPUs, {self.over}"
+        polled = f"Time that CPUs polled {self.over}, all CPUs together"
+        return {
+            policy: (
+                Metric(f"{_name(policy)}_waited_us", "us", "none", f"{policy}: waited", waited),
+                Metric(f"{_name(policy)}_polled_us", "us", "none", f"{policy}: polled", polled),
+            )
+            for policy in POLICIES
+        }
+
+    def figures(self, policy: str, waited_ns: float, poll_ns: float) -> dict[str, float]:
+        """Return the figures of a policy by their names."""
+        waited, polled = self.metrics()[policy]
+        return {
+            waited.name: waited_ns / self.count / 1000,
+            polled.name: poll_ns / self.count / 1000,
+        }
+
+    def measured(self, guest: Guest, folder: Path, load: str, learn: str) -> dict[str, float]:
+        """Record a guest under each policy; return what it did. The driver learns before."""
+        found: dict[str, float] = {}
+        for policy, mode in POLICIES.items():
+            with under(guest, mode) as driver:
+                if mode == "adaptive":
+                    guest.run(["sh", "-c", learn], timeout_s=120)
+                there = from_others(recorded(guest, folder, load, driver))
+            found |= self.figures(policy, there.waited_ns, polled_ns(guest, driver))
+        return found
+
+
+def _name(policy: str) -> str:
+    return policy.partition(":")[0]
 
 
 @dataclass(frozen=True)

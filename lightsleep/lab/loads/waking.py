@@ -26,6 +26,11 @@ def measure_in(guest: Guest, *options: str, timeout_s: float = 300) -> dict[str,
     return document
 
 
+def sources(*names: str) -> list[str]:
+    """Return the options of ``lightsleep measure`` that choose sources."""
+    return [word for name in names for word in ("--source", name)]
+
+
 def rows_of(document: dict[str, Any], source: str) -> Sequence[Row]:
     """Return the rows of the states and a wake source, in the order of the states."""
     rows = [x for x in document["rows"] if x["source"] == source and x["kind"] == "state"]
