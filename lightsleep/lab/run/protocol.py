@@ -230,25 +230,7 @@ def attempt(
 ) -> CompareResult:
     """Do what ``compare`` does, but never start all of it over."""
     start_s = time.monotonic()
-    if experiment.accel and machine.accel == "auto":
-        machine = replace(machine, accel=experiment.accel)
-    machine = replace(
-        machine,
-        devices=experiment.devices + machine.devices,  # its names do not depend on what is added
-        root=experiment.root,
-    )
-    machines = {
-        arm.name: replace(
-            machine,
-            kernel=arm.kernel or machine.kernel,
-            append=" ".join(x for x in (machine.append, arm.append) if x),
-            modules=(*machine.modules, *arm.modules),
-            vcpus=experiment.vcpus,
-            threads=experiment.threads,
-            pin=machine.pin or experiment.pin,
-        )
-        for arm in experiment.arms
-    }
+    machines = machines_of(experiment, machine)
     hardware = {
         name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
         for name, arm in machines.items()
@@ -284,14 +266,6 @@ def attempt(
                 show(f"booting all again: {thrown_away[-1]}", progress.left_s())
 
     done = [boot(number) for number in range(boots)]
-    metrics = done[0].metrics
-    samples = {
-        metric.name: {
-            arm.name: [x for boot in done for x in boot.samples[metric.name][arm.name]]
-            for arm in experiment.arms
-        }
-        for metric in metrics
-    }
     other_pct = sum(boot.other_pct for boot in done) / boots
     return CompareResult(
         experiment=name,
@@ -332,13 +306,46 @@ def attempt(
         arms=[arm.name for arm in experiment.arms],
         roles={arm.name: arm.role for arm in experiment.arms},
         claims=list(experiment.claims),
-        metrics={
-            m.name: MetricResult(
-                m.unit, m.better, m.title, m.description, samples[m.name], m.amount
-            )
-            for m in metrics
-        },
+        metrics=_metrics(experiment, done),
     )
+
+
+def machines_of(experiment: Experiment, machine: Machine) -> dict[str, Machine]:
+    """Return the machine of each arm: what was asked for, with what the arm adds."""
+    if experiment.accel and machine.accel == "auto":
+        machine = replace(machine, accel=experiment.accel)
+    return {
+        arm.name: replace(
+            machine,
+            kernel=arm.kernel or machine.kernel,
+            append=" ".join(x for x in (machine.append, arm.append) if x),
+            modules=(*machine.modules, *arm.modules),
+            devices=experiment.devices + machine.devices,  # so its names are always the same
+            root=experiment.root,
+            vcpus=experiment.vcpus,
+            threads=experiment.threads,
+            pin=machine.pin or experiment.pin,
+        )
+        for arm in experiment.arms
+    }
+
+
+def _metrics(experiment: Experiment, done: Sequence[Booted]) -> dict[str, MetricResult]:
+    """Return each metric with the samples of all boots."""
+    return {
+        metric.name: MetricResult(
+            metric.unit,
+            metric.better,
+            metric.title,
+            metric.description,
+            {
+                arm.name: [x for boot in done for x in boot.samples[metric.name][arm.name]]
+                for arm in experiment.arms
+            },
+            metric.amount,
+        )
+        for metric in done[0].metrics
+    }
 
 
 def _one_accelerator(hardware: Mapping[str, Hardware]) -> Accelerator:
