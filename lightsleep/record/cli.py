@@ -32,7 +32,8 @@ ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+# What follows COMMAND is its own, with and without --.
+@click.command(context_settings={"allow_interspersed_args": False})
 @cpus_option
 @click.option(
     "--for",
@@ -101,7 +102,7 @@ def record(
     recording can do without. With 10,000 periods, it is 0.8 % slower, 1.8 % by trace-cmd, and 0.4 %
     with --histogram.
 
-    The exit status is that of COMMAND.
+    Options stand before COMMAND: what follows it is its own. The exit status is that of COMMAND.
     """
     if command and seconds is not None:
         raise click.UsageError("name a COMMAND or --for TIME, not both")

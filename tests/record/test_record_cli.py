@@ -249,6 +249,31 @@ def test_programs_that_miss_what_trace_cmd_has_stand_aside(
     )
 
 
+@pytest.fixture
+def traced(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tracefs that the command takes for this machine's."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
+    return tracefs
+
+
+@pytest.mark.parametrize("dashes", [(), ("--",)])
+def test_options_after_the_command_are_its_own(
+    dashes: tuple[str, ...], traced: Path, tmp_path: Path
+) -> None:
+    output, seen = tmp_path / "trace.dat", tmp_path / "seen"
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\nprintf "%s" "$*" > {seen}\n')
+    script.chmod(0o755)
+    words = ("-c", "99", "-o", "out", "--for", "-x", "--", "--help")
+    done = command(*BY_TRACE_CMD, "-c", "0", "-o", str(output), *dashes, str(script), *words)
+    assert done.exit_code == 0, done.output
+    assert seen.read_text() == " ".join(words)
+    settings = json.loads(sidecar.beside(output).read_text())["settings"]
+    assert (settings["cpus"], settings["command"]) == ("0", [str(script), *words])
+    assert not list((traced / "instances").iterdir())
+
+
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LightsleepError, match="install the package trace-cmd"):
