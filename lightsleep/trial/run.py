@@ -8,7 +8,8 @@ What is measured is a sample: a run of the command, or a period of a service tha
 (lightsleep/trial/switchback.py).
 
 Whatever goes wrong ends the rounds: the command fails, a figure is missing, somebody else changes a
-setting meanwhile, or the user has seen enough. Rounds that were complete by then are kept.
+setting meanwhile, the kernel refuses something, or the user has seen enough. Rounds that were
+complete by then are kept.
 """
 
 import contextlib
@@ -17,7 +18,6 @@ import random
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +102,9 @@ def run(
                     trial.runs[name].append(measured)
     except LightsleepError as error:
         trial.trouble = f"{what}: {error.message}"
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        trial.trouble = f"{what}: {where}{error.strerror or error}"
     except (KeyboardInterrupt, SystemExit) as ended:
         trial.trouble, trial.ended = f"{what}: interrupted", ended
         _drop_halves(trial)
@@ -144,7 +147,7 @@ def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, f
 
     Raises LightsleepError where it cannot be started, or does not end well and within ``limit_s``.
     """
-    with tempfile.TemporaryFile() as file:
+    with os.fdopen(os.memfd_create("output"), "r+b") as file:
         start = time.monotonic()
         try:
             process = subprocess.Popen(

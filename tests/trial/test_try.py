@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try on a machine in a folder: commands that tell under which setting they run."""
 
+import errno
 import os
 import random
 import re
@@ -8,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
 from lightsleep.document import load
 from lightsleep.trial import reading, run
 from lightsleep.trial.verdict import judge
+
+READ = reading.read
 
 
 @pytest.fixture
@@ -253,6 +257,31 @@ def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) 
     assert result.exit_code == 1
     assert "ended after 2 of 6 rounds" in " ".join(result.output.split())
     assert load(file, FORMAT).protocol["runs"] == 2
+
+
+def test_what_was_complete_before_the_machine_refuses_is_kept(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, file, counts = fake_modules.snapshot(root), tmp_path / "result.json", iter(range(99))
+
+    def read(where: Path) -> reading.Reading:
+        if next(counts) == 22:  # before the twelfth run
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/stat")
+        return READ(where)
+
+    monkeypatch.setattr(reading, "read", read)
+    result = attempt("-n", "6", "-o", str(file), "--", "true")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(r"ended after 2 of 6 rounds: [a-z-]+, round 3: /proc/stat: Too many", said)
+    assert load(file, FORMAT).protocol["runs"] == 2
+    assert fake_modules.snapshot(root) == before
+
+
+def test_no_temporary_folder_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+)", "--", *teller(root))
+    assert document["metrics"]["t"]["samples"] == {"as-is": [10.0], "lightsleep": [1.0]}
 
 
 @pytest.mark.parametrize(
