@@ -2,8 +2,9 @@
 """modprobe, insmod and rmmod for a machine in a folder, as settings are tested with it.
 
 Each module is a folder in sys/module with its parameters; the drivers bind and go as theirs do. A
-module named in the file ``refused`` of the folder cannot be loaded, one in ``busy`` not unloaded.
-The file ``slow`` holds how many seconds each takes when it is half done.
+module named in the file ``refused`` of the folder cannot be loaded, one in ``absent`` is not
+installed, one in ``busy`` cannot be unloaded. The file ``slow`` holds how many seconds each takes
+when it is half done.
 """
 
 import contextlib
@@ -19,6 +20,12 @@ LOAD = """\
 [ "$1" = -n ] && exit 0
 name=$(basename "$1" .ko)
 shift
+case $0 in */modprobe)
+	grep -qsx "$name" ROOT/absent && {
+		echo "modprobe: FATAL: Module $name not found in directory /lib/modules/6.12.0" >&2
+		exit 1
+	} ;;
+esac
 grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
 here=ROOT/sys/module/$name
 idle=ROOT/sys/devices/system/cpu/cpuidle

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kernel module test_cpuidle_latency: finding it, loading it, building it, and why not."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -13,12 +12,16 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
+from lightsleep.settings import apply
 from lightsleep.settings.journalled import Session
 from lightsleep.sources import DKMS_INSTALL, kernel_sources
 
 NAME = "test_cpuidle_latency"
 HEADERS = Path("/lib/modules")
 LOCKDOWN = Path("sys/kernel/security/lockdown")
+
+NOT_INSTALLED = "not found"
+"""What modprobe says of a module that it does not find, be it kmod's or busybox's."""
 
 USERSPACE = "or measure with --mode userspace, which is less certain"
 
@@ -37,7 +40,7 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
     """Return the module's backend; with ``load``, load the module where it is not loaded.
 
     What was loaded here is unloaded at the end of the session. Raises NoModule where it cannot be
-    used, LightsleepError where it does not build.
+    used, LightsleepError where it does not build, or is installed and cannot be loaded.
     """
     if not (root / "sys/module" / NAME).is_dir():
         if not load:
@@ -81,8 +84,13 @@ def _text(path: Path) -> str:
 
 def _load(session: Session) -> None:
     """Load the module as installed (DKMS), else build it on the spot."""
-    with contextlib.suppress(LightsleepError):
-        session.load(NAME, ["modprobe", NAME])
+    try:
+        apply.load(session, NAME, ["modprobe", NAME])
+    except LightsleepError as error:
+        if NOT_INSTALLED not in error.message:
+            error.add_note(USERSPACE.capitalize())
+            raise
+    else:
         return
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
         module = _build(Path(scratch) / "kernel")

@@ -32,7 +32,7 @@ def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator
                     new = session.set(root / path, value)
                 case Load(module, argv, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    if not _load(session, module, argv, knob):
+                    if not load(session, module, argv, knob):
                         raise _overtaken(module, "loaded")
                 case Unload(module, reload, sets):
                     knob = (root / sets.path, sets.value) if sets else None
@@ -49,9 +49,10 @@ def _overtaken(module: str, what: str) -> LightsleepError:
     return LightsleepError(f"somebody else has {what} {module} meanwhile: start again")
 
 
-def _load(
-    session: Session, module: str, argv: Sequence[str], sets: tuple[Path, str] | None
+def load(
+    session: Session, module: str, argv: Sequence[str], sets: tuple[Path, str] | None = None
 ) -> bool:
+    """Load a module as Session.load() does; an error tells how to have its key accepted, too."""
     try:
         return session.load(module, list(argv), sets)
     except LightsleepError as error:

@@ -27,7 +27,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module, "_run", lambda argv: f"{argv[0]} refuses")
     fake_modules.install(root, monkeypatch)
-    return plant(root, "refused: test_cpuidle_latency")
+    return plant(root, "absent: test_cpuidle_latency")
 
 
 LOADED = "sys/module/test_cpuidle_latency/refcnt: 0\n"
@@ -73,9 +73,20 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
         assert way_out in said
 
 
+def test_load_says_why_the_installed_module_is_refused(bare: Path) -> None:
+    (bare / "absent").rename(bare / "refused")
+    result = run("--load")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "cannot load module test_cpuidle_latency: " in said
+    assert "Key was rejected by service Enroll the key that DKMS signs with: mokutil" in said
+    assert "Or measure with --mode userspace" in said
+    assert "headers" not in said
+
+
 def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
     plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
-    (bare / "refused").unlink()
+    (bare / "absent").unlink()
     result = run("--load", "--source", "device")
     assert result.exit_code == 4
     assert "no virtio entropy device" in " ".join(result.output.split())
@@ -98,7 +109,7 @@ with journalled.session(root) as session:
 
 def test_killed_it_leaves_no_module(bare: Path) -> None:
     plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
-    (bare / "refused").unlink()
+    (bare / "absent").unlink()
     loaded = bare / "sys/module/test_cpuidle_latency"
     argv = [sys.executable, "-c", KILLED, str(bare)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
