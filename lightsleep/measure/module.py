@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kernel module test_cpuidle_latency: finding it, loading it, building it, and why not."""
 
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ LOCKDOWN = Path("sys/kernel/security/lockdown")
 NOT_INSTALLED = "not found"
 """What modprobe says of a module that it does not find, be it kmod's or busybox's."""
 
+MAKE_ROOM = "set TMPDIR to a folder with room"
 USERSPACE = "or measure with --mode userspace, which is less certain"
 
 
@@ -92,12 +94,18 @@ def _load(session: Session) -> None:
             raise
     else:
         return
-    with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
-        module = _build(Path(scratch) / "kernel")
-        try:
-            session.load(NAME, ["insmod", str(module)])
-        except LightsleepError as error:
-            raise NoModule(f"the kernel refuses {NAME}", _hint(error.message)) from error
+    try:
+        with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
+            module = _build(Path(scratch) / "kernel")
+            try:
+                session.load(NAME, ["insmod", str(module)])
+            except LightsleepError as error:
+                raise NoModule(f"the kernel refuses {NAME}", _hint(error.message)) from error
+    except OSError as error:
+        # Of a folder, each file that could not be copied is told: the first one is enough.
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)
+        why = re.sub(r"^\[Errno \d+\] ", "", why)
+        raise LightsleepError(f"cannot build {NAME}: {why}; {MAKE_ROOM}") from error
 
 
 def _build(folder: Path) -> Path:
@@ -122,7 +130,8 @@ def _build(folder: Path) -> Path:
     shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("*.o", "*.ko", ".*"))
     make = ["make", "-C", str(folder), f"BUILD={headers}", "LIGHTSLEEP_TOOLS=1", "modules"]
     if refusal := _run(make):
-        raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}")
+        hint = f"; {MAKE_ROOM}" if os.strerror(errno.ENOSPC) in refusal else ""
+        raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}{hint}")
     return folder / f"{NAME}.ko"
 
 

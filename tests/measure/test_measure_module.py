@@ -2,10 +2,12 @@
 """The kernel module that measures: what stands in its way, and that it goes when measuring ends."""
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,35 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
     dkms = f"{sources.DKMS_INSTALL} LIGHTSLEEP_TOOLS=1"
     for way_out in ("pip install '.[lab]'", dkms, "--mode userspace"):
         assert way_out in said
+
+
+@pytest.mark.parametrize("tool", ["mkdtemp", "copyfile", "make"])
+def test_load_says_where_there_is_no_room_to_build(
+    tool: str, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = os.strerror(errno.ENOSPC)
+
+    def copy(_source: str, target: str, **_: object) -> None:
+        raise OSError(errno.ENOSPC, full, target)
+
+    def make_folder(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, full, "/tmp/lightsleep-x")
+
+    plant(bare, f"{os.uname().release}/build/Makefile: all")
+    monkeypatch.setattr(module, "HEADERS", bare)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(module, "_run", lambda _: f"x.o: {full}")
+    if tool == "copyfile":
+        monkeypatch.setattr(shutil, "copyfile", copy)
+    elif tool == "mkdtemp":
+        monkeypatch.setattr(tempfile, "mkdtemp", make_folder)
+    result = run("--load")
+    assert isinstance(result.exception, SystemExit)
+    said = " ".join(result.output.split())
+    assert "Error: cannot build test_cpuidle_latency" in said
+    assert f": {full}" in said
+    assert ("'/tmp/lightsleep-" in said) == (tool != "make")
+    assert said.endswith("set TMPDIR to a folder with room")
 
 
 def test_load_says_why_the_installed_module_is_refused(bare: Path) -> None:
