@@ -12,6 +12,7 @@ found, and the comparison with it would be with something nobody runs.
 """
 
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def plan(
 ) -> Plan:
     """Return as many rounds as fit into ``total_s``, the warm-up included.
 
-    Raises WrongUsage, also where they are less than ``least``.
+    Raises WrongUsage, also where they are less than ``least``, and LightsleepError where there is
+    no such program as ``command`` names.
     """
     try:
         argv = shlex.split(command)
@@ -77,6 +79,8 @@ def plan(
             f"--for is too long: it has {rounds} rounds of {arms} settings (with the control), and "
             f"{run.MOST_ROUNDS} is the maximum; choose a longer --switchback"
         )
+    if argv and not shutil.which(argv[0]):
+        raise LightsleepError(f"--metric-command: cannot run {argv[0]}: there is no such program")
     return Plan(period_s, rounds, argv, printed)
 
 

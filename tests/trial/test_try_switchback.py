@@ -85,6 +85,14 @@ def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.Monkey
     assert fake_modules.snapshot(root) == before
 
 
+def test_a_metric_command_that_is_not_there_is_told_before_anything_is_changed(root: Path) -> None:
+    result = attempt(*SWITCH, "--metric-command", "no-such-program -x", "-m", "t=x")
+    assert result.exit_code == 1
+    said = "--metric-command: cannot run no-such-program: there is no such program"
+    assert said in " ".join(result.output.split())
+    assert not (root / "run/lightsleep").exists()
+
+
 def test_a_counter_that_falls_ends_it(root: Path) -> None:
     before = fake_modules.snapshot(root)
     program = "import time; print('n', 1e9 - time.monotonic())"
