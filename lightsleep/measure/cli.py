@@ -120,6 +120,7 @@ def measure(
         raise click.UsageError(f"-o and --csv both name {output}: give them different files")
     here = machine.read(ROOT)
     wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
+    plan.check(here, wish)
     _check_states(here, wish)
     if os.geteuid() != 0:
         raise LightsleepError(

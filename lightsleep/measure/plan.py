@@ -126,26 +126,50 @@ def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) ->
     return min(BATCH, fits, left)
 
 
+def check(machine: Machine, wish: Wish) -> None:
+    """Raise WrongUsage for a CPU that is not there, and for one that has only itself to wake."""
+    asked = {*wish.cpus} if wish.source_cpu is None else {*wish.cpus, wish.source_cpu}
+    if missing := asked - machine.cpus.keys():
+        raise WrongUsage(
+            f"CPU {cpulist.format(missing)} is not online; "
+            f"online are {cpulist.format(machine.cpus)}"
+        )
+    others = [source for source in wish.sources if source != "timer"]
+    if others and [cpu.number for cpu in _destinations(machine, wish)] == [wish.source_cpu]:
+        raise WrongUsage(
+            f"CPU {wish.source_cpu} cannot wake itself by {', '.join(others)}, and no other CPU is "
+            "to be measured: name another one with --source-cpu or with -c"
+        )
+
+
 def cells(
     machine: Machine, wish: Wish, usable: dict[Source, str | None]
 ) -> tuple[list[Cell], list[str]]:
     """Return what to measure, CPU by CPU, and notes on what is left out and why.
 
-    ``usable`` gives the reason for every source that cannot be used. Raises WrongUsage for
-    a CPU that is not there, Skipped where nothing is left to measure.
+    ``wish`` has passed check(). ``usable`` gives the reason for every source that cannot be used.
+    Raises Skipped where nothing is left to measure.
     """
     whys = {source: usable[source] for source in wish.sources}
     notes = [f"{source}: {why}" for source, why in whys.items() if why]
     sources = [source for source, why in whys.items() if not why]
+    spared = [] if wish.cpus else [x.number for x in machine.cpus.values() if x.reserved]
+    if spared:
+        notes.append(
+            f"CPU {cpulist.format(spared)} is isolated or in nohz_full=: use -c to measure it"
+        )
     found: list[Cell] = []
     said: list[tuple[int, str]] = []
     deaf = False  # whether a store would wake none of a CPU's states
-    for cpu in _destinations(machine, wish, notes):
+    for cpu in _destinations(machine, wish):
         states = _states(cpu, wish, said)
         src = source_cpu(machine, cpu, wish.source_cpu)
         others = [source for source in sources if source != "timer"]
         if src is None and others:
-            said.append((cpu.number, f"no other CPU can wake it by {', '.join(others)}"))
+            why = "no other CPU can wake it"
+            if cpu.number == wish.source_cpu:
+                why = "--source-cpu names it, and no CPU can wake itself"
+            said.append((cpu.number, f"{why} by {', '.join(others)}"))
         elif src in cpu.siblings and others:
             said.append(
                 (cpu.number, "the CPU that wakes it shares its core, so the core never sleeps")
@@ -173,20 +197,9 @@ def _block(source: Source, src: int, dest: int, states: Sequence[IdleState]) -> 
     return [Cell(source, src, dest, state) for state in (None, *fitting)] if fitting else []
 
 
-def _destinations(machine: Machine, wish: Wish, notes: list[str]) -> list[Cpu]:
-    asked = {*wish.cpus} if wish.source_cpu is None else {*wish.cpus, wish.source_cpu}
-    if missing := asked - machine.cpus.keys():
-        raise WrongUsage(
-            f"CPU {cpulist.format(missing)} is not online; "
-            f"online are {cpulist.format(machine.cpus)}"
-        )
+def _destinations(machine: Machine, wish: Wish) -> list[Cpu]:
     if wish.cpus:
         return [machine.cpus[number] for number in wish.cpus]
-    spared = [cpu.number for cpu in machine.cpus.values() if cpu.reserved]
-    if spared:
-        notes.append(
-            f"CPU {cpulist.format(spared)} is isolated or in nohz_full=: use -c to measure it"
-        )
     return [cpu for cpu in machine.cpus.values() if not cpu.reserved]
 
 

@@ -414,7 +414,7 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-n", "100000"], 2, "is not in the range"),
         (["--source", "smoke"], 2, "'smoke' is not one of"),
         (["--source", "device"], 4, "nothing to measure: device: no device"),
-        (["-c", "1", "--source-cpu", "1", "--source", "ipi"], 4, "no other CPU can wake it"),
+        (["-c", "1", "--source-cpu", "1"], 2, "CPU 1 cannot wake itself by ipi, store"),
         (["-o", "file/x.json"], 1, "cannot write file/x.json: Not a directory"),
         (["--csv", "/proc/x.csv"], 1, "cannot write /proc/x.csv"),
         (["-o", "loop"], 1, "cannot write loop: Too many levels of symbolic links"),

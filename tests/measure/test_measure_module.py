@@ -125,6 +125,13 @@ def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
     assert not (bare / "run/lightsleep/journal").exists()
 
 
+@pytest.mark.parametrize("words", [["-c", "99"], ["-c", "1", "--source-cpu", "1"]])
+def test_what_cannot_be_measured_loads_nothing(words: list[str], bare: Path) -> None:
+    result = run("--load", *words)
+    assert result.exit_code == 2, result.output
+    assert not (bare / "run/lightsleep").exists()
+
+
 KILLED = """
 import sys, time
 from pathlib import Path

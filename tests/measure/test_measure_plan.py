@@ -242,7 +242,7 @@ def test_a_source_cpu_that_was_asked_for() -> None:
     wish = Wish((0, 1, 2), (), ("ipi",), 50, 1)
     cells, notes = plan.cells(here, wish, ALL)
     assert {(x.src, x.dest) for x in cells} == {(1, 0), (1, 2)}
-    assert notes == ["CPU 1: no other CPU can wake it by ipi"]
+    assert notes == ["CPU 1: --source-cpu names it, and no CPU can wake itself by ipi"]
 
 
 def test_cpus_set_apart_are_measured_only_on_request() -> None:
@@ -265,7 +265,20 @@ def test_a_sibling_as_the_only_waker_is_noted() -> None:
 )
 def test_a_cpu_that_is_not_online(wish: Wish) -> None:
     with pytest.raises(WrongUsage, match="CPU 7 is not online; online are 0-1"):
-        plan.cells(machine(cpu(0, C1), cpu(1, C1)), wish, ALL)
+        plan.check(machine(cpu(0, C1), cpu(1, C1)), wish)
+
+
+def test_a_cpu_that_would_have_to_wake_itself() -> None:
+    here = machine(cpu(0, C1), cpu(1, C1), cpu(2, C1, reserved="isolated"))
+    said = "CPU 1 cannot wake itself by ipi, store, and no other CPU is to be measured"
+    with pytest.raises(WrongUsage, match=said):
+        plan.check(here, Wish((1,), (), ("timer", "ipi", "store"), 50, 1))
+    plan.check(here, Wish((0, 1), (), ("timer", "ipi", "store"), 50, 1))
+    plan.check(here, Wish((1,), (), ("timer",), 50, 1))
+    plan.check(here, Wish((), (), ("ipi",), 50, 1))
+    only = machine(cpu(1, C1), cpu(2, C1, reserved="isolated"))
+    with pytest.raises(WrongUsage, match="CPU 1 cannot wake itself by ipi"):
+        plan.check(only, Wish((), (), ("ipi",), 50, 1))
 
 
 # The machine, from sysfs.
