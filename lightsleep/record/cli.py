@@ -138,6 +138,7 @@ def _count(
     target = Path(os.path.realpath(output))
     with (
         orderly_end(run.Terminated),
+        run.folder_of(target),
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
@@ -171,7 +172,7 @@ def _record(
         "clock": tracing.CLOCK,
         "buffer_kb": buffer_kb,
     }
-    with orderly_end(run.Terminated), contextlib.ExitStack() as stack:
+    with orderly_end(run.Terminated), run.folder_of(target), contextlib.ExitStack() as stack:
         begun = begin(stack, Request(ROOT, target, recorder, cpus, buffer_kb, settings))
         running, states = begun.running, begun.known["states"]
         tick = stack.enter_context(_progress(seconds))
@@ -210,7 +211,6 @@ def _refuse(output: Path, cpus: list[int] | None) -> None:
     check_writable(output)
     if output.exists() and not output.is_file():
         raise LightsleepError(f"{output} is no regular file: a recording cannot be written to it")
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
     if cpus:
         online = cpulist.parse((ROOT / "sys/devices/system/cpu/online").read_text())
         if absent := sorted(set(cpus) - set(online)):

@@ -428,7 +428,7 @@ def _take_place(scratch: Path, output: Path) -> None:
         try:
             old = output.stat()
         except FileNotFoundError:
-            owner = _caller()
+            owner = caller()
         else:
             owner = old.st_uid, old.st_gid
             os.fchmod(file, stat.S_IMODE(old.st_mode))
@@ -441,7 +441,7 @@ def _take_place(scratch: Path, output: Path) -> None:
     scratch.replace(output)
 
 
-def _caller() -> tuple[int, int] | None:
+def caller() -> tuple[int, int] | None:
     """Return user and group of who called sudo, None without sudo."""
     ids = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
     return (int(ids[0]), int(ids[1])) if all(x.isdecimal() for x in ids) else None

@@ -310,6 +310,41 @@ def scratch_for(output: Path) -> Path:
     return output.with_name(f".lightsleep-{secrets.token_hex(8)}")
 
 
+@contextlib.contextmanager
+def folder_of(output: Path) -> Iterator[None]:
+    """Have the folder of ``output``; what is made for it, and is empty at the end, goes again.
+
+    A new folder belongs to who called sudo, as the file does. Raises LightsleepError.
+    """
+    with contextlib.ExitStack() as made:
+        try:
+            for folder in reversed([x for x in output.parents if not x.exists()]):
+                folder.mkdir()
+                made.callback(_remove_empty, folder)
+                _give_to_caller(folder)
+        except OSError as error:
+            raise LightsleepError(f"cannot write {output}: {error.strerror}") from error
+        yield
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _give_to_caller(folder: Path) -> None:
+    """Give a new folder away; a link that took its place is refused. Raises OSError."""
+    owner = keeper.caller()
+    if owner is None or os.geteuid() != 0:
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(PermissionError):  # root of a network's file system
+            os.fchown(descriptor, *owner)
+    finally:
+        os.close(descriptor)
+
+
 def _await_start(instance: Path, process: "subprocess.Popen[bytes]") -> bool:
     """Wait until all events are enabled and the instance traces; return whether it does."""
     deadline = time.monotonic() + START_S

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
+from recorders import fake
 
 from lightsleep import options
 from lightsleep.compare.analysis import analyse
@@ -272,6 +273,45 @@ def test_options_after_the_command_are_its_own(
     settings = json.loads(sidecar.beside(output).read_text())["settings"]
     assert (settings["cpus"], settings["command"]) == ("0", [str(script), *words])
     assert not list((traced / "instances").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(("-c", "9999", "--", "true"), 2), (("--", "/no/such"), 1), (("--", "true"), 1)],
+)
+def test_a_recording_that_does_not_begin_leaves_no_folder(
+    words: tuple[str, ...], status: int, traced: Path, tmp_path: Path
+) -> None:
+    fake(tmp_path / "bin", traced, "broken")
+    done = command(*BY_TRACE_CMD, "-o", str(tmp_path / "new/deep/x"), *words)
+    assert done.exit_code == status, done.output
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_new_folder_belongs_to_who_called_sudo(
+    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert traced.is_dir()
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    output = tmp_path / "new/deep/x"
+    assert command(*BY_TRACE_CMD, "-o", str(output), "--", "true").exit_code == 0
+    found = [path.stat() for path in (output, *output.parents[:3])]
+    assert [(x.st_uid, x.st_gid) for x in found] == [(1234, 2345)] * 3 + [(0, 0)]
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    assert traced.is_dir()
+    monkeypatch.setattr(Path, "mkdir", full)
+    done = command(*BY_TRACE_CMD, "-o", str(tmp_path / "new/x"), "--", "true")
+    assert done.exit_code == 1
+    assert f"cannot write {tmp_path / 'new/x'}: No space left on device" in done.output
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
