@@ -115,10 +115,13 @@ def record(
     _refuse(output, cpus)
     if command and not shutil.which(command[0]):
         raise LightsleepError(f"cannot run {command[0]}: there is no such program")
-    if histogram:
-        status = _count(output, cpus, seconds, command, as_json)
-    else:
-        status = _record(output, cpus, seconds, command, buffer_kb, recorder, as_json)
+    try:
+        if histogram:
+            status = _count(output, cpus, seconds, command, as_json)
+        else:
+            status = _record(output, cpus, seconds, command, buffer_kb, recorder, as_json)
+    except run.Terminated as ended:  # before the recording had begun, or as its file was written
+        status = 128 + ended.number
     if status:
         raise SystemExit(status)
 

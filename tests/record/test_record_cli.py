@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -312,6 +313,23 @@ def test_a_folder_that_cannot_be_made_is_told(
     done = command(*BY_TRACE_CMD, "-o", str(tmp_path / "new/x"), "--", "true")
     assert done.exit_code == 1
     assert f"cannot write {tmp_path / 'new/x'}: No space left on device" in done.output
+
+
+@pytest.mark.parametrize("kind", [("--histogram",), BY_TRACE_CMD])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_before_a_recording_has_begun_is_its_status(
+    number: signal.Signals,
+    status: int,
+    kind: tuple[str, ...],
+    traced: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert traced.is_dir()
+    monkeypatch.setattr(run, "_keeper", lambda: os.kill(os.getpid(), number))
+    done = command(*kind, "-o", str(tmp_path / "new/x"), "--", "true")
+    assert done.exit_code == status
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
