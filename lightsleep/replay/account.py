@@ -44,7 +44,7 @@ from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.engine import Engine, Runner
 from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
-from lightsleep.replay.intervals import BLOCKS
+from lightsleep.replay.intervals import BLOCKS, RecordedIntervals
 from lightsleep.replay.policies import STOCK, Make
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
@@ -227,28 +227,7 @@ def replay(
         for cpu, found in part:
             if cpu not in limits:
                 limits[cpu] = Limits.of(metadata, cpu)
-            recorded = Intervals(
-                idle_ns=found.arrival_ns,
-                cost_ns=found.cost_ns,
-                bucket=found.bucket,
-                woken=found.woken,
-                block=found.block,
-                state=found.state,
-                exit_ns=found.exit_ns,
-                resumes=found.resumes,
-                limits=limits[cpu],
-                turn_ns=costs.turn_ns,
-                entered_ns=found.entered_ns,
-                typical_ns=found.typical_ns,
-                timer_ns=found.timer_ns,
-                arrival_ns=found.arrival_ns,
-            )
-            earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
-            if costs.supposed_ns:  # at this end, all of each wakeup is what leaving the state took
-                more_ns = round(costs.supposed_ns)  # too much for those few that took even less
-                most_ns = np.where(found.woken, found.cost_ns + more_ns, 0)
-                buckets = bucket(most_ns).astype(np.uint16)
-                earliest = dataclasses.replace(earliest, cost_ns=most_ns, bucket=buckets)
+            recorded, earliest = _both_ends(found, limits[cpu], costs)
             idle_ns += int(found.arrival_ns.sum())
             wakes += int(found.woken.sum())
             beginning = beginnings.setdefault(cpu, _Beginning())
@@ -282,6 +261,35 @@ def replay(
         host=metadata.host,
         slow=slow,
     )
+
+
+def _both_ends(
+    found: RecordedIntervals, limits: Limits, costs: Costs
+) -> tuple[Intervals, Intervals]:
+    """Return intervals as they were recorded, and as they are where peers answer earliest."""
+    recorded = Intervals(
+        idle_ns=found.arrival_ns,
+        cost_ns=found.cost_ns,
+        bucket=found.bucket,
+        woken=found.woken,
+        block=found.block,
+        state=found.state,
+        exit_ns=found.exit_ns,
+        resumes=found.resumes,
+        limits=limits,
+        turn_ns=costs.turn_ns,
+        entered_ns=found.entered_ns,
+        typical_ns=found.typical_ns,
+        timer_ns=found.timer_ns,
+        arrival_ns=found.arrival_ns,
+    )
+    earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
+    if costs.supposed_ns:  # at this end, all of each wakeup is what leaving the state took
+        more_ns = round(costs.supposed_ns)  # too much for those few that took even less
+        most_ns = np.where(found.woken, found.cost_ns + more_ns, 0)
+        buckets = bucket(most_ns).astype(np.uint16)
+        earliest = dataclasses.replace(earliest, cost_ns=most_ns, bucket=buckets)
+    return recorded, earliest
 
 
 def _ends(
