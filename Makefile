@@ -120,6 +120,7 @@ lint: ## linters: Python, shell, spelling, grammar
 	@test -d $(GRAMMAR) || { rm -rf $(GRAMMAR).new && cp -r scripts/grammar $(GRAMMAR).new && \
 		npm ci --silent --prefix $(GRAMMAR).new && mv $(GRAMMAR).new $(GRAMMAR); } || \
 		echo "==> no grammar check: npm is not installed, or cannot fetch harper.js"
+	@test ! -d $(GRAMMAR) || touch $(GRAMMAR) $(CACHE)/.$(notdir $(GRAMMAR)).lock
 	@echo "==> linters"
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
@@ -222,5 +223,12 @@ clean: ## remove what was built here; the cache stays
 	rm -rf $(OUT) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-clean-cache: ## remove the cache folder
-	rm -rf $(CACHE)
+clean-cache: ## remove lightsleep's downloads and builds from the cache folder; other files stay
+	@# What is ours has a lock beside it, by the rule of sweep() in lightsleep/cache.py.
+	@for lock in "$(CACHE)"/.[!.]*.lock; do \
+		name=$${lock##*/.}; name=$${name%.lock}; \
+		test ! -f "$$lock" || \
+			rm -rf "$(CACHE)/$$name" "$(CACHE)/$$name.new" "$(CACHE)/.$$name.scratch" "$$lock" || exit; \
+	done
+	@test ! -d "$(CACHE)" || rmdir "$(CACHE)" 2> /dev/null || \
+		echo "$(CACHE) stays: what is left in it is not lightsleep's"

@@ -81,6 +81,40 @@ def test_a_cache_whose_path_make_cannot_handle_is_refused_before_anything_is_rem
     assert "has spaces" in done.stderr
 
 
+def clean_cache(cache: Path) -> str:
+    """Run make clean-cache; return what it says."""
+    environment = os.environ | {"LIGHTSLEEP_CACHE": str(cache)}
+    argv = ["make", "--silent", "clean-cache"]
+    return subprocess.run(
+        argv, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_clean_cache_removes_what_has_a_lock_and_nothing_else(tmp_path: Path) -> None:
+    for folder in ("photos", "old", ".old.scratch", "grammar-1", "grammar-1.new"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").touch()
+    for lock in (".old.lock", ".gone.lock", ".grammar-1.lock"):
+        (tmp_path / lock).touch()
+    # These would stand for the folder itself, and for the one around it.
+    others = {"photos", "..lock", "...lock", ".lock", "mine.lock"}
+    for file in others - {"photos"}:
+        (tmp_path / file).touch()
+    said = clean_cache(tmp_path)
+    assert {x.name for x in tmp_path.iterdir()} == others
+    assert (tmp_path / "photos/file").exists()
+    assert f"{tmp_path} stays" in said
+
+
+def test_clean_cache_leaves_no_empty_folder(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    (cache / "old").mkdir(parents=True)
+    (cache / ".old.lock").touch()
+    for _ in range(2):
+        assert clean_cache(cache) == ""
+        assert not cache.exists()
+
+
 def test_no_line_of_help_is_cut() -> None:
     for arguments in ([], ["lab"]):
         text = CliRunner().invoke(main, [*arguments, "--help"], env={"COLUMNS": "80"}).output
