@@ -12,7 +12,7 @@ from pathlib import Path
 
 import debian_roots
 import pytest
-from debian_roots import Root
+from debian_roots import Root, content
 from paths import ROOT
 
 from lightsleep.enable.change import HEADER
@@ -70,6 +70,17 @@ def test_lintian_finds_nothing(built: tuple[Root, str, str]) -> None:
         "*.changes"
     )
     assert said == ""
+
+
+def test_documentation_is_as_in_the_source_tree(built: tuple[Root, str, str]) -> None:
+    """Links lead from page to page, and to what is in contrib; tuned runs a script there."""
+    root, _, _ = built
+    root.run("dpkg-deb -x /root/1/lightsleep_*.deb /root/1/unpacked")
+    there = root.path / "root/1/unpacked/usr/share/doc/lightsleep"
+    folders = [ROOT / name for name in ("docs", "contrib")]
+    files = [x for folder in folders for x in folder.rglob("*") if x.is_file()]
+    for file in [ROOT / "README.md", *files]:
+        assert content(there / file.relative_to(ROOT)) == content(file)
 
 
 def modules(root: Root, kernel: str) -> set[str]:

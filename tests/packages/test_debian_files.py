@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The packages of modules hold every source file and header that their modules need."""
+"""The packages hold what they need: every source of the modules, and documentation as it is."""
 
 from __future__ import annotations
 
@@ -47,3 +47,22 @@ def test_no_source_is_left_out(package: str) -> None:
         path = str(file.relative_to(ROOT))
         held = any(fnmatch(path, x) or fnmatch(path, f"{x}/*") for x in patterns)
         assert held, f"{package} lacks {path}"
+
+
+def documentation() -> set[Path]:
+    """Return the files that the package of the command has as documentation."""
+    names = (ROOT / "debian/lightsleep.docs").read_text().split()
+    there = {y for x in names for y in (ROOT / x, *(ROOT / x).rglob("*")) if y.is_file()}
+    assert there
+    return there
+
+
+@pytest.mark.parametrize("command", ["dh_compress", "dh_fixperms"])
+def test_documentation_is_as_in_the_source_tree(command: str) -> None:
+    """Debhelper gzips pages, and takes the right to execute from all documentation."""
+    found = re.search(rf"(?m)^\t{command} (.*)$", (ROOT / "debian/rules").read_text())
+    left = [word.removeprefix("-X") for word in (found[1].split() if found else [])]
+    for file in documentation():
+        packed = command == "dh_compress" and file.suffix not in (".png", ".svg")
+        if packed or (command == "dh_fixperms" and file.stat().st_mode & 0o111):
+            assert any(x in str(file.relative_to(ROOT)) for x in left), file

@@ -72,5 +72,10 @@ def test_the_driver_may_be_there_without_the_command(tmp_path: Path) -> None:
     assert ran(tmp_path, "preun dkms", REMOVED, 0, there=False) == (0, "dkms remove\n")
 
 
+def test_what_the_pages_point_to_is_beside_them() -> None:
+    (line,) = re.findall(r"(?m)^%doc (.*)$", SPEC)
+    assert line.split() == ["README.md", "docs", "contrib"]
+
+
 def test_the_versions_agree() -> None:
     assert f"Version:        {lightsleep.__version__}\n" in SPEC
