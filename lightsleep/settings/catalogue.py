@@ -12,6 +12,8 @@ and not say why.
 - Only one driver can be bound. lightsleep and haltpoll are modules, so each takes the other's
   place; a driver of the hardware's own states cannot be unbound.
 - What is set so already is no change. ``as-is`` changes nothing.
+- ``no-deeper-than`` says of all states whether they may be used. So it also gives back those that
+  an earlier ``lightsleep enable`` has disabled, and that it allows.
 """
 
 import re
@@ -25,6 +27,7 @@ from lightsleep.scan.collect import CPU_DIR
 from lightsleep.scan.loading import MODULE, of_file
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
+from lightsleep.settings import journalled
 from lightsleep.sources import DKMS_INSTALL
 
 HALTPOLL = "cpuidle_haltpoll"
@@ -305,20 +308,30 @@ def _no_deeper_than(value: str, context: Context) -> list[Change]:
         raise context.refuse("no cpuidle driver is bound, so there are no idle states")
     if scan.cpuidle.governor == "haltpoll":
         raise context.refuse("the governor haltpoll ignores disabled states")
-    changes: list[Change] = []
+    deeper: list[Change] = []
+    given_back: list[Change] = []
+    found = _found_by_enable(context.root)
     for cpu in scan.cpus:
         indexes = [state.index for state in cpu.states if state.name.lower() == value.lower()]
-        changes += [
-            Knob(f"{CPU_DIR}/cpu{cpu.number}/cpuidle/state{state.index}/disable", "1")
-            for state in cpu.states
-            if indexes and state.index > indexes[0]
-        ]
+        for state in cpu.states if indexes else []:
+            path = f"{CPU_DIR}/cpu{cpu.number}/cpuidle/state{state.index}/disable"
+            if state.index > indexes[0]:
+                deeper.append(Knob(path, "1"))
+            elif (before := found.get(str(context.root / path))) is not None:
+                given_back.append(Knob(path, before))
     names = dict.fromkeys(state.name for cpu in scan.cpus for state in cpu.states)
     if value.lower() not in [name.lower() for name in names]:
         raise context.refuse(f"there is no idle state {value!r}; there are: {', '.join(names)}")
-    if not changes:
+    if not deeper:
         raise context.refuse(f"no idle state is deeper than {value}")
-    return changes
+    return deeper + given_back
+
+
+def _found_by_enable(root: Path) -> dict[str, str | None]:
+    """Return what lightsleep enable found in the knobs that it keeps, by their full names."""
+    kept = journalled.kept(root)
+    undos = kept.undos.items() if kept else ()
+    return {name: undo.old for (kind, name), undo in undos if kind == "knob"}
 
 
 def _governor(value: str, context: Context) -> list[Change]:

@@ -180,6 +180,35 @@ def test_a_second_setting_leaves_nothing_of_the_first(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+CPU = "sys/devices/system/cpu"
+
+
+def disabled(root: Path) -> set[str]:
+    """Return the idle states that any CPU has disabled."""
+    files = (root / CPU).glob("cpu*/cpuidle/state*/disable")
+    return {(x.parent / "name").read_text().strip() for x in files if x.read_text() == "1\n"}
+
+
+def test_a_second_setting_that_forbids_less_gives_states_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "laptop")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.enable.cli.need_root", lambda _: None)
+    plant(root, f"{CPU}/cpu7/cpuidle/state2/disable: 1")  # C1E, by somebody else
+    before = fake_modules.snapshot(root)
+    done("enable", "no-deeper-than:C1")
+    assert disabled(root) == {"C1E", "C6", "C8", "C10"}
+    said = done("enable", "no-deeper-than:C6")
+    assert f"set /{CPU}/cpu0/cpuidle/state3/disable to 0" in said
+    assert disabled(root) == {"C1E", "C8", "C10"}
+    assert run("enable", "no-deeper-than:C6").exit_code == 4
+    done("enable", "no-deeper-than:C1")
+    assert disabled(root) == {"C1E", "C6", "C8", "C10"}
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
 def test_what_was_set_so_already_is_no_change(root: Path) -> None:
     done("enable", "lightsleep:fixed:100us")
     said = done("enable", "lightsleep:fixed:200us")
