@@ -23,6 +23,7 @@ from pathlib import Path
 
 from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR
 from lightsleep.scan.loading import MODULE, of_file
 from lightsleep.scan.model import Scan
@@ -308,23 +309,38 @@ def _no_deeper_than(value: str, context: Context) -> list[Change]:
         raise context.refuse("no cpuidle driver is bound, so there are no idle states")
     if scan.cpuidle.governor == "haltpoll":
         raise context.refuse("the governor haltpoll ignores disabled states")
+    indexes, found = _indexes(value, context), _found_by_enable(context.root)
     deeper: list[Change] = []
     given_back: list[Change] = []
-    found = _found_by_enable(context.root)
     for cpu in scan.cpus:
-        indexes = [state.index for state in cpu.states if state.name.lower() == value.lower()]
-        for state in cpu.states if indexes else []:
+        for state in cpu.states:
             path = f"{CPU_DIR}/cpu{cpu.number}/cpuidle/state{state.index}/disable"
-            if state.index > indexes[0]:
+            if state.index > indexes[cpu.number]:
                 deeper.append(Knob(path, "1"))
             elif (before := found.get(str(context.root / path))) is not None:
                 given_back.append(Knob(path, before))
-    names = dict.fromkeys(state.name for cpu in scan.cpus for state in cpu.states)
-    if value.lower() not in [name.lower() for name in names]:
-        raise context.refuse(f"there is no idle state {value!r}; there are: {', '.join(names)}")
     if not deeper:
         raise context.refuse(f"no idle state is deeper than {value}")
     return deeper + given_back
+
+
+def _indexes(name: str, context: Context) -> dict[int, int]:
+    """Return which state of each CPU has this name. Raises CannotSet where a CPU has none."""
+    cpus = context.scan.cpus
+    indexes = {
+        cpu.number: state.index
+        for cpu in cpus
+        for state in reversed(cpu.states)
+        if state.name.lower() == name.lower()
+    }
+    if lacking := [cpu for cpu in cpus if cpu.number not in indexes]:
+        names = [[state.name for state in cpu.states] for cpu in cpus]
+        common = [x for x in names[0] if all(x in each for each in names)]
+        raise context.refuse(
+            f"{facts.on(lacking)} has no idle state {name!r}; states of all CPUs: "
+            f"{', '.join(common) or 'none'}"
+        )
+    return indexes
 
 
 def _found_by_enable(root: Path) -> dict[str, str | None]:

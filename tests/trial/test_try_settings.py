@@ -34,7 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("intel-laptop", "haltpoll", "no governor haltpoll"),
         ("intel-laptop", "governor:haltpoll", "ladder, menu, teo"),
         ("intel-laptop", "no-deeper-than:C10", "no idle state is deeper"),
-        ("intel-laptop", "no-deeper-than:C3", "there are: POLL, C1, C1E"),
+        ("intel-laptop", "no-deeper-than:C3", "states of all CPUs: POLL, C1, C1E"),
         ("kvm-haltpoll", "no-deeper-than:POLL", "ignores disabled states"),
         ("kvm-haltpoll", "lightsleep", "haltpoll is bound"),
         ("lightsleep-guest", "haltpoll", "no governor haltpoll"),
@@ -93,6 +93,16 @@ def test_plans(machine: str, setting: str, changes: list[tuple[str, str]], tmp_p
     knobs = [(x.path, x.value) for x in planned if isinstance(x, catalogue.Knob)]
     assert knobs[: len(changes)] == changes
     assert len(knobs) == (8 if "deeper" in setting else len(changes))
+
+
+def test_a_state_that_some_cpus_lack_is_no_limit_for_all(tmp_path: Path) -> None:
+    root = unfold("intel-laptop", tmp_path)
+    plant(root, f"{CPU}/cpu{{2,4-5}}/cpuidle/state3/name: C6S")
+    scan = collect(root)[0]
+    with pytest.raises(catalogue.CannotSet, match="CPU 2,4-5 has no idle state 'c6'") as refused:
+        catalogue.plan("no-deeper-than:c6", scan, root)
+    assert "states of all CPUs: POLL, C1, C1E, C8, C10" in refused.value.message
+    assert len(catalogue.plan("no-deeper-than:C8", scan, root)) == 8
 
 
 def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
