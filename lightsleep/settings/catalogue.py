@@ -9,6 +9,9 @@ and not say why.
 
 - A cpuidle driver must idle the CPUs for anything to obey a latency limit, a governor or a disabled
   state. So these parts need one.
+- A latency limit has an effect where it is below the exit latency of an idle state, and where the
+  governor obeys it: haltpoll obeys only 0, and so does ladder where only one state halts. The parts
+  beside it may change both, so only a limit that stands alone is refused for this reason.
 - Only one driver can be bound. lightsleep and haltpoll are modules, so each takes the other's
   place; a driver of the hardware's own states cannot be unbound.
 - What is set so already is no change. ``as-is`` changes nothing.
@@ -300,7 +303,28 @@ def _qos(value: str, context: Context) -> list[Change]:
     limit_us, held_us = limit_ns // 1000, context.scan.latency_limit_us
     if held_us is not None and held_us <= limit_us:
         raise context.refuse(f"somebody holds a limit of {held_us} us already, which is no weaker")
+    if "+" not in context.text and (why := _obeyed_by_none(limit_us, context.scan)):
+        raise context.refuse(why)
     return [Hold(limit_us)]
+
+
+def _obeyed_by_none(limit_us: int, scan: Scan) -> str | None:
+    """Return why a latency limit would change nothing here, None where it could."""
+    latencies_us = [state.latency_us for cpu in scan.cpus for state in facts.deeper(cpu)]
+    if limit_us == 0 or not latencies_us or None in latencies_us:
+        return None
+    longest_us = max(x for x in latencies_us if x is not None)
+    if longest_us <= limit_us:
+        return f"no idle state has an exit latency of more than {longest_us} us"
+    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:  # which itself obeys it
+        return None
+    if facts.governor_is_haltpoll(scan):
+        return "the governor haltpoll obeys no latency limit but 0"
+    # Whether snooze, in place of POLL, is a polling state to it depends on the kernel.
+    one_halts = all([state.name for state in cpu.states[:-1]] == ["POLL"] for cpu in scan.cpus)
+    if scan.cpuidle.governor == "ladder" and one_halts:
+        return "the governor ladder always uses the one state that halts, unless the limit is 0"
+    return None
 
 
 def _no_deeper_than(value: str, context: Context) -> list[Change]:

@@ -105,6 +105,57 @@ def test_a_state_that_some_cpus_lack_is_no_limit_for_all(tmp_path: Path) -> None
     assert len(catalogue.plan("no-deeper-than:C8", scan, root)) == 8
 
 
+GOVERNOR = f"{CPU}/cpuidle/current_governor"
+LADDER = f"{GOVERNOR}: ladder"
+
+
+@pytest.mark.parametrize(
+    ("machine", "planted", "setting", "refused"),
+    [
+        ("intel-laptop", "", "qos:889us", None),
+        ("intel-laptop", "", "qos:890us", "no idle state has an exit latency of more than 890 us"),
+        ("intel-laptop", f"{CPU}/cpu3/cpuidle/state5/latency: ?", "qos:5ms", None),
+        ("intel-laptop", LADDER, "qos:9us", None),
+        ("intel-laptop", f"{CPU}/cpu{{0-7}}/cpuidle/state2/latency: 1", "qos:1us", None),
+        ("arm64-psci", "", "qos:0", None),
+        ("arm64-psci", LADDER, "qos:300us", None),
+        ("lightsleep-guest", "", "qos:51us", None),
+        ("lightsleep-guest", LADDER, "qos:51us", None),  # the driver itself obeys it
+        ("lightsleep-guest", LADDER, "qos:52us", "more than 52 us"),
+        ("lightsleep-guest", f"{LADDER}\n{CPU}/cpuidle/current_driver: x", "qos:0", None),
+        (
+            "lightsleep-guest",
+            f"{LADDER}\n{CPU}/cpuidle/current_driver: x",
+            "qos:51us",
+            "ladder always uses the one state that halts",
+        ),
+        (
+            "lightsleep-guest",
+            f"{LADDER}\n{CPU}/cpuidle/current_driver: x\n{CPU}/cpu2/cpuidle/state0/name: snooze",
+            "qos:51us",
+            None,
+        ),
+        ("kvm-haltpoll", f"{CPU}/cpu0/cpuidle/state1/latency: 99", "qos:0", None),
+        (
+            "kvm-haltpoll",
+            f"{CPU}/cpu0/cpuidle/state1/latency: 99",
+            "qos:10us",
+            "haltpoll obeys no latency limit but 0",
+        ),
+        ("kvm-haltpoll", "", "qos:10us+governor:menu", None),
+    ],
+)
+def test_a_latency_limit_that_nothing_would_obey(
+    machine: str, planted: str, setting: str, refused: str | None, tmp_path: Path
+) -> None:
+    root = plant(unfold(machine, tmp_path), f"dev/cpu_dma_latency: 2000000000\n{planted}")
+    if refused:
+        with pytest.raises(catalogue.CannotSet, match=refused):
+            catalogue.plan(setting, collect(root)[0], root)
+    else:
+        assert catalogue.plan(setting, collect(root)[0], root)
+
+
 def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
     before = fake_modules.snapshot(root)
