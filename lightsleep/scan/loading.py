@@ -30,6 +30,9 @@ ACCEPTED_KEYS = (
 )
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 
+MACHINE_PROCESSES = "pid:[4026531836]"
+"""The machine's own namespace of process IDs: PROC_PID_INIT_INO of the kernel, since 3.8."""
+
 SIGNED = b"~Module signature appended~\n"
 MAX_MODULE = 16 << 20
 MAX_UNPACKED = 4 * MAX_MODULE
@@ -61,7 +64,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
         secure_boot=_secure_boot(tree.root),
-        container=_container(tree),
+        container=_container(tree, running),
         root=os.geteuid() == 0 if running else None,
     )
 
@@ -160,10 +163,21 @@ def _secure_boot(root: Path) -> bool | None:
     return content[4] == 1 if len(content) == 5 else None
 
 
-def _container(tree: Tree) -> str | None:
-    """Return what kind of container this is, None where nothing says that it is one."""
+def _container(tree: Tree, running: bool) -> str | None:
+    """Return what kind of container this is, None where nothing says that it is one.
+
+    Kubernetes leaves no file that tells. But a container has process IDs of its own.
+    """
     if name := tree.line("run/systemd/container"):
         return name
     if tree.exists(".dockerenv"):
         return "docker"
-    return "podman" if tree.exists("run/.containerenv") else None
+    if tree.exists("run/.containerenv"):
+        return "podman"
+    return "unknown" if running and _has_own_processes(tree.root) else None
+
+
+def _has_own_processes(root: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return str((root / "proc/self/ns/pid").readlink()) != MACHINE_PROCESSES
+    return False

@@ -74,6 +74,29 @@ def test_obstacles(planted: str, tmp_path: Path) -> None:
     assert found(tmp_path) == CASES[planted]
 
 
+@pytest.mark.parametrize(
+    ("processes", "planted", "kind"),
+    [
+        ("pid:[4026531836]", "", None),
+        ("pid:[4026532283]", "", "unknown"),
+        ("pid:[4026532283]", ".dockerenv:", "docker"),
+        (None, "", None),  # a chroot without /proc
+    ],
+)
+def test_a_container_whose_files_do_not_say_so(
+    processes: str | None, planted: str, kind: str | None, tmp_path: Path
+) -> None:
+    """Kubernetes leaves no file that names it."""
+    root = plant(unfold("no-cpuidle", tmp_path), planted)
+    if processes:
+        (root / "proc/self/ns").mkdir(parents=True)
+        (root / "proc/self/ns/pid").symlink_to(processes)
+    tree = Tree(root)
+    assert loading.read(tree, "6.12.0", running=True).container == kind
+    recorded = loading.read(tree, "6.12.0", running=False)
+    assert recorded.container == (kind if planted else None)
+
+
 def test_a_kernel_without_cpuidle(tmp_path: Path) -> None:
     unfold("no-cpuidle", tmp_path)
     for name in ("current_driver", "current_governor", "available_governors"):
