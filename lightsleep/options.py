@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Options that several verbs have."""
+"""Options that several verbs have, and the check that root runs them."""
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 
 UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+def need_root(what: str) -> None:
+    """Raise LightsleepError unless this is root."""
+    if os.geteuid() != 0:
+        raise LightsleepError(f"{what}: run it as root (sudo)")
 
 
 def seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:

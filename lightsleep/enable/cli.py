@@ -2,7 +2,6 @@
 """``lightsleep enable``, ``disable``, ``status``: the commands."""
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,28 +11,10 @@ from lightsleep import terminal
 from lightsleep.enable import change
 from lightsleep.enable import status as state
 from lightsleep.enable.render import render
-from lightsleep.errors import LightsleepError
-from lightsleep.options import json_option, module_option
+from lightsleep.options import json_option, module_option, need_root
 from lightsleep.settings import catalogue
-from lightsleep.sources import KERNEL
 
 ROOT = Path("/")
-
-
-def need_root(what: str) -> None:
-    """Raise LightsleepError unless this is root."""
-    if os.geteuid() != 0:
-        raise LightsleepError(f"{what}: run it as root (sudo)")
-
-
-def module_beside_sources(root: Path) -> Path | None:
-    """Return the module that was built in the source tree, unless one is installed."""
-    from lightsleep.scan.collect import collect
-
-    scan, _ = collect(root)
-    if scan.loading.installed or scan.loading.loaded:
-        return None
-    return catalogue.module_in_sources(KERNEL, scan.kernel.release)
 
 
 @click.command()
@@ -61,7 +42,7 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
     if persist and module_file:
         raise click.UsageError("--persist needs an installed module; --module loads a file once")
     need_root("enabling changes settings of the machine")
-    file = module_file or module_beside_sources(ROOT)
+    file = module_file or catalogue.module_beside_sources(ROOT)
     done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
     _tell(done, as_json)
     if not as_json:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lightsleep.scan.model import Loading
 from lightsleep.scan.tree import MAX_BYTES, Tree, read_bounded
+from lightsleep.sources import KERNEL
 
 MODULE = "cpuidle_lightsleep"
 FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/cpuidle")
@@ -49,6 +50,8 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
     """Return what there is; ``running`` says that ``tree`` is this machine, not a recording."""
     libraries = f"lib/modules/{release or 'unknown'}"
     installed = _installed(tree, libraries)
+    built = built_in_sources(release) if running and not installed else None
+    file = tree.root / installed if installed else built
     drivers = ("cpuidle_haltpoll", MODULE)
     unloadable = [name for name in drivers if tree.line(f"sys/module/{name}/initstate")]
     return Loading(
@@ -58,8 +61,9 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         holders=tree.names(f"sys/module/{MODULE}/holders"),
         modules=_modules(tree, running),
         installed=installed,
+        built=_below_root(built) if built else None,
         headers=_headers(tree, libraries, running),
-        signed=_signed(tree.root / installed) if installed else None,
+        signed=_signed(file) if file else None,
         enrolled=_enrolled(tree.root),
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
@@ -71,8 +75,21 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
 
 def of_file(loading: Loading, module: Path) -> Loading:
     """Return what it would be if ``module``, a file, were the installed one."""
-    installed = str(module.absolute().relative_to("/"))
-    return replace(loading, installed=installed, signed=_signed(module))
+    return replace(loading, installed=_below_root(module), signed=_signed(module))
+
+
+def built_in_sources(release: str | None) -> Path | None:
+    """Return the module that was built in the sources, if it was built for this kernel."""
+    file = KERNEL / f"{MODULE}.ko"
+    try:
+        built_for = f"vermagic={release} ".encode()
+        return file if release and built_for in file.read_bytes() else None
+    except OSError:
+        return None
+
+
+def _below_root(file: Path) -> str:
+    return str(file.absolute().relative_to("/"))
 
 
 def _modules(tree: Tree, running: bool) -> bool | None:

@@ -218,9 +218,10 @@ class Loading:
     """What decides whether the module cpuidle_lightsleep can be loaded here.
 
     ``unloadable`` names those of haltpoll's and our modules that can be unloaded, ``holders`` the
-    modules that use ours. ``installed`` is the file of the module for the running kernel.
-    ``headers`` is None where /lib/modules cannot be read: a recording has none. ``lockdown`` is
-    integrity or confidentiality, ``container`` the kind of container.
+    modules that use ours. ``installed`` is the file of the module for the running kernel. Without
+    one, ``built`` is the file that was built in the sources, which no boot finds. ``headers`` is
+    None where /lib/modules cannot be read: a recording has none. ``lockdown`` is integrity or
+    confidentiality, ``container`` the kind of container.
     """
 
     loaded: bool
@@ -229,6 +230,7 @@ class Loading:
     holders: list[str]
     modules: bool | None
     installed: str | None
+    built: str | None
     headers: bool | None
     signed: bool | None
     enrolled: bool | None

@@ -128,7 +128,7 @@ def _modules(scan: Scan) -> Reason:
 
 def _not_built(scan: Scan) -> Reason:
     here = scan.loading
-    if here.loaded or here.installed or here.headers is None:
+    if here.loaded or here.installed or here.built or here.headers is None:
         return None
     release = scan.kernel.release or "unknown"
     what = f"{MODULE} is not installed for kernel {release}"
@@ -155,10 +155,11 @@ def _enforced(scan: Scan) -> str | None:
 
 def _unsigned(scan: Scan) -> Reason:
     enforced = _enforced(scan)
-    if scan.loading.loaded or not enforced or scan.loading.signed is not False:
+    here = scan.loading
+    if here.loaded or not enforced or here.signed is not False:
         return None
     return (
-        f"{enforced}, and /{scan.loading.installed} is not signed",
+        f"{enforced}, and /{here.installed or here.built} is not signed",
         "Have DKMS build it, which signs with a key of its own where openssl and mokutil are "
         f"installed: sudo dpkg-reconfigure lightsleep-dkms, or {DKMS_INSTALL}. {ENROLL} Or switch "
         "Secure Boot off.",
@@ -214,5 +215,8 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
         yield "what to do", "\n".join(x.fix for x in found)
     else:
         place = " in place of haltpoll" if _gives_way(scan) else ""
+        only_built = ", until the next boot: it is built, but not installed"
+        lasts = only_built if scan.loading.built else ""
         idle = explain.default_idle(scan)
-        yield "lightsleep", f"can load (lightsleep enable){place}; CPUs would poll before {idle}"
+        can = f"can load (lightsleep enable){place}{lasts}"
+        yield "lightsleep", f"{can}; CPUs would poll before {idle}"

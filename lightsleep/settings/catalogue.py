@@ -27,8 +27,8 @@ from pathlib import Path
 from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan import facts
-from lightsleep.scan.collect import CPU_DIR
-from lightsleep.scan.loading import MODULE, of_file
+from lightsleep.scan.collect import CPU_DIR, collect
+from lightsleep.scan.loading import MODULE, built_in_sources, of_file
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
 from lightsleep.settings import journalled
@@ -164,14 +164,12 @@ def duration_ns(text: str, context: Context) -> int:
     return time_ns
 
 
-def module_in_sources(sources: Path, release: str | None) -> Path | None:
-    """Return the module that was built in ``sources``, if it was built for this kernel."""
-    file = sources / f"{MODULE}.ko"
-    try:
-        built_for = f"vermagic={release} ".encode()
-        return file if release and built_for in file.read_bytes() else None
-    except OSError:
+def module_beside_sources(root: Path) -> Path | None:
+    """Return the module that was built in the sources, unless one is installed or loaded."""
+    scan, _ = collect(root)
+    if scan.loading.installed or scan.loading.loaded:
         return None
+    return built_in_sources(scan.kernel.release)
 
 
 def _as_is(value: str, context: Context) -> list[Change]:

@@ -18,11 +18,10 @@ from lightsleep.compare.result import CompareResult, Role
 from lightsleep.compare.table import print_table
 from lightsleep.document import printable
 from lightsleep.enable import change
-from lightsleep.enable.cli import module_beside_sources, need_root
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
-from lightsleep.options import json_option, module_option, output_option, seconds
+from lightsleep.options import json_option, module_option, need_root, output_option, seconds
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, journalled, restorer
 from lightsleep.trial import metrics, run, switchback, verdict
@@ -154,7 +153,7 @@ def try_settings(
     need_root("trying changes settings of the machine")
     if output:
         check_writable(output)
-    module_file = module_file or module_beside_sources(ROOT)
+    module_file = module_file or catalogue.module_beside_sources(ROOT)
     arms = _arms(_names(settings), module_file)
     if keep:
         for arm in arms:

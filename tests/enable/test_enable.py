@@ -373,7 +373,7 @@ def test_what_is_no_setting_to_keep(setting: str, root: Path) -> None:
 
 
 def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightsleep.enable.cli.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     for verb in ("enable", "disable"):
         result = run(verb)
         assert result.exit_code == 1

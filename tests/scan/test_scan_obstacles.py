@@ -7,6 +7,7 @@ import os
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from scan_trees import NAMES, plant, unfold
 
 from lightsleep.scan import loading
 from lightsleep.scan.collect import collect
+from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import RULES, in_short, obstacles
 from lightsleep.scan.tree import Tree
 
@@ -202,6 +204,30 @@ def test_a_machine_without_any_modules_folder_has_no_headers(tmp_path: Path) -> 
     tree = Tree(unfold("no-cpuidle", tmp_path))
     assert loading.read(tree, "6.12.0", running=True).headers is False
     assert loading.read(tree, "6.12.0", running=False).headers is None
+
+
+def test_a_module_that_was_built_in_the_sources_can_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path / "machine"), f"{RELEASE}/build/Makefile: all")
+    monkeypatch.setattr("lightsleep.scan.loading.KERNEL", tmp_path / "kernel")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    def running() -> Scan:
+        scan, tree = collect(root)
+        return replace(scan, loading=loading.read(tree, "6.12.0", running=True))
+
+    built_for_another = plant(tmp_path / "kernel", "cpuidle_lightsleep.ko: vermagic=6.11.0 SMP")
+    assert [x.id for x in obstacles(running())] == ["not-built"]
+    plant(built_for_another, "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP")
+    assert obstacles(running()) == []
+    assert "until the next boot" in dict(in_short(running()))["lightsleep"]
+    assert found(root) == ["not-built"]  # a recording is of another machine
+    plant(root, LOCKED)
+    (unsigned,) = obstacles(running())
+    assert f"{tmp_path}/kernel/cpuidle_lightsleep.ko is not signed" in unsigned.what
+    plant(root, f"{MODULE}: {SIGNATURE}")
+    assert "until the next boot" not in dict(in_short(running()))["lightsleep"]
 
 
 def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:

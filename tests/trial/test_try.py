@@ -177,7 +177,7 @@ def test_the_file_that_was_tried_is_enabled(
 ) -> None:
     (root / MODULE).unlink()
     built = plant(tmp_path / "kernel", "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP")
-    monkeypatch.setattr("lightsleep.enable.cli.KERNEL", built)
+    monkeypatch.setattr("lightsleep.scan.loading.KERNEL", built)
     result = attempt("-n", "10", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
     assert result.exit_code == 0, result.output
     assert f"insmod {built / 'cpuidle_lightsleep.ko'}" in result.output.replace("\n", " ")
