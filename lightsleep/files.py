@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lightsleep import place
 from lightsleep.errors import LightsleepError
 
 
@@ -27,6 +28,8 @@ def check_writable(path: Path) -> None:
             raise LightsleepError(f"{path} is a folder: name a file in it")
         if found is None or stat.S_ISREG(found.st_mode):
             _check_room(_followed(path))
+            if found:
+                _check_old(_followed(path), found)
         elif not os.access(path, os.W_OK):  # to open a pipe would wait for its reader
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
@@ -41,8 +44,9 @@ def same(path: Path, other: Path) -> bool:
 def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replace the content of ``path`` by ``data``, making its folder where missing.
 
-    A file that was not there gets ``mode``, less what the umask takes away.
-    Whatever goes wrong, an existing file keeps its content and no scratch file stays behind.
+    A file that was not there gets ``mode``, less what the umask takes away. Until the scratch file
+    is whole, an existing file keeps its content, and no scratch file stays behind. If it then can
+    neither replace the file nor be copied into it, it stays, and the error names it.
     Raises LightsleepError where the file cannot be written.
     """
     with streamed(path, mode) as file:
@@ -151,6 +155,18 @@ def _check_room(target: Path) -> None:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
 
+def _check_old(target: Path, old: os.stat_result) -> None:
+    """Raise the OSError of who can neither replace an ``old`` file nor write to it in place."""
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError as error:
+        folder = target.parent.stat()
+        owners = (old.st_uid, folder.st_uid)
+        sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in owners
+        if sticky or error.errno != errno.EACCES:  # else its mode, which its folder overrules
+            raise
+
+
 @contextlib.contextmanager
 def _replaced(
     target: Path, old: os.stat_result | None, mode: int, exact: bool = False
@@ -174,5 +190,9 @@ def _replaced(
                 # With what the umask took away. Not by name: who owns the folder could put a link
                 # there.
                 os.fchmod(file.fileno(), mode)
-        scratch.replace(target)
         on_failure.pop_all()
+    try:
+        place.take(scratch, target)
+    except OSError as error:
+        where = f"{error.strerror}; what was to be written is in {scratch}"
+        raise OSError(error.errno, where) from error

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from paths import ROOT
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, publish, streamed, write_text, written
@@ -107,13 +115,21 @@ def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
     assert [len(x.name) for x in tmp_path.iterdir()] == [255]
 
 
-@pytest.fixture
-def nobody() -> Iterator[None]:
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
     if os.geteuid() != 0:
         pytest.skip("only root can become nobody")
     os.seteuid(65534)
-    yield
-    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    with as_nobody():
+        yield
 
 
 def refusals(path: Path) -> list[str]:
@@ -160,6 +176,104 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_folders_of_others(tmp_path: Path, nobody: None) -> None:
     for path in (Path("/root/x.json"), Path("/x.json")):
         assert refusals(path) == [f"cannot write {path}: Permission denied"] * 2
+
+
+@pytest.fixture
+def sticky() -> Iterator[Path]:
+    """A folder as /tmp is, with a file of another user's; nobody may not look into tmp_path."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        (Path(folder) / "x.json").write_text("an old result, which is longer")
+        with contextlib.suppress(PermissionError):  # as_nobody() skips the test
+            os.chown(Path(folder) / "x.json", 1234, 1234)
+        yield Path(folder)
+
+
+def test_another_users_file_in_a_sticky_folder_is_written_in_place(sticky: Path) -> None:
+    (sticky / "x.json").chmod(0o666)
+    with as_nobody():
+        check_writable(sticky / "x.json")
+        write_text(sticky / "x.json", "text")
+    assert (sticky / "x.json").read_text() == "text"
+    assert (sticky / "x.json").stat().st_uid == 1234
+    assert [x.name for x in sticky.iterdir()] == ["x.json"]
+
+
+def test_another_users_file_that_cannot_be_written_is_found_out_before(sticky: Path) -> None:
+    (sticky / "x.json").chmod(0o644)
+    with as_nobody(), pytest.raises(LightsleepError, match=r"x\.json: Permission denied"):
+        check_writable(sticky / "x.json")
+
+
+def test_a_file_that_only_its_folder_lets_us_replace(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "x.json").touch(0o400)
+    check_writable(tmp_path / "x.json")
+    write_text(tmp_path / "x.json", "text")
+    assert (tmp_path / "x.json").read_text() == "text"
+
+
+MOUNTED = """
+import sys
+from pathlib import Path
+from lightsleep.files import check_writable, write_text
+from lightsleep.record import keeper
+target = Path(sys.argv[1])
+check_writable(target)
+if sys.argv[2] == "result":
+    write_text(target, "text")
+else:
+    scratch = target.with_name("scratch")
+    scratch.write_text("text")
+    keeper._take_place(scratch, target)
+"""
+MOUNT = 'mount --bind "$1" "$1" && { test -z "$4" || mount -o remount,bind,ro "$1"; }'
+
+
+def mounted(file: Path, what: str, read_only: str = "") -> str:
+    """Write to a file that is a mount point, as a container's may be; return what is said."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("only root can mount a file")
+    script = f'{MOUNT} && exec "$0" -c "$3" "$1" "$2"'
+    words = ["unshare", "-m", "sh", "-c", script, sys.executable, str(file), what, MOUNTED]
+    done = subprocess.run([*words, read_only], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    return done.stderr
+
+
+@pytest.mark.parametrize("what", ["result", "recording"])
+def test_a_mount_point_is_written_in_place(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("an old result, which is longer")
+    assert mounted(file, what) == ""
+    assert file.read_text() == "text"
+    assert [x.name for x in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_mount_point_that_cannot_be_written_is_found_out_before(tmp_path: Path) -> None:
+    (tmp_path / "x.json").touch()
+    assert "x.json: Read-only file system" in mounted(tmp_path / "x.json", "result", "ro")
+
+
+def test_a_result_that_does_not_get_its_place_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "x.json").touch()
+    monkeypatch.setattr(Path, "replace", busy)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(LightsleepError) as caught:
+        write_text(tmp_path / "x.json", "text")
+    (scratch,) = tmp_path.glob(".lightsleep-*")
+    assert scratch.read_text() == "text"
+    assert caught.value.message == (
+        f"cannot write {tmp_path / 'x.json'}: No space left on device; what was to be written is "
+        f"in {scratch}"
+    )
 
 
 def test_to_find_out_makes_nothing(tmp_path: Path) -> None:

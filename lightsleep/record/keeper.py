@@ -52,6 +52,7 @@ from typing import Any, BinaryIO
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # -I leaves it out; the last: for ours only
 
+from lightsleep import place
 from lightsleep.record import trace_file
 from lightsleep.record.bpf import calls, pages
 
@@ -244,8 +245,9 @@ def _trace(
         if tracer.returncode != 0 and wanted:
             kept += [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
             kept += [_beside(scratch)] if kept else []
-        elif wanted:
-            failed = _take_places(scratch, output)
+        elif wanted and (failed := _take_places(scratch, output)) and scratch.exists():
+            kept += [scratch, _beside(scratch)]
+            failed += f"; what was recorded is in {scratch}"
     finally:
         for file in scratch.parent.glob(f"{scratch.name}*"):
             if file not in kept:
@@ -438,7 +440,7 @@ def _take_place(scratch: Path, output: Path) -> None:
                 os.fchown(file, *owner)
     finally:
         os.close(file)
-    scratch.replace(output)
+    place.take(scratch, output)
 
 
 def caller() -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from recorders import OF_THIS_ONE, record, removed_probes
 
+from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.record import keeper, run, sidecar, tracing
 
@@ -130,6 +131,18 @@ def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path
         assert not sidecar.beside(output).exists()
     assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
     assert not list(tmp_path.glob(".lightsleep-*"))
+
+
+def test_a_recording_that_does_not_get_its_place_is_kept(tracefs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    with (
+        pytest.raises(LightsleepError, match=f"Is a directory; what was recorded is in {scratch}"),
+        run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE),
+    ):
+        output.mkdir()
+    assert scratch.stat().st_size
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -412,16 +412,16 @@ def test_a_link_is_written_through_and_a_device_stays_a_device(tmp_path: Path) -
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_full_disk_keeps_the_old_file_and_leaves_no_scratch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, target: Path) -> Path:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_a_full_disk_keeps_the_old_file_and_leaves_no_scratch(tmp_path: Path) -> None:
+    """A write that is cut short by a limit fails as on a full disk."""
     page = tmp_path / "page.html"
     page.write_text("the old page")
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(LightsleepError, match=r"cannot write .*page.html: No space left"):
-        write_text(page, "the new page")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
+        with pytest.raises(LightsleepError, match=r"cannot write .*page.html: File too large$"):
+            write_text(page, "the new page")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert page.read_text() == "the old page"
     assert list(tmp_path.iterdir()) == [page]
