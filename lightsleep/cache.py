@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -28,6 +29,9 @@ from lightsleep.errors import LightsleepError
 
 KEEP_S = 30 * 24 * 3600
 """Entries unused for longer make way for new ones."""
+
+OF_CACHE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a builder meets where the cache folder has no space, or may not be written."""
 
 
 def folder() -> Path:
@@ -61,8 +65,8 @@ def entry(
     """Return the folder of entry ``name``; where there is none, ``build(scratch)`` makes it.
 
     ``needs_mb`` is the space the build takes. ``base`` is the cache folder, without it folder().
-    Raises LightsleepError where there is less space, or where the cache folder cannot be written;
-    what ``build`` raises passes through.
+    Raises LightsleepError where there is less space, where the cache folder cannot be written, and
+    for an OSError of ``build``, which is then the cause; what else ``build`` raises passes through.
     """
     base = base or folder()
     final = base / name
@@ -132,11 +136,24 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
         )
     scratch.mkdir()
     try:
-        build(scratch)
+        _fill(scratch, final.name, build)
         os.utime(scratch)  # unpacking gave it the date of an archive
         scratch.rename(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _fill(scratch: Path, name: str, build: Callable[[Path], None]) -> None:
+    """Build an entry. An OSError of the builder's own is no matter of the cache folder."""
+    try:
+        build(scratch)
+    except OSError as error:
+        file = str(error.filename or "")
+        if error.errno in OF_CACHE and (not file or Path(file).is_relative_to(scratch)):
+            raise
+        program = isinstance(error, FileNotFoundError) and file and "/" not in file
+        why = f"there is no program {file}: install it" if program else error
+        raise LightsleepError(f"cannot make {name} for the cache: {why}") from error
 
 
 def sweep(base: Path) -> None:

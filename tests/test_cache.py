@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The cache holds complete entries only, whatever happens while one is built."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,40 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_advice(
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(LightsleepError, match="LIGHTSLEEP_CACHE"):
         cache.entry("a", build_file, 1)
+
+
+def nothing_there(folder: Path) -> None:
+    (folder / "nowhere/file").touch()
+
+
+def not_ours(_: Path) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", "/elsewhere/file")
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda _: subprocess.run(["no-such"]), "there is no program no-such: install it"),
+        (nothing_there, "No such file or directory"),
+        (not_ours, "Permission denied: '/elsewhere/file'"),
+    ],
+)
+def test_what_a_builder_lacks_is_not_blamed_on_the_cache(
+    own_cache: Path, build: Callable[[Path], None], said: str
+) -> None:
+    with pytest.raises(LightsleepError, match=f"^cannot make a for the cache: .*{said}") as caught:
+        cache.entry("a", build, 1)
+    assert "LIGHTSLEEP_CACHE" not in caught.value.message
+    assert visible(own_cache) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_a_cache_that_a_builder_cannot_write_is_an_error_with_advice(number: int) -> None:
+    def build(scratch: Path) -> None:
+        raise OSError(number, os.strerror(number), str(scratch / "file"))
+
+    with pytest.raises(LightsleepError, match="LIGHTSLEEP_CACHE"):
+        cache.entry("a", build, 1)
 
 
 def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:
