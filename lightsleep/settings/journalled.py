@@ -166,7 +166,18 @@ class Session:
         """Keep what was changed: it outlives this process, and restore_kept() sets it back.
 
         Killed in the middle, either all is kept or nothing: that turns where ``kept`` is replaced.
+        Raises LightsleepError where that fails.
         """
+        try:
+            self._replace_kept()
+        except OSError as error:
+            raise LightsleepError(
+                f"cannot keep the record in {self._run_dir}: {_why(error)}; so nothing is enabled "
+                "by this command"
+            ) from error
+        (self._run_dir / "journal").unlink()
+
+    def _replace_kept(self) -> None:
         journal, kept = self._run_dir / "journal", self._run_dir / restorer.KEPT
         lines = journal.read_text()
         if kept.exists() and restorer.read(kept, self._root)[0]:
@@ -177,7 +188,6 @@ class Session:
         scratch.write_text(lines)
         scratch.chmod(0o644)  # status reads it without being root
         scratch.replace(kept)
-        journal.unlink()
 
     def _undos(self) -> dict[Setting, Undo]:
         """Return how to undo what is changed now, from the journal. Raises LightsleepError."""

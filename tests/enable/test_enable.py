@@ -413,6 +413,24 @@ def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
     assert hits
 
 
+def test_no_room_for_the_record(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write_text = fake_modules.snapshot(root), Path.write_text
+
+    def full(path: Path, *words: Any, **more: Any) -> int:
+        if path.name == restorer.KEPT_SOON:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(path, *words, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = run("enable")
+    assert result.exit_code == 1
+    folder = root / journalled.RUN_DIR
+    assert f"cannot keep the record in {folder}: No space left on device" in result.output
+    assert "nothing is enabled by this command" in result.output
+    assert fake_modules.snapshot(root) == before
+    assert sorted(x.name for x in folder.iterdir()) == ["lock"]
+
+
 KILLED_WHILE_IT_KEEPS = """
 import os, signal
 from pathlib import Path
