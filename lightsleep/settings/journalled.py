@@ -287,6 +287,8 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             # O_APPEND: after the journal was truncated, the next line goes to its new end.
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
             file = stack.enter_context(_opened(journal, flags))
+            unused = stack.enter_context(contextlib.ExitStack())
+            unused.callback(journal.unlink, missing_ok=True)
             header = {"boot_id": restorer.boot_id(), "verb": verb, "pid": str(os.getpid())}
             _append(file, {**header, **_origin(), **about})
             restorer.sync_folder(run_dir)
@@ -294,6 +296,7 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             raise LightsleepError(f"cannot keep a journal in {run_dir}: {_why(error)}") from error
         process = _start(journal, root, lock)
         here = Session(run_dir, file, process, root)
+        unused.pop_all()
         here.notes += notes
         try:
             yield here
@@ -325,10 +328,12 @@ def kept(root: Path = Path("/")) -> Kept | None:
 def unfinished(root: Path) -> str | None:
     """Return what to say of a session that has not ended, None where there is none.
 
-    It runs, or it was killed together with the process that would have set its changes back.
+    It runs, or it was killed together with the process that would have set its changes back. A
+    journal without changes is left of one that was killed before the first.
     """
     run_dir = root / RUN_DIR
-    if not (run_dir / "journal").exists():
+    journal = run_dir / "journal"
+    if not journal.exists():
         return None
     try:
         with (run_dir / "lock").open("rb") as lock:
@@ -343,6 +348,9 @@ def unfinished(root: Path) -> str | None:
             "a command is changing settings right now, or was killed: sudo lightsleep status says "
             "which of the two"
         )
+    with contextlib.suppress(OSError, ValueError):
+        if not restorer.read(journal, root)[1]:
+            return None
     return (
         "an earlier command was killed, and its changes may still be in place: sudo lightsleep "
         "disable sets them back, and so does the next command that changes settings"
@@ -499,23 +507,24 @@ def _recover(journal: Path, root: Path) -> list[str]:
 
 def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the restorer, which keeps the lock, too; return when it is deaf to signals."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", restorer.__file__, str(journal), str(root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        pass_fds=[lock.fileno()],
-        start_new_session=True,
-    )
+    failed = f"cannot start the process that sets settings back: {sys.executable}"
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", restorer.__file__, str(journal), str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LightsleepError(f"{failed}: {error.strerror}") from error
     assert process.stdin
     assert process.stdout
     _not_for_children.append(process.stdin)
     if process.stdout.readline() != restorer.READY:
-        raise LightsleepError(
-            f"cannot start the process that sets settings back: {sys.executable} "
-            f"{restorer.__file__}"
-        )
+        raise LightsleepError(f"{failed} {restorer.__file__}")
     return process
 
 

@@ -116,7 +116,8 @@ def test_status_says_who_may_read_a_record_that_others_may_not(
 
 def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
     assert status()["unfinished"] is None
-    with journalled.session(root, "try"):
+    with journalled.session(root, "try") as session:
+        session.set(root / catalogue.GOVERNOR, "haltpoll")
         assert f"lightsleep try, process {os.getpid()}," in status()["unfinished"]
         left = (root / journalled.RUN_DIR / "journal").read_text()
     assert status()["unfinished"] is None

@@ -2,6 +2,8 @@
 """Journals that are not to be trusted, and knobs that cannot be set, are refused with a reason."""
 
 import dataclasses
+import errno
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from sessions import Machine
 
 from lightsleep.errors import LightsleepError
-from lightsleep.settings import restorer
+from lightsleep.settings import journalled, restorer
 
 pytest_plugins = "sessions"
 
@@ -109,3 +111,33 @@ def test_no_folder_for_the_journal(machine: Machine) -> None:
     machine.run_dir.write_text("a file")
     with pytest.raises(LightsleepError, match="cannot keep a journal"), machine.session():
         pass
+
+
+def test_a_start_that_fails_leaves_no_journal(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(journalled, "_append", full)
+        with pytest.raises(LightsleepError, match="No space left"), machine.session():
+            pass
+    assert not machine.journal.exists()
+    monkeypatch.setattr(sys, "executable", str(machine.root / "no-python"))
+    with (
+        pytest.raises(LightsleepError, match=r"cannot start the process that sets .*: No such"),
+        machine.session(),
+    ):
+        pass
+    assert not machine.journal.exists()
+
+
+@pytest.mark.parametrize("content", ["", "header"])
+def test_a_journal_without_changes_tells_of_no_killed_command(
+    machine: Machine, content: str
+) -> None:
+    machine.plant()
+    if not content:
+        machine.journal.write_text("")
+    assert journalled.unfinished(machine.root) is None
