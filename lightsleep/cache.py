@@ -35,11 +35,21 @@ OF_CACHE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def folder() -> Path:
-    """Return the cache folder: $LIGHTSLEEP_CACHE, or lightsleep/ in the user's cache folder."""
+    """Return the cache folder: $LIGHTSLEEP_CACHE, or lightsleep/ in the user's cache folder.
+
+    Raises LightsleepError where the user has none.
+    """
     if own := os.environ.get("LIGHTSLEEP_CACHE"):
         return Path(own).absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lightsleep"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "lightsleep"
+    try:
+        return Path.home() / ".cache/lightsleep"
+    except RuntimeError as error:
+        raise LightsleepError(
+            f"user {os.getuid()} has no home folder to keep a cache in: set LIGHTSLEEP_CACHE to a "
+            "writable folder"
+        ) from error
 
 
 def digest(*parts: str | bytes) -> str:

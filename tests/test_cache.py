@@ -290,6 +290,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.folder() == Path("/h/.cache/lightsleep")
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LIGHTSLEEP_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 12345678)
+    with pytest.raises(LightsleepError, match="set LIGHTSLEEP_CACHE to a writable folder"):
+        cache.folder()
+
+
 def test_digests_tell_content_apart() -> None:
     assert cache.digest("ab", "c") != cache.digest("a", "bc")
     assert cache.digest("a", b"b") == cache.digest("a", "b")

@@ -78,9 +78,14 @@ def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan
     """Scan the machine below ``root``; ``cpus`` limits the scan to these CPUs.
 
     Returns the scan and the tree, which holds the files that were read. Raises LightsleepError
-    where ``root`` is not a folder, WrongUsage where a CPU of ``cpus`` is not online.
+    where ``root`` is no folder or cannot be reached, WrongUsage where a CPU of ``cpus`` is not
+    online.
     """
-    if not root.is_dir():
+    try:
+        found = root.is_dir()
+    except OSError as error:
+        raise LightsleepError(f"cannot scan {root}: {error.strerror}") from error
+    if not found:
         raise LightsleepError(f"{root} is not a folder; --root takes one that holds sys and proc")
     running = root.resolve() == Path("/")
     uname = os.uname()

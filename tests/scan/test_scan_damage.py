@@ -138,6 +138,8 @@ def test_random_bytes_in_random_files(data: st.DataObject, machine: str, tmp_pat
     ("arguments", "status", "complaint"),
     [
         (["--root", "nowhere"], 1, "nowhere is not a folder"),
+        (["--root", "n" * 256], 1, f"cannot scan {'n' * 256}: File name too long"),
+        (["--root", "loop"], 1, "loop is not a folder"),
         (["-c", "3-x"], 2, "'3-x' is not a CPU"),
         (["-c", ""], 2, "names no CPU"),
         (["-c", "60000"], 2, "CPU 60000 is not online"),
@@ -152,10 +154,23 @@ def test_user_errors(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
     result = run(*arguments, width=200)
     assert result.exit_code == status
     assert complaint in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_a_root_that_others_may_not_look_into(tmp_path: Path) -> None:
+    (tmp_path / "machine").mkdir()
+    tmp_path.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        result = run("--root", tmp_path / "machine", width=200)
+    finally:
+        os.seteuid(0)
+    assert f"cannot scan {tmp_path / 'machine'}: Permission denied" in result.output
 
 
 def test_masked_sys_is_not_taken_for_no_driver(tmp_path: Path) -> None:
