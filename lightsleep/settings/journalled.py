@@ -237,7 +237,7 @@ class Session:
             self._note(setting, before, value)
             kind.write(self._root, setting[1], value, self._held)
             found = kind.read(self._root, setting[1])
-            if not kind.same(found, value):
+            if not kind.same(found, value) and not kind.same(found, now):
                 # Neither ours nor the old value: the restorer would leave it alone.
                 self._note(setting, before, found)
                 kind.write(self._root, setting[1], before, self._held)
@@ -247,7 +247,7 @@ class Session:
             error_class = KnobGone if gone else LightsleepError
             raise error_class(f"cannot {what}: {error.strerror}") from error
         if not kind.same(found, value):
-            raise LightsleepError(f"cannot {what}: it reads {found} afterwards")
+            raise LightsleepError(f"cannot {what}: {_instead(setting, found)}")
         self._last[setting] = value
         return True
 
@@ -263,6 +263,16 @@ class Session:
                 f"{setting[1]} was {restorer.changed(setting, now)} by somebody else meanwhile: "
                 "left so; find out who changes it, and start again"
             )
+
+
+def _instead(setting: Setting, found: Value) -> str:
+    """Return what became of a setting that does not have its new value, and what to do."""
+    if setting[0] == "module" and found is None:
+        return (
+            "modprobe succeeded, but the module is not loaded; look for it in 'install' lines of "
+            f"modprobe.d: modprobe --showconfig | grep {setting[1]}"
+        )
+    return f"it reads {found} afterwards"
 
 
 @contextlib.contextmanager

@@ -144,6 +144,17 @@ def test_a_module_that_is_refused(root: Path) -> None:
     assert not loaded(root)
 
 
+def test_a_modprobe_that_loads_nothing(root: Path) -> None:
+    """A line of modprobe.d can say what to run in place of loading."""
+    (root / "ignored").write_text(f"{NAME}\n")
+    with (
+        journalled.session(root) as session,
+        pytest.raises(LightsleepError, match=r"modprobe succeeded, but .* 'install' lines"),
+    ):
+        session.load(NAME, LOAD)
+    assert session.notes == []
+
+
 def test_a_module_in_use_is_told_and_stays_in_the_journal(root: Path) -> None:
     with journalled.session(root) as session:
         session.load(NAME, LOAD)
