@@ -11,9 +11,12 @@ TIMES = ("s", "ms", "us", "µs", "ns")
 
 
 def parse_ns(text: str) -> int | None:
-    """Return a time such as 200us or 1.5ms in ns; None where it is none."""
+    """Return a time such as 200us or 1.5ms in ns; None where it is none, or too short for that."""
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ns|us|ms)", text)
-    return round(float(found[1]) * NS[found[2]]) if found else None
+    if not found:
+        return None
+    time_ns = round(float(found[1]) * NS[found[2]])
+    return time_ns if time_ns or not float(found[1]) else None
 
 
 def value(number: float, unit: str) -> str:

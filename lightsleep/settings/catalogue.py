@@ -160,7 +160,7 @@ def duration_ns(text: str, context: Context) -> int:
     if text == "0":
         return 0
     if (time_ns := units.parse_ns(text)) is None:
-        raise context.wrong(f"{text!r} is not a time such as 200us")
+        raise context.wrong(f"{text!r} is not a time of 1ns or more, such as 200us")
     return time_ns
 
 

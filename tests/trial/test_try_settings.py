@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scan_trees import plant, unfold
 from trials import CPU, DRIVER, attempt, machine, prepare, teller, tried
 
-from lightsleep.errors import LightsleepError
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue
 
@@ -206,6 +206,13 @@ def test_a_switch_that_is_on_is_in_effect(value: str, root: Path) -> None:
     result = attempt("-s", f"sysfs:/sys/module/m/parameters/b={value}", "--", "true")
     assert result.exit_code == 1
     assert "is in effect already" in result.output
+
+
+@pytest.mark.parametrize("setting", ["kvm-halt-poll:0.4ns", "haltpoll:0.4ns", "qos:0.0004us"])
+def test_a_time_too_short_is_not_taken_for_none(setting: str, tmp_path: Path) -> None:
+    root = unfold("kvm-haltpoll", tmp_path)
+    with pytest.raises(WrongUsage, match="is not a time of 1ns or more, such as 200us"):
+        catalogue.plan(setting, collect(root)[0], root)
 
 
 def test_a_latency_limit_that_is_none(root: Path) -> None:
