@@ -41,6 +41,7 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
         raise click.UsageError("--later does nothing without --persist")
     if persist and module_file:
         raise click.UsageError("--persist needs an installed module; --module loads a file once")
+    catalogue.check_module(module_file, [setting])
     need_root("enabling changes settings of the machine")
     file = module_file or catalogue.module_beside_sources(ROOT)
     done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)

@@ -20,7 +20,7 @@ and not say why.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -153,6 +153,16 @@ def split(text: str) -> list[str]:
     names = "|".join(map(re.escape, PARTS))
     ends = rf",(?=\s*(?:{names})\s*(?:[:+,]|$))" if "sysfs:" in text else ","
     return re.split(ends, text)
+
+
+def check_module(module_file: Path | None, settings: Sequence[str]) -> None:
+    """Raise WrongUsage where none of the settings would load ``module_file``."""
+    parts = [part.partition(":")[0] for text in settings for part in text.split("+")]
+    if module_file and "lightsleep" not in parts:
+        named = ",".join(settings)
+        raise WrongUsage(
+            f"--module loads lightsleep, which is no part of {named}: leave out --module"
+        )
 
 
 def duration_ns(text: str, context: Context) -> int:

@@ -150,11 +150,13 @@ def try_settings(
         raise click.UsageError("two metrics have the same name")
     if command and not shutil.which(command[0]):
         raise LightsleepError(f"cannot run {command[0]}: there is no such program")
+    names = _names(settings)
+    catalogue.check_module(module_file, names)
     need_root("trying changes settings of the machine")
     if output:
         check_writable(output)
     module_file = module_file or catalogue.module_beside_sources(ROOT)
-    arms = _arms(_names(settings), module_file)
+    arms = _arms(names, module_file)
     if keep:
         for arm in arms:
             change.check_lasts(arm.name, arm.changes)

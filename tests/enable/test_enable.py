@@ -330,6 +330,13 @@ def test_who_was_overtaken_does_not_claim_success(
     assert (root / PARAMETERS / "mode").read_text() == "adaptive\n"
 
 
+def test_a_file_is_of_no_use_to_another_setting(root: Path) -> None:
+    file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
+    refused = run("enable", "governor:menu", "--module", str(file))
+    assert refused.exit_code == 2
+    assert "--module loads lightsleep, which is no part of governor:menu" in refused.output
+
+
 def test_a_file_takes_no_place_of_a_module_that_is_loaded(root: Path) -> None:
     done("enable")
     file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"

@@ -200,6 +200,16 @@ def test_haltpoll_is_tried_after_it_was_gone(root: Path) -> None:
     }
 
 
+def test_a_file_is_for_one_of_the_settings(root: Path) -> None:
+    file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
+    words = ["--module", str(file), "-m", r"t=t (\d+)"]
+    settings = "haltpoll,haltpoll+governor:menu"
+    refused = attempt(*words, "-s", settings, "--", *teller(root))
+    assert refused.exit_code == 2
+    assert f"which is no part of as-is,{settings}: leave out --module" in refused.output
+    tried("-n", "1", *words, "-s", "haltpoll,lightsleep+governor:menu", "--", *teller(root))
+
+
 @pytest.mark.parametrize("value", ["Y", "1"])
 def test_a_switch_that_is_on_is_in_effect(value: str, root: Path) -> None:
     plant(root, "sys/module/m/parameters/b: Y")
