@@ -4,6 +4,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,6 +42,20 @@ def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -
     return cpus
 
 
+class OutputFile(click.Path):
+    """A file to write. For - many programs write to standard output: no file gets that name."""
+
+    def __init__(self) -> None:
+        """Take any path that is no folder."""
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "-":
+            self.fail("'-' is not standard output here: name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 cpus_option = click.option(
     "-c", "--cpus", callback=_cpus, metavar="LIST", help="Use only these CPUs, for example 0-3,8."
 )
@@ -60,7 +75,7 @@ module_option = click.option(
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Also save the result, for lightsleep report.",
 )

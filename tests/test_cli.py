@@ -62,6 +62,37 @@ def test_full_disk(words: str, result: Path) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "scan --record -",
+        "measure -o -",
+        "measure --csv -",
+        "record -o -",
+        "report x.json --parquet -",
+        "report x.json --perfetto -",
+        "replay x.dat -o -",
+        "try -o - true",
+        "watch --openmetrics -",
+        "lab compare idle --json -",
+    ],
+)
+def test_a_file_is_no_standard_output(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, words.split())
+    assert done.exit_code == 2
+    assert "'-' is not standard output here: name a file" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_may_be_called_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["scan", "--record", "./-"]).exit_code == 0
+    assert [x.name for x in tmp_path.iterdir()] == ["-"]
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_file(closed: str) -> None:
     """What is opened next must not take its place."""

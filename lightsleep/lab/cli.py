@@ -37,6 +37,7 @@ from lightsleep.lab.options import (
     machine_options,
 )
 from lightsleep.lab.run import experiment, protocol
+from lightsleep.options import OutputFile
 from lightsleep.order import CONFIDENCE
 
 
@@ -83,7 +84,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int 
 @click.option(
     "--json",
     "json_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     help="Also write the result, raw samples included, to this file.",
 )
 @click.option(

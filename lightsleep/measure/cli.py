@@ -25,7 +25,7 @@ from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Tally
 from lightsleep.measure.run import measure as take
-from lightsleep.options import cpus_option, json_option, output_option
+from lightsleep.options import OutputFile, cpus_option, json_option, output_option
 from lightsleep.settings import journalled
 
 ROOT = Path("/")
@@ -85,7 +85,7 @@ Mode = Literal["auto", "module", "userspace"]
 @click.option(
     "--csv",
     "table",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Also save every sample, valid or not, as CSV.",
 )

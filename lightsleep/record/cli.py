@@ -21,7 +21,7 @@ from lightsleep.document import UNPRINTABLE
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
-from lightsleep.options import cpus_option
+from lightsleep.options import OutputFile, cpus_option
 from lightsleep.options import seconds as in_seconds
 from lightsleep.record import keeper, run, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
@@ -45,7 +45,7 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help=f"The trace to write; FILE.json describes the machine.  [default: {TRACE}; with "
     f"--histogram: {COUNTS}]",

@@ -16,6 +16,7 @@ from lightsleep import terminal, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
+from lightsleep.options import OutputFile
 from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
@@ -89,7 +90,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Also write a page (HTML) with a plot of CPU time against waiting.",
 )

@@ -20,6 +20,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_text
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
+from lightsleep.options import OutputFile
 from lightsleep.periods import histogram
 from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
@@ -48,14 +49,14 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histo
 @click.option(
     "--parquet",
     "table",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Also save the idle periods of a recording, one row each.",
 )
 @click.option(
     "--perfetto",
     "trace",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE",
     help="Also save them as a trace for ui.perfetto.dev.",
 )

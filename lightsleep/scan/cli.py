@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lightsleep.options import cpus_option, json_option
+from lightsleep.options import OutputFile, cpus_option, json_option
 from lightsleep.scan.collect import collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
@@ -35,7 +35,7 @@ from lightsleep.terminal import output
 @click.option(
     "--record",
     "archive",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE.tar.gz",
     help="Also save the files that were read, anonymised.",
 )

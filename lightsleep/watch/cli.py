@@ -18,7 +18,7 @@ from rich.console import Console
 from lightsleep import terminal
 from lightsleep.ending import meant_to_end
 from lightsleep.files import check_writable
-from lightsleep.options import cpus_option
+from lightsleep.options import OutputFile, cpus_option
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.pace import LIVE_S, SCRAPED_S, SHARE, paced
@@ -63,7 +63,7 @@ Show = Callable[[Snapshot, Snapshot], None]
 @click.option(
     "--openmetrics",
     "metrics_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutputFile(),
     metavar="FILE.prom",
     help="Write the counters in Prometheus' text format, which node_exporter's textfile collector "
     "reads, and print nothing. Without --interval, watch writes every "
