@@ -36,10 +36,26 @@ def output() -> Console:
 
     As everywhere, the variable COLUMNS has the last word.
     """
+    environment = _environment()
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    width = None if "COLUMNS" in os.environ else UNLIMITED
-    return Console(highlight=False, width=width, file=cast(TextIO, _Trimmed(sys.stdout)))
+        return Console(highlight=False, _environ=environment)
+    width = None if "COLUMNS" in environment else UNLIMITED
+    trimmed = cast(TextIO, _Trimmed(sys.stdout))
+    return Console(highlight=False, width=width, file=trimmed, _environ=environment)
+
+
+def messages(force_terminal: bool | None = None) -> Console:
+    """Return stderr; ``force_terminal`` is what Rich takes it for, where that is given."""
+    return Console(stderr=True, force_terminal=force_terminal, _environ=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment as Rich is to see it.
+
+    Without COLUMNS where that is 0: some set it so where there is no terminal, and Rich then shows
+    nothing.
+    """
+    return {k: v for k, v in os.environ.items() if k != "COLUMNS" or v.strip("0")}
 
 
 def has_screen(console: Console) -> bool:
@@ -80,7 +96,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
     The bar is drawn when it is told, so no thread of ours wakes a CPU that is being measured.
     """
-    console = Console(stderr=True)
+    console = messages()
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -131,9 +131,9 @@ def compare(
     if json_path:
         check_writable(json_path)
     seed = random.randrange(2**31) if seed is None else seed
-    console = Console(stderr=True)
+    console = terminal.messages()
     if not (screen := terminal.has_screen(console)):
-        console = Console(stderr=True, force_terminal=False)
+        console = terminal.messages(force_terminal=False)
     with console.status("") as status:
         said: set[str] = set()
 
@@ -238,7 +238,7 @@ def shell(
     machine = replace(
         machine, modules=ours, vcpus=vcpus, threads=threads, idle_state=idle_state, root=root
     )
-    console = Console(stderr=True)
+    console = terminal.messages()
     with console.status("preparing") as status:
         hardware = prepare(
             machine, interactive=True, note=lambda x: status.update(f"preparing: {x}")
@@ -262,7 +262,7 @@ def build(kernel: str, arch: str, as_json: bool) -> None:
 
     A kernel that is in the cache is not built again. `lightsleep lab list` names the kernels.
     """
-    console = Console(stderr=True)
+    console = terminal.messages()
     row = ARCHES[arch]
     tree = any_tree(row, row.bootable[kernel], lambda what: console.print(what))
     paths = {

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
@@ -51,7 +50,7 @@ from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.record import sidecar
-from lightsleep.terminal import has_screen
+from lightsleep.terminal import has_screen, messages
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
@@ -109,7 +108,7 @@ def watched(
     metadata: Metadata, batches: Iterator[pa.RecordBatch]
 ) -> Generator[pa.RecordBatch, None, None]:
     """Pass the rows of a recording on, and show on a terminal how far they are."""
-    console = Console(stderr=True)
+    console = messages()
     columns = [TextColumn("reading {task.fields[file]}"), BarColumn(), TimeRemainingColumn()]
     bar = Progress(*columns, console=console, disable=not has_screen(console), transient=True)
     with bar:

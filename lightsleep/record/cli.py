@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
@@ -26,7 +25,7 @@ from lightsleep.options import seconds as in_seconds
 from lightsleep.record import keeper, run, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
-from lightsleep.terminal import has_screen
+from lightsleep.terminal import has_screen, messages
 
 ROOT = Path("/")
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
@@ -223,7 +222,7 @@ def _refuse(output: Path, cpus: list[int] | None) -> None:
 @contextlib.contextmanager
 def _progress(seconds: float | None) -> Iterator[Callable[[float], None]]:
     """Lend a function that shows how many seconds have passed, where somebody looks."""
-    console = Console(stderr=True)
+    console = messages()
     columns = [TextColumn("recording, {task.completed:.0f} s"), BarColumn(), TimeRemainingColumn()]
     # No thread of ours may wake up more often than the one that waits.
     bar = Progress(

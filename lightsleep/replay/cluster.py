@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 
 from lightsleep import cache
@@ -25,7 +24,7 @@ from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
-from lightsleep.terminal import has_screen
+from lightsleep.terminal import has_screen, messages
 
 CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
@@ -174,7 +173,7 @@ def _await(client: Any, address: str, pieces: list[Any]) -> None:
     """
     from distributed import as_completed
 
-    console = Console(stderr=True)
+    console = messages()
     try:
         with Progress(console=console, disable=not has_screen(console), transient=True) as bar:
             task = bar.add_task("replaying on the cluster", total=len(pieces))

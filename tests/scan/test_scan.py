@@ -332,9 +332,10 @@ def test_80_columns_are_enough_for_large_numbers(tmp_path: Path) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_lines_of_a_file_are_as_long_as_what_they_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [None, "", "0"])
+def test_lines_of_a_file_are_as_long_as_what_they_say(columns: str | None, tmp_path: Path) -> None:
     unfold("kvm-haltpoll-zero", tmp_path)
-    out = CliRunner().invoke(scan, ["--root", str(tmp_path)], env={"COLUMNS": None}).stdout
+    out = CliRunner().invoke(scan, ["--root", str(tmp_path)], env={"COLUMNS": columns}).stdout
     (finding,) = lint(collect(tmp_path)[0])
     assert len(finding.why) > 100
     assert f"    {finding.why}\n" in out
