@@ -4,4 +4,4 @@
 from lightsleep.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="lightsleep")

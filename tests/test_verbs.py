@@ -28,6 +28,13 @@ def without(blocked: list[str], *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
 
+def test_the_command_has_its_name_however_it_is_run() -> None:
+    """The man page of the Debian package is made of this."""
+    command = [sys.executable, "-m", "lightsleep", "--help"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert said.startswith("Usage: lightsleep [OPTIONS]")
+
+
 @pytest.mark.parametrize(
     ("blocked", "arguments"),
     [
