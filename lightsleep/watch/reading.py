@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from operator import add
 from pathlib import Path
 
-from lightsleep import interrupts
-from lightsleep.errors import LightsleepError
+from lightsleep import cpulist, interrupts
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.interrupts import Kind
 from lightsleep.scan.collect import CPU_DIR, INTERRUPTS, TICK_S, collect
 from lightsleep.scan.loading import MODULE
@@ -168,7 +168,11 @@ class Reader:
     """Reads one machine; ``wanted`` limits it to these CPUs, of which offline ones are left out."""
 
     def __init__(self, root: Path, wanted: list[int] | None) -> None:
-        """Open all files. Raises LightsleepError where there is no CPU to watch."""
+        """Open all files.
+
+        Raises LightsleepError where there is no CPU to watch, WrongUsage where one of ``wanted`` is
+        neither online nor offline.
+        """
         self._root, self._wanted = root, wanted
         self._opened: list[int] = []
         self._cpus: dict[int, _CpuFiles] = {}
@@ -177,6 +181,12 @@ class Reader:
         self._until_retry = 0
         self._lacking = False
         self._open()
+        there = {cpu.number for cpu in self._scan.cpus} | {*self._scan.offline}
+        if there and (absent := {*(wanted or ())} - there):
+            raise WrongUsage(
+                f"CPU {cpulist.format(absent)} is not in this machine; there are CPUs "
+                f"{cpulist.format(there)}"
+            )
         if not self._cpus:
             raise LightsleepError(
                 "no CPU to watch: none of those that were named is online, or "

@@ -312,5 +312,6 @@ def open_files() -> int:
 
 
 def test_no_cpu(four_cpus: Path) -> None:
+    plant(four_cpus, f"{CPU}/online: 0-2\n{CPU}/offline: 3")
     with pytest.raises(LightsleepError, match="no CPU to watch"):
-        Reader(four_cpus, [77])
+        Reader(four_cpus, [3])

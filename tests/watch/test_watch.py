@@ -61,6 +61,15 @@ def test_json_lines_follow_their_schema(four_cpus: Path) -> None:
         assert document["span_s"] > 0
 
 
+def test_a_cpu_that_is_not_there_is_named(four_cpus: Path) -> None:
+    """One that is offline may come back, and is then shown."""
+    plant(four_cpus, f"{CPU}/online: 0-2\n{CPU}/offline: 3")
+    assert watched("-n", "1", "-c", "0,3").exit_code == 0
+    result = watched("-n", "1", "-c", "0,3,98-99")
+    assert result.exit_code == 2
+    assert "CPU 98-99 is not in this machine; there are CPUs 0-3" in result.output
+
+
 def test_the_file_of_metrics_is_whole_and_readable(four_cpus: Path, tmp_path: Path) -> None:
     file = tmp_path / "lightsleep.prom"
     umask = os.umask(0o077)
