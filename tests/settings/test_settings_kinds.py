@@ -118,13 +118,19 @@ def test_killed_while_the_module_is_half_loaded(
 
 def test_killed_while_the_module_is_half_unloaded(root: Path) -> None:
     before = fake_modules.snapshot(root)
-    script = BORROWER.replace("time.sleep(1000)", "session.restore()")
+    script = BORROWER.replace("time.sleep(1000)", "sys.stdin.read(1); session.restore()")
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(root)], stderr=subprocess.DEVNULL, stdout=subprocess.PIPE
+        [sys.executable, "-c", script, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
+        assert process.stdin
         assert process.stdout
         assert process.stdout.read(1)
         plant(root, "slow: 0.5")
+        process.stdin.write(b"\n")
+        process.stdin.flush()
         wait_until_there(root / "started")
         process.send_signal(signal.SIGHUP)
     fake_modules.wait_for_the_restorer(root)
