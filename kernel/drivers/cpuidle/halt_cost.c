@@ -8,14 +8,14 @@
  * then with both polling. A round trip has two wakeups. Half of the difference
  * between a round trip halted and one polled is what a wakeup from halt costs:
  * the way out of the low-power state and through the hypervisor, the interrupt
- * that the waker has to send, the tick that is stopped and started again, the
- * caches gone cold.
+ * that the waker has to send, the tick that is stopped and started again. The threads
+ * are small: what programs lose to caches gone cold is for wake_cost.c to find.
  *
  * That depends on how long a CPU had slept. So each side works for a while
  * before it answers, 30, 100 or 400 us. (Without any work, a CPU that polls would have
  * its answer before it becomes idle.) A host that polls for its
- * halted guests (halt_poll_ns of KVM, 200 us by default) hides the cost of short
- * sleeps and not that of long ones. The measurement leaves the host as it is, so
+ * halted guests (halt_poll_ns of KVM, 200 us by default, 500 us on arm64) hides the cost of
+ * short sleeps and not that of long ones. The measurement leaves the host as it is, so
  * a guest does not poll where its host does that already.
  *
  * Halted and polled round trips alternate in short blocks, so that a disturbance
@@ -27,7 +27,8 @@
  * timer, and is late by more when its CPU halted.
  *
  * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
- * of theirs. Isolated CPUs, and those in nohz_full=, are left alone.
+ * of theirs. The CPUs of a pair are neighbours, mostly of one node: a wakeup from farther
+ * away costs more. Isolated CPUs, and those in nohz_full=, are left alone.
  *
  * Context: process context, may sleep; takes about 0.3 s, and 2 s for each pair at
  * most. Callers serialise. The hotplug lock is held only to choose CPUs. A CPU
@@ -106,12 +107,15 @@ static bool alone(const struct probe *probe)
 	return probe->cpu == probe->peer;
 }
 
+/* The clock is read seldom: an emulator may have one lock for the clocks of all CPUs. */
 static void work_for(u64 for_ns)
 {
 	u64 until_ns = ktime_get_ns() + for_ns;
+	int n;
 
 	while (ktime_get_ns() < until_ns)
-		cpu_relax();
+		for (n = 0; n < 16; n++)
+			cpu_relax();
 }
 
 static u64 sleep_on_timer(u64 for_ns)

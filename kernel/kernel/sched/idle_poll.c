@@ -44,12 +44,14 @@
  * full barrier, as it does after any idle period. Where the architecture lacks
  * the flag, the waker's interrupt ends the poll.
  *
- * RCU watches during the poll, and a poll is bounded. Each pass ends with
- * schedule_idle(), whether or not it finds a task, or goes on to an idle state.
- * Either is a quiescent state. Wakeups of callback threads that RCU deferred to
- * the idle loop are done before the poll. Livepatch and sched_ext find the idle
- * task where they do without a poll: both resched an idle CPU, which ends a poll.
- * With PREEMPT_RT, an interrupt that raises a softirq wakes a thread, as ever.
+ * RCU watches during the poll, because devices may be looked at, and a poll is
+ * bounded. Each pass ends with schedule_idle(), whether or not it finds a task, or
+ * goes on to an idle state. Either is a quiescent state. An expedited grace period
+ * interrupts a CPU that polls, and asks for one: that ends the pass, and the idle
+ * period goes on. Wakeups of callback threads that RCU deferred to the idle loop
+ * are done before the poll. Livepatch and sched_ext find the idle task where they do
+ * without a poll: both resched an idle CPU, which ends a poll. With PREEMPT_RT, an
+ * interrupt that raises a softirq wakes a thread, as ever.
  *
  * Time polled is idle time, because the poll is between tick_nohz_idle_enter() and
  * tick_nohz_idle_exit(), as a polling state of cpuidle is. Where these take
@@ -60,11 +62,16 @@
  *
  * cpufreq sees that idle time. tick_nohz_get_idle_calls_cpu(), by which schedutil
  * tells a CPU that is busy, does not count a poll that was hit. It counts attempts to
- * stop the tick, so it does not count short idle periods without this file, either.
+ * stop the tick. Governors that keep the tick in short idle periods (menu, teo) make none
+ * there without this file, either. Where the tick is stopped in all of them (ladder), a CPU
+ * with many hits now looks busy to schedutil, which then holds its frequency.
  *
  * No idle state is entered and power:cpu_idle is silent. To the scheduler the CPU
  * is idle, with no exit latency. A tick during the poll is not one that
  * woke the CPU from an idle state, so the governor does not hear of it.
+ *
+ * A CPU that polls takes execution units from an SMT sibling that works. Nothing here
+ * knows of that. halt_cost.c measures CPUs of different cores, if it can.
  *
  * There is no poll where somebody tells the CPU to be idle, or not to be disturbed:
  * during suspend to idle, when idle is injected (the idle loop then runs in a
@@ -202,21 +209,24 @@ static void learn(struct idle_poll *ip)
 	};
 	u64 idle_ns = ip->end_ns - ip->start_ns;
 
-	/* What was not polled includes the wakeup itself; what ended it does not. */
-	if (ip->outcome == IDLE_ENDED)
+	/* What was not polled includes the wakeup itself where the CPU halted. */
+	if (ip->outcome == IDLE_ENDED && ip->halted)
 		idle_ns -= min(idle_ns - ip->spent_ns, idle_cost_ns(&ip->cost));
 	poll_limit_update(&ip->policy, &p, idle_ns);
 }
 
 /*
  * The CPU waited like @how. What a measurement chose is no part of the statistics, which say
- * what polling is worth to the programs. Idle task.
+ * what polling is worth to the programs. Nor is a halt part of a measurement that found its
+ * wakeup before it began. Idle task.
  */
 static void count_wait(struct idle_poll *ip, enum idle_wait how)
 {
+	bool waited = how == WAIT_POLL || ip->halted;
+
 	if (ip->forced == WAIT_FREE)
 		add(how == WAIT_POLL ? &ip->cost.hits : &ip->cost.halts, 1);
-	else if (ip->forced == how && READ_ONCE(ip->cost.forced) == how)
+	else if (waited && ip->forced == how && READ_ONCE(ip->cost.forced) == how)
 		add(&ip->cost.forced_waits, 1);
 }
 
