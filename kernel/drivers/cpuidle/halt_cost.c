@@ -107,15 +107,12 @@ static bool alone(const struct probe *probe)
 	return probe->cpu == probe->peer;
 }
 
-/* The clock is read seldom: an emulator may have one lock for the clocks of all CPUs. */
 static void work_for(u64 for_ns)
 {
 	u64 until_ns = ktime_get_ns() + for_ns;
-	int n;
 
 	while (ktime_get_ns() < until_ns)
-		for (n = 0; n < 16; n++)
-			cpu_relax();
+		cpu_relax();
 }
 
 static u64 sleep_on_timer(u64 for_ns)

@@ -5,13 +5,6 @@
  * Some architectures have a wait that a store to the flags of the task ends, as a wakeup is
  * one (cpu_poll_relax(): WFE or WFET on arm64). Each look is then also one at the clock. Others
  * look again soon. So does a CPU that has poll sources, which look at other memory.
- *
- * Such a wait may end at once, each time: WFE needs the event stream and as much time as one of
- * its periods, and an emulator may run it as a nop (QEMU's TCG does). A CPU would then read the
- * clock all the time, and where the clock is emulated as well, that takes a lock from CPUs that
- * have work. So after two short waits in a row, it looks again soon and reads the clock seldom,
- * until an interval between two readings was a long one. Waits that wait are not short twice in
- * a row but by chance: the event stream ends one at any time, and the next one a period later.
  */
 #ifndef _DRIVERS_CPUIDLE_POLL_WAIT_H
 #define _DRIVERS_CPUIDLE_POLL_WAIT_H
@@ -36,20 +29,18 @@ do {									\
 #endif
 
 /* Looks between two looks at the clock: keeps the clock cheap, where a look is. */
-#define SPINS_PER_CLOCK		16
-#define WAITS_PER_CLOCK		min(SPINS_PER_CLOCK, SMP_TIMEOUT_POLL_COUNT)
+#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
 
-/* A wait is short if the clock says so, and so many in a row tell that no wait waits. */
-#define SHORT_WAIT_NS		10000ULL
-#define SHORT_WAITS		2
-
-/* Waits a moment, until a wakeup or for @for_ns at most. Idle task, interrupts on. */
-static __always_inline void wait_for_wakeup(u64 for_ns)
+/*
+ * Waits a moment, until a wakeup or for @for_ns at most; @sources: the poll looks at more than
+ * the flags. Idle task, interrupts on.
+ */
+static __always_inline void wait_for_wakeup(u64 for_ns, bool sources)
 {
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (seen & _TIF_NEED_RESCHED)
+	if (sources || seen & _TIF_NEED_RESCHED)
 		cpu_relax();
 	else
 		cpu_poll_relax(flags, seen, for_ns);
@@ -71,26 +62,19 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, u64 end_ns,
 					    u64 (*clock_ns)(void), bool (*sources_here)(void),
 					    bool (*peek_sources)(void))
 {
-	unsigned int looks = 0, short_waits = 0;
+	unsigned int looks = 0;
 
 	while (!need_resched()) {
 		bool sources = sources_here();
-		bool spins = sources || short_waits >= SHORT_WAITS;
-		u64 now_ns;
 
-		if (spins)
-			cpu_relax();
-		else
-			wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2));
+		wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2), sources);
 		if (peek_sources())
 			return true;
 		/* A look at a device may take long, and reads a clock anyway. */
-		if (++looks < (spins ? SPINS_PER_CLOCK : WAITS_PER_CLOCK) && !sources)
+		if (++looks < LOOKS_PER_CLOCK && !sources)
 			continue;
 		looks = 0;
-		now_ns = clock_ns();
-		short_waits = now_ns - gaps->look_ns < SHORT_WAIT_NS ? short_waits + 1 : 0;
-		poll_gaps_look(gaps, now_ns);
+		poll_gaps_look(gaps, clock_ns());
 		if (gaps->look_ns >= end_ns)
 			return false;
 	}
