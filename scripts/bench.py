@@ -81,16 +81,16 @@ def plan(pages: Iterable[Path]) -> list[Planned]:
 def turns(name: str) -> int:
     """Return how many turns an experiment has by now, where nobody chose, those of warm-up too."""
     experiment = experiments.load(name)
-    runs = experiment.runs or protocol.RUNS
-    boots = experiment.boots or protocol.boots_for(runs)
-    return len(experiment.arms) * (runs + boots * experiment.warmup)
+    rounds = experiment.rounds or protocol.ROUNDS
+    boots = experiment.boots or protocol.boots_for(rounds)
+    return len(experiment.arms) * (rounds + boots * experiment.warmup)
 
 
 def seconds_of(result: CompareResult) -> float | None:
     """Return how long an experiment takes by now, with another number of rounds perhaps."""
     took_s = result.protocol.get("took_s")
-    runs = experiments.load(result.experiment).runs or protocol.RUNS
-    return None if took_s is None else took_s * runs / result.protocol["runs"]
+    rounds = experiments.load(result.experiment).rounds or protocol.ROUNDS
+    return None if took_s is None else took_s * rounds / result.protocol["runs"]
 
 
 @click.command()

@@ -15,13 +15,13 @@ from lightsleep.lab.run import protocol, repeat
 @click.argument("runs", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--boots", type=click.IntRange(protocol.LEAST_BOOTS), default=protocol.BOOTS)
-@click.option("--rounds", type=int, default=protocol.RUNS, help="Rounds of each comparison.")
+@click.option("--rounds", type=int, default=protocol.ROUNDS, help="Rounds of each comparison.")
 def main(runs: int, folder: Path, boots: int, rounds: int) -> None:
     """Compare the same RUNS times; results are in FOLDER, and those there are not run again."""
     results = []
     for number in range(1, runs + 1):
         path = folder / NAME.format(number)
-        arguments = ["same", "--boots", str(boots), "--runs", str(rounds), "--seed", str(number)]
+        arguments = ["same", "--boots", str(boots), "--rounds", str(rounds), "--seed", str(number)]
         results.append(repeat.there(path, arguments) or repeat.run(arguments, path))
         click.echo(f"{number} of {runs}: {report(results)}")
 

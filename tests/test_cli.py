@@ -74,7 +74,7 @@ def test_full_disk(words: str, result: Path) -> None:
         "replay x.dat -o -",
         "try -o - true",
         "watch --openmetrics -",
-        "lab compare idle --json -",
+        "lab compare idle -o -",
     ],
 )
 def test_a_file_is_no_standard_output(
@@ -154,7 +154,7 @@ from lightsleep.cli import main
 from lightsleep.lab.run import protocol
 from comparisons import made_up
 protocol.compare = lambda *_: made_up()
-main(["lab", "compare", "idle", "--json", "/dev/full"])
+main(["lab", "compare", "idle", "-o", "/dev/full"])
 """
 
 

@@ -139,7 +139,7 @@ def command(result: CompareResult) -> str:
     """Return the command that repeats a comparison."""
     protocol = result.protocol
     boots = ["--boots", str(result.boots)] if result.boots > 1 else []
-    rounds = ["--runs", str(protocol["runs"]), *boots, "--seed", str(protocol["seed"])]
+    rounds = ["--rounds", str(protocol["runs"]), *boots, "--seed", str(protocol["seed"])]
     arguments = protocol.get("arguments") or _arguments(result)
     return shlex.join(["lightsleep", "lab", "compare", *arguments, *rounds])
 

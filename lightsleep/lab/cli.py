@@ -37,7 +37,7 @@ from lightsleep.lab.options import (
     machine_options,
 )
 from lightsleep.lab.run import experiment, protocol
-from lightsleep.options import OutputFile
+from lightsleep.options import output_option
 from lightsleep.order import CONFIDENCE
 
 
@@ -50,25 +50,25 @@ def lab() -> None:
     """
 
 
-def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int | None:
-    """Refuse numbers of runs that prove nothing."""
-    if runs is not None and runs < rounds_needed():
+def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> int | None:
+    """Refuse numbers of rounds that prove nothing."""
+    if rounds is not None and rounds < rounds_needed():
         raise click.BadParameter(
-            f"{runs} rounds give no 95 % confidence interval: at least {rounds_needed()}; "
-            f"{protocol.RUNS} are enough to show a difference of 20 %"
+            f"{rounds} rounds give no 95 % confidence interval: at least {rounds_needed()}; "
+            f"{protocol.ROUNDS} are enough to show a difference of 20 %"
         )
-    return runs
+    return rounds
 
 
 @lab.command(short_help="Run an experiment, show what differs.")
 @click.argument("name")
 @machine_options
 @click.option(
-    "--runs",
+    "--rounds",
     type=int,
-    callback=enough_runs,
+    callback=enough_rounds,
     help="Rounds, each with a sample of every arm and metric; 6 at least, and as many as it takes "
-    f"to judge the control. Default: {protocol.RUNS}, if the experiment has no number of its own.",
+    f"to judge the control. Default: the experiment's own number, else {protocol.ROUNDS}.",
 )
 @click.option(
     "--boots",
@@ -81,12 +81,7 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int 
 @click.option(
     "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=OutputFile(),
-    help="Also write the result, raw samples included, to this file.",
-)
+@output_option
 @click.option(
     "--arms",
     default="",
@@ -99,10 +94,10 @@ def enough_runs(_: click.Context, __: click.Parameter, runs: int | None) -> int 
 def compare(
     name: str,
     machine: Machine,
-    runs: int | None,
+    rounds: int | None,
     boots: int | None,
     seed: int | None,
-    json_path: Path | None,
+    output: Path | None,
     arms: str,
     vcpus: int | None,
 ) -> None:
@@ -119,17 +114,17 @@ def compare(
         vcpus=vcpus,
         kernel_named=kernel_named(),
     )
-    runs = runs or chosen.runs or protocol.RUNS
-    boots = boots or (chosen.boots if runs % (chosen.boots or 1) == 0 else None)
-    boots = boots or protocol.boots_for(runs)
-    _judges_the_control(chosen, runs)
-    if runs % boots:
+    rounds = rounds or chosen.rounds or protocol.ROUNDS
+    boots = boots or (chosen.boots if rounds % (chosen.boots or 1) == 0 else None)
+    boots = boots or protocol.boots_for(rounds)
+    _judges_the_control(chosen, rounds)
+    if rounds % boots:
         raise click.UsageError(
-            f"{runs} rounds cannot be divided among {boots} boots: --runs must be a multiple of "
-            f"{boots}"
+            f"{rounds} rounds cannot be divided among {boots} boots: --rounds must be a multiple "
+            f"of {boots}"
         )
-    if json_path:
-        check_writable(json_path)
+    if output:
+        check_writable(output)
     seed = random.randrange(2**31) if seed is None else seed
     console = terminal.messages()
     if not (screen := terminal.has_screen(console)):
@@ -145,10 +140,10 @@ def compare(
                 console.print(what + left)
 
         result = protocol.compare(
-            experiments.name_in_results(name), chosen, machine, runs, boots, seed, show
+            experiments.name_in_results(name), chosen, machine, rounds, boots, seed, show
         )
     result.protocol["arguments"] = arguments_given(name)
-    writes = [partial(write_json, json_path, result.to_json())] if json_path else []
+    writes = [partial(write_json, output, result.to_json())] if output else []
     with written(*writes):
         print_table(result, terminal.output())
         _print_remarks(result, console)
@@ -159,18 +154,18 @@ def compare(
         )
 
 
-def _judges_the_control(chosen: experiment.Experiment, runs: int) -> None:
-    """Refuse numbers of runs that leave it open whether the control differs."""
+def _judges_the_control(chosen: experiment.Experiment, rounds: int) -> None:
+    """Refuse numbers of rounds that leave it open whether the control differs."""
     controls = sum(arm.role == "control" for arm in chosen.arms)
     if callable(chosen.metrics) or not controls:
         return
     comparisons = controls * len(chosen.metrics)
     needed = rounds_needed(1 - (1 - CONFIDENCE) / comparisons)
-    if runs < needed:
+    if rounds < needed:
         raise click.BadParameter(
-            f"{runs} rounds are too few to judge the control in {len(chosen.metrics)} metrics "
+            f"{rounds} rounds are too few to judge the control in {len(chosen.metrics)} metrics "
             f"without false alarms: at least {needed}",
-            param_hint="'--runs'",
+            param_hint="'--rounds'",
         )
 
 

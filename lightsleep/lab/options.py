@@ -111,7 +111,7 @@ def kernel_named() -> bool:
     return any(source(name) not in (ParameterSource.DEFAULT, None) for name in ("kernel", *FOREIGN))
 
 
-TOLD_ELSEWHERE = ("runs", "boots", "seed", "json_path")
+TOLD_ELSEWHERE = ("rounds", "boots", "seed", "output")
 """Options of a comparison that its result tells anyway, or that do not change it."""
 
 

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 RUNS = 1000
 DEFAULT = (
     protocol.BOOTS,
-    protocol.RUNS // protocol.BOOTS,
+    protocol.ROUNDS // protocol.BOOTS,
 )  # boots, and rounds of each: of lab compare
 LEAST = (3, 4)  # as few boots as may be
 ALARMS = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)

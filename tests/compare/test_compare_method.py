@@ -31,7 +31,7 @@ from lightsleep.compare.result import Better, MetricResult
 from lightsleep.lab.run import protocol
 
 Floats = NDArray[np.float64]
-ROUNDS, BOOTS = protocol.RUNS, protocol.BOOTS  # of lab compare, where nobody chose another number
+ROUNDS, BOOTS = protocol.ROUNDS, protocol.BOOTS  # of lab compare, where nobody chose another number
 
 values = st.floats(-1e18, 1e18)
 positive = st.floats(1e-9, 1e9)

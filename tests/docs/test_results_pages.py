@@ -107,7 +107,7 @@ def test_a_page_says_what_the_terminal_says() -> None:
         "| ✔ | sched pipe: lightsleep / idle=poll is at most 1.25 | held: 1.15 (95 % CI",
         "| lightsleep | 0.368 s (0.361 to 0.375 s) | ✔ 5.98 × faster (95 % CI",
         "Control: no difference shown, as it must be",
-        "lightsleep lab compare idle --runs 10 --seed 1",
+        "lightsleep lab compare idle --rounds 10 --seed 1",
         "| commit | not recorded |",
         "[made-up.json](made-up.json)",
     ):

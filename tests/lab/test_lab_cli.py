@@ -34,19 +34,19 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "status", "said"),
     [
         (["compare", "nap"], 2, "no experiment 'nap'; there are: "),
-        (["compare", "idle", "--runs", "5"], 2, "at least 6"),
-        (["compare", "idle", "--runs", "6"], 2, "too few to judge the control in 6 metrics"),
-        (["compare", "idle", "--runs", "many"], 2, "many"),
+        (["compare", "idle", "--rounds", "5"], 2, "at least 6"),
+        (["compare", "idle", "--rounds", "6"], 2, "too few to judge the control in 6 metrics"),
+        (["compare", "idle", "--rounds", "many"], 2, "many"),
         (["compare", "idle", "--kernel", "5.4"], 2, "6.12"),
         (["compare", "idle", "--arch", "vax"], 2, "x86_64"),
         (["shell", "--kernel", "backports", "--arch", "ppc64le"], 2, "there are: 6.12, 6.1"),
         (["compare", "idle", "--accel", "xen"], 2, "tcg"),
-        (["compare", "idle", "--json", "."], 2, "is a directory"),
-        (["compare", "idle", "--json", "/proc/no/x.json"], 1, "cannot write /proc/no/x.json"),
-        (["compare", "idle", "--json", "/proc/x.json"], 1, "cannot write /proc/x.json"),
-        (["compare", "idle", "--json", "loop"], 1, "loop: Too many levels of symbolic links"),
-        (["compare", "nap", "--json", "new/a/b.json"], 2, "no experiment 'nap'"),
-        (["compare", "idle", "--json", "new/a/b.json"], 1, "LIGHTSLEEP_CACHE"),
+        (["compare", "idle", "-o", "."], 2, "is a directory"),
+        (["compare", "idle", "-o", "/proc/no/x.json"], 1, "cannot write /proc/no/x.json"),
+        (["compare", "idle", "-o", "/proc/x.json"], 1, "cannot write /proc/x.json"),
+        (["compare", "idle", "-o", "loop"], 1, "loop: Too many levels of symbolic links"),
+        (["compare", "nap", "-o", "new/a/b.json"], 2, "no experiment 'nap'"),
+        (["compare", "idle", "-o", "new/a/b.json"], 1, "LIGHTSLEEP_CACHE"),
         (["series", "6.12", "/proc/foo"], 1, "cannot write /proc/foo/softirq/0000-cover-letter"),
         (["series", "6.12", "out", "--topic", "nap"], 2, "no topic 'nap'; there are: softirq, "),
         (["series", "6.12", "loop"], 1, "Too many levels of symbolic links"),
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_place(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(text)
-    result = CliRunner().invoke(main, ["lab", "compare", "./mine.py", "--json", "x.json"])
+    result = CliRunner().invoke(main, ["lab", "compare", "./mine.py", "-o", "x.json"])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert not Path("x.json").exists()
@@ -151,7 +151,10 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     again = "./my_idle.py --arms 'stock, lightsleep' --vcpus 4 --append quiet --device edu --pin"
     assert sorted(made.protocol["arguments"]) == sorted(shlex.split(again))
     said = command(made)
-    assert shlex.split(said)[3:] == [*made.protocol["arguments"], *["--runs", "10", "--seed", "1"]]
+    assert shlex.split(said)[3:] == [
+        *made.protocol["arguments"],
+        *["--rounds", "10", "--seed", "1"],
+    ]
     assert str(tmp_path) not in said
     assert not (tmp_path / "__pycache__").exists()
 
@@ -167,12 +170,12 @@ def test_an_experiment_may_have_rounds_and_boots_of_its_own(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.setattr(cli, "_print_remarks", lambda *_: None)
-    for words in ("", "--runs 18", "--runs 16", "--boots 9"):
+    for words in ("", "--rounds 18", "--rounds 16", "--boots 9"):
         given = ["lab", "compare", "record-cost", *words.split()]
         assert CliRunner().invoke(main, given).exit_code == 0
     assert ran == [(9, 3), (18, 3), (16, 8), (9, 9)]
     assert CliRunner().invoke(main, ["lab", "compare", "idle"]).exit_code == 0
-    assert ran[-1] == (protocol.RUNS, protocol.BOOTS)
+    assert ran[-1] == (protocol.ROUNDS, protocol.BOOTS)
 
 
 def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +186,7 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     made.environment["host"]["other_load_pct"] = 90.0
     monkeypatch.setattr(protocol, "compare", lambda *_: made)
     monkeypatch.setattr(cli, "write_json", full)
-    result = CliRunner().invoke(main, ["lab", "compare", "idle", "--json", "x.json"])
+    result = CliRunner().invoke(main, ["lab", "compare", "idle", "-o", "x.json"])
     assert result.exit_code == 1
     assert "sched pipe" in result.stdout
     assert "other work took 90 % of its time" in " ".join(result.stderr.split())
@@ -215,7 +218,7 @@ def test_a_control_that_differs_fails_the_run_and_loses_nothing(
     made = made_up()
     made.environment["host"]["other_load_pct"] = 0.0
     monkeypatch.setattr(protocol, "compare", lambda *_: made)
-    arguments = ["lab", "compare", "idle", "--json", str(tmp_path / "x.json")]
+    arguments = ["lab", "compare", "idle", "-o", str(tmp_path / "x.json")]
     assert CliRunner().invoke(main, arguments).exit_code == 0
     (tmp_path / "x.json").unlink()
     samples = made.metrics["sched_pipe_s"].samples

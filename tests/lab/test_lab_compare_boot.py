@@ -56,9 +56,9 @@ def lightsleep(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_from_an_experiment_file_to_its_page(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXPERIMENT)
-    rounds = ("--runs", str(ROUNDS), "--boots", str(BOOTS), "--accel", "tcg")
+    rounds = ("--rounds", str(ROUNDS), "--boots", str(BOOTS), "--accel", "tcg")
     done = lightsleep(
-        *("lab", "compare", "./mine.py", *rounds, "--json", "out/mine.json"), folder=tmp_path
+        *("lab", "compare", "./mine.py", *rounds, "-o", "out/mine.json"), folder=tmp_path
     )
     assert "Guests that differ by a word and a module" in done.stdout
     result = load(tmp_path / "out/mine.json", FORMAT)

@@ -46,7 +46,7 @@ class Tool:
         monkeypatch.setattr(subprocess, "run", self.run)
 
     def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        arguments = command[command.index("compare") + 1 : command.index("--json")]
+        arguments = command[command.index("compare") + 1 : command.index("--output")]
         self.ran.append(" ".join(arguments))
         if arguments[0] == "broken":
             return subprocess.CompletedProcess(command, 2)
@@ -72,7 +72,7 @@ def test_a_result_is_used_again_only_for_the_same_sources_and_arguments(
     assert repeat.there(path, ARGUMENTS) is None
     repeat.run(ARGUMENTS, path)
     assert repeat.there(path, ARGUMENTS)
-    assert repeat.there(path, [*ARGUMENTS, "--runs", "24"]) is None
+    assert repeat.there(path, [*ARGUMENTS, "--rounds", "24"]) is None
     monkeypatch.setattr(repeat, "commit", lambda: "older")
     assert repeat.there(path, ARGUMENTS) is None
     monkeypatch.setattr(repeat, "commit", lambda: COMMIT)
@@ -163,7 +163,7 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
 def test_the_time_that_an_experiment_takes_is_for_as_many_rounds_as_it_has_now() -> None:
     result = made_up(n=12, boots=6)
     result.protocol["took_s"] = 120
-    assert bench.seconds_of(result) == 120 / 12 * protocol.RUNS
+    assert bench.seconds_of(result) == 120 / 12 * protocol.ROUNDS
     result.experiment = "record-cost"
     assert bench.seconds_of(result) == 120 / 12 * 9  # it asks for as many itself
     del result.protocol["took_s"]
@@ -193,8 +193,8 @@ def test_a_time_that_no_result_has_is_estimated_from_those_of_others(
 def test_as_many_turns_as_arms_in_rounds_and_in_those_of_warm_up_of_each_boot() -> None:
     idle, mask = experiments.load("idle"), experiments.load("measure-truth")
     assert (idle.warmup, mask.warmup) == (1, 0)
-    assert bench.turns("idle") == len(idle.arms) * (protocol.RUNS + protocol.BOOTS)
-    assert bench.turns("measure-truth") == len(mask.arms) * protocol.RUNS
+    assert bench.turns("idle") == len(idle.arms) * (protocol.ROUNDS + protocol.BOOTS)
+    assert bench.turns("measure-truth") == len(mask.arms) * protocol.ROUNDS
 
 
 def test_false_alarms_are_counted(tmp_path: Path, tool: Tool) -> None:

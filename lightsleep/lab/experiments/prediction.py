@@ -141,7 +141,7 @@ EXPERIMENT = Experiment(
         for metric in METRICS[policy]
     ),
     vcpus=VCPUS,
-    runs=12,  # each records and runs every policy
+    rounds=12,  # each records and runs every policy
     boots=4,
     pin=True,
 )

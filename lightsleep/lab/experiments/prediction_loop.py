@@ -107,7 +107,7 @@ EXPERIMENT = Experiment(
             Claim("measured", "high", (metric.name,), at_most=1.0),
         )
     ),
-    runs=12,  # each records and runs every policy
+    rounds=12,  # each records and runs every policy
     boots=4,
     pin=True,
 )

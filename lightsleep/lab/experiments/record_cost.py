@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
         Claim("histogram", "off", (SLOW.name,), at_most=1.005),
         Claim("histogram", "off", (FAST.name,), at_most=1.03),
     ),
-    runs=9,  # a clock that counts instructions scatters little
+    rounds=9,  # a clock that counts instructions scatters little
     boots=3,
     accel="tcg-icount",
 )

@@ -95,7 +95,7 @@ class Experiment:
     threads: int = 1
     """Of each core; ``vcpus`` are threads."""
     warmup: int = 1
-    runs: int | None = None
+    rounds: int | None = None
     """Rounds where nobody chose, if not as many as of most experiments; so ``boots``."""
     boots: int | None = None
     pin: bool = False

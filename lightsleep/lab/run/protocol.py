@@ -52,7 +52,7 @@ from lightsleep.sources import commit
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
 
-RUNS = 18
+ROUNDS = 18
 """Rounds where nobody chose. In as many boots as BOOTS, they show a difference of 20 % in at least
 9 of 10 comparisons, with the noise of this lab: tests draw from what was recorded of it."""
 LEAST_BOOTS, BOOTS = 3, 9
@@ -77,12 +77,14 @@ def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
     return [chance.sample(arms, len(arms)) for _ in range(rounds)]
 
 
-def boots_for(runs: int) -> int:
+def boots_for(rounds: int) -> int:
     """Return how often to boot for so many rounds: as many rounds each, at most BOOTS if it can be.
 
     Where nothing up to BOOTS divides them, every round has a boot of its own.
     """
-    return next((boots for boots in range(BOOTS, LEAST_BOOTS - 1, -1) if not runs % boots), runs)
+    return next(
+        (boots for boots in range(BOOTS, LEAST_BOOTS - 1, -1) if not rounds % boots), rounds
+    )
 
 
 def run_rounds(
@@ -198,23 +200,23 @@ def compare(
     name: str,
     experiment: Experiment,
     machine: Machine,
-    runs: int,
+    rounds: int,
     boots: int,
     seed: int,
     show: Callable[[str, float | None], None],
 ) -> CompareResult:
     """Boot all arms ``boots`` times, run the protocol and return the result.
 
-    ``runs`` are the rounds of all boots. Where QEMU's emulation ended a guest, all of it starts
+    ``rounds`` are the rounds of all boots. Where QEMU's emulation ended a guest, all of it starts
     over, once. Where a guest's clock was too far off, its boot is done again. The result says so.
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
     try:
-        return attempt(name, experiment, machine, runs, boots, seed, show)
+        return attempt(name, experiment, machine, rounds, boots, seed, show)
     except EmulatorRaced as error:
         why = error.message.splitlines()[0]
     show(f"starting over: {why}", None)
-    result = attempt(name, experiment, machine, runs, boots, seed, show)
+    result = attempt(name, experiment, machine, rounds, boots, seed, show)
     result.protocol["started_over"] = why
     return result
 
@@ -223,7 +225,7 @@ def attempt(
     name: str,
     experiment: Experiment,
     machine: Machine,
-    runs: int,
+    rounds: int,
     boots: int,
     seed: int,
     show: Callable[[str, float | None], None],
@@ -237,12 +239,12 @@ def attempt(
     }
     accelerator = _one_accelerator(hardware)
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
-    each = runs // boots + experiment.warmup
+    each = rounds // boots + experiment.warmup
     order = draw_order([arm.name for arm in experiment.arms], boots * each, seed)
     progress = Progress(
         show,
         steps=len(experiment.arms) * len(order),
-        rest_s=boots * SETTLE_S + runs * experiment.rest_s if experiment.rest_s else 0,
+        rest_s=boots * SETTLE_S + rounds * experiment.rest_s if experiment.rest_s else 0,
         boots=boots,
     )
     thrown_away: list[str] = []
@@ -281,7 +283,7 @@ def attempt(
             "guests": done[0].facts,
         },
         protocol={
-            "runs": runs,
+            "runs": rounds,
             "boots": boots,
             "warmup": experiment.warmup,
             "seed": seed,

@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str], path: Path, lock: int) -> CompareResult:
         "lab",
         "compare",
         *arguments,
-        "--json",
+        "--output",
         str(new),
     ]
     with path.with_suffix(LOG).open("w") as log:
