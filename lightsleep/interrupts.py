@@ -12,7 +12,18 @@ KINDS: tuple[Kind, ...] = ("ipi", "timer", "device")
 IPI = re.compile(rb"RES|CAL|IWI|DBL|IPI[0-9]+")
 # The local timer, and that of a guest of Hyper-V.
 TIMERS = (b"LOC", b"HVS")
-ARM_TIMER = b"arch_timer"
+
+TIMER_HANDLERS = ("arch_timer", "timer", "riscv-timer", "clint-timer")
+"""Names of the handlers of timers: of arm64, x86 while it boots, and riscv."""
+
+IPI_HANDLER = re.compile(r"IPI(?:-\d+)?|ipi .*")
+"""Names of the handlers of interrupts between CPUs, where these have numbers: those of POWER's
+interrupt controllers."""
+
+# The end of a row with a number.
+HANDLED = re.compile(
+    rf"\s(?:(?P<timer>{'|'.join(TIMER_HANDLERS)})|(?P<ipi>{IPI_HANDLER.pattern}))\s*$".encode()
+)
 # Without a number: what hypervisors tell their guests (HYP, all devices of Hyper-V among them), and
 # what devices tell guests of this machine (posted interrupts).
 DEVICES = (b"HYP", b"PIN", b"NPI", b"PIW")
@@ -27,9 +38,12 @@ def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
     kind: Kind | None = None
     if IPI.fullmatch(label):
         kind = "ipi"
-    elif label in TIMERS or (label.isdigit() and rest.rstrip().endswith(ARM_TIMER)):
+    elif label in TIMERS:
         kind = "timer"
-    elif label.isdigit() or label in DEVICES:
+    elif label.isdigit():
+        handled = HANDLED.search(rest)
+        kind = "device" if not handled else "timer" if handled["timer"] else "ipi"
+    elif label in DEVICES:
         kind = "device"
     if kind is None or not 0 < cpus <= len(counts):
         return None, []

@@ -28,6 +28,7 @@ from typing import Protocol, runtime_checkable
 from lightsleep import cpulist
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
+from lightsleep.interrupts import IPI_HANDLER, TIMER_HANDLERS
 from lightsleep.periods.build import EXIT, Builder
 
 LINE = re.compile(
@@ -95,17 +96,8 @@ BUFFER = re.compile(r"\S+: ")
 WITH_NAMES = {"sched_switch": SWITCH, "sched_waking": WAKING, "sched_migrate_task": MIGRATE}
 
 TICKS = ("tick_",)
-TIMERS = ("arch_timer", "timer", "riscv-timer", "clint-timer")
-"""Handlers of timers: hrtimer_expire_entry tells which.
-
-The local timers of x86, and the timers of powerpc, have none.
-"""
-
 ANYTHING = "EXT"
 """The handler of timers, IPIs and some devices on s390: it tells nothing."""
-
-IPIS = re.compile(r"IPI(?:-\d+)?|ipi .*")
-"""Handlers of IPIs: on most architectures, and powerpc's for each interrupt controller."""
 
 Handle = Callable[[Builder, int, int, str, int, str], None]
 
@@ -196,9 +188,9 @@ def _expire(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: 
 
 def _handler(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
     name = _found(HANDLER, text)[1].strip()
-    if IPIS.fullmatch(name):
+    if IPI_HANDLER.fullmatch(name):
         builder.happened(cpu, "ipi")
-    elif name not in TIMERS and name != ANYTHING:
+    elif name not in TIMER_HANDLERS and name != ANYTHING:
         builder.happened(cpu, "device")
 
 

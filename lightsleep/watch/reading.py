@@ -138,8 +138,12 @@ class _Interrupts:
             earlier = self.by_cpu()
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
             self.sums = {kind: [0] * len(self.cpus) for kind in interrupts.KINDS}
+        seen: set[bytes] = set()
         for line in lines:
             label = line[: line.find(b":")]
+            while label in seen:  # POWER has two rows LOC
+                label += b"'"
+            seen.add(label)
             last = self.rows.get(label)
             if last and (last[1] is None or last[0] == line):
                 continue

@@ -34,6 +34,12 @@ pytest_plugins = "watched"
         (b"HYP:  1  2   Hypervisor callback interrupts", "device"),
         (b"IWI:  1  2   IRQ work interrupts", "ipi"),
         (b" 24:  1  2  PCI-MSI 512-edge  virtio0-req.0", "device"),
+        (b" 16:  1  2  XIVE-IPI   0 Edge      IPI-0", "ipi"),
+        (b" 16:  1  2  XICS   2 Edge      IPI", "ipi"),
+        (b"254:  1  2  MPIC 1791 Edge  ipi reschedule", "ipi"),
+        (b"  5:  1  2  RISC-V INTC   5 Edge      riscv-timer", "timer"),
+        (b"  0:  1  2  IO-APIC   2-edge      timer", "timer"),
+        (b" 17:  1  2  XIVE-IRQ 4097 Edge  pci-timer", "device"),
         (b"NMI:  1  2  Non-maskable interrupts", None),
         (b"ERR:  1", None),
         (b" 24:  1", None),
@@ -122,6 +128,25 @@ def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> Non
         assert found.states == each.cpus[cpu].states
         assert found.own
         assert found.own.polls == each.cpus[cpu].own.polls  # type: ignore[union-attr]
+
+
+def test_rows_with_the_same_label(four_cpus: Path, reader: Opener) -> None:
+    """POWER tells the ticks of its timers from their other interrupts, in two rows LOC."""
+
+    def timers(ticks: int) -> int:
+        rows = (
+            "         CPU0 CPU1 CPU2 CPU3",
+            f"LOC:  {ticks} 1 1 1 Local timer interrupts for timer event device",
+            "BCT:  0 0 0 0 Broadcast timer interrupts for timer event device",
+            "LOC:  5 5 5 5 Local timer interrupts for others",
+        )
+        plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+        found = opened.read().cpus[0].interrupts
+        assert found
+        return found[KINDS.index("timer")]
+
+    opened = reader()
+    assert [timers(x) for x in (1_000_000, 1_000_000, 1_000_007)] == [1_000_005] * 2 + [1_000_012]
 
 
 def test_counts_of_interrupts_never_fall(four_cpus: Path, reader: Opener) -> None:
