@@ -25,7 +25,7 @@ from lightsleep.scan.loading import MODULE
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import DEFAULTS, Change, Hold, Knob, Load, Unload, plan
-from lightsleep.settings.restorer import Setting, Value
+from lightsleep.settings.restorer import Setting, Undo, Value
 from lightsleep.sources import DKMS_INSTALL
 
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
@@ -197,15 +197,10 @@ def disable(root: Path) -> Changes:
     changed: list[str] = []
     notes: list[str] = []
     try:
-        with journalled.exclusive(root, "disable") as earlier:
-            notes += earlier
+        with journalled.exclusive(root, "disable") as alone:
+            notes += alone.notes
             # Whatever refuses, the next boot is to find the machine as it was.
-            refused: list[str] = []
-            for step in (_undo_kept, _remove_files, _unload):
-                try:
-                    step(root, changed, notes)
-                except LightsleepError as error:
-                    refused.append(error.message)
+            refused = _undo(root, alone, changed, notes)
             if refused:
                 raise LightsleepError("\n".join(refused))
         foreign = [name for name in restorer.FILES if (root / name).exists()]
@@ -222,25 +217,88 @@ def disable(root: Path) -> Changes:
     return Changes(changed, notes)
 
 
-def _undo_kept(root: Path, changed: list[str], notes: list[str]) -> None:
-    kept = journalled.kept(root)
-    before = _values(root, kept.undos if kept else ())
-    left = journalled.restore_kept(root)
-    if not kept:
-        return
-    after = _values(root, kept.undos)
-    changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
+def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[str]) -> list[str]:
+    """Undo all at once, so that it is finished whatever ends this process; return refusals."""
+    refused: list[str] = []
+    kept = None
+    damaged = False
+    try:
+        kept = journalled.kept(root)
+    except LightsleepError as error:
+        refused.append(error.message)
+        damaged = True
+    files = _our_files(root, refused)
+    ours = {("file", str(root / name)): Undo(None, {text}) for name, text in files.items()}
+    unloads = _unloads(root, refused)
+    earlier = kept.undos if kept else {}
+    # The last of them is undone first.
+    undos = {x: y for x, y in unloads.items() if x not in earlier} | ours
+    undos |= {x: unloads.get(x, y) for x, y in earlier.items() if x not in ours}
+    if not undos and not (kept or damaged):
+        return refused
+    before = _values(root, undos)
+    left, more = alone.undo(undos, kept, forget=not damaged)
+    after = _values(root, undos)
+    if kept:
+        changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
     # What somebody else has changed is left, and notes say so.
     changed += [
-        f"{setting[1]} {restorer.changed(setting, after[setting])}"
-        for setting in reversed(kept.undos)
+        _undone(root, setting, after[setting], kept)
+        for setting in reversed(undos)
         if setting in after and before.get(setting) != after[setting]
     ]
-    # A parameter that was left went with its module, and a file of ours goes next.
-    gone = [name for kind, name in kept.undos if kind == "knob" and (kind, name) not in after]
-    ours = [str(root / name) for name in restorer.FILES if is_ours(content_of(root, name))]
-    void = tuple(f"{name} was " for name in gone + ours)
+    for name, text in files.items():
+        if after.get(("file", str(root / name)), text) is None:
+            notes += _lost(name, text)
+    # A parameter that was left went with its module.
+    gone = [name for kind, name in undos if kind == "knob" and (kind, name) not in after]
+    void = tuple(f"{name} was " for name in gone)
     notes += [note for note in left if not note.startswith(void)]
+    return refused + more
+
+
+def _undone(root: Path, setting: Setting, value: Value, kept: journalled.Kept | None) -> str:
+    kind, name = setting
+    if kind == "file" and value is None:
+        return f"removed /{Path(name).relative_to(root)}"
+    if kind == "module" and value is None and not (kept and setting in kept.undos):
+        return f"unloaded the module {name}"
+    return f"{name} {restorer.changed(setting, value)}"
+
+
+def _our_files(root: Path, refused: list[str]) -> dict[str, str]:
+    """Return what our files hold, the one without which the other has no effect last."""
+    found: dict[str, str] = {}
+    for name in (OPTIONS_FILE, LOAD_FILE):
+        try:
+            text = content_of(root, name)
+        except LightsleepError as error:
+            refused.append(error.message)
+            continue
+        if text is not None and is_ours(text):
+            found[name] = text
+    return found
+
+
+def _unloads(root: Path, refused: list[str]) -> dict[Setting, Undo]:
+    """Return how to unload our module, whoever loaded it, where it is loaded and may go."""
+    there = restorer.read_module(root, MODULE)
+    if there is None:
+        return {}
+    scan, _ = collect(root)
+    if kind := scan.loading.container:
+        refused.append(
+            f"{MODULE} stays loaded: this is a container ({kind}), and all of the machine idles by "
+            "it. Unload it on the machine itself: lightsleep disable"
+        )
+    elif holders := scan.loading.holders:
+        refused.append(
+            f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "
+            f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
+        )
+    else:
+        return {("module", MODULE): Undo(None, {there})}
+    return {}
 
 
 def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:
@@ -250,35 +308,3 @@ def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:
         with contextlib.suppress(OSError):
             found[setting] = restorer.KINDS[setting[0]].read(root, setting[1])
     return found
-
-
-def _remove_files(root: Path, changed: list[str], notes: list[str]) -> None:
-    for name in (LOAD_FILE, OPTIONS_FILE):
-        if is_ours(there := content_of(root, name)):
-            try:
-                restorer.write_file(root, str(root / name), None)
-            except OSError as error:
-                raise LightsleepError(f"cannot remove /{name}: {error.strerror}") from error
-            changed.append(f"removed /{name}")
-            notes += _lost(name, there)
-
-
-def _unload(root: Path, changed: list[str], _notes: list[str]) -> None:
-    if restorer.read_module(root, MODULE) is None:
-        return
-    scan, _ = collect(root)
-    if kind := scan.loading.container:
-        raise LightsleepError(
-            f"{MODULE} stays loaded: this is a container ({kind}), and all of the machine idles by "
-            "it. Unload it on the machine itself: lightsleep disable"
-        )
-    if holders := scan.loading.holders:
-        raise LightsleepError(
-            f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "
-            f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
-        )
-    try:
-        restorer.write_module(root, MODULE, None)
-    except OSError as error:
-        raise LightsleepError(f"cannot unload {MODULE}: {error.strerror}") from error
-    changed.append(f"unloaded the module {MODULE}")

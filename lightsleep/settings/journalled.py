@@ -61,10 +61,14 @@ class ChangedMeanwhile(LightsleepError):
 
 @dataclass(frozen=True)
 class Kept:
-    """What a session kept: whose it was, when, under which name, and how to undo its changes."""
+    """What a session kept: whose it was, when, under which name, and how to undo its changes.
+
+    ``line`` is the first one of the record, with what is in ``header``.
+    """
 
     header: dict[str, Any]
     undos: dict[Setting, Undo]
+    line: str
 
 
 class Session:
@@ -163,7 +167,7 @@ class Session:
         self._last = {key: value for key, value in self._last.items() if key[0] != "knob"}
 
     def keep(self) -> None:
-        """Keep what was changed: it outlives this process, and restore_kept() sets it back.
+        """Keep what was changed: it outlives this process, and Alone.undo() sets it back.
 
         Killed in the middle, either all is kept or nothing: that turns where ``kept`` is replaced.
         Raises LightsleepError where that fails.
@@ -179,15 +183,16 @@ class Session:
 
     def _replace_kept(self) -> None:
         journal, kept = self._run_dir / "journal", self._run_dir / restorer.KEPT
-        lines = journal.read_text()
-        if kept.exists() and restorer.read(kept, self._root)[0]:
-            header, changes = lines.split("\n", 1)
-            earlier = kept.read_text().split("\n", 1)[1]
-            lines = f"{header}\n{earlier}{changes}"
-        scratch = self._run_dir / restorer.KEPT_SOON
-        scratch.write_text(lines)
-        scratch.chmod(0o644)  # status reads it without being root
-        scratch.replace(kept)
+        header = journal.read_text().partition("\n")[0]
+        undos = restorer.read(kept, self._root)[1] if kept.exists() else {}
+        for setting, undo in self._undos().items():
+            earlier = undos.get(setting, Undo(undo.old))
+            # A value of the meantime that comes back later is somebody else's.
+            last = (
+                {self._last[setting]} if setting in self._last else undo.written | earlier.written
+            )
+            undos[setting] = Undo(earlier.old, last)
+        _soon(self._run_dir, header, undos).replace(kept)
 
     def _undos(self) -> dict[Setting, Undo]:
         """Return how to undo what is changed now, from the journal. Raises LightsleepError."""
@@ -328,11 +333,12 @@ def kept(root: Path = Path("/")) -> Kept | None:
     file = root / RUN_DIR / restorer.KEPT
     try:
         header, undos = restorer.read(file, root)
+        line = file.read_text().partition("\n")[0]
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
-    return Kept(header, undos) if header else None
+    return Kept(header, undos, line) if header else None
 
 
 def unfinished(root: Path) -> str | None:
@@ -383,39 +389,68 @@ def _damaged(record: Path, error: Exception) -> LightsleepError:
     )
 
 
-@contextlib.contextmanager
-def exclusive(root: Path, verb: str) -> Iterator[list[str]]:
-    """Keep sessions away; yields notes on what an earlier one had left behind.
+class Alone:
+    """Nobody else changes settings meanwhile. ``notes`` tell what an earlier session had left."""
 
-    Raises LightsleepError as session() does.
-    """
+    def __init__(self, root: Path, lock: IO[bytes], notes: list[str]) -> None:
+        """Be the one who holds the lock."""
+        self.notes = notes
+        self._root = root
+        self._lock = lock
+
+    def undo(
+        self, undos: dict[Setting, Undo], kept: Kept | None, forget: bool = True
+    ) -> tuple[list[str], list[str]]:
+        """Undo changes, what is ``kept`` among them; return what is worth telling, and refusals.
+
+        What is kept is forgotten then, even if it is none that can be undone; not if something
+        refused, or without ``forget``. Killed in the middle, either nothing is undone, or the
+        restorer undoes it all: that turns where ``kept`` is removed.
+        """
+        run_dir = self._root / RUN_DIR
+        journal, record = run_dir / "journal", run_dir / restorer.KEPT
+        # Equal first lines: until the record is removed, it counts, and not the journal.
+        header = kept.line if kept else json.dumps({"boot_id": restorer.boot_id()})
+        try:
+            soon = _soon(run_dir, header, undos)
+            process = _start(journal, self._root, self._lock)
+            try:
+                soon.replace(journal)
+                if forget:
+                    record.unlink(missing_ok=True)
+            finally:
+                notes, refused = _ended(process, journal, self._root)
+            if refused and journal.exists():
+                journal.replace(record) if kept else journal.unlink()
+        except OSError as error:
+            raise LightsleepError(f"cannot keep a journal in {run_dir}: {_why(error)}") from error
+        return notes, refused
+
+
+@contextlib.contextmanager
+def exclusive(root: Path, verb: str) -> Iterator[Alone]:
+    """Keep sessions away. Raises LightsleepError as session() does."""
     root = root.absolute()
     run_dir = root / RUN_DIR
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_locked(run_dir, verb))
+            lock = stack.enter_context(_locked(run_dir, verb))
             notes = _recover(run_dir / "journal", root)
         except OSError as error:
             raise LightsleepError(f"cannot use {run_dir}: {_why(error)}") from error
-        yield notes
+        yield Alone(root, lock, notes)
 
 
-def restore_kept(root: Path) -> list[str]:
-    """Set back what is kept; return what is worth telling. To be called when exclusive().
+def set_back_left(root: Path, verb: str) -> list[str]:
+    """Set back what a killed command had left changed; return what is worth telling.
 
-    Raises LightsleepError where something refuses; it is then still kept.
+    For commands that plan by how the machine is, before they look. Raises LightsleepError as
+    session() does.
     """
-    root = root.absolute()
-    file = root / RUN_DIR / restorer.KEPT
-    if not file.exists():
+    if not (root / RUN_DIR / "journal").exists():
         return []
-    try:
-        notes, refused = restorer.restore(file, root)
-    except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
-    if refused:
-        raise LightsleepError("; ".join(refused))
-    return notes
+    with exclusive(root, verb) as alone:
+        return alone.notes
 
 
 def _origin() -> dict[str, str]:
@@ -425,6 +460,19 @@ def _origin() -> dict[str, str]:
     except (KeyError, OSError):
         user = f"user {os.getuid()}"
     return {"user": user, "since": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _soon(run_dir: Path, header: str, undos: dict[Setting, Undo]) -> Path:
+    """Write a record that is to take another one's place; return where it is. Raises OSError."""
+    changes = [
+        json.dumps({kind: name, "old": undo.old, "new": new})
+        for (kind, name), undo in undos.items()
+        for new in sorted(undo.written, key=lambda x: (x is not None, x or ""))
+    ]
+    scratch = run_dir / restorer.KEPT_SOON
+    scratch.write_text("".join(f"{line}\n" for line in [header, *changes]))
+    scratch.chmod(0o644)  # status reads it without being root
+    return scratch
 
 
 def _append(journal: IO[bytes], entry: dict[str, Value]) -> None:
@@ -540,6 +588,14 @@ def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes
 
 def _finish(process: subprocess.Popen[bytes], journal: Path, root: Path) -> list[str]:
     """End the session; return what is worth telling."""
+    notes, refused = _ended(process, journal, root)
+    return [*notes, *refused]
+
+
+def _ended(
+    process: subprocess.Popen[bytes], journal: Path, root: Path
+) -> tuple[list[str], list[str]]:
+    """Have the restorer set back; return what is worth telling, and what refused."""
     assert process.stdin
     assert process.stdout
     process.stdin.close()
@@ -548,15 +604,11 @@ def _finish(process: subprocess.Popen[bytes], journal: Path, root: Path) -> list
     process.stdout.close()
     if process.wait() == 0:
         notes, refused = json.loads(report)
-        return [*notes, *refused]
+        return notes, refused
     if not journal.exists():
-        return []
+        return [], []
     try:
         notes, refused = restorer.end(journal, root)
     except (OSError, ValueError) as error:
-        return [f"cannot set back the settings: {journal}: {error}"]
-    return [
-        "the process that sets settings back was killed: set them back myself",
-        *notes,
-        *refused,
-    ]
+        return [], [f"cannot set back the settings: {journal}: {error}"]
+    return ["the process that sets settings back was killed: set them back myself", *notes], refused

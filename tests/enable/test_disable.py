@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """disable undoes what was enabled, and says what it changed and what it left."""
 
-import errno
 import json
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import fake_modules
@@ -12,6 +14,7 @@ import pytest
 from enabled import LOAD, OPTIONS, PARAMETERS, done, run, status
 from scan_trees import plant
 
+from lightsleep.enable import change
 from lightsleep.settings import restorer
 
 pytest_plugins = "enabled"
@@ -40,17 +43,52 @@ def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> No
     assert "current_governor was set to teo by somebody else meanwhile: left so" in said
 
 
-def test_a_file_that_cannot_be_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed(root: Path) -> None:
     done("enable", "--persist", "--later", "lightsleep")
     shutil.rmtree(root / "run/lightsleep")  # as after a reboot
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr("lightsleep.settings.restorer.write_file", refuse)
+    restorer.scratch_of(root / LOAD).mkdir()  # in the way, as a full or broken disk would be
     result = run("disable")
     assert result.exit_code == 1
-    assert f"cannot remove /{LOAD}: Read-only file system" in " ".join(result.output.split())
+    assert f"cannot remove {root / LOAD} again: Is a directory" in " ".join(result.output.split())
+
+
+DISABLE = """
+import sys
+from pathlib import Path
+from lightsleep.enable import change
+change.disable(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_ended_in_the_middle_it_is_finished(number: signal.Signals, root: Path) -> None:
+    """The driver is half unloaded: what was there before is to come back all the same."""
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    before = fake_modules.snapshot(root)
+    done("enable")
+    plant(root, f"{LOAD}: {change.HEADER}")  # of an earlier boot
+    plant(root, "slow: 1")
+    program = (sys.executable, "-c", DISABLE, str(root))
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL) as process:
+        while not (root / "started").exists():
+            time.sleep(0.01)
+        process.send_signal(number)
+    fake_modules.wait_for_the_restorer(root)
+    for name in ("slow", "started"):
+        (root / name).unlink()
+    assert fake_modules.snapshot(root) == before
+    assert run("disable").exit_code == 4
+
+
+def test_what_an_admin_set_again_is_left(root: Path) -> None:
+    """It is a value that an earlier enable had set, and a later one had changed."""
+    done("enable", "lightsleep+governor:ladder")
+    done("enable", "governor:menu")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    governor.write_text("ladder\n")
+    said = " ".join(done("disable").split())
+    assert "current_governor was set to ladder by somebody else" in said
+    assert governor.read_text() == "ladder\n"
 
 
 def test_a_module_in_use(root: Path) -> None:

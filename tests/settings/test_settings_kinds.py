@@ -275,9 +275,9 @@ def test_what_is_kept_is_taken_back(root: Path) -> None:
     with journalled.session(root):  # another command meanwhile leaves it alone
         pass
     assert loaded(root)
-    with journalled.exclusive(root, "disable") as notes:
-        assert notes == []
-        assert journalled.restore_kept(root) == []
+    with journalled.exclusive(root, "disable") as alone:
+        assert alone.notes == []
+        assert alone.undo(kept.undos, kept) == ([], [])
     assert fake_modules.snapshot(root) == before
     assert journalled.kept(root) is None
 
@@ -293,8 +293,8 @@ def test_what_is_kept_twice_goes_back_to_the_first(root: Path) -> None:
     kept = journalled.kept(root)
     assert kept
     assert kept.header["setting"] == "adaptive"
-    with journalled.exclusive(root, "disable"):
-        journalled.restore_kept(root)
+    with journalled.exclusive(root, "disable") as alone:
+        alone.undo(kept.undos, kept)
     assert fake_modules.snapshot(root) == before
 
 
