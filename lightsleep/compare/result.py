@@ -44,6 +44,10 @@ class Measured(Protocol):
         """Which direction is an improvement, if any."""
 
 
+LARGEST = 1e18
+"""The largest sample that a result holds; see its schema."""
+
+
 @dataclass
 class MetricResult:
     """The raw samples of one metric, by arm: one of each round, in their order."""

@@ -116,6 +116,18 @@ def enable(
 
     Raises LightsleepError where it cannot be kept, Skipped where it is kept already.
     """
+    # What a killed command left is not how the machine is.
+    left = journalled.set_back_left(root, "enable")
+    try:
+        done = _enable(text, root, now, persist, module_file)
+    except LightsleepError as error:
+        for note in left:
+            error.add_note(note)
+        raise
+    return Changes(done.changed, left + done.notes)
+
+
+def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path | None) -> Changes:
     scan, _ = collect(root)
     changes = plan(text, scan, root, module_file)
     check_lasts(text, changes)

@@ -118,6 +118,8 @@ def measure(
         )
     if output and table and same(output, table):
         raise click.UsageError(f"-o and --csv both name {output}: give them different files")
+    # What a killed command left is not how the machine is.
+    left = journalled.set_back_left(ROOT, "measure") if os.geteuid() == 0 else []
     here = machine.read(ROOT)
     wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
     plan.check(here, wish)
@@ -135,7 +137,7 @@ def measure(
         backend, remarks = _backend(stack, mode, load, session)
         cells, left_out = plan.cells(here, wish, backend.sources())
         tallies, trouble = _measure(here, cells, wish, backend, seed, session)
-    trouble += session.notes
+    trouble += [*left, *session.notes]
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -40,6 +40,10 @@ class CpuGone(LightsleepError):
     """A CPU or device of a batch is no longer there; others may still be measured."""
 
 
+class NotPermitted(LightsleepError):
+    """This process may not use a CPU of a batch; others may still be measured."""
+
+
 Exchange = Callable[[str], str]
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
-from lightsleep.measure.kernel_backend import CpuGone
+from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
 from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
@@ -54,6 +54,7 @@ class Tally:
     idled: int | None = None
     elapsed_ns: int = 0
     closed: bool = False
+    refused: NotPermitted | None = None
     disturbed: str | None = None
 
     def add(self, samples: list[Sample]) -> None:
@@ -111,6 +112,8 @@ def measure(
             for tally in mine:
                 tally.disturbed = reason
     progress("done", done_ns, done_ns)
+    if tallies and all(tally.refused for tally in tallies):
+        raise LightsleepError("\n".join(notes))
     return tallies, notes
 
 
@@ -131,10 +134,11 @@ def _batches(
             try:
                 _take(tally, wanted, backend, knobs, cpu)
             except LightsleepError as error:
-                known = isinstance(error, (CpuGone, ChangedMeanwhile))
+                known = isinstance(error, (CpuGone, ChangedMeanwhile, NotPermitted))
                 if not known and _stays_online(root, cpu.number, error):
                     raise
                 tally.closed = True
+                tally.refused = error if isinstance(error, NotPermitted) else None
                 notes += [error.message] if error.message not in notes else []
     try:
         if _online(root, cpu.number):
@@ -227,8 +231,11 @@ def _count(file: Path) -> int | None:
 
 
 def _grown(so_far: int | None, before: int | None, after: int | None) -> int | None:
-    """Return a count plus what a counter grew by; as it was where that is not known."""
-    if before is None or after is None:
+    """Return a count plus what a counter grew by; as it was where that is not known.
+
+    A driver may count anew where a CPU comes back.
+    """
+    if before is None or after is None or after < before:
         return so_far
     return (so_far or 0) + after - before
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import sleeper
-from lightsleep.measure.kernel_backend import CpuGone
+from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
 from lightsleep.measure.model import NOT_IDLE, Batch, Sample, Source, WakePath
 from lightsleep.order import percentile
 
@@ -170,11 +170,13 @@ class UserspaceBackend:
 
 
 def _refused(batch: Batch, number: int) -> LightsleepError:
-    cpus = cpulist.format([batch.src, batch.dest])
-    why = os.strerror(number)
     if number == errno.EINVAL:  # from sched_setaffinity
-        why = f"a cpuset or container does not let this process use CPUs {cpus}"
-    return LightsleepError(f"CPU {batch.dest}, source {batch.source}: {why}")
+        return NotPermitted(
+            f"CPU {batch.dest}, source {batch.source}: a cpuset or container does not let this "
+            f"process use CPUs {cpulist.format([batch.src, batch.dest])}; choose CPUs with -c, and "
+            "one to wake them with --source-cpu"
+        )
+    return LightsleepError(f"CPU {batch.dest}, source {batch.source}: {os.strerror(number)}")
 
 
 def judge(requested: str, entries: Mapping[int, int], samples: int) -> tuple[int | None, str]:

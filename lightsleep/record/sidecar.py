@@ -131,12 +131,16 @@ def _usage(cpu: Path) -> dict[str, dict[str, int]]:
 
 
 def _difference(before: Usage, after: Usage) -> Usage:
-    """Return what was counted meanwhile, of states that were there all the time."""
+    """Return what was counted meanwhile, of states that were there all the time.
+
+    Some drivers count anew where a CPU comes back: what a state had before that is not known.
+    """
     return {
         cpu: {
             state: {key: count - before[cpu][state][key] for key, count in counts.items()}
             for state, counts in states.items()
             if state in before[cpu]
+            and all(count >= before[cpu][state][key] for key, count in counts.items())
         }
         for cpu, states in after.items()
         if cpu in before

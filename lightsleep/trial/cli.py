@@ -156,6 +156,8 @@ def try_settings(
     if output:
         check_writable(output)
     module_file = module_file or catalogue.module_beside_sources(ROOT)
+    for note in journalled.set_back_left(ROOT, "try"):
+        click.echo(f"note: {note}", err=True)
     arms = _arms(names, module_file)
     if keep:
         for arm in arms:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lightsleep.compare.result import Better, MetricResult
+from lightsleep.compare.result import LARGEST, Better, MetricResult
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.trial.reading import Energy, Reading
 
@@ -133,6 +133,10 @@ def find(printed: Printed, output: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise LightsleepError(f"metric {printed.name}: {text!r} is not a number")
+    if abs(number) > LARGEST:
+        raise LightsleepError(
+            f"metric {printed.name}: {text} is beyond {LARGEST:g}: use a larger unit"
+        )
     return number
 
 

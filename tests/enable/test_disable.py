@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """disable undoes what was enabled, and says what it changed and what it left."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 
 import fake_modules
+import journals
 import pytest
 from enabled import LOAD, OPTIONS, PARAMETERS, done, run, status
 from scan_trees import plant
@@ -166,12 +166,8 @@ def test_a_driver_that_was_unloaded_is_in_the_way_of_the_next_boot(root: Path) -
 
 def test_what_a_killed_command_left_is_undone_and_said(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
-    journal = plant(root, "run/lightsleep/lock:") / "run/lightsleep/journal"
-    lines: list[dict[str, str | None]] = [
-        {"boot_id": restorer.boot_id(), "verb": "try", "pid": "1"},
-        {"module": "cpuidle_lightsleep", "old": None, "new": "modprobe cpuidle_lightsleep"},
-    ]
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    load = "modprobe cpuidle_lightsleep"
+    journals.leave(root, "try", {"module": "cpuidle_lightsleep", "old": None, "new": load})
     said = done("disable")
     assert "an earlier lightsleep try was killed: set back the settings" in said
     assert not (root / "sys/module/cpuidle_lightsleep").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_modules
+import journals
 import pytest
 from enabled import CHANGED, LOAD, MODULE, OPTIONS, PARAMETERS, done, mode, run, status
 from scan_trees import plant, unfold
@@ -112,6 +113,17 @@ def test_status_says_who_may_read_a_record_that_others_may_not(
     assert result.exit_code == 1
     assert "only root may; use sudo" in " ".join(result.output.split())
     assert "remove it" not in result.output
+
+
+def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root: Path) -> None:
+    """The module that a killed try had loaded goes: enable is to load it, not to set its mode."""
+    subprocess.run(["modprobe", "cpuidle_lightsleep", "mode=off"], check=True)
+    load = "modprobe cpuidle_lightsleep mode=off"
+    journals.leave(root, "try", {"module": "cpuidle_lightsleep", "old": None, "new": load})
+    said = done("enable", "lightsleep:fixed")
+    assert "an earlier lightsleep try was killed: set back the settings" in said
+    assert "loaded the module" in said
+    assert mode(root) == "fixed"
 
 
 def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from comparisons import made_up
 from fake_guests import WAIT, FakeGuest, experiment, fakes, quiet
 
-from lightsleep.compare.result import FORMAT, CompareResult, Role
+from lightsleep.compare.result import FORMAT, LARGEST, CompareResult, Role
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
@@ -136,7 +136,7 @@ def test_a_value_that_no_result_holds_is_refused() -> None:
     huge = experiment(lambda _: {"wait_s": 1.8e18}, warmup=0)
     schema = json.loads(FORMAT.described.read_text())
     sample = schema["$defs"]["metric"]["properties"]["samples"]["additionalProperties"]["items"]
-    assert (sample["minimum"], sample["maximum"]) == (-protocol.LARGEST, protocol.LARGEST)
+    assert (sample["minimum"], sample["maximum"]) == (-LARGEST, LARGEST)
     with pytest.raises(LightsleepError, match=r"wait_s is 1.8e\+18, .* take a larger unit"):
         protocol.run_rounds(huge, (WAIT,), guests, [list("abc")], quiet())
 
@@ -225,7 +225,7 @@ def metric(**changes: Any) -> dict[str, Any]:
         (metric(unit="requests per second and CPU"), "metrics.wait_s.unit: 'requests per"),
         (metric(title="x" * 101), "metrics.wait_s.title: 'xxx"),
         (metric(title="\x1b[1m"), "metrics.wait_s.title: '\\x1b[1m' holds a character"),
-        ({"arms": (Arm("a" * 101, "baseline", ""),)}, "arms[0]: 'aaa"),
+        ({"arms": (Arm("a" * 1001, "baseline", ""),)}, "arms[0]: 'aaa"),
     ],
 )
 def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import journals
 import pytest
 from measure_fakes import FakeBackend, sample
 from measure_runs import TRUTH_NS, measured, run
@@ -21,7 +22,7 @@ from scan_trees import plant, unfold
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import cli, module
-from lightsleep.measure.kernel_backend import CpuGone
+from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
 from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
 
@@ -256,6 +257,50 @@ def test_invalid_samples_are_topped_up(power9: FakeBackend) -> None:
         assert len(row["latencies_ns"]) == 60
         assert row["invalid"]["unsettled"] > 10
     assert "not counted: " in run("-c", "1", "-n", "60", "-v").stdout
+
+
+def test_what_a_killed_command_left_is_not_how_the_machine_is(power9: FakeBackend) -> None:
+    assert power9.root
+    stop1 = power9.root / CPU / "cpu1/cpuidle/state3/disable"
+    journals.leave(power9.root, "measure", journals.knob(stop1, "0", "1"))
+    document = measured("-c", "1", "-s", "stop1")
+    assert rows(document, name="stop1")
+    assert not [note for note in document["notes"] if "is disabled" in note]
+    assert "an earlier lightsleep measure was killed" in document["notes"][-1]
+    assert stop1.read_text() == "0\n"
+
+
+def test_cpus_that_this_process_may_not_use_cost_no_samples_of_others(power9: FakeBackend) -> None:
+    take = power9.run
+
+    def run_where_permitted(batch: Batch) -> list[Sample]:
+        if batch.dest == 5:
+            raise NotPermitted("a cpuset does not let this process use CPUs 1,5")
+        return take(batch)
+
+    power9.run = run_where_permitted  # type: ignore[method-assign]
+    document = measured("-c", "1,5", "-n", "100")
+    assert "a cpuset does not let this process use CPUs 1,5" in document["notes"]
+    assert all(len(x["latencies_ns"]) == 100 for x in rows(document, cpu=1))
+    alone = run("-c", "5", "-n", "100")
+    assert alone.exit_code == 1
+    assert "a cpuset does not let this process use CPUs 1,5" in alone.stderr
+
+
+def test_counts_that_begin_again_are_not_known(power9: FakeBackend) -> None:
+    """As where a CPU goes and comes back within a batch, under a driver that then counts anew."""
+    assert power9.root
+    usage = power9.root / CPU / "cpu1/cpuidle/state3/usage"
+    usage.write_text("1000000\n")
+    take = power9.run
+
+    def run_and_begin_again(batch: Batch) -> list[Sample]:
+        samples = take(batch)
+        usage.write_text("3\n")
+        return samples
+
+    power9.run = run_and_begin_again  # type: ignore[method-assign]
+    measured("-c", "1", "-s", "stop1", "--source", "ipi")  # the schema has no negative counts
 
 
 def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) -> None:

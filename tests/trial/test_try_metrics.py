@@ -183,6 +183,12 @@ def test_printed_metrics(text: str, output: str, value: float, better: str) -> N
     assert printed.better == better
 
 
+def test_a_number_that_no_result_holds_is_refused() -> None:
+    printed = metrics.parse_printed(r"n=n (\S+)")
+    with pytest.raises(LightsleepError, match="use a larger unit"):
+        metrics.find(printed, "n 1e19")
+
+
 @pytest.mark.parametrize(
     "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", ",5"]
 )

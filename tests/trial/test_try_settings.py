@@ -5,12 +5,15 @@ import subprocess
 from pathlib import Path
 
 import fake_modules
+import journals
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scan_trees import plant, unfold
 from trials import CPU, DRIVER, attempt, machine, prepare, teller, tried
 
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue
@@ -154,6 +157,22 @@ def test_a_latency_limit_that_nothing_would_obey(
             catalogue.plan(setting, collect(root)[0], root)
     else:
         assert catalogue.plan(setting, collect(root)[0], root)
+
+
+def test_a_result_of_a_long_setting_can_be_read(root: Path) -> None:
+    names = [f"sys/devices/system/cpu/cpu{x}/power/pm_qos_resume_latency_us" for x in range(4)]
+    for name in names:
+        plant(root, f"{name}: 0")
+    setting = "+".join(f"sysfs:/{name}=20" for name in names)
+    tried("-n", "6", "--no-control", "-s", setting, "-o", str(root.parent / "r.json"), "--", "true")
+    assert setting in load(root.parent / "r.json", FORMAT).arms
+
+
+def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root: Path) -> None:
+    mode = root / f"{CPU}/cpuidle/current_governor"
+    journals.leave(root, "try", journals.knob(mode, mode.read_text().strip(), "haltpoll"))
+    result = attempt("-n", "6", "--no-control", "-s", "lightsleep", "--", "true")
+    assert "note: an earlier lightsleep try was killed: set back the settings" in result.stderr
 
 
 def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from lightsleep import __version__
-from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
 from lightsleep.lab.boot.accel import Accelerator
@@ -60,9 +60,6 @@ LEAST_BOOTS, BOOTS = 3, 9
 
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
-
-LARGEST = 1e18
-"""The largest sample that a result holds; see its schema."""
 
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What stands beside a recording."""
+
+from lightsleep.record import sidecar
+from lightsleep.record.sidecar import Count
+
+
+def test_counts_that_begin_again_are_not_known() -> None:
+    """As where a CPU went and came back, under a driver that then counts anew."""
+
+    def usage(entered: int) -> sidecar.Usage:
+        state = {"entered": entered, "time_us": 7 * entered}
+        return {"0": {"0": {"entered": 5, "time_us": 9}, "1": state}}
+
+    found = sidecar.end({}, Count(1, usage(1000)), Count(2, usage(30)), {})
+    assert found["usage"] == {"0": {"0": {"entered": 0, "time_us": 0}}}
+    found = sidecar.end({}, Count(1, usage(30)), Count(2, usage(1000)), {})
+    assert found["usage"]["0"]["1"] == {"entered": 970, "time_us": 6790}
