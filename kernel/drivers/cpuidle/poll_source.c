@@ -46,8 +46,9 @@
  * interrupt delivery it is an exit as well, and the gain is smaller.)
  *
  * Context. __poll_sources_start(), _stop() and _release(): idle task, interrupts off,
- * RCU watching; _release() also in the hotplug thread. __poll_sources_peek(): idle task,
- * interrupts on. poll_source_handle() and the timer: hard interrupt of the CPU.
+ * RCU watching; _release() also in an interrupt and in the hotplug thread.
+ * __poll_sources_peek(): idle task, interrupts on. poll_source_handle() and the timer: hard
+ * interrupt of the CPU. A source is stopped in any of these, and where it is unregistered.
  *
  * Locking. The list of a CPU, and the state of its sources, are touched by that
  * CPU alone, with interrupts off: so an interrupt that adds or removes a source
@@ -355,6 +356,11 @@ static void poll_source_hold(struct poll_source *source)
 	if (!starts)
 		return;
 	source->state = POLL_SOURCE_HELD;
+	/* That took too long. A poll would leave it out, so nobody would look. */
+	if (source->off) {
+		poll_source_stop(source);
+		return;
+	}
 	source->stats.holds++;
 	source->held_until = ktime_add_ns(ktime_get(), poll_source_hold_ns(source));
 	/* It may have been set for a hold that was longer. */
@@ -407,8 +413,13 @@ static void poll_source_detach(void *info)
 {
 	struct poll_source *source = info;
 
+	struct source_cpu *this = per_cpu_ptr(&source_cpus, source->cpu);
+
 	list_del_init(&source->node);
 	poll_source_stop(source);
+	/* No poll would cancel it, and where the CPU goes offline, another one would have it. */
+	if (list_empty(&this->sources))
+		hrtimer_try_to_cancel(&this->hold_timer);
 }
 
 /**

@@ -43,7 +43,7 @@ struct poll_source_ops {
 /**
  * struct poll_source_stats - written by the CPU of the source only
  * @polls: polls that the source took part in
- * @hits: of those, the ones in which it had work
+ * @hits: of those, the ones in which it had work, or could not be asked in the end
  * @peeks: looks at it
  * @peek_ns: time of all calls of start(), peek() and stop()
  * @overruns: of those calls, the ones that took longer than the budget

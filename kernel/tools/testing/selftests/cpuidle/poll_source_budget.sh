@@ -51,6 +51,18 @@ switches_off_at_once_who_is_very_slow() {
 	ends_well
 }
 
+# What is off is left out of polls: nobody would look at it while it is held back.
+holds_back_nobody_who_is_off() {
+	load_driver mode=fixed poll_limit_us=10000
+	parameter hold_us 10000000
+	load_source hold_start_ns=10000000
+	is_switched_off || fail "still on: $(cat $TABLE)"
+	cat $TABLE
+	calls=$(($(column peek_ns) / 10000000))
+	[ "$(column holds)" -lt $calls ] || fail "held back by the last of $calls calls"
+	ends_well
+}
+
 overruns_reach() { # COUNT
 	for _ in $(seq 200); do
 		[ "$(column overruns)" -lt "$1" ] || break
@@ -123,7 +135,7 @@ elif [ $# = 0 ] && [ "$IN_TREE" ]; then # a limit cannot be given
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow
 elif [ $# = 0 ]; then
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow \
-		keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
+		holds_back_nobody_who_is_off keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
 		charges_who_refuses_a_poll keeps_who_is_seldom_slow
 fi
 trap 'rm -f "$LOAD"; unload' EXIT

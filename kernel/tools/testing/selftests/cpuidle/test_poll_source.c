@@ -9,8 +9,8 @@
  * handler runs where and as an interrupt handler does. @complaints counts what
  * did not.
  *
- * peek_ns and handle_ns make the driver as slow as a test wants it, handle_ns also
- * where the event interrupts. With @stolen, the host takes the blame for slow peeks:
+ * peek_ns, hold_start_ns and handle_ns make the driver as slow as a test wants it, handle_ns
+ * also where the event interrupts. With @stolen, the host takes the blame for slow peeks:
  * their time is booked as stolen, as the kernel would do with paravirtual time.
  *
  * @silent adds sources that never have work. They come first in the list of their
@@ -82,6 +82,10 @@ MODULE_PARM_DESC(handle_ns, "time that the handler takes (ns)");
 static bool refuses;
 module_param(refuses, bool, 0444);
 MODULE_PARM_DESC(refuses, "it can only be held back, after its interrupt");
+
+static unsigned int hold_start_ns;
+module_param(hold_start_ns, uint, 0444);
+MODULE_PARM_DESC(hold_start_ns, "time that it takes to be held back (ns)");
 
 static bool in_interrupt;
 
@@ -158,6 +162,8 @@ static bool test_start(struct poll_source *source)
 	expect(in_hardirq() || is_idle_task(current));
 	if (refuses && !in_interrupt)
 		return false;
+	if (in_hardirq())
+		spin_ns(hold_start_ns);
 	WRITE_ONCE(suppressed, true);
 	return true;
 }
