@@ -414,11 +414,13 @@ static void calibrate_and_schedule(void)
 /* A measurement polls. Where no CPU is to, the first one is the only one. */
 static void calibrate_again(struct work_struct *work)
 {
-	if (ops->polling_stopped && ops->polling_stopped())
+	if (ops->polling_stopped && ops->polling_stopped()) {
+		calibrate_wait = max(calibrate_wait, CALIBRATE_SOON);
 		queue_delayed_work(ops->workers, &calibrate_work,
 				   round_jiffies_relative(calibrate_wait));
-	else
+	} else {
 		calibrate_and_schedule();
+	}
 }
 
 /* debugfs: what the last measurement found, by length of sleep. */

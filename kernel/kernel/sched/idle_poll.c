@@ -224,10 +224,13 @@ static void count_wait(struct idle_poll *ip, enum idle_wait how)
 {
 	bool waited = how == WAIT_POLL || ip->halted;
 
-	if (ip->forced == WAIT_FREE)
+	if (ip->forced == WAIT_FREE) {
 		add(how == WAIT_POLL ? &ip->cost.hits : &ip->cost.halts, 1);
-	else if (waited && ip->forced == how && READ_ONCE(ip->cost.forced) == how)
+		if (how == WAIT_HALT)
+			add(&ip->wasted_ns, ip->counted_ns);
+	} else if (waited && ip->forced == how && READ_ONCE(ip->cost.forced) == how) {
 		add(&ip->cost.forced_waits, 1);
+	}
 }
 
 /*
@@ -271,6 +274,7 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	ip->switches = idle_switches();
 	ip->start_ns = now_ns;
 	ip->spent_ns = 0;
+	ip->counted_ns = 0;
 }
 
 /* Does nobody tell this CPU to be idle? Idle task. */
@@ -402,8 +406,7 @@ static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_
 		/* One for each period that was polled, as hits are. */
 		add(&ip->cost.polls, first);
 		add(&ip->polled_ns, polled_ns);
-		if (!hit)
-			add(&ip->wasted_ns, polled_ns);
+		ip->counted_ns += polled_ns;
 	}
 	instrumentation_end();
 	return hit;
@@ -426,6 +429,8 @@ void __idle_poll(int cpu, bool polls_anyway)
 	now_ns = idle_poll_clock_ns();
 	if (ip->epoch != READ_ONCE(idle_poll_epoch))
 		begin_anew(ip);
+	if (ip->polls_anyway != polls_anyway)
+		WRITE_ONCE(ip->polls_anyway, polls_anyway);
 	if (polls_anyway || !may_poll(cpu)) {
 		account_residency(ip, now_ns);
 		begin_anew(ip);

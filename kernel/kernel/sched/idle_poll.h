@@ -44,6 +44,7 @@ enum outcome {
  * @deliberate: it is spent without a poll, for the experiment of @cost
  * @watching: rcu_watching() when the last pass went on
  * @halted: the CPU entered an idle state
+ * @polls_anyway: the idle loop polls, whatever is decided here
  * @epoch: what is known here is from this turn of the switch; 0 when the CPU comes online
  * @switches: context switches of the idle task when the period began
  * @start_ns: when it began
@@ -52,7 +53,8 @@ enum outcome {
  * @cycle_start_ns: when the open cycle of @cost began
  * @deliberate_halts: idle periods that were @deliberate
  * @polled_ns: time polled
- * @wasted_ns: of that, time in polls without a wakeup
+ * @counted_ns: of that, time in this idle period
+ * @wasted_ns: of @polled_ns, time in idle periods whose wakeup came during no poll
  */
 struct idle_poll {
 	struct poll_limit policy;
@@ -66,6 +68,7 @@ struct idle_poll {
 	bool deliberate;
 	int watching;
 	bool halted;
+	bool polls_anyway;
 	unsigned int epoch;
 	unsigned long switches;
 	u64 start_ns;
@@ -74,6 +77,7 @@ struct idle_poll {
 	u64 cycle_start_ns;
 	u64 deliberate_halts;
 	u64 polled_ns;
+	u64 counted_ns;
 	u64 wasted_ns;
 };
 

@@ -48,14 +48,19 @@ static unsigned int wait_weight(void)
 	return WAIT_WEIGHT;
 }
 
-/* A measurement polls, too: not while a CPU's host is short of cores. */
+/*
+ * A measurement polls, too: not while a CPU's host is short of cores. And where the idle loop
+ * polls anyway, nothing halts.
+ */
 static bool polling_stopped(void)
 {
 	unsigned int cpu;
 
 	for_each_online_cpu(cpu) {
-		if (host_contended(&per_cpu(idle_polls, cpu).contention,
-				   idle_poll_clock_ns()))
+		const struct idle_poll *ip = &per_cpu(idle_polls, cpu);
+
+		if (READ_ONCE(ip->polls_anyway) ||
+		    host_contended(&ip->contention, idle_poll_clock_ns()))
 			return true;
 	}
 	return false;
