@@ -13,7 +13,7 @@ from lightsleep.policy.binding import compile_kernel_files
 US, MS = 10**3, 10**6
 
 # As far as these files need them: what the kernel counts and accounts on one CPU, and a clock
-# that goes on with each look. x86's own wait is the one without a store to wait for.
+# that goes on with each look. Where it waits for stores, it is as arm64.
 HEADERS = {
     "interrupt.h": """
 enum {
@@ -39,7 +39,13 @@ struct thread_info { unsigned long flags; };
 struct thread_info *current_thread_info(void);
 bool need_resched(void);
 """,
-    "../asm/barrier.h": "",
+    "../asm/barrier.h": """
+#ifdef WAITS_FOR_STORES
+void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long for_ns);
+#define cpu_poll_relax cpu_poll_relax
+#define SMP_TIMEOUT_POLL_COUNT 1
+#endif
+""",
 }
 SOURCE = """
 #include "poll_wait.h"
@@ -69,12 +75,23 @@ void account(u64 now_ns, u64 polled_ns)
 }
 
 static u64 now_ns, look_takes_ns;
+u64 wait_takes_ns, odd_step_takes_ns;
+unsigned int odd_step, steps, waits;
+static void step(u64 takes_ns) { now_ns += ++steps == odd_step ? odd_step_takes_ns : takes_ns; }
 static bool has_sources;
 unsigned int readings;
 static struct thread_info info;
 struct thread_info *current_thread_info(void) { return &info; }
 bool need_resched(void) { return false; }
-void cpu_relax(void) { now_ns += look_takes_ns; }
+void cpu_relax(void) { step(look_takes_ns); }
+#ifdef WAITS_FOR_STORES
+void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long for_ns)
+{
+	(void)flags; (void)seen;
+	waits++;
+	step(wait_takes_ns < for_ns ? wait_takes_ns : for_ns);
+}
+#endif
 static u64 clock_ns(void) { readings++; return now_ns; }
 static bool sources_here(void) { return has_sources; }
 static bool peek(void) { return false; }
@@ -82,6 +99,7 @@ u64 poll_ns(u64 for_ns, u64 takes_ns, bool sources)
 {
 	now_ns = 0;
 	readings = 0;
+	steps = waits = 0;
 	look_takes_ns = takes_ns;
 	has_sources = sources;
 	poll_gaps_begin(&gaps, 0);
@@ -103,6 +121,8 @@ extern int calls;
 void account(uint64_t now_ns, uint64_t polled_ns);
 extern unsigned int readings;
 uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
+extern uint64_t wait_takes_ns, odd_step_takes_ns;
+extern unsigned int odd_step, waits;
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
     _folder = Path(_name)
@@ -111,10 +131,14 @@ with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once 
     for _header, _text in HEADERS.items():
         (_folder / "linux" / _header).write_text(_text)
     (_folder / "gaps.c").write_text(SOURCE)
-    compile_kernel_files(
-        [_folder / "gaps.c"], _folder / "gaps.so", (f"-I{_folder}", "-O2", "-shared", "-fPIC")
-    )
-    LIB: Any = FFI.dlopen(str(_folder / "gaps.so"))
+    for _library, _defined in {"spins.so": (), "waits.so": ("-DWAITS_FOR_STORES",)}.items():
+        compile_kernel_files(
+            [_folder / "gaps.c"],
+            _folder / _library,
+            (f"-I{_folder}", "-O2", "-shared", "-fPIC", *_defined),
+        )
+    LIB: Any = FFI.dlopen(str(_folder / "spins.so"))
+    WAITING: Any = FFI.dlopen(str(_folder / "waits.so"))
 
 
 def poll(gap_ns: int, softirqs: tuple[int, ...] = (), took_ns: dict[int, int] | None = None) -> int:
@@ -195,6 +219,48 @@ def test_without_sources_the_clock_is_read_seldom() -> None:
     polled_ns = LIB.poll_ns(1 * MS, 1 * US, False)
     assert 1 * MS <= polled_ns < 1 * MS + 16 * US
     assert LIB.readings == -(-1000 // 16)
+
+
+def wait(for_ns: int, takes_ns: int, odd: tuple[int, int] = (0, 0), spin_ns: int = 100) -> int:
+    """Poll where waits take ``takes_ns``, and the ``odd`` step (which, ns) that; return how long.
+
+    A step is a wait or a spin.
+    """
+    WAITING.wait_takes_ns = takes_ns
+    WAITING.odd_step, WAITING.odd_step_takes_ns = odd
+    return int(WAITING.poll_ns(for_ns, spin_ns, False))
+
+
+def test_a_wait_for_a_store_is_followed_by_a_look_at_the_clock() -> None:
+    assert wait(1 * MS, 100 * US) == 1 * MS
+    assert WAITING.waits == WAITING.readings == 10
+
+
+def test_where_no_wait_waits_the_clock_is_read_seldom() -> None:
+    polled_ns = wait(1 * MS, 100)
+    assert 1 * MS <= polled_ns < 1 * MS + 200 * 100
+    assert WAITING.waits == 2
+    assert WAITING.readings == 2 + -(-(1 * MS - 200) // (200 * 100))
+
+
+@pytest.mark.parametrize(("spin_ns", "spins"), [(1, 1600), (5, 1600), (20, 800), (49, 400)])
+def test_readings_of_the_clock_are_microseconds_apart(spin_ns: int, spins: int) -> None:
+    assert wait(1 * MS, 100, spin_ns=spin_ns) < 1 * MS + spins * spin_ns
+    ramp = [200, 400, 800, 1600][: [200, 400, 800, 1600].index(spins)]
+    left_ns = 1 * MS - 200 - sum(ramp) * spin_ns
+    assert WAITING.readings == 2 + len(ramp) + -(-left_ns // (spins * spin_ns))
+
+
+@pytest.mark.parametrize("which", [1, 4])
+def test_one_wait_that_ended_early_ends_no_waiting(which: int) -> None:
+    assert wait(1 * MS, 100 * US, odd=(which, 1 * US)) == 1 * MS
+    assert WAITING.waits == WAITING.readings == 11
+
+
+@pytest.mark.parametrize(("which", "waits"), [(1, 3), (2, 4), (20, 2)])
+def test_an_interrupt_is_no_short_wait(which: int, waits: int) -> None:
+    assert wait(1 * MS, 1 * US, odd=(which, 50 * US)) >= 1 * MS
+    assert WAITING.waits == waits
 
 
 def test_a_clock_that_steps_back_makes_no_gap() -> None:
