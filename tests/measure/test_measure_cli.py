@@ -263,7 +263,7 @@ def test_what_a_killed_command_left_is_not_how_the_machine_is(power9: FakeBacken
     assert power9.root
     stop1 = power9.root / CPU / "cpu1/cpuidle/state3/disable"
     journals.leave(power9.root, "measure", journals.knob(stop1, "0", "1"))
-    document = measured("-c", "1", "-s", "stop1")
+    document = measured("-c", "1")
     assert rows(document, name="stop1")
     assert not [note for note in document["notes"] if "is disabled" in note]
     assert "an earlier lightsleep measure was killed" in document["notes"][-1]

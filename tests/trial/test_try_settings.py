@@ -169,10 +169,14 @@ def test_a_result_of_a_long_setting_can_be_read(root: Path) -> None:
 
 
 def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root: Path) -> None:
-    mode = root / f"{CPU}/cpuidle/current_governor"
-    journals.leave(root, "try", journals.knob(mode, mode.read_text().strip(), "haltpoll"))
-    result = attempt("-n", "6", "--no-control", "-s", "lightsleep", "--", "true")
+    plant(root, "sys/module/m/parameters/b: 0")
+    knob = root / "sys/module/m/parameters/b"
+    journals.leave(root, "try", journals.knob(knob, "0", "1"))
+    setting = "sysfs:/sys/module/m/parameters/b=1"
+    result = attempt("-n", "6", "--no-control", "-s", setting, "--", "true")
+    assert result.exit_code == 0, result.output
     assert "note: an earlier lightsleep try was killed: set back the settings" in result.stderr
+    assert knob.read_text() == "0\n"
 
 
 def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
