@@ -401,11 +401,11 @@ class Alone:
     def undo(
         self, undos: dict[Setting, Undo], kept: Kept | None, forget: bool = True
     ) -> tuple[list[str], list[str]]:
-        """Undo changes, what is ``kept`` among them; return what is worth telling, and refusals.
+        """Undo changes, ``kept`` ones included; return what is worth telling, and what refused.
 
-        What is kept is forgotten then, even if it is none that can be undone; not if something
-        refused, or without ``forget``. Killed in the middle, either nothing is undone, or the
-        restorer undoes it all: that turns where ``kept`` is removed.
+        The record of what is kept is then removed, unless something refused; it stays without
+        ``forget``. Killed in the middle, either nothing is undone, or the restorer undoes it all:
+        the removal of the record decides which. Raises LightsleepError.
         """
         run_dir = self._root / RUN_DIR
         journal, record = run_dir / "journal", run_dir / restorer.KEPT

@@ -71,6 +71,7 @@ def test_ended_in_the_middle_it_is_finished(number: signal.Signals, root: Path) 
     program = (sys.executable, "-c", DISABLE, str(root))
     with subprocess.Popen(program, stderr=subprocess.DEVNULL) as process:
         while not (root / "started").exists():
+            assert process.poll() is None, "it ended before the driver was unloaded"
             time.sleep(0.01)
         process.send_signal(number)
     fake_modules.wait_for_the_restorer(root)

@@ -135,7 +135,8 @@ elif [ $# = 0 ] && [ "$IN_TREE" ]; then # a limit cannot be given
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow
 elif [ $# = 0 ]; then
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow \
-		holds_back_nobody_who_is_off keeps_who_the_host_stopped gives_another_chance limits_all_looks_together \
+		holds_back_nobody_who_is_off keeps_who_the_host_stopped gives_another_chance \
+		limits_all_looks_together \
 		charges_who_refuses_a_poll keeps_who_is_seldom_slow
 fi
 trap 'rm -f "$LOAD"; unload' EXIT
