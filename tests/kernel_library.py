@@ -8,12 +8,13 @@ from typing import Any
 
 import cffi
 
-from lightsleep.policy.binding import KERNEL, compile_kernel_files
+from lightsleep.policy.binding import HEADERS, KERNEL, compile_kernel_files
 
 
 def load(name: str) -> tuple[Any, Any]:
     """Return cffi's view of NAME.h, without its inline functions, and the loaded NAME.c."""
-    header = (KERNEL / f"{name}.h").read_text(encoding="utf-8")
+    beside, shared = KERNEL / f"{name}.h", HEADERS / f"{name}.h"
+    header = (shared if shared.exists() else beside).read_text(encoding="utf-8")
     for constant, value in re.findall(r"^#define\s+(\w+)\s+(\d+)\b", header, re.M):
         header = re.sub(rf"\b{constant}\b", value, header)
     header = re.sub(r"^static inline [^{;]*\{.*?^\}", "", header, flags=re.M | re.S)

@@ -26,6 +26,8 @@ from lightsleep.errors import LightsleepError
 
 HERE = Path(__file__).parent
 KERNEL = sources.KERNEL / "drivers" / "cpuidle"
+INCLUDE = sources.KERNEL / "include"
+HEADERS = INCLUDE / "linux" / "idle_poll"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
 SHARED = ("-O3", "-w", "-shared", "-fPIC")
 """What users compile: no warning of a compiler that nobody here has tried is an error."""
@@ -49,7 +51,7 @@ def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[st
     with what the compiler had to say.
     """
     sources.kernel_sources()
-    shims = (f"-I{HERE / 'shim'}", f"-I{KERNEL}")
+    shims = (f"-I{HERE / 'shim'}", f"-I{KERNEL}", f"-I{INCLUDE}")
     compile_to(target, files[-1].name, ["-std=gnu11", *WARNINGS, *shims, *flags, *files])
 
 
@@ -86,10 +88,12 @@ def compile_to(target: Path, what: str, words: Sequence[str | Path]) -> None:
 def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path:
     """Return a library that is compiled from these files at its first use, and kept in the cache.
 
-    It is compiled anew when a file of theirs, or a header beside them, changes. Raises
-    LightsleepError as compile_kernel_files() does, and where the cache cannot be written.
+    It is compiled anew when a file of theirs, or a header beside them or beside poll_limit.h,
+    changes. Raises LightsleepError as compile_kernel_files() does, and where the cache cannot be
+    written.
     """
-    headers = (x for folder in {x.parent for x in sources} for x in folder.glob("*.h"))
+    folders = {HEADERS, *(x.parent for x in sources)}
+    headers = (x for folder in folders for x in folder.glob("*.h"))
     missing = [x for x in sources if not x.exists()]
     parts = [] if missing else [x.read_bytes() for x in (*sources, *sorted(headers))]
     target = f"{name}.so"
@@ -128,7 +132,7 @@ def library() -> tuple[Any, Any]:
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
     ffi.cdef(
-        declarations(KERNEL / "poll_limit.h")
+        declarations(HEADERS / "poll_limit.h")
         + """
         void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
                                const u64 *idle_ns, u64 *limit_ns, size_t periods);

@@ -4,7 +4,7 @@
  */
 #include <stddef.h>
 
-#include "poll_limit.h"
+#include <linux/idle_poll/poll_limit.h>
 
 /* limit_ns[i] is the limit that period i was given, before it was known. */
 void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,

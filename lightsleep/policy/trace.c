@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "poll_limit.h"
+#include <linux/idle_poll/poll_limit.h>
 
 struct period {
 	struct poll_limit_params params;

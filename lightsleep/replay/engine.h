@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "poll_limit.h"
+#include <linux/idle_poll/poll_limit.h>
 
 #define TALLY_BLOCKS	20
 #define TALLY_BUCKETS	2048

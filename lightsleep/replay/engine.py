@@ -19,7 +19,13 @@ import pyarrow as pa
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.model import Metadata
-from lightsleep.policy.binding import KERNEL, declarations, opened, shared_library
+from lightsleep.policy.binding import (
+    HEADERS,
+    KERNEL,
+    declarations,
+    opened,
+    shared_library,
+)
 from lightsleep.replay.compiled_reader import CompiledReader
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.intervals import Reader, RecordedIntervals
@@ -236,7 +242,7 @@ def _library() -> tuple[Any, Any]:
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
     path = library_file()
-    headers = (KERNEL / "poll_limit.h", HERE / "engine.h", HERE / "intervals.h")
+    headers = (HEADERS / "poll_limit.h", HERE / "engine.h", HERE / "intervals.h")
     ffi.cdef("".join(declarations(header) for header in headers))
     return ffi, opened(ffi, path)
 

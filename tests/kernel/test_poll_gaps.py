@@ -48,7 +48,7 @@ void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long
 """,
 }
 SOURCE = """
-#include "poll_wait.h"
+#include <linux/idle_poll/poll_wait.h>
 __typeof__(kstat) kstat;
 __typeof__(kcpustat) kcpustat;
 static struct poll_gaps gaps;

@@ -18,7 +18,7 @@ PACKAGES = {
 
 
 def needed(modules: set[str]) -> set[Path]:
-    """Return the sources of modules, and the headers beside them that these include."""
+    """Return the sources of modules, and the headers of ours that these include."""
     kbuild = (KERNEL / "Kbuild").read_text().replace("\\\n", " ")
     lines = re.findall(r"^(\w+)-\S*(?: \S+\))? [:+]= (.*)$", kbuild, re.MULTILINE)
     found: set[Path] = set()
@@ -33,9 +33,10 @@ def needed(modules: set[str]) -> set[Path]:
         file = ahead.pop()
         if file not in found:
             found.add(file)
-            ahead += [
-                file.parent / name for name in re.findall(r'#include "([\w.]+)"', file.read_text())
-            ]
+            text = file.read_text()
+            ahead += [file.parent / name for name in re.findall(r'#include "([\w.]+)"', text)]
+            shared = [KERNEL / "include" / x for x in re.findall(r"#include <([\w./]+)>", text)]
+            ahead += [header for header in shared if header.exists()]
     return found
 
 

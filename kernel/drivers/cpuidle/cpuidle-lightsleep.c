@@ -51,6 +51,7 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpuidle.h>
 #include <linux/device.h>
+#include <linux/idle_poll/poll_wait.h>
 #include <linux/kernel_stat.h>
 #include <linux/math.h>
 #include <linux/minmax.h>
@@ -67,7 +68,6 @@
 #include "idle_driver.h"
 #include "latency_qos.h"
 #include "lightsleep.h"
-#include "poll_wait.h"
 
 /* How long a poll that the measurement asked for may last. */
 #define FORCED_POLL_NS		(10 * NSEC_PER_MSEC)

@@ -40,6 +40,7 @@
 #include <linux/cpumask.h>
 #include <linux/err.h>
 #include <linux/hrtimer.h>
+#include <linux/idle_poll/halt_cost.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -51,8 +52,6 @@
 #include <linux/string.h>
 #include <linux/tick.h>
 #include <linux/topology.h>
-
-#include "halt_cost.h"
 
 #define HALT_COST_PAIRS		2	/* of CPUs, measured at most */
 #define HALT_COST_BLOCK		8	/* round trips that follow each other */

@@ -35,10 +35,9 @@
  * task, not from an interrupt. host_contended() may be asked anywhere. Nothing to lock.
  */
 #include <linux/compiler.h>
+#include <linux/idle_poll/host_contention.h>
 #include <linux/minmax.h>
 #include <linux/types.h>
-
-#include "host_contention.h"
 
 #define EVIDENCE_NS		40000000ULL	/* 40 ms */
 #define AGAIN_NS		20000000ULL	/* 20 ms polled after a pause */

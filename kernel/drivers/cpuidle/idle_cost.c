@@ -36,6 +36,7 @@
 
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
+#include <linux/idle_poll/idle_cost.h>
 #include <linux/jiffies.h>
 #include <linux/limits.h>
 #include <linux/minmax.h>
@@ -44,8 +45,6 @@
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/workqueue.h>
-
-#include "idle_cost.h"
 
 #define CALIBRATE_RETRY_MIN	(1UL * HZ)
 #define CALIBRATE_SOON		(20UL * HZ)

@@ -9,15 +9,15 @@
 #define _DRIVERS_CPUIDLE_LIGHTSLEEP_H
 
 #include <linux/cpuidle.h>
+#include <linux/idle_poll/host_contention.h>
+#include <linux/idle_poll/idle_cost.h>
+#include <linux/idle_poll/poll_gaps.h>
+#include <linux/idle_poll/poll_limit.h>
 #include <linux/percpu.h>
 #include <linux/timekeeping.h>
 #include <linux/types.h>
 
-#include "host_contention.h"
 #include "host_short.h"
-#include "idle_cost.h"
-#include "poll_gaps.h"
-#include "poll_limit.h"
 
 #define POLL_INDEX		0
 #define HALT_INDEX		1

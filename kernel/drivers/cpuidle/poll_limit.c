@@ -75,11 +75,10 @@
  * task, not from an interrupt; there is nothing to lock.
  */
 #include <linux/bitops.h>
+#include <linux/idle_poll/poll_limit.h>
 #include <linux/minmax.h>
 #include <linux/string.h>
 #include <linux/types.h>
-
-#include "poll_limit.h"
 
 /* Bucket b ends at 2^(b + 9) ns: 512 ns, 1 us, ... 8.4 ms, and the rest. */
 #define POLL_LIMIT_SHIFT	9

@@ -70,12 +70,11 @@
  * and which of the latest cycles are in the ring does not matter.
  */
 #include <linux/compiler.h>
+#include <linux/idle_poll/wake_cost.h>
 #include <linux/limits.h>
 #include <linux/minmax.h>
 #include <linux/string.h>
 #include <linux/types.h>
-
-#include "wake_cost.h"
 
 /* While evidence is being gathered, and while it is kept fresh. */
 

@@ -102,6 +102,7 @@
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/idle_poll.h>
+#include <linux/idle_poll/poll_wait.h>
 #include <linux/init.h>
 #include <linux/instrumentation.h>
 #include <linux/irqflags.h>
@@ -117,7 +118,6 @@
 #include <linux/suspend.h>
 #include <linux/tick.h>
 
-#include "../../drivers/cpuidle/poll_wait.h"
 #include "idle_poll.h"
 #include "sched.h"
 

@@ -5,14 +5,13 @@
 #ifndef _KERNEL_SCHED_IDLE_POLL_H
 #define _KERNEL_SCHED_IDLE_POLL_H
 
+#include <linux/idle_poll/host_contention.h>
+#include <linux/idle_poll/idle_cost.h>
+#include <linux/idle_poll/poll_gaps.h>
+#include <linux/idle_poll/poll_limit.h>
 #include <linux/percpu.h>
 #include <linux/timekeeping.h>
 #include <linux/types.h>
-
-#include "../../drivers/cpuidle/host_contention.h"
-#include "../../drivers/cpuidle/idle_cost.h"
-#include "../../drivers/cpuidle/poll_gaps.h"
-#include "../../drivers/cpuidle/poll_limit.h"
 
 /* No poll is longer than this, whatever a wakeup costs. */
 #define POLL_MAX_NS		(10 * NSEC_PER_MSEC)

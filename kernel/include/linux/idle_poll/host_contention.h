@@ -2,8 +2,8 @@
 /*
  * Does somebody else want the core that this CPU polls on? See host_contention.c.
  */
-#ifndef _DRIVERS_CPUIDLE_HOST_CONTENTION_H
-#define _DRIVERS_CPUIDLE_HOST_CONTENTION_H
+#ifndef _LINUX_IDLE_POLL_HOST_CONTENTION_H
+#define _LINUX_IDLE_POLL_HOST_CONTENTION_H
 
 #include <linux/compiler.h>
 #include <linux/types.h>
@@ -55,4 +55,4 @@ static inline bool host_contended(const struct host_contention *hc, u64 now_ns)
 	return now_ns < READ_ONCE(hc->until_ns);
 }
 
-#endif /* _DRIVERS_CPUIDLE_HOST_CONTENTION_H */
+#endif /* _LINUX_IDLE_POLL_HOST_CONTENTION_H */

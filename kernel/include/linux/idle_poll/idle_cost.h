@@ -2,13 +2,12 @@
 /*
  * What a wakeup from halt costs, and what a missed one counts. See idle_cost.c.
  */
-#ifndef _DRIVERS_CPUIDLE_IDLE_COST_H
-#define _DRIVERS_CPUIDLE_IDLE_COST_H
+#ifndef _LINUX_IDLE_POLL_IDLE_COST_H
+#define _LINUX_IDLE_POLL_IDLE_COST_H
 
+#include <linux/idle_poll/halt_cost.h>
+#include <linux/idle_poll/wake_cost.h>
 #include <linux/types.h>
-
-#include "halt_cost.h"
-#include "wake_cost.h"
 
 struct workqueue_struct;
 
@@ -89,4 +88,4 @@ void idle_cost_start(const struct idle_cost_ops *ops);
 void idle_cost_stop(void);
 int idle_cost_calibrate(bool quiet);
 
-#endif /* _DRIVERS_CPUIDLE_IDLE_COST_H */
+#endif /* _LINUX_IDLE_POLL_IDLE_COST_H */

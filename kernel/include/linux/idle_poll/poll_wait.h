@@ -13,15 +13,14 @@
  * clock seldom. Waits that wait are hardly ever short twice in a row: the event stream ends one
  * at any time, and the next one a period later.
  */
-#ifndef _DRIVERS_CPUIDLE_POLL_WAIT_H
-#define _DRIVERS_CPUIDLE_POLL_WAIT_H
+#ifndef _LINUX_IDLE_POLL_POLL_WAIT_H
+#define _LINUX_IDLE_POLL_POLL_WAIT_H
 
+#include <linux/idle_poll/poll_gaps.h>
 #include <linux/minmax.h>
 #include <linux/processor.h>
 #include <linux/sched.h>
 #include <asm/barrier.h>
-
-#include "poll_gaps.h"
 
 /* Without an architecture's wait for a store that is bounded in time. */
 #ifndef cpu_poll_relax
@@ -131,4 +130,4 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, u64 end_ns,
 	return true;
 }
 
-#endif /* _DRIVERS_CPUIDLE_POLL_WAIT_H */
+#endif /* _LINUX_IDLE_POLL_POLL_WAIT_H */

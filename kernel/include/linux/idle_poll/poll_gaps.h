@@ -15,15 +15,14 @@
  *
  * Context: idle task, preemption off; nothing to lock.
  */
-#ifndef _DRIVERS_CPUIDLE_POLL_GAPS_H
-#define _DRIVERS_CPUIDLE_POLL_GAPS_H
+#ifndef _LINUX_IDLE_POLL_POLL_GAPS_H
+#define _LINUX_IDLE_POLL_POLL_GAPS_H
 
+#include <linux/idle_poll/host_contention.h>
 #include <linux/interrupt.h>
 #include <linux/kernel_stat.h>
 #include <linux/minmax.h>
 #include <linux/types.h>
-
-#include "host_contention.h"
 
 /**
  * struct poll_gaps - the last poll of one CPU
@@ -122,4 +121,4 @@ static inline void poll_gaps_account(const struct poll_gaps *gaps, struct host_c
 		host_contention_add(hc, now_ns, polled_ns - gap_ns, gap_ns, account_ns);
 }
 
-#endif /* _DRIVERS_CPUIDLE_POLL_GAPS_H */
+#endif /* _LINUX_IDLE_POLL_POLL_GAPS_H */

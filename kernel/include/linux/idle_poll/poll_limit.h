@@ -2,8 +2,8 @@
 /*
  * How long should an idle CPU poll before it halts? See poll_limit.c.
  */
-#ifndef _DRIVERS_CPUIDLE_POLL_LIMIT_H
-#define _DRIVERS_CPUIDLE_POLL_LIMIT_H
+#ifndef _LINUX_IDLE_POLL_POLL_LIMIT_H
+#define _LINUX_IDLE_POLL_POLL_LIMIT_H
 
 #include <linux/types.h>
 
@@ -47,4 +47,4 @@ struct poll_limit {
 void poll_limit_init(struct poll_limit *pl, const struct poll_limit_params *params);
 u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *params, u64 idle_ns);
 
-#endif /* _DRIVERS_CPUIDLE_POLL_LIMIT_H */
+#endif /* _LINUX_IDLE_POLL_POLL_LIMIT_H */

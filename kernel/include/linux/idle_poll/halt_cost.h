@@ -2,12 +2,11 @@
 /*
  * What does a wakeup from halt cost on this machine? See halt_cost.c.
  */
-#ifndef _DRIVERS_CPUIDLE_HALT_COST_H
-#define _DRIVERS_CPUIDLE_HALT_COST_H
+#ifndef _LINUX_IDLE_POLL_HALT_COST_H
+#define _LINUX_IDLE_POLL_HALT_COST_H
 
+#include <linux/idle_poll/wake_cost.h>
 #include <linux/types.h>
-
-#include "wake_cost.h"
 
 /**
  * enum idle_wait - how an idle CPU waits for its wakeup
@@ -54,4 +53,4 @@ struct halt_cost {
 bool halt_cost_may_use(unsigned int cpu);
 int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS]);
 
-#endif /* _DRIVERS_CPUIDLE_HALT_COST_H */
+#endif /* _LINUX_IDLE_POLL_HALT_COST_H */

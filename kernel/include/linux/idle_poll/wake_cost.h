@@ -2,8 +2,8 @@
 /*
  * What does halting cost the programs that run on this CPU? See wake_cost.c.
  */
-#ifndef _DRIVERS_CPUIDLE_WAKE_COST_H
-#define _DRIVERS_CPUIDLE_WAKE_COST_H
+#ifndef _LINUX_IDLE_POLL_WAKE_COST_H
+#define _LINUX_IDLE_POLL_WAKE_COST_H
 
 #include <linux/types.h>
 
@@ -90,4 +90,4 @@ static inline bool wake_cost_known(const struct wake_cost *wc)
 		       WAKE_COST_SAMPLES;
 }
 
-#endif /* _DRIVERS_CPUIDLE_WAKE_COST_H */
+#endif /* _LINUX_IDLE_POLL_WAKE_COST_H */
