@@ -108,7 +108,17 @@ def test_an_isolated_cpu_does_not_poll() -> None:
         assert (result.failed, result.skipped) == ({}, [])
         guest.write_text(f"{PARAMETERS}/enabled", "1")
         guest.run(["taskset", "-c", "1", *PIPE], timeout_s=120)
-        assert guest.read_text(f"{CPUS}/cpu1/idle_poll/polls").strip() == "0"
+        for what in ("polls", "halts"):  # it pays for no account, either
+            assert guest.read_text(f"{CPUS}/cpu1/idle_poll/{what}").strip() == "0"
+
+
+def test_an_idle_loop_that_polls_anyway_is_left_alone() -> None:
+    machine = Machine(kernel=KERNEL, append="idle=poll idle_poll.enabled=1", accel="tcg")
+    with boot(machine, "polls-anyway", ENOUGH_S) as guest:
+        guest.run(PIPE, timeout_s=120)
+        for what in ("polls", "halts", "polled_ns", "limit_ns"):
+            files = f"{CPUS}/cpu[0-9]*/idle_poll/{what}"
+            assert set(guest.run(["sh", "-c", f"cat {files}"]).stdout.split()) == {"0"}
 
 
 KILLED = f"""

@@ -30,7 +30,8 @@
  *
  * Context. __idle_poll() and __idle_poll_end() run in do_idle(), in the idle
  * task or in a thread that injects idle time: interrupts on, preemption off, RCU
- * watching. They may be instrumented. Everything else runs in process context.
+ * watching. They may be instrumented. release_this_cpu() may be called by an interrupt.
+ * Everything else runs in process context.
  *
  * Interrupts. They are on during the poll. One of them may arm a timer, or raise
  * a softirq, which runs when the interrupt returns. Nothing is missed: the tick
@@ -256,11 +257,8 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 /* An idle period begins, and with it a cycle of the experiment on the programs. */
 static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
-	bool polls;
+	bool polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
 
-	/* At once, as partitions of cpusets may be made at any time. */
-	WRITE_ONCE(ip->cost.isolated, !halt_cost_may_use(smp_processor_id()));
-	polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
 	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
 		wake_cost_halt_aborted(&ip->cost.wake_cost);
@@ -277,9 +275,11 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	ip->counted_ns = 0;
 }
 
-/* Does nobody tell this CPU to be idle? Idle task. */
-static bool may_poll(int cpu)
+/* Does nobody tell this CPU to be idle, or want it left alone? Idle task. */
+static bool may_poll(struct idle_poll *ip, int cpu)
 {
+	/* On each pass, as partitions of cpusets may be made at any time. */
+	bool isolated = !halt_cost_may_use(cpu);
 #ifdef CONFIG_SCHED_CORE
 	struct rq *rq = cpu_rq(cpu);
 
@@ -287,7 +287,9 @@ static bool may_poll(int cpu)
 	if (sched_core_enabled(rq) && READ_ONCE(READ_ONCE(rq->core)->core_forceidle_count))
 		return false;
 #endif
-	return !cpu_is_offline(cpu) && !idle_should_enter_s2idle();
+	if (READ_ONCE(ip->cost.isolated) != isolated)
+		WRITE_ONCE(ip->cost.isolated, isolated);
+	return !isolated && !cpu_is_offline(cpu) && !idle_should_enter_s2idle();
 }
 
 /* Devices in the poll: idle task, or where a comment says else. */
@@ -412,6 +414,23 @@ static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_
 	return hit;
 }
 
+/*
+ * This CPU is not to poll, maybe never: an isolated one pays for a few tests on each pass, and
+ * for neither clocks nor statistics. Once it may poll, it begins anew. Idle task.
+ */
+static void stand_aside(struct idle_poll *ip)
+{
+	/* It has done all that when it stood aside before. */
+	if (!ip->epoch)
+		return;
+	if (ip->epoch == READ_ONCE(idle_poll_epoch))
+		account_residency(ip, idle_poll_clock_ns());
+	ip->epoch = 0;
+	ip->outcome = IDLE_ACCOUNTED;
+	/* No hold begins on a CPU whose last pass did not poll. */
+	release_sources();
+}
+
 void __idle_poll(int cpu, bool polls_anyway)
 {
 	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
@@ -426,17 +445,15 @@ void __idle_poll(int cpu, bool polls_anyway)
 	/* A tick during an earlier poll, which a wakeup ended, woke the CPU from no idle state. */
 	tick_nohz_idle_got_tick();
 
-	now_ns = idle_poll_clock_ns();
-	if (ip->epoch != READ_ONCE(idle_poll_epoch))
-		begin_anew(ip);
 	if (ip->polls_anyway != polls_anyway)
 		WRITE_ONCE(ip->polls_anyway, polls_anyway);
-	if (polls_anyway || !may_poll(cpu)) {
-		account_residency(ip, now_ns);
-		begin_anew(ip);
-		release_sources();
+	if (polls_anyway || !may_poll(ip, cpu)) {
+		stand_aside(ip);
 		return;
 	}
+	if (ip->epoch != READ_ONCE(idle_poll_epoch))
+		begin_anew(ip);
+	now_ns = idle_poll_clock_ns();
 	if (!account_residency(ip, now_ns))
 		begin_period(ip, now_ns);
 

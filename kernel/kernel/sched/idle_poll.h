@@ -44,7 +44,8 @@ enum outcome {
  * @watching: rcu_watching() when the last pass went on
  * @halted: the CPU entered an idle state
  * @polls_anyway: the idle loop polls, whatever is decided here
- * @epoch: what is known here is from this turn of the switch; 0 when the CPU comes online
+ * @epoch: what is known here is from this turn of the switch; 0 when the CPU comes online, or
+ *	must not poll
  * @switches: context switches of the idle task when the period began
  * @start_ns: when it began
  * @spent_ns: how long it was polled so far
