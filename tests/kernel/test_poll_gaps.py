@@ -74,6 +74,9 @@ void account(u64 now_ns, u64 polled_ns)
 	poll_gaps_account(&gaps, &contention, now_ns, polled_ns);
 }
 
+static struct short_waits known;
+void forget_waits(void) { known = (struct short_waits) { 0 }; }
+u64 waits_from_ns;
 static u64 now_ns, look_takes_ns;
 u64 wait_takes_ns, odd_step_takes_ns;
 unsigned int odd_step, steps, waits;
@@ -82,14 +85,18 @@ static bool has_sources;
 unsigned int readings;
 static struct thread_info info;
 struct thread_info *current_thread_info(void) { return &info; }
-bool need_resched(void) { return false; }
+u64 wake_at_ns;
+bool need_resched(void) { return wake_at_ns && now_ns >= wake_at_ns; }
 void cpu_relax(void) { step(look_takes_ns); }
 #ifdef WAITS_FOR_STORES
 void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long for_ns)
 {
 	(void)flags; (void)seen;
 	waits++;
-	step(wait_takes_ns < for_ns ? wait_takes_ns : for_ns);
+	if (for_ns < waits_from_ns)
+		cpu_relax();
+	else
+		step(wait_takes_ns < for_ns ? wait_takes_ns : for_ns);
 }
 #endif
 static u64 clock_ns(void) { readings++; return now_ns; }
@@ -103,7 +110,7 @@ u64 poll_ns(u64 for_ns, u64 takes_ns, bool sources)
 	look_takes_ns = takes_ns;
 	has_sources = sources;
 	poll_gaps_begin(&gaps, 0);
-	poll_for_wakeup(&gaps, for_ns, clock_ns, sources_here, peek);
+	poll_for_wakeup(&gaps, &known, for_ns, clock_ns, sources_here, peek);
 	poll_gaps_end(&gaps);
 	return now_ns;
 }
@@ -120,8 +127,10 @@ extern uint64_t said[4];
 extern int calls;
 void account(uint64_t now_ns, uint64_t polled_ns);
 extern unsigned int readings;
+void forget_waits(void);
+extern uint64_t waits_from_ns;
 uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
-extern uint64_t wait_takes_ns, odd_step_takes_ns;
+extern uint64_t wait_takes_ns, wake_at_ns, odd_step_takes_ns;
 extern unsigned int odd_step, waits;
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
@@ -135,7 +144,7 @@ with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once 
         compile_kernel_files(
             [_folder / "gaps.c"],
             _folder / _library,
-            (f"-I{_folder}", "-O2", "-shared", "-fPIC", *_defined),
+            (f"-I{_folder}", "-O2", "-shared", "-fPIC", "-Wno-unused-parameter", *_defined),
         )
     LIB: Any = FFI.dlopen(str(_folder / "spins.so"))
     WAITING: Any = FFI.dlopen(str(_folder / "waits.so"))
@@ -221,11 +230,24 @@ def test_without_sources_the_clock_is_read_seldom() -> None:
     assert LIB.readings == -(-1000 // 16)
 
 
+SHORT_WAITS = 4
+"""So many in a row tell that waits do not wait."""
+
+
 def wait(for_ns: int, takes_ns: int, odd: tuple[int, int] = (0, 0), spin_ns: int = 100) -> int:
     """Poll where waits take ``takes_ns``, and the ``odd`` step (which, ns) that; return how long.
 
-    A step is a wait or a spin.
+    A step is a wait or a spin. It is the first poll of its CPU.
     """
+    WAITING.forget_waits()
+    WAITING.waits_from_ns = 0
+    return wait_again(for_ns, takes_ns, odd, spin_ns)
+
+
+def wait_again(
+    for_ns: int, takes_ns: int, odd: tuple[int, int] = (0, 0), spin_ns: int = 100
+) -> int:
+    """Do what wait() does, in a CPU that remembers how its last polls waited."""
     WAITING.wait_takes_ns = takes_ns
     WAITING.odd_step, WAITING.odd_step_takes_ns = odd
     return int(WAITING.poll_ns(for_ns, spin_ns, False))
@@ -239,16 +261,102 @@ def test_a_wait_for_a_store_is_followed_by_a_look_at_the_clock() -> None:
 def test_where_no_wait_waits_the_clock_is_read_seldom() -> None:
     polled_ns = wait(1 * MS, 100)
     assert 1 * MS <= polled_ns < 1 * MS + 200 * 100
-    assert WAITING.waits == 2
-    assert WAITING.readings == 2 + -(-(1 * MS - 200) // (200 * 100))
+    assert WAITING.waits == SHORT_WAITS
+    spun_ns = 1 * MS - SHORT_WAITS * 100
+    assert WAITING.readings == SHORT_WAITS + -(-spun_ns // (200 * 100))
 
 
 @pytest.mark.parametrize(("spin_ns", "spins"), [(1, 1600), (5, 1600), (20, 800), (49, 400)])
 def test_readings_of_the_clock_are_microseconds_apart(spin_ns: int, spins: int) -> None:
     assert wait(1 * MS, 100, spin_ns=spin_ns) < 1 * MS + spins * spin_ns
     ramp = [200, 400, 800, 1600][: [200, 400, 800, 1600].index(spins)]
-    left_ns = 1 * MS - 200 - sum(ramp) * spin_ns
-    assert WAITING.readings == 2 + len(ramp) + -(-left_ns // (spins * spin_ns))
+    left_ns = 1 * MS - SHORT_WAITS * 100 - sum(ramp) * spin_ns
+    assert WAITING.readings == SHORT_WAITS + len(ramp) + -(-left_ns // (spins * spin_ns))
+
+
+def test_the_next_polls_know_that_no_wait_waits_and_one_of_them_finds_out_anew() -> None:
+    wait(1 * MS, 100)
+    waits = []
+    for _ in range(2 * 65):
+        assert 1 * MS <= wait_again(1 * MS, 100) < 1 * MS + 200 * 100
+        waits.append(WAITING.waits)
+    assert waits == ([0] * 64 + [SHORT_WAITS]) * 2
+
+
+def test_a_poll_for_longer_than_a_short_wait_might_have_lasted_waits() -> None:
+    wait(50 * US, 100)
+    assert wait_again(60 * US, 60 * US) == 60 * US
+    assert WAITING.waits == WAITING.readings == 1
+    wait_again(50 * US, 50 * US)
+    assert WAITING.waits == 0
+
+
+def test_waits_that_wait_again_are_used_again() -> None:
+    wait(1 * MS, 100)
+    for _ in range(64):
+        wait_again(1 * MS, 100 * US)
+        assert WAITING.waits == 0
+    assert wait_again(1 * MS, 100 * US) == 1 * MS
+    assert WAITING.waits == WAITING.readings == 10
+
+
+def test_polls_too_short_for_as_many_waits_find_out_together() -> None:
+    wait(1 * US, 1 * US)
+    WAITING.wake_at_ns = 250
+    waits = []
+    for _ in range(3):
+        wait_again(200 * US, 100)
+        waits.append(WAITING.waits)
+    WAITING.wake_at_ns = 0
+    assert waits == [3, 2, 0]
+
+
+def test_a_wakeup_is_no_short_wait_and_reads_no_clock() -> None:
+    wait(1 * US, 1 * US)
+    WAITING.wake_at_ns = 2 * US
+    for _ in range(10):
+        wait_again(200 * US, 2 * US)
+        assert (WAITING.waits, WAITING.readings) == (1, 0)
+    WAITING.wake_at_ns = 0
+
+
+def test_a_short_poll_is_no_short_wait() -> None:
+    """WFET: the event stream cut one wait, and each poll then waits for all that is left."""
+    wait(8 * US, 8 * US, odd=(1, 3 * US))
+    for _ in range(10):
+        wait_again(8 * US, 8 * US, odd=(1, 3 * US))
+        assert WAITING.waits == 2
+
+
+def test_where_long_waits_wait_only_what_is_left_after_them_is_spun() -> None:
+    """WFE: with less time left than a period of the event stream, it is not used."""
+    wait(1 * US, 1 * US)
+    WAITING.waits_from_ns = 100 * US
+    for polls in range(3 * 65):
+        assert 450 * US <= wait_again(450 * US, 100 * US) < 450 * US + 200 * 100
+        assert WAITING.waits == 4 + (SHORT_WAITS if polls % 65 == 0 else 0)
+
+
+def test_longer_waits_than_the_first_short_one_go_on() -> None:
+    wait(1 * US, 1 * US)
+    WAITING.waits_from_ns = 100 * US
+    wait_again(305 * US, 100 * US, odd=(3, 6 * US))  # 105 us are left before it, 99 us after it
+    assert wait_again(400 * US, 100 * US) >= 400 * US
+    assert WAITING.waits == 3
+
+
+def test_where_the_longest_wait_is_short_no_poll_waits() -> None:
+    wait(300 * US, 100)
+    wait_again(10 * MS, 100)
+    assert WAITING.waits == 0
+
+
+def test_looks_at_devices_are_no_short_waits() -> None:
+    WAITING.forget_waits()
+    WAITING.poll_ns(1 * MS, 100, True)
+    assert WAITING.waits == 0
+    assert wait_again(1 * MS, 100 * US) == 1 * MS
+    assert WAITING.waits == 10
 
 
 @pytest.mark.parametrize("which", [1, 4])
@@ -257,7 +365,7 @@ def test_one_wait_that_ended_early_ends_no_waiting(which: int) -> None:
     assert WAITING.waits == WAITING.readings == 11
 
 
-@pytest.mark.parametrize(("which", "waits"), [(1, 3), (2, 4), (20, 2)])
+@pytest.mark.parametrize(("which", "waits"), [(1, 5), (2, 6), (4, 8), (20, 4)])
 def test_an_interrupt_is_no_short_wait(which: int, waits: int) -> None:
     assert wait(1 * MS, 1 * US, odd=(which, 50 * US)) >= 1 * MS
     assert WAITING.waits == waits

@@ -51,7 +51,6 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpuidle.h>
 #include <linux/device.h>
-#include <linux/idle_poll/poll_wait.h>
 #include <linux/kernel_stat.h>
 #include <linux/math.h>
 #include <linux/minmax.h>
@@ -260,7 +259,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	poll_sources_start();
 	local_irq_enable();
 
-	woken = poll_for_wakeup(&ls->gaps, start_ns + for_ns, lightsleep_clock_ns,
+	woken = poll_for_wakeup(&ls->gaps, &ls->short_waits, start_ns + for_ns, lightsleep_clock_ns,
 				poll_sources_here, poll_sources_peek);
 
 	local_irq_disable();

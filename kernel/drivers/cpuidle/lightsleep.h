@@ -13,6 +13,7 @@
 #include <linux/idle_poll/idle_cost.h>
 #include <linux/idle_poll/poll_gaps.h>
 #include <linux/idle_poll/poll_limit.h>
+#include <linux/idle_poll/poll_wait.h>
 #include <linux/percpu.h>
 #include <linux/timekeeping.h>
 #include <linux/types.h>
@@ -70,6 +71,7 @@ enum idle_outcome {
  * @cycle_start_ns: when the open cycle began, 0 if none is open
  * @cycle_switches: context switches of the idle task by then
  * @gaps: the last poll
+ * @short_waits: which waits of its polls do not wait
  * @switches: context switches of the idle task when the last poll expired
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
@@ -92,6 +94,7 @@ struct lightsleep {
 	u64 cycle_start_ns;
 	unsigned long cycle_switches;
 	struct poll_gaps gaps;
+	struct short_waits short_waits;
 	unsigned long switches;
 	bool shown;
 	u64 deliberate_halts;

@@ -103,7 +103,6 @@
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/idle_poll.h>
-#include <linux/idle_poll/poll_wait.h>
 #include <linux/init.h>
 #include <linux/instrumentation.h>
 #include <linux/irqflags.h>
@@ -390,8 +389,8 @@ static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_
 	start_sources();
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
-	hit = poll_for_wakeup(&ip->gaps, start_ns + for_ns, idle_poll_clock_ns, sources_here,
-			      peek_sources);
+	hit = poll_for_wakeup(&ip->gaps, &ip->short_waits, start_ns + for_ns, idle_poll_clock_ns,
+			      sources_here, peek_sources);
 	start_critical_timings();
 	/* Its clock may step back by a little. */
 	ip->end_ns = max(hit ? idle_poll_clock_ns() : 0, ip->gaps.look_ns);

@@ -9,6 +9,7 @@
 #include <linux/idle_poll/idle_cost.h>
 #include <linux/idle_poll/poll_gaps.h>
 #include <linux/idle_poll/poll_limit.h>
+#include <linux/idle_poll/poll_wait.h>
 #include <linux/percpu.h>
 #include <linux/timekeeping.h>
 #include <linux/types.h>
@@ -36,6 +37,7 @@ enum outcome {
  * @cost: what its wakeups cost, and how many there were
  * @contention: what it has seen of its host
  * @gaps: the last poll
+ * @short_waits: which waits of its polls do not wait
  * @last_ns: how long that was, 0 if the last pass did not poll
  * @outcome: how far the last pass has come
  * @forced: how the idle period is spent, if a measurement chose that
@@ -61,6 +63,7 @@ struct idle_poll {
 	struct idle_cost cost;
 	struct host_contention contention;
 	struct poll_gaps gaps;
+	struct short_waits short_waits;
 	u64 last_ns;
 	enum outcome outcome;
 	enum idle_wait forced;

@@ -2,16 +2,23 @@
 /*
  * How a CPU polls for a wakeup, and spends the time between two looks.
  *
- * Some architectures have a wait that a store to the flags of the task ends, as a wakeup is
- * one (cpu_poll_relax(): WFE or WFET on arm64). Each look is then also one at the clock. Others
- * look again soon. So does a CPU that has poll sources, which look at other memory.
+ * Some architectures have a wait that ends with a store to the flags of the task, such as a
+ * wakeup (cpu_poll_relax(): WFE or WFET on arm64). There, the CPU reads the clock after each
+ * wait. On others, it looks again soon, and so does a CPU with poll sources, whose devices
+ * store elsewhere.
  *
- * Such a wait may end at once, each time: WFE needs the event stream and as much time as one of
- * its periods, and an emulator may run it as a nop (QEMU's TCG does). A CPU would then read the
- * clock all the time, and where the clock is emulated as well, that takes a lock from CPUs that
- * have work. So after two short waits in a row, the poll goes on without them, and reads the
- * clock seldom. Waits that wait are hardly ever short twice in a row: the event stream ends one
- * at any time, and the next one a period later.
+ * Such a wait may end at once, each time. WFE needs the event stream, and as much time as one
+ * of its periods. An emulator may run WFE and WFET as nops (QEMU's TCG does). The CPU would
+ * then read the clock all the time. Where the clock is emulated, each reading takes a lock
+ * from CPUs that have work.
+ *
+ * A wait is short if it ends within 10 us, before its time, and without a wakeup. After four
+ * short waits in a row, in one poll or several, the CPU takes it that no wait waits which may
+ * last for as long as the first of them, or for less. In place of these it spins, and reads the
+ * clock seldom, until 64 more polls are over. Then it tries them again.
+ *
+ * Where waits work, the event stream and interrupts may cut one short, but hardly four in a row.
+ * If they do, 64 polls cost energy, and no time.
  */
 #ifndef _LINUX_IDLE_POLL_POLL_WAIT_H
 #define _LINUX_IDLE_POLL_POLL_WAIT_H
@@ -22,75 +29,112 @@
 #include <linux/sched.h>
 #include <asm/barrier.h>
 
-/* Without an architecture's wait for a store that is bounded in time. */
-#ifndef cpu_poll_relax
-#define cpu_poll_relax(ptr, val, timeout_ns)				\
-do {									\
-	(void)(ptr);							\
-	(void)(val);							\
-	(void)(timeout_ns);						\
-	cpu_relax();							\
-} while (0)
-#define SMP_TIMEOUT_POLL_COUNT	16
+/* Looks between two readings of the clock: many, where a look is cheap; 1 after a wait. */
+#ifdef cpu_poll_relax
+#define POLL_LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
+#else
+#define POLL_LOOKS_PER_CLOCK		16
 #endif
+#define POLL_WAITS			(POLL_LOOKS_PER_CLOCK == 1)
 
-/* Looks between two looks at the clock: keeps the clock cheap, where a look is. */
-#define LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
-#define HAS_WAIT		(LOOKS_PER_CLOCK == 1)
-
-/* A wait is short if the clock says so, and so many in a row tell that no wait waits. */
-#define SHORT_WAIT_NS		10000ULL
-#define SHORT_WAITS		2
+#define POLL_SHORT_WAIT_NS		10000ULL
+#define POLL_SHORT_WAITS		4
+#define POLL_SHORT_WAITS_POLLS		64
 
 /* Without waits: as many looks as poll_idle() takes, and twice as many while that is short. */
-#define SPINS_PER_CLOCK		200
-#define SPINS_PER_CLOCK_MAX	1600
+#define POLL_SPINS_PER_CLOCK		200
+#define POLL_SPINS_PER_CLOCK_MAX	1600
 
 /**
- * struct poll_pace - how often a poll reads the clock
- * @looks_per_clock: looks between two readings
- * @short_waits: so many waits in a row were short; SHORT_WAITS: the poll spins from then on
+ * struct short_waits - which waits do not wait, on one CPU
+ * @for_ns: those that may last for so long, or for less
+ * @polls: the CPU does without them in so many more polls
+ * @count: so many waits in a row were short
+ * @first_ns: the first of them might have lasted for so long
+ */
+struct short_waits {
+	u64 for_ns;
+	unsigned int polls;
+	unsigned int count;
+	u64 first_ns;
+};
+
+/**
+ * struct poll_pace - how one poll goes on
+ * @looks_per_clock: looks between two readings of the clock
+ * @spins: without waits
  */
 struct poll_pace {
 	unsigned int looks_per_clock;
-	unsigned int short_waits;
+	bool spins;
 };
 
-static __always_inline bool poll_spins(const struct poll_pace *pace)
+static __always_inline void short_waits_begin(struct short_waits *known)
 {
-	return pace->short_waits == SHORT_WAITS;
+	if (known->polls)
+		known->polls--;
+	else
+		known->for_ns = 0;
 }
 
-/* The time since the last reading @was_short. */
-static __always_inline void poll_pace_adapt(struct poll_pace *pace, bool was_short)
+/* The next wait may last for @for_ns: will it wait at all? If not, this poll spins from now on. */
+static __always_inline void poll_pace_choose(struct poll_pace *pace,
+					     const struct short_waits *known, u64 for_ns)
 {
-	if (!HAS_WAIT)
-		return;
-	if (poll_spins(pace)) {
-		if (was_short && pace->looks_per_clock < SPINS_PER_CLOCK_MAX)
+	if (!pace->spins && for_ns <= known->for_ns) {
+		pace->spins = true;
+		pace->looks_per_clock = POLL_SPINS_PER_CLOCK;
+	}
+}
+
+/* The CPU has waited, which might have taken @for_ns, or has spun, and that took @took_ns. */
+static __always_inline void poll_pace_adapt(struct poll_pace *pace, struct short_waits *known,
+					    u64 for_ns, u64 took_ns)
+{
+	if (pace->spins) {
+		if (took_ns < POLL_SHORT_WAIT_NS &&
+		    pace->looks_per_clock < POLL_SPINS_PER_CLOCK_MAX)
 			pace->looks_per_clock *= 2;
 		return;
 	}
-	pace->short_waits = was_short ? pace->short_waits + 1 : 0;
-	if (poll_spins(pace))
-		pace->looks_per_clock = SPINS_PER_CLOCK;
+	if (took_ns >= min(for_ns, POLL_SHORT_WAIT_NS)) {
+		known->count = 0;
+		return;
+	}
+	if (!known->count++)
+		known->first_ns = for_ns;
+	if (known->count == POLL_SHORT_WAITS) {
+		known->for_ns = max(known->for_ns, known->first_ns);
+		known->polls = POLL_SHORT_WAITS_POLLS;
+		known->count = 0;
+	}
 }
 
-/* Waits a moment, until a wakeup or for @for_ns at most. Idle task, interrupts on. */
-static __always_inline void wait_for_wakeup(u64 for_ns)
+/* Waits for a wakeup, which is a store, or for @for_ns at most. Idle task, interrupts on. */
+static __always_inline void poll_wait_for_store(u64 for_ns)
 {
+#ifdef cpu_poll_relax
 	unsigned long *flags = &current_thread_info()->flags;
 	unsigned long seen = READ_ONCE(*flags);
 
-	if (seen & _TIF_NEED_RESCHED)
-		cpu_relax();
-	else
+	if (!(seen & _TIF_NEED_RESCHED)) {
 		cpu_poll_relax(flags, seen, for_ns);
+		return;
+	}
+#endif
+	cpu_relax();
+}
+
+/* How long may a wait last now? So that the clock is read often enough for poll_gaps.h, too. */
+static __always_inline u64 poll_next_wait_ns(const struct poll_gaps *gaps, u64 end_ns)
+{
+	return min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2);
 }
 
 /**
  * poll_for_wakeup - poll until a wakeup, or until a time
  * @gaps: of this poll, which has begun
+ * @known: which waits do not wait, from the last polls of this CPU; zeroed before the first
  * @end_ns: when the poll ends
  * @clock_ns: the clock of these times
  * @sources_here: has this CPU poll sources?
@@ -100,32 +144,44 @@ static __always_inline void wait_for_wakeup(u64 for_ns)
  *
  * Return: true if there was a wakeup, or a source has work.
  */
-static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, u64 end_ns,
-					    u64 (*clock_ns)(void), bool (*sources_here)(void),
-					    bool (*peek_sources)(void))
+static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short_waits *known,
+					    u64 end_ns, u64 (*clock_ns)(void),
+					    bool (*sources_here)(void), bool (*peek_sources)(void))
 {
-	struct poll_pace pace = { .looks_per_clock = LOOKS_PER_CLOCK };
+	struct poll_pace pace = { .looks_per_clock = POLL_LOOKS_PER_CLOCK };
+	u64 for_ns = poll_next_wait_ns(gaps, end_ns);
 	unsigned int looks = 0;
 
+	if (POLL_WAITS) {
+		short_waits_begin(known);
+		poll_pace_choose(&pace, known, for_ns);
+	}
 	while (!need_resched()) {
 		bool sources = sources_here();
 		u64 now_ns;
 
-		if (sources || poll_spins(&pace))
+		if (sources || pace.spins)
 			cpu_relax();
 		else
-			wait_for_wakeup(min(end_ns - gaps->look_ns, HOST_CONTENTION_GAP_NS / 2));
+			poll_wait_for_store(for_ns);
 		if (peek_sources())
 			return true;
 		/* A look at a device may take long, and reads a clock anyway. */
 		if (++looks < pace.looks_per_clock && !sources)
 			continue;
+		/* A wakeup is no short wait, and whoever is woken waits for no clock. */
+		if (need_resched())
+			break;
 		looks = 0;
 		now_ns = clock_ns();
-		poll_pace_adapt(&pace, now_ns - gaps->look_ns < SHORT_WAIT_NS);
+		if (POLL_WAITS && !sources)
+			poll_pace_adapt(&pace, known, for_ns, now_ns - gaps->look_ns);
 		poll_gaps_look(gaps, now_ns);
 		if (gaps->look_ns >= end_ns)
 			return false;
+		for_ns = poll_next_wait_ns(gaps, end_ns);
+		if (POLL_WAITS)
+			poll_pace_choose(&pace, known, for_ns);
 	}
 	return true;
 }
