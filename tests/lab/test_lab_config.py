@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -113,6 +114,14 @@ def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) ->
         host.need("mmdebstrap", "bwrap")
     with pytest.raises(LightsleepError, match="apt-get install qemu-system-x86"):
         prepare(Machine())
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="/dev/shm cannot be written")
+def test_a_cache_below_dev_is_there_where_packages_are_unpacked() -> None:
+    with tempfile.TemporaryDirectory(prefix="lightsleep-", dir="/dev/shm") as name:
+        argv = host.contained(["touch", f"{name}/there"], "--bind", "/", "/", folder=Path(name))
+        host.run(argv, "writing below /dev")
+        assert (Path(name) / "there").exists()
 
 
 def test_every_needed_program_has_a_package() -> None:

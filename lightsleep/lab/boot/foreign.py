@@ -71,6 +71,7 @@ class ForeignTree:
                 *("-C", str(self.headers), f"M={work}", "modules"),
             ],
             *("--bind", "/", "/", "--ro-bind", str(self.headers), str(self.headers)),
+            folder=work,
         )
 
 

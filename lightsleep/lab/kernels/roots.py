@@ -229,6 +229,7 @@ def _unpack(arch: Arch, packages: list[str], into: Path, suite: str, lines: list
                 *(f"--include={','.join(packages)}", suite, str(into), *lines),
             ],
             *("--bind", "/", "/"),
+            folder=into.parent,
         ),
         f"unpacking {packages[0]} of {suite}",
         FETCH_S,
