@@ -171,7 +171,8 @@ holds_nothing_during_a_poll() {
 	echo "$polls polls, $holds holds, $(of_source notified) interrupts"
 	cat $TABLE
 	[ $polls -gt 20 ] || skip "polls only $polls times"
-	[ $((holds * 5)) -lt $polls ] || fail "$holds holds in $polls polls"
+	# With the fault there is one for each poll. A busy host has the CPU leave polls, too.
+	[ $((holds * 2)) -lt $polls ] || fail "$holds holds in $polls polls"
 	ends_well
 }
 
