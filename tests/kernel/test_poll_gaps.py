@@ -240,7 +240,7 @@ def wait(for_ns: int, takes_ns: int, odd: tuple[int, int] = (0, 0), spin_ns: int
     A step is a wait or a spin. It is the first poll of its CPU.
     """
     WAITING.forget_waits()
-    WAITING.waits_from_ns = 0
+    WAITING.waits_from_ns = WAITING.wake_at_ns = 0
     return wait_again(for_ns, takes_ns, odd, spin_ns)
 
 
@@ -307,7 +307,6 @@ def test_polls_too_short_for_as_many_waits_find_out_together() -> None:
     for _ in range(3):
         wait_again(200 * US, 100)
         waits.append(WAITING.waits)
-    WAITING.wake_at_ns = 0
     assert waits == [3, 2, 0]
 
 
@@ -317,7 +316,6 @@ def test_a_wakeup_is_no_short_wait_and_reads_no_clock() -> None:
     for _ in range(10):
         wait_again(200 * US, 2 * US)
         assert (WAITING.waits, WAITING.readings) == (1, 0)
-    WAITING.wake_at_ns = 0
 
 
 def test_a_short_poll_is_no_short_wait() -> None:
@@ -352,7 +350,7 @@ def test_where_the_longest_wait_is_short_no_poll_waits() -> None:
 
 
 def test_looks_at_devices_are_no_short_waits() -> None:
-    WAITING.forget_waits()
+    wait(1 * US, 1 * US)
     WAITING.poll_ns(1 * MS, 100, True)
     assert WAITING.waits == 0
     assert wait_again(1 * MS, 100 * US) == 1 * MS

@@ -171,7 +171,7 @@ holds_nothing_during_a_poll() {
 	echo "$polls polls, $holds holds, $(of_source notified) interrupts"
 	cat $TABLE
 	[ $polls -gt 20 ] || skip "polls only $polls times"
-	# With the fault there is one for each poll. A busy host has the CPU leave polls, too.
+	# If polls began holds, there would be one for each. A busy host ends some polls early.
 	[ $((holds * 2)) -lt $polls ] || fail "$holds holds in $polls polls"
 	ends_well
 }
