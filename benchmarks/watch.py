@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What ``lightsleep watch`` costs on a machine of 256 CPUs: watch.py [CPUS [ROUNDS]].
+"""What ``lightsleep watch`` costs on a machine of 256 CPUs.
 
 The machine is made up, in a folder: with the file ``stat`` that lightsleep's driver has for each
 CPU, and without it, as with every other driver. Between two rounds every tenth CPU, or every CPU,
@@ -16,12 +16,13 @@ import contextlib
 import gc
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+import click
 
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.cli import document
@@ -80,8 +81,11 @@ def machine(root: Path, cpus: int) -> None:
     (root / "proc").mkdir()
 
 
-def main(cpus: int = 256, rounds: int = 20) -> None:
-    """Measure and print."""
+@click.command()
+@click.option("--cpus", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
+def main(cpus: int, rounds: int) -> None:
+    """Measure what a round of lightsleep watch costs, and print it."""
     print(f"{cpus} CPUs, {DEVICES + 3} rows of interrupts; CPU time of one round, median:")
     for stat in (True, False):
         print("with one file for each CPU:" if stat else "with a file for each counter:")
@@ -133,4 +137,4 @@ def _timed(spent: dict[str, list[float]], name: str, work: Callable[[], T]) -> T
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

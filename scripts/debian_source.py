@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the source tree of the Debian packages, with a version that names the commit.
 
-    python3 scripts/debian_source.py FOLDER
-
 Uses the standard library only, so that the Python of every Debian can run it.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -78,4 +77,6 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where to write it; not there yet, or empty")
+    main(parser.parse_args().folder)

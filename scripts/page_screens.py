@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Screenshots of the page of a result, in light and dark: page_screens.py RESULT FOLDER.
+"""Screenshots of the page of a result, in light and dark.
 
 A browser shows the page as a reader's does, 1280 pixels wide. Chromium is found by its Debian name.
 """
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
+import click
 from PIL import Image
 
 from lightsleep.errors import LightsleepError
@@ -90,10 +91,13 @@ def clipped(page: Path) -> list[str]:
     return cast("list[str]", json.loads(html.unescape(found[1])))
 
 
+@click.command()
+@click.argument("result", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(result: Path, folder: Path) -> None:
-    """Render a result's page, and write its screenshots: page-light.png, page-dark.png.
+    """Write screenshots of the page of RESULT to FOLDER: page-light.png, page-dark.png.
 
-    Raises LightsleepError where part of the page does not fit.
+    Fails where part of the page does not fit.
     """
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "page.html"
@@ -106,4 +110,4 @@ def main(result: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

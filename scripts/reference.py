@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from lightsleep.cli import main
+from lightsleep import cli
 
 ROOT = Path(__file__).parents[1]
 ABI = ROOT / "kernel/Documentation/ABI/testing"
@@ -34,8 +34,8 @@ NAMES = re.compile(r"(?<![`,] )(?<!`)\b[a-zA-Z]+(?:_\w+)+\b(?:\.\w+)?|/(?:proc|s
 def option_rows(verb: str) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a verb's options; a verb may be two words."""
     yield "option", "meaning"
-    command: click.Command = main
-    context = click.Context(main)
+    command: click.Command = cli.main
+    context = click.Context(cli.main)
     for name in verb.split():
         assert isinstance(command, click.Group), verb
         found = command.get_command(context, name)
@@ -165,8 +165,14 @@ def renewed(page: str) -> str:
     return new.rstrip() + "\n"
 
 
-if __name__ == "__main__":
+@click.command()
+def main() -> None:
+    """Write the tables in docs/ anew, and name the pages that changed."""
     for file in sorted((ROOT / "docs").glob("*.md")):
         if (page := file.read_text()) != (new := renewed(page)):
             file.write_text(new)
-            print(f"wrote {file.relative_to(ROOT)}")
+            click.echo(f"wrote {file.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

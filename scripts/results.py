@@ -14,6 +14,7 @@ import io
 import sys
 from pathlib import Path
 
+import click
 import rejudged
 from rich.console import Console
 from rich.text import Text
@@ -152,23 +153,30 @@ def picture_of(path: Path) -> str:
     return terminal.picture(console, "demo")
 
 
+def write_pages(folder: Path) -> None:
+    """Write all pages of a folder, their index, and the picture. Raises LightsleepError."""
+    for path in sorted(folder.glob("*.json")):
+        write_text(path.with_suffix(".md"), page_of(path))
+        if svg := effects_of(path):
+            write_text(path.with_suffix(".svg"), svg)
+    for path in folders_of(folder):
+        write_text(path.with_suffix(".md"), same.page(path))
+    if (folder / rejudged.FOLDER).is_dir():
+        write_text(folder / rejudged.PAGE, rejudged.page(folder))
+    write_text(folder / INDEX, index_of(folder))
+    if (folder / DEMO).exists():
+        write_text(folder / PICTURE, picture_of(folder / DEMO))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(folder: Path) -> None:
-    """Write all pages of a folder, their index, and the picture."""
+    """Write all pages of the results in FOLDER, their index, and the picture."""
     try:
-        for path in sorted(folder.glob("*.json")):
-            write_text(path.with_suffix(".md"), page_of(path))
-            if svg := effects_of(path):
-                write_text(path.with_suffix(".svg"), svg)
-        for path in folders_of(folder):
-            write_text(path.with_suffix(".md"), same.page(path))
-        if (folder / rejudged.FOLDER).is_dir():
-            write_text(folder / rejudged.PAGE, rejudged.page(folder))
-        write_text(folder / INDEX, index_of(folder))
-        if (folder / DEMO).exists():
-            write_text(folder / PICTURE, picture_of(folder / DEMO))
+        write_pages(folder)
     except LightsleepError as error:
         sys.exit(error.message)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Pictures of what a terminal shows of try, status and watch: screens.py [FOLDER].
+"""Pictures of what a terminal shows of try, status and watch.
 
 Nothing is made up: the commands run in a guest of the lab, on a terminal, beside a Redis server
 under load. What they print is kept as it is, escape sequences included, and drawn by rich.
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.text import Text
 
@@ -44,8 +44,10 @@ TERMINAL = "import pty, sys; sys.exit(pty.spawn(['sh', '-c', sys.argv[1]]) >> 8)
 ENOUGH_S = 900.0
 
 
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(folder: Path) -> None:
-    """Boot a guest, type the commands there, and draw what each shows."""
+    """Boot a guest, type the commands there, and draw in FOLDER what each shows."""
     with boot(Machine(accel="tcg", root="programs"), "screens", ENOUGH_S) as guest:
         starter([REDIS])(guest)
         guest.run(["sh", "-ec", INSTALL])
@@ -87,4 +89,4 @@ def screen(output: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/results"))
+    main()

@@ -46,7 +46,7 @@ def test_the_result_of_an_experiment_of_ones_own_has_a_page(tmp_path: Path) -> N
     mine = made_up(n=12, boots=6)
     mine.experiment = "mine"
     write_json(tmp_path / "mine.json", mine.to_json())
-    script.main(tmp_path)
+    script.write_pages(tmp_path)
     assert "mine.json" in (tmp_path / "mine.md").read_text()
     assert "](mine.md)" in (tmp_path / script.INDEX).read_text()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The scripts: what `make man` and `make deb` write."""
+"""The scripts: how they are called, and what `make man` and `make deb` write."""
 
 import os
 import re
@@ -18,6 +18,24 @@ from lightsleep.cli import VERBS
 from lightsleep.lab.cli import lab
 
 SCRIPTS = ROOT / "scripts"
+
+
+PROGRAMS = [
+    path
+    for folder in ("scripts", "benchmarks")
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if "__main__" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_every_program_says_how_to_call_it(path: Path) -> None:
+    helped = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
+    assert helped.returncode == 0
+    assert helped.stdout.lower().startswith("usage: ")
+    refused = subprocess.run([sys.executable, path, "--nonsense"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert refused.stderr.lower().startswith("usage: ")
 
 
 def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
