@@ -29,7 +29,13 @@ def test_selftest(kernel: str) -> None:
     assert set(result.skipped) <= SKIP_WITHOUT_CORES
 
 
-@pytest.mark.parametrize("option", ["idle=poll", "idle=halt", "idle=nomwait"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "idle=poll",
+        *(pytest.param(x, marks=pytest.mark.more) for x in ("idle=halt", "idle=nomwait")),
+    ],
+)
 def test_refuses_an_idle_override_by_name(option: str) -> None:
     with boot(Machine(append=option, accel="tcg"), "driver-override", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "refuses_idle_override")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """test_cpuidle_latency in guests: its selftest everywhere, with and without a device."""
 
+from collections.abc import Iterator
+
 import pytest
 from kernels import FIRST, ON_X86_64, RT
 from ktap import run_selftest
@@ -62,6 +64,13 @@ KILLED = f"""
 """Ends the selftest, all its processes, when it has changed a setting."""
 
 
+@pytest.fixture(scope="module")
+def plain_guest() -> Iterator[Guest]:
+    """A guest without a device to measure, for all tests that leave it as they found it."""
+    with boot(Machine(accel=ACCEL["x86_64"]), "latency-plain", ENOUGH_S) as guest:
+        yield guest
+
+
 def settings(guest: Guest) -> str:
     return guest.run(["sh", "-c", SETTINGS]).stdout
 
@@ -94,32 +103,30 @@ def test_where_interrupts_are_threads() -> None:
     assert result.passed == ["wakes_by_device", "ends_with_the_device"]
 
 
-def test_without_a_device() -> None:
-    with boot(Machine(accel=ACCEL["x86_64"]), "latency-no-device", ENOUGH_S) as guest:
-        result = run_selftest(guest, SELFTEST, "wakes_by_device", "refuses_without_a_device")
+def test_without_a_device(plain_guest: Guest) -> None:
+    result = run_selftest(plain_guest, SELFTEST, "wakes_by_device", "refuses_without_a_device")
     assert (result.skipped, result.passed) == (["wakes_by_device"], ["refuses_without_a_device"])
 
 
-def test_a_signal_leaves_settings_as_they_were() -> None:
-    with boot(Machine(accel=ACCEL["x86_64"]), "latency-signal", ENOUGH_S) as guest:
-        run_selftest(guest, SELFTEST, "files_are_for_root_only")  # brings the script
-        before = settings(guest)
-        for signal in ("HUP", "TERM"):
-            assert guest.run(["sh", "-c", KILLED, "sh", signal]).stdout == "143\n"
-            assert settings(guest) == before
+def test_a_signal_leaves_settings_as_they_were(plain_guest: Guest) -> None:
+    run_selftest(plain_guest, SELFTEST, "files_are_for_root_only")  # brings the script
+    before = settings(plain_guest)
+    for signal in ("HUP", "TERM"):
+        assert plain_guest.run(["sh", "-c", KILLED, "sh", signal]).stdout == "143\n"
+        assert settings(plain_guest) == before
 
 
-def test_a_driver_and_a_cpu_that_are_in_use_are_left_alone() -> None:
-    machine = Machine(accel=ACCEL["x86_64"], modules=("cpuidle_lightsleep",))
+def test_a_driver_and_a_cpu_that_are_in_use_are_left_alone(plain_guest: Guest) -> None:
     needs_states = ("wakes_by_store_who_polls", "ends_with_a_wake_that_comes_late")
-    with boot(machine, "latency-in-use", ENOUGH_S) as guest:
-        result = run_selftest(guest, SELFTEST, "files_are_for_root_only", *needs_states)
-        assert (result.passed, result.skipped) == (["files_are_for_root_only"], [*needs_states])
-        guest.run(["test", "-e", "/sys/module/cpuidle_lightsleep"])
-        guest.write_text(CPU1, "0")
-        done = guest.run(["sh", f"/tmp/{SELFTEST}", GUEST_MODULES], check=False)
-        assert (done.rc, done.stdout) == (4, "1..0 # SKIP needs CPUs 0 and 1, online\n")
-        assert guest.read_text(CPU1) == "0\n"
+    plain_guest.insmod("cpuidle_lightsleep")
+    result = run_selftest(plain_guest, SELFTEST, "files_are_for_root_only", *needs_states)
+    assert (result.passed, result.skipped) == (["files_are_for_root_only"], [*needs_states])
+    plain_guest.run(["rmmod", "cpuidle_lightsleep"])  # it is there
+    plain_guest.write_text(CPU1, "0")
+    done = plain_guest.run(["sh", f"/tmp/{SELFTEST}", GUEST_MODULES], check=False)
+    assert (done.rc, done.stdout) == (4, "1..0 # SKIP needs CPUs 0 and 1, online\n")
+    assert plain_guest.read_text(CPU1) == "0\n"
+    plain_guest.write_text(CPU1, "1")
 
 
 @pytest.mark.more

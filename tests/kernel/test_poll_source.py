@@ -32,8 +32,9 @@ TRIES = 3
 """A source that exceeds its budget of time is switched off. A host that stops the guest meanwhile
 makes it look slow."""
 
-FEWER_ROUNDS, ROUNDS = 8, 50
-"""How often a source comes and goes: in make check, beside other tests, and in check-more."""
+FEWER_ROUNDS, VIRTIO_ROUNDS, ROUNDS = 8, 20, 50
+"""How often a source or device comes and goes: in make check, beside other tests, and in
+check-more."""
 
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 
@@ -69,17 +70,19 @@ def virtio_machine(kernel: str, ring: str, disk: str = "") -> Machine:
     )
 
 
-def run_virtio(guest: Guest, *tests: str) -> Result:
+def run_virtio(guest: Guest, *tests: str, rounds: int = VIRTIO_ROUNDS) -> Result:
     """Run the selftest, all of it or only ``tests``, with QEMU's own network to talk to."""
     for words in (("addr", "add", "10.0.2.15/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
         guest.run(["busybox", "ip", *words])
-    return run_selftest(guest, "virtio_poll_source.sh", *tests, tries=TRIES, PEER="10.0.2.2")
+    script = "virtio_poll_source.sh"
+    return run_selftest(guest, script, *tests, tries=TRIES, PEER="10.0.2.2", ROUNDS=rounds)
 
 
 @pytest.mark.parametrize("kernel", WITHOUT_RT)
 def test_virtio_devices(kernel: str) -> None:
+    rounds = FEWER_ROUNDS if kernel == FIRST else VIRTIO_ROUNDS
     with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
-        result = run_virtio(guest)
+        result = run_virtio(guest, rounds=rounds)
     assert not result.failed
     # Drivers that survive a reset of their PCI device came with 6.14.
     assert result.skipped == ([] if kernel == "backports" else ["survives_a_reset"])
@@ -131,9 +134,8 @@ def test_interrupts_with_threads_are_left_alone() -> None:
 @pytest.mark.parametrize("ring", [pytest.param("split", marks=pytest.mark.more), "packed"])
 def test_virtio_rings(ring: str) -> None:
     with boot(virtio_machine("6.12", ring), f"virtio-poll-{ring}", ENOUGH_S) as guest:
-        result = run_virtio(
-            guest, "survives_unbinding", "polls_every_queue", "polls_a_network_device"
-        )
+        tests = ("survives_unbinding", "polls_every_queue", "polls_a_network_device")
+        result = run_virtio(guest, *tests, rounds=FEWER_ROUNDS)
     assert not result.failed
     assert not result.skipped
 

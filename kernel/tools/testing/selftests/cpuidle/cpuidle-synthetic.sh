@@ -216,7 +216,8 @@ never_enters_what_refuses() {
 	loaded C1:2:2,C2:20:20:never
 	only 1
 	sleep 1
-	pipe_load 200
+	# CPUs that never halt: an emulator that runs them in turn is slow.
+	pipe_load 20
 	[ "$(usage 1)" = 0 ] || fail "entered $(usage 1) times"
 	[ "$(sum $CPUS/cpu*/cpuidle/state1/rejected)" -gt 0 ] || fail "never tried"
 	# Not even where there is nothing else.

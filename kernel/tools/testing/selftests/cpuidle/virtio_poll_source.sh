@@ -7,10 +7,11 @@
 # or the CPUs meanwhile. Where the kernel has that itself (CONFIG_VIRTIO_POLL_SOURCE),
 # the idle loop polls, and the switch of each device stands for the module.
 #
-# Usage: virtio_poll_source.sh MODULE-FOLDER [TEST...]
+# Usage: [ROUNDS=20] virtio_poll_source.sh MODULE-FOLDER [TEST...]
 # Needs root, debugfs and a virtio disk that may be read, at least. DISK names
 # one that may be taken away from its driver, as well: /dev/vdb if not set. PEER
 # is an address that answers to ping through a virtio network device, NET: eth0.
+# ROUNDS: how often a device, CPU or module comes and goes.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -27,6 +28,7 @@ READ=/dev/vda
 DISK=${DISK:-/dev/vdb}
 NET=${NET:-eth0}
 PEER=${PEER:-}
+ROUNDS=${ROUNDS:-20}
 BUS=/sys/bus/virtio
 IDLE_POLL=/sys/module/idle_poll/parameters
 IN_TREE=
@@ -246,7 +248,7 @@ survives_the_switch() {
 survives_loading_and_unloading() {
 	loaded
 	start_reading $READ
-	for _ in $(seq 20); do
+	for _ in $(seq "$ROUNDS"); do
 		unload_source
 		load_source
 	done
@@ -258,7 +260,7 @@ survives_hotplug() {
 	[ -e $CPUS/cpu1/online ] || skip "CPU 1 cannot go offline"
 	loaded
 	start_reading $READ
-	for round in $(seq 20); do
+	for round in $(seq "$ROUNDS"); do
 		echo 0 > $CPUS/cpu1/online || fail "round $round: stays online"
 		echo 1 > $CPUS/cpu1/online || fail "round $round: stays offline"
 	done
@@ -269,7 +271,7 @@ survives_unbinding() {
 	[ -b "$DISK" ] || skip "no $DISK"
 	loaded
 	device=$(virtio_of "$DISK")
-	for round in $(seq 10); do
+	for round in $(seq $((ROUNDS / 2))); do
 		read_disk "$DISK" 5000 > /dev/null 2>&1 &
 		echo "$device" > $BUS/drivers/virtio_blk/unbind || fail "round $round: cannot unbind"
 		! grep -q " $device-" $TABLE || fail "round $round: polled without a driver"
@@ -286,7 +288,7 @@ survives_a_reset() {
 	reset=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/reset
 	[ -e "$reset" ] || skip "the device cannot be reset"
 	loaded
-	for round in $(seq 10); do
+	for round in $(seq $((ROUNDS / 2))); do
 		read_disk "$DISK" 2000 > /dev/null 2>&1 &
 		echo 1 > "$reset" || fail "round $round: cannot reset"
 		wait
@@ -430,7 +432,7 @@ survives_unplugging() {
 		fi
 	done) > /dev/null 2>&1 &
 	load=$!
-	for round in $(seq 15); do
+	for round in $(seq "$ROUNDS"); do
 		read_disk "$DISK" 2000 > /dev/null 2>&1 &
 		echo 1 > "$remove" || fail "round $round: cannot unplug"
 		echo 1 > /sys/bus/pci/rescan
@@ -460,7 +462,7 @@ survives_traffic() {
 	need_peer
 	loaded
 	ping_peer 3000 > /dev/null 2>&1 &
-	for _ in $(seq 10); do
+	for _ in $(seq $((ROUNDS / 2))); do
 		for value in 0 1; do
 			echo $value > "$BUS/devices/$net_device/poll_source"
 		done
@@ -480,7 +482,7 @@ survives_a_link_that_goes_down() {
 	ping_peer 20
 	busybox ping -A -q "$PEER" > /dev/null 2>&1 &
 	load=$!
-	for _ in $(seq 20); do
+	for _ in $(seq "$ROUNDS"); do
 		busybox ip link set "$NET" down
 		grep -q " $net_device-" $TABLE || fail "no source any more"
 		busybox ip link set "$NET" up
