@@ -82,8 +82,12 @@ def machine(root: Path, cpus: int) -> None:
 
 
 @click.command()
-@click.option("--cpus", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
+@click.option(
+    "--cpus", type=click.IntRange(1), default=256, show_default=True, help="CPUs of the machine."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds to time."
+)
 def main(cpus: int, rounds: int) -> None:
     """Measure what a round of lightsleep watch costs, and print it."""
     print(f"{cpus} CPUs, {DEVICES + 3} rows of interrupts; CPU time of one round, median:")

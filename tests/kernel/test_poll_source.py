@@ -32,9 +32,9 @@ TRIES = 3
 """A source that exceeds its budget of time is switched off. A host that stops the guest meanwhile
 makes it look slow."""
 
-FEWER_ROUNDS, VIRTIO_ROUNDS, ROUNDS = 8, 20, 50
-"""How often a source or device comes and goes: in make check, beside other tests, and in
-check-more."""
+ROUNDS, VIRTIO_ROUNDS, FEWER_ROUNDS = 50, 20, 8
+"""How often a source comes and goes, how often a virtio device does, and how often either does in
+make check, beside other tests."""
 
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 
@@ -71,7 +71,10 @@ def virtio_machine(kernel: str, ring: str, disk: str = "") -> Machine:
 
 
 def run_virtio(guest: Guest, *tests: str, rounds: int = VIRTIO_ROUNDS) -> Result:
-    """Run the selftest, all of it or only ``tests``, with QEMU's own network to talk to."""
+    """Run the selftest, all of it or only ``tests``, with QEMU's own network to talk to.
+
+    ``rounds`` is how often a device, a CPU or the module comes and goes.
+    """
     for words in (("addr", "add", "10.0.2.15/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
         guest.run(["busybox", "ip", *words])
     script = "virtio_poll_source.sh"

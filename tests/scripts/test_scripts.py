@@ -18,8 +18,6 @@ from lightsleep.cli import VERBS
 from lightsleep.lab.cli import lab
 
 SCRIPTS = ROOT / "scripts"
-
-
 PROGRAMS = [
     path
     for folder in ("scripts", "benchmarks")
@@ -28,6 +26,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_every_program_says_how_to_call_it(path: Path) -> None:
     helped = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
