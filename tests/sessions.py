@@ -29,7 +29,7 @@ with journalled.session(root) as session:
         if not os.fork():
             time.sleep(1000)
         subprocess.Popen(["sleep", "1000"], close_fds=False)
-    print(session._process.pid, flush=True)
+    print(session._restorer.pid, flush=True)
     if end == "raise":
         raise RuntimeError
     if end == "exit":

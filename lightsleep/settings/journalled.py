@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Changing settings in a session: at its end, however the process ends, all are set back.
 
-A second process, the restorer (restorer.py), sets them back, after SIGKILL too. Here it is started,
-and each change is noted in a journal, from which it works. There is one session at a time: its
-owner and the restorer hold a lock until everything is set back. If even the restorer was killed,
-the next session finds the journal and sets back first.
+A second process, the restorer (restorer.py), sets them back, after SIGKILL too. It works from a
+journal, in which each change is noted here before it is made. There is one session at a time: its
+owner and the restorer hold a lock (lock.py) until everything is set back. If even the restorer was
+killed, the next session finds the journal and sets back first.
 
 The owner of a session may also keep what it changed (``lightsleep enable``). The journal then
 becomes the record of what is kept, from which ``lightsleep disable`` sets back by the same rules.
@@ -12,15 +12,10 @@ becomes the record of what is kept, from which ``lightsleep disable`` sets back 
 
 import contextlib
 import errno
-import fcntl
 import getpass
 import json
 import os
 import shlex
-import stat
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,24 +26,11 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.settings import restorer
+from lightsleep.settings.lock import holder, locked, opened
 from lightsleep.settings.restorer import KINDS, Setting, Undo, Value
+from lightsleep.settings.restorer_process import RestorerProcess
 
 RUN_DIR = "run/lightsleep"
-
-# The restorer of an owner just killed needs a moment before it lets go of the lock.
-LOCK_PATIENCE_S = 2.0
-
-# Open files that a forked child must not keep: the pipe would not end with this process, and the
-# lock would outlive it.
-_not_for_children: list[IO[bytes]] = []
-
-
-def _forget_in_child() -> None:
-    for file in _not_for_children:
-        file.close()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class KnobGone(LightsleepError):
@@ -75,20 +57,18 @@ class Session:
     """The settings that a process has changed. For one thread at a time."""
 
     def __init__(
-        self, run_dir: Path, journal: IO[bytes], process: subprocess.Popen[bytes], root: Path
+        self, run_dir: Path, journal: IO[bytes], process: RestorerProcess, root: Path
     ) -> None:
         """Note changes in ``journal``, whose first line is written; ``process`` sets them back."""
         self.notes: list[str] = []
         self._run_dir = run_dir
         self._journal = journal
         self._header_size = os.fstat(journal.fileno()).st_size
-        self._process = process
+        self._restorer = process
         self._root = root
         self._last: dict[Setting, Value] = {}
         # A setting may change a thousand times: the journal has each value once.
         self._noted: set[tuple[Setting, Value]] = set()
-        assert process.stdin
-        self._held = (process.stdin.fileno(),)
 
     def set(self, knob: Path, value: str) -> bool:
         """Set a knob until the end of the session; does nothing if it has that value.
@@ -149,7 +129,7 @@ class Session:
         Raises LightsleepError where something refuses.
         """
         undos = self._undos()
-        notes, refused = restorer.set_back(undos, self._root, self._held)
+        notes, refused = restorer.set_back(undos, self._root, self._restorer.held)
         if refused:
             raise LightsleepError("; ".join(refused))
         for setting, undo in undos.items():
@@ -228,7 +208,7 @@ class Session:
         if refusal := KINDS[setting[0]].refuse(self._root, setting[1]):
             raise ValueError(refusal)
         what = restorer.said(setting, value)
-        if self._process.poll() is not None:
+        if self._restorer.killed():
             raise LightsleepError(
                 f"cannot {what}: the process that would set it back was killed; start again"
             )
@@ -240,12 +220,12 @@ class Session:
                 return False
             before = now if old is None else old
             self._note(setting, before, value)
-            kind.write(self._root, setting[1], value, self._held)
+            kind.write(self._root, setting[1], value, self._restorer.held)
             found = kind.read(self._root, setting[1])
             if not kind.same(found, value) and not kind.same(found, now):
                 # Neither ours nor the old value: the restorer would leave it alone.
                 self._note(setting, before, found)
-                kind.write(self._root, setting[1], before, self._held)
+                kind.write(self._root, setting[1], before, self._restorer.held)
         except OSError as error:
             # ENODEV: it went while it was open.
             gone = error.errno in (errno.ENOENT, errno.ENODEV)
@@ -297,11 +277,11 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
     journal = run_dir / "journal"
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(_locked(run_dir, verb))
+            lock = stack.enter_context(locked(run_dir, verb))
             notes = _recover(journal, root)
             # O_APPEND: after the journal was truncated, the next line goes to its new end.
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
-            file = stack.enter_context(_opened(journal, flags))
+            file = stack.enter_context(opened(journal, flags))
             unused = stack.enter_context(contextlib.ExitStack())
             unused.callback(journal.unlink, missing_ok=True)
             header = {"boot_id": restorer.boot_id(), "verb": verb, "pid": str(os.getpid())}
@@ -309,7 +289,7 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             restorer.sync_folder(run_dir)
         except OSError as error:
             raise LightsleepError(f"cannot keep a journal in {run_dir}: {_why(error)}") from error
-        process = _start(journal, root, lock)
+        process = RestorerProcess(journal, root, lock)
         here = Session(run_dir, file, process, root)
         unused.pop_all()
         here.notes += notes
@@ -317,15 +297,15 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             yield here
         except LightsleepError as error:
             # Nobody looks at the notes now.
-            for note in [*here.notes, *_finish(process, journal, root)]:
+            for note in [*here.notes, *_finish(process)]:
                 error.add_note(note)
             raise
         except BaseException:
-            for note in _finish(process, journal, root):
+            for note in _finish(process):
                 click.echo(note, err=True)
             raise
         else:
-            here.notes += _finish(process, journal, root)
+            here.notes += _finish(process)
 
 
 def kept(root: Path = Path("/")) -> Kept | None:
@@ -352,13 +332,8 @@ def unfinished(root: Path) -> str | None:
     if not journal.exists():
         return None
     try:
-        with (run_dir / "lock").open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return f"{_holder(lock)} is changing settings right now"
-    except FileNotFoundError:
-        pass
+        if process := holder(run_dir):
+            return f"{process} is changing settings right now"
     except PermissionError:
         return (
             "a command is changing settings right now, or was killed: sudo lightsleep status says "
@@ -413,13 +388,13 @@ class Alone:
         header = kept.line if kept else json.dumps({"boot_id": restorer.boot_id()})
         try:
             soon = _soon(run_dir, header, undos)
-            process = _start(journal, self._root, self._lock)
+            process = RestorerProcess(journal, self._root, self._lock)
             try:
                 soon.replace(journal)
                 if forget:
                     record.unlink(missing_ok=True)
             finally:
-                notes, refused = _ended(process, journal, self._root)
+                notes, refused = process.end()
             if refused and journal.exists():
                 journal.replace(record) if kept else journal.unlink()
         except OSError as error:
@@ -434,7 +409,7 @@ def exclusive(root: Path, verb: str) -> Iterator[Alone]:
     run_dir = root / RUN_DIR
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(_locked(run_dir, verb))
+            lock = stack.enter_context(locked(run_dir, verb))
             notes = _recover(run_dir / "journal", root)
         except OSError as error:
             raise LightsleepError(f"cannot use {run_dir}: {_why(error)}") from error
@@ -488,58 +463,6 @@ def _append(journal: IO[bytes], entry: dict[str, Value]) -> None:
         raise
 
 
-def _opened(file: Path, flags: int) -> IO[bytes]:
-    """Open a file to append to, unbuffered; who cannot read others' settings need not read it."""
-    return open(os.open(file, flags | os.O_CLOEXEC, 0o600), "ab+", buffering=0)  # noqa: PTH123
-
-
-@contextlib.contextmanager
-def _locked(run_dir: Path, verb: str) -> Iterator[IO[bytes]]:
-    if not run_dir.exists():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        run_dir.chmod(0o755)  # whatever the umask: status reads there, without being root
-    status = run_dir.stat()
-    # Whoever can write here decides what is written to the settings.
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-        raise LightsleepError(
-            f"others can write to {run_dir}; remove it, or make it yours and chmod it to 0755"
-        )
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    with _opened(run_dir / "lock", flags) as lock, _not_inherited(lock):
-        _acquire(lock, run_dir)
-        lock.truncate(0)
-        lock.write(f"lightsleep {verb}, process {os.getpid()},".encode())
-        yield lock
-
-
-def _acquire(lock: IO[bytes], run_dir: Path) -> None:
-    deadline = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise LightsleepError(
-                    f"{_holder(lock)} is changing settings of this machine ({run_dir}); "
-                    "wait for its end"
-                ) from None
-            time.sleep(0.05)
-
-
-def _holder(lock: IO[bytes]) -> str:
-    lock.seek(0)
-    return lock.read().decode(errors="replace") or "another process"
-
-
-@contextlib.contextmanager
-def _not_inherited(file: IO[bytes]) -> Iterator[None]:
-    _not_for_children.append(file)
-    try:
-        yield
-    finally:
-        _not_for_children.remove(file)
-
-
 def _recover(journal: Path, root: Path) -> list[str]:
     """Set back what an earlier process left changed; return what is worth telling."""
     if not journal.exists():
@@ -563,52 +486,7 @@ def _recover(journal: Path, root: Path) -> list[str]:
     return notes
 
 
-def _start(journal: Path, root: Path, lock: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the restorer, which keeps the lock, too; return when it is deaf to signals."""
-    failed = f"cannot start the process that sets settings back: {sys.executable}"
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", restorer.__file__, str(journal), str(root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            pass_fds=[lock.fileno()],
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise LightsleepError(f"{failed}: {error.strerror}") from error
-    assert process.stdin
-    assert process.stdout
-    _not_for_children.append(process.stdin)
-    if process.stdout.readline() != restorer.READY:
-        raise LightsleepError(f"{failed} {restorer.__file__}")
-    return process
-
-
-def _finish(process: subprocess.Popen[bytes], journal: Path, root: Path) -> list[str]:
+def _finish(process: RestorerProcess) -> list[str]:
     """End the session; return what is worth telling."""
-    notes, refused = _ended(process, journal, root)
+    notes, refused = process.end()
     return [*notes, *refused]
-
-
-def _ended(
-    process: subprocess.Popen[bytes], journal: Path, root: Path
-) -> tuple[list[str], list[str]]:
-    """Have the restorer set back; return what is worth telling, and what refused."""
-    assert process.stdin
-    assert process.stdout
-    process.stdin.close()
-    _not_for_children.remove(process.stdin)
-    report = process.stdout.read()
-    process.stdout.close()
-    if process.wait() == 0:
-        notes, refused = json.loads(report)
-        return notes, refused
-    if not journal.exists():
-        return [], []
-    try:
-        notes, refused = restorer.end(journal, root)
-    except (OSError, ValueError) as error:
-        return [], [f"cannot set back the settings: {journal}: {error}"]
-    return ["the process that sets settings back was killed: set them back myself", *notes], refused

@@ -15,7 +15,7 @@ import pytest
 from sessions import Machine, eventually, runs
 
 from lightsleep.errors import LightsleepError
-from lightsleep.settings import journalled, restorer
+from lightsleep.settings import journalled, lock, restorer
 
 pytest_plugins = "sessions"
 
@@ -119,8 +119,8 @@ def test_children_do_not_delay_the_end(machine: Machine) -> None:
 def test_restorer_killed_and_owner_ends(machine: Machine) -> None:
     with machine.session() as session:
         session.set(machine.knob(0), "1")
-        session._process.kill()
-        session._process.wait()
+        os.kill(session._restorer.pid, signal.SIGKILL)
+        eventually(session._restorer.killed)
         with pytest.raises(LightsleepError, match="was killed"):
             session.set(machine.knob(1), "1")
     assert machine.values() == ["0", "0", "0"]
@@ -165,7 +165,7 @@ def test_an_empty_journal_is_no_garbage(machine: Machine) -> None:
 
 
 def test_two_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journalled, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
     with machine.owner() as (process, restorer_pid):
         with pytest.raises(LightsleepError, match=f"process {process.pid}"), machine.session():
             pass
@@ -176,7 +176,7 @@ def test_two_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lock_lasts_as_long_as_the_restorer(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journalled, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
     with machine.owner() as (process, restorer_pid):
         os.kill(restorer_pid, signal.SIGSTOP)
         process.kill()

@@ -96,7 +96,7 @@ def test_a_command_does_not_wait_for_the_terminal(root: Path) -> None:
 
 
 def test_of_two_at_once_the_second_refuses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightsleep.settings.journalled.LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr("lightsleep.settings.lock.PATIENCE_S", 0.1)
     words = [sys.executable, "-c", KILLED, str(root), *COMMAND]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as first:
         wait_until_loaded(root)
