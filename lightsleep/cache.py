@@ -98,6 +98,25 @@ def entry(
     return final
 
 
+@contextlib.contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """Have a folder beside the entries for as long as this lasts; ``name`` is this process's own.
+
+    sweep() removes it where this process is killed. Raises OSError and LightsleepError.
+    """
+    base = folder()
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock, path = base / f".{name}.lock", base / f".{name}.scratch"
+    with locked(lock):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.unlink()
+
+
 def code(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
     """Return an entry whose content this process will load or compile, as entry() does.
 

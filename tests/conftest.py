@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from lightsleep import cache
 from lightsleep.lab.kernels.roots import MirrorOutOfStep
 
 if TYPE_CHECKING:
@@ -32,6 +34,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have a folder of snapshots for all processes that run these tests; see booted.py."""
+    if not hasattr(config, "workerinput"):
+        stack = contextlib.ExitStack()
+        path = stack.enter_context(cache.scratch(f"booted-{os.getpid()}"))
+        os.environ["LIGHTSLEEP_TEST_SNAPSHOTS"] = str(path)
+        config.add_cleanup(stack.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,7 +72,8 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session")
 def booted_guest() -> Iterator[Guest]:
     """One guest, booted once, for all tests that leave it as they found it."""
-    from lightsleep.lab.boot.guest import boot
+    from booted import boot
+
     from lightsleep.lab.boot.machine import Machine
 
     with boot(Machine(accel="tcg"), "shared", timeout_s=300) as guest:

@@ -211,6 +211,22 @@ def test_an_entry_is_not_swept_while_somebody_comes_for_it(
     assert asked == []
 
 
+def test_a_scratch_folder_goes_with_its_process(own_cache: Path) -> None:
+    with cache.scratch("own-1") as folder:
+        (folder / "file").touch()
+        cache.sweep(own_cache)
+        assert visible(own_cache) == [".own-1.scratch"]
+    assert not list(own_cache.iterdir())
+    program = (
+        "import os, signal; from lightsleep import cache\n"
+        "with cache.scratch('own-2'): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert visible(own_cache) == [".own-2.scratch"]
+    cache.sweep(own_cache)
+    assert visible(own_cache) == []
+
+
 def test_what_is_not_an_entry_stays(own_cache: Path) -> None:
     own_cache.mkdir()
     for folder in ("photos", ".hidden.scratch"):

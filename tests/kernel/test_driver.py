@@ -2,10 +2,10 @@
 """cpuidle-lightsleep in guests: its selftest on every kernel, and what it refuses."""
 
 import pytest
+from booted import boot
 from kernels import EACH_KERNEL, FIRST
 from ktap import run_selftest
 
-from lightsleep.lab.boot.guest import boot
 from lightsleep.lab.boot.machine import Machine
 
 pytestmark = pytest.mark.boot

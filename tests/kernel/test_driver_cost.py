@@ -2,10 +2,11 @@
 """What cpuidle-lightsleep measures that a halt costs, and what follows: its selftest in guests."""
 
 import pytest
+from booted import boot
 from kernels import EACH_KERNEL
 from ktap import SKIP_BESIDE_OTHER_WORK, Result, run_selftest
 
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.hosttime import Load
 from lightsleep.lab.boot.machine import Machine
 

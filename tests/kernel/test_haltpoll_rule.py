@@ -10,12 +10,12 @@ from typing import Any
 import cffi
 import numpy as np
 import pytest
+from booted import boot
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
 from replays import limits
 
-from lightsleep.lab.boot.guest import boot
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.policy.binding import compile_kernel_files
 from lightsleep.replay.policies import Haltpoll

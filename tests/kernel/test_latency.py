@@ -4,11 +4,12 @@
 from collections.abc import Iterator
 
 import pytest
+from booted import boot
 from kernels import FIRST, ON_X86_64, RT
 from ktap import run_selftest
 
 from lightsleep.lab.boot.accel import Wanted
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.kernels.config import ARCHES

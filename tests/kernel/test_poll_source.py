@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
+from booted import boot
 from kernels import FIRST, WITHOUT_RT
 from ktap import Result, run_selftest
 
 from lightsleep.lab.boot.accel import Wanted
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices, Machine
 
 pytestmark = pytest.mark.boot

@@ -2,11 +2,11 @@
 """cpuidle-synthetic in guests: its selftest on every kernel, and what it refuses."""
 
 import pytest
+from booted import boot
 from kernels import FIRST, ON_X86_64
 from ktap import run_selftest
 
 from lightsleep.lab.boot.accel import Wanted
-from lightsleep.lab.boot.guest import boot
 from lightsleep.lab.boot.machine import Machine
 
 pytestmark = pytest.mark.boot

@@ -6,9 +6,10 @@ stream, and what KUnit's test says; not how long a real CPU sleeps.
 """
 
 import pytest
+from booted import boot
 from ktap import parse
 
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 
 pytestmark = [pytest.mark.boot, pytest.mark.build, pytest.mark.more]

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import booted
 import pytest
 from kernels import RC, seldom
 
@@ -150,6 +151,19 @@ def test_time_stands_still_in_a_paused_guest(booted_guest: Guest) -> None:
     assert len(booted_guest.vm.vcpu_threads()) == 2
 
 
+@pytest.mark.parametrize("arch", [arch.name for arch in ARCHES.values() if arch.snapshots])
+def test_a_guest_goes_on_where_one_like_it_had_booted(arch: str) -> None:
+    seen = []
+    for _ in range(2):
+        with booted.boot(Machine(arch=arch, accel="tcg", pin=True), timeout_s=ENOUGH_S) as alike:
+            told = alike.run(["sh", "-c", "dmesg; ls /root; cksum /dev/vda"], ENOUGH_S).stdout
+            seen.append((told, alike.vm.console()))
+            alike.write_text("/root/own", "what the next one must not find")
+            alike.insmod("cpuidle_lightsleep")  # which fails where it is loaded
+    assert seen[0] == seen[1]
+    assert "Linux version" in seen[0][1]
+
+
 @pytest.mark.parametrize(("arch", "kernel"), OTHERS)
 def test_every_kernel_boots_and_takes_our_modules(arch: str, kernel: str) -> None:
     with boot(Machine(arch=arch, kernel=kernel, accel="tcg"), timeout_s=ENOUGH_S) as other:
@@ -237,7 +251,7 @@ def test_a_kernel_and_a_drive_of_ones_own() -> None:
 
 
 def test_a_panic_is_reported_at_once_with_its_log(own_logs: Path) -> None:
-    with pytest.raises(GuestFailed) as raised, boot(TCG, "crash", ENOUGH_S) as crashing:
+    with pytest.raises(GuestFailed) as raised, booted.boot(TCG, "crash", ENOUGH_S) as crashing:
         crashing.run(["sh", "-c", "echo c > /proc/sysrq-trigger"], timeout_s=ENOUGH_S)
     assert "the guest went away" in raised.value.message  # and not: no answer in time
     assert "sysrq triggered crash" in raised.value.message
@@ -291,7 +305,10 @@ def test_a_boot_that_hangs_meets_its_deadline(own_logs: Path) -> None:
 
 @pytest.mark.parametrize("then", ["true", "sleep 1000"])
 def test_a_splat_fails_the_run(then: str) -> None:
-    with pytest.raises(GuestFailed, match="WARNING: made up"), boot(TCG, "x", ENOUGH_S) as ill:
+    with (
+        pytest.raises(GuestFailed, match="WARNING: made up"),
+        booted.boot(TCG, "x", ENOUGH_S) as ill,
+    ):
         ill.run(["sh", "-c", f"echo 'WARNING: made up' > /dev/kmsg; {then}"], timeout_s=ENOUGH_S)
 
 

@@ -49,7 +49,7 @@ def boots(
     left, closed = list(logs), []
 
     class FakeVM:
-        def __init__(self, _: Hardware) -> None:
+        def __init__(self, _: Hardware, waits: bool = False) -> None:
             self.log = left.pop(0)
             self.agent = self.log
 
@@ -58,6 +58,12 @@ def boots(
 
         def said(self) -> str:
             return said
+
+        def save(self, memory: Path, console: Path) -> None:
+            memory.write_text("")
+
+        def restore(self, memory: Path, console: Path) -> None:
+            closed.append(f"restored {memory.parent.name}")
 
         def close(self) -> None:
             closed.append(self.log)
@@ -69,6 +75,11 @@ def boots(
         def hello(self, _: float) -> None:
             if self.log and LOADED not in self.log:
                 raise AgentGone("the guest went away")
+
+        def clock_ns(self, _: float) -> int:
+            if self.log:
+                raise AgentGone("the guest went away")
+            return 0
 
         def run(self, *_: object) -> Completed:
             if self.log:
@@ -107,6 +118,17 @@ def test_so_is_a_guest_that_it_spoiled_as_modules_were_loaded(
     assert not closed
     started.load()
     assert closed == [LOADED + RACED, RACED]
+
+
+def test_one_that_was_spoiled_as_it_went_on_boots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    closed = boots(monkeypatch, tmp_path, "", "", RACED, "")
+    for expected in ([], ["restored snapshots"], ["restored snapshots"] * 2 + [RACED]):
+        Guest(Machine(), HARDWARE, snapshots=folder).wait()
+        assert closed == expected
 
 
 def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from booted import boot
 from recordings import rows_of
 from test_record_boot import COUNTS, ENOUGH_S, HISTOGRAM, LIGHTSLEEP, counted, fetched
 
-from lightsleep.lab.boot.guest import boot
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.record import sidecar
 

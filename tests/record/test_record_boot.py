@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from booted import boot
 
 from lightsleep.document import load
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.periods import histogram
 from lightsleep.periods.lost import TimeLost, time_lost

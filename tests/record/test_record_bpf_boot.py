@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from booted import boot
 from recordings import rows_of
 from test_record_boot import (
     AND_COMES_BACK,
@@ -25,7 +26,7 @@ from test_record_boot import (
 )
 from test_record_boot import RECORD as BY_TRACE_CMD
 
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.periods.source import open_recording
 from lightsleep.record import sidecar

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from booted import boot
 from test_record_boot import ENOUGH_S, NOTHING_LEFT, RECORD, TRACING, fetched
 
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.periods.source import open_recording
 from lightsleep.record import sidecar

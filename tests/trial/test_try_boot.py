@@ -12,10 +12,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+from booted import boot
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
-from lightsleep.lab.boot.guest import Guest, boot
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.initramfs import INSTALL_DRIVER
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.loads.programs.run import starter

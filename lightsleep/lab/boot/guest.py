@@ -15,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import accel, acpi, devicetree, emulator, foreign, hosttime, splat
+from lightsleep.lab.boot import (
+    accel,
+    acpi,
+    devicetree,
+    emulator,
+    foreign,
+    hosttime,
+    snapshot,
+    splat,
+)
 from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
@@ -130,18 +139,28 @@ class Guest:
     """A guest and its agent. Leave through ``close``, or use ``boot`` as a context manager."""
 
     def __init__(
-        self, machine: Machine, hardware: Hardware, name: str = "guest", reboots: int = REBOOTS
+        self,
+        machine: Machine,
+        hardware: Hardware,
+        name: str = "guest",
+        reboots: int = REBOOTS,
+        snapshots: Path | None = None,
     ) -> None:
-        """Start QEMU with ``hardware``, made for a machine that may differ in its parameters."""
+        """Start QEMU with ``hardware``, made for a machine that may differ in its parameters.
+
+        The guest goes on from its snapshot in the folder ``snapshots``, or leaves one there.
+        """
         self.machine = machine
         self.name = name
         self._reboots = reboots
         self._boot_s = BOOT_S
         self._hardware = replace(hardware, machine=machine)
+        self._snapshot = snapshot.of(self._hardware, snapshots) if snapshots else None
         self._start()
 
     def _start(self) -> None:
-        self.vm = VM(self._hardware)
+        self._goes_on = self._snapshot is not None and self._snapshot.exists()
+        self.vm = VM(self._hardware, waits=self._goes_on)
         self._agent = Agent(self.vm.agent, self._watch)
         self._complained = False
         self._booted = False
@@ -169,14 +188,21 @@ class Guest:
                 if not left:
                     raise
             self.vm.close()
+            self._snapshot = None
             self._start()
 
     def _wait(self) -> None:
         with self._watched():
             try:
-                self._agent.hello(self._boot_s)
+                if self._goes_on and self._snapshot:
+                    self.vm.restore(self._snapshot.memory, self._snapshot.console)
+                    self._agent.clock_ns(self._boot_s)
+                else:
+                    self._agent.hello(self._boot_s)
             except TimeoutError:
                 raise AgentGone(f"not booted within {self._boot_s:g} s") from None
+        if self._snapshot and not self._goes_on and not splat.find(self.vm.console()):
+            self.vm.save(self._snapshot.memory, self._snapshot.console)
         if self.machine.pin:
             hosttime.pin(self.vm.vcpu_threads())
         self._booted = True
@@ -326,9 +352,17 @@ def keep(log: str, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def boot(machine: Machine, name: str = "guest", timeout_s: float = BOOT_S) -> Iterator[Guest]:
-    """Boot a guest, check its console for splats at the end, and end it."""
-    guest = Guest(machine, prepare(machine), name)
+def boot(
+    machine: Machine,
+    name: str = "guest",
+    timeout_s: float = BOOT_S,
+    snapshots: Path | None = None,
+) -> Iterator[Guest]:
+    """Boot a guest, check its console for splats at the end, and end it.
+
+    With ``snapshots``, a folder, it goes on where one like it had booted, or is that one.
+    """
+    guest = Guest(machine, prepare(machine), name, snapshots=snapshots)
     try:
         guest.wait(timeout_s)
         guest.load()

@@ -15,6 +15,7 @@ import re
 import socket
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.kernels.config import Arch
 
 QMP_S = 20.0
+MIGRATE_S = 120.0
 
 SCRATCH = re.compile(r"\bscratch=(\d+)M\b")
 """Of a drive, what QEMU does not know: a file with so many MiB of noise."""
@@ -88,8 +90,11 @@ class Hardware:
 class VM:
     """A running QEMU."""
 
-    def __init__(self, hardware: Hardware) -> None:
-        """Start QEMU. Raises LightsleepError where the program or space for a file is missing."""
+    def __init__(self, hardware: Hardware, waits: bool = False) -> None:
+        """Start QEMU; with ``waits``, restore() says what it is to run.
+
+        Raises LightsleepError where the program or space for a file is missing.
+        """
         host.need(hardware.arch.qemu, packages={hardware.arch.qemu: hardware.arch.qemu_package})
         self.hardware = hardware
         self.agent, agent = socket.socketpair()
@@ -109,6 +114,7 @@ class VM:
                 f"{'stdio,mux=on,signal=off' if hardware.interactive else console},id=console",
             ),
             *("-serial", "chardev:console"),
+            *(("-incoming", "defer") if waits else ()),
         ]
         stdio = None if hardware.interactive else subprocess.DEVNULL
         self.process = subprocess.Popen(
@@ -128,14 +134,14 @@ class VM:
         self._qmp = QMPClient()
         self._monitor: socket.socket | None = ours
 
-    def qmp(self, command: str) -> Any:
+    def qmp(self, command: str, arguments: dict[str, object] | None = None) -> Any:
         """Return the result of a monitor command. Raises LightsleepError where QEMU refuses."""
 
         async def execute() -> object:
             if self._monitor is not None:
                 await self._qmp.connect(self._monitor)
                 self._monitor = None
-            return await self._qmp.execute(command)
+            return await self._qmp.execute(command, arguments)
 
         try:
             return self._loop.run(asyncio.wait_for(execute(), QMP_S))
@@ -149,6 +155,44 @@ class VM:
     def resume(self) -> None:
         """Let the CPUs run on."""
         self.qmp("cont")
+
+    def save(self, memory: Path, console: Path) -> None:
+        """Write all of the guest, and what it has printed, for restore() of another VM.
+
+        It runs on when this is done. Raises LightsleepError where that fails, OSError for
+        ``console``.
+        """
+        self.pause()
+        console.write_text(self.console())
+        soon = memory.with_name(f"{memory.name}.{os.getpid()}")
+        try:
+            self._migrate("migrate", soon)
+            soon.rename(memory)
+        finally:
+            soon.unlink(missing_ok=True)
+        self.resume()
+
+    def restore(self, memory: Path, console: Path) -> None:
+        """Be the guest that save() wrote, and run on, in a VM that waits for it.
+
+        Raises LightsleepError where that fails, OSError for ``console``.
+        """
+        os.write(self._console, console.read_bytes())  # to its end, as QEMU does
+        self._migrate("migrate-incoming", memory)
+        self.resume()
+
+    def _migrate(self, command: str, file: Path) -> None:
+        """Write or read a file as if it were the way to another host."""
+        # Each page has its place there, whose holes take no space.
+        capability = {"capability": "mapped-ram", "state": True}
+        self.qmp("migrate-set-capabilities", {"capabilities": [capability]})
+        self.qmp(command, {"uri": f"file:{file}"})
+        deadline = time.monotonic() + MIGRATE_S
+        while (state := self.qmp("query-migrate")).get("status") != "completed":
+            if state.get("status") == "failed" or time.monotonic() > deadline:
+                why = state.get("error-desc", f"not done after {MIGRATE_S:g} s")
+                raise LightsleepError(f"QEMU failed to {command} {file}: {why}")
+            time.sleep(0.02)
 
     def vcpu_threads(self) -> list[int]:
         """Return the host thread ids of the vCPUs, each once: they may all be in one."""

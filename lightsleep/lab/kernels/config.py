@@ -232,6 +232,8 @@ class Arch:
     bridges: tuple[str, ...] = ()
     """Devices that make this bus, where the machine has none."""
     memory_mib: int = 512
+    snapshots: bool = False
+    """Whether a guest goes on from a snapshot of it (see snapshot.py)."""
     psci_machine: str = ""
     """The machine to describe an idle state to, where that can be."""
     efi_package: str = ""
@@ -269,6 +271,7 @@ ARCHES = {
             cpu_kvm="host",
             console="ttyS0",
             built=_built(*SERIES_KERNELS, *X86_KERNELS),
+            snapshots=True,
             # All emulated CPUs share one clock, but nothing tells the kernel so: without this
             # it falls back to the HPET, whose every read leaves the guest.
             append_tcg="tsc=reliable",
@@ -293,6 +296,7 @@ ARCHES = {
             cpu_kvm="host",
             console="ttyAMA0",
             built=_built(*SERIES_KERNELS),
+            snapshots=True,
         ),
         Arch(
             name="ppc64le",
