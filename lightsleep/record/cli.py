@@ -97,11 +97,12 @@ def record(
 
     Each idle period that is recorded costs CPU time. In the lab, a task with 100,000 idle periods
     per second of its CPU is 6.8 % slower while BPF programs record it, 17.5 % while trace-cmd does,
-    and 2.8 % with --histogram. trace-cmd makes it 13.2 % slower with the three events alone that no
-    recording can do without. With 10,000 periods, it is 0.8 % slower, 1.8 % by trace-cmd, and 0.4 %
+    and 2.8 % with --histogram. With only the three events that every recording needs, trace-cmd
+    makes it 13.2 % slower. With 10,000 periods, it is 0.8 % slower, 1.8 % by trace-cmd, and 0.4 %
     with --histogram.
 
-    Options stand before COMMAND: what follows it is its own. The exit status is that of COMMAND.
+    Options stand before COMMAND: everything after COMMAND is passed to COMMAND. The exit status is
+    that of COMMAND.
     """
     if command and seconds is not None:
         raise click.UsageError("name a COMMAND or --for TIME, not both")
