@@ -24,9 +24,9 @@ from lightsleep.lab.loads.programs.run import starter
 from lightsleep.lab.loads.programs.servers import REDIS
 
 WIDTH = 140
-BENCHMARK = "redis-benchmark -t get -q -c 1 -n 2000"
+BENCHMARK = "redis-benchmark -t get -q -c 1 -n 10000"
 TYPED = {
-    "try": f"sudo lightsleep try -n 8 -m 'rps=([0-9.]+) requests per second:higher' -- {BENCHMARK}",
+    "try": f"sudo lightsleep try -m 'rps=([0-9.]+) requests per second:higher' -- {BENCHMARK}",
     "status": "lightsleep status",
     "watch": "lightsleep watch --count 1",
 }
