@@ -5,7 +5,8 @@ The first metric decides: the first that the command prints, else its wall time.
 on has no wall time: without a number of its own, there is no winner. The winner is the
 setting with the largest gain among those that are shown to be better than as-is. The method is that
 of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
-winner, and the sentence says how small a gain could have been shown.
+winner, and the sentence says how small a gain could have been shown. Where runs were so short that
+lightsleep's driver, which is loaded for each, was still learning, it says that, too.
 
 Of several settings that do nothing, one may look better by chance. So each of them is compared with
 a confidence with which all of them together raise a false alarm in at most 1 of 20 trials
@@ -29,6 +30,11 @@ from lightsleep.order import CONFIDENCE
 USED = ("cpu_s", "busy_pct", "energy_J", "power_W")
 MOST_METRICS = 25
 """A trial has less: a number or two that the command prints, and what the machine counts."""
+
+LEARNS_S = 5.0
+"""For how long the driver's adaptive mode learns. What a halt costs the programs is known after 64
+comparisons, 0.8 s for 100 us at the earliest (kernel/drivers/cpuidle/wake_cost.c), and counts from
+the next full second on; then the limit follows, by steps."""
 
 COSTS = (*USED, "stolen_s", "stolen_pct")
 
@@ -68,7 +74,8 @@ def judge(result: CompareResult) -> Outcome:
         if arm.baseline and arm.baseline.verdict is Verdict.BETTER
     ]
     if not better:
-        return Outcome(None, _no_winner(first, result.baseline, list(found.values())))
+        said = _no_winner(first, result.baseline, list(found.values()))
+        return Outcome(None, said + _still_learning(result))
     sure = [arm for arm in better if found[arm.name].verdict is Verdict.BETTER]
     if not sure:
         names = " and ".join(arm.name for arm in better)
@@ -145,6 +152,25 @@ def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Co
     return (
         f"{first.metric.title}: no setting was shown to be better than {baseline}{missed}. "
         f"Keep {baseline}."
+    )
+
+
+def _still_learning(result: CompareResult) -> str:
+    """Return what to say where runs ended before lightsleep's driver had learned from them."""
+    wall = result.metrics.get("wall_s")
+    learning = [
+        arm
+        for arm in result.arms
+        if arm.split(":")[0] == "lightsleep" and not {"fixed", "off"} & set(arm.split(":"))
+    ]
+    if wall is None or not learning:
+        return ""
+    took_s = max(statistics.median(wall.samples[arm]) for arm in learning)
+    if took_s >= LEARNS_S:
+        return ""
+    return (
+        f" A run took {units.value(took_s, 's')}, and lightsleep's driver, which is loaded for "
+        f"each, learns for its first {LEARNS_S:g} s: longer runs may show more."
     )
 
 

@@ -127,6 +127,29 @@ def test_a_setting_that_reaches_0_is_ranked_by_its_difference_as_all_are() -> No
     assert judge(of_times(samples)).winner == "ends"
 
 
+@pytest.mark.parametrize(
+    ("setting", "took_s", "told"),
+    [
+        ("lightsleep", 1.45, True),
+        ("lightsleep:weight=20", 1.45, True),
+        ("lightsleep", 5.5, False),
+        ("lightsleep:fixed:100us", 1.45, False),
+        ("haltpoll", 1.45, False),
+    ],
+)
+def test_runs_in_which_the_driver_still_learns_are_told(
+    setting: str, took_s: float, told: bool
+) -> None:
+    noise = random.Random(3)
+    samples = {
+        arm: [took_s + noise.gauss(0, 0.01) for _ in range(10)] for arm in ("as-is", setting)
+    }
+    outcome = judge(of_times(samples))
+    assert outcome.winner is None
+    assert ("A run took 1.4" in outcome.sentence) == told
+    assert ("learns for its first 5 s: longer runs may" in outcome.sentence) == told
+
+
 def test_two_settings_need_a_round_more_than_one(root: Path) -> None:
     words = ["--no-control", "-s", "lightsleep,lightsleep:fixed:100us", "-m", r"t=t (\d+)"]
     said = " ".join(attempt("-n", "6", *words, "--", *teller(root)).stdout.split())
