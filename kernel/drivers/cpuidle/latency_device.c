@@ -117,10 +117,12 @@ static int device_stop(struct virtio_device *vdev)
 	WRITE_ONCE(going, true);
 	mutex_lock(&lock);
 	virtio_reset_device(vdev);
-	if (queue)
+	/* A device that could not be restored after suspend has none, and another may have it. */
+	if (queue && queue->vdev == vdev) {
 		virtqueue_detach_unused_buf(queue);
+		queue = NULL;
+	}
 	vdev->config->del_vqs(vdev);
-	queue = NULL;
 	WRITE_ONCE(going, false);
 	mutex_unlock(&lock);
 	return 0;
