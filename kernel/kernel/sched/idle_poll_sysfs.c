@@ -80,6 +80,7 @@ static struct idle_cost_ops cost_ops = {
 static DEFINE_MUTEX(switch_mutex);
 static bool wanted;
 static bool can_run;	/* threads can be made, and CPUs are known */
+static int init_error;	/* they never will */
 
 /* Starts and stops the measurements. A work item never runs twice at a time. */
 static void apply_switch(struct work_struct *work)
@@ -122,6 +123,8 @@ static int enabled_set(const char *text, const struct kernel_param *kp)
 		return ret;
 	}
 	guard(mutex)(&switch_mutex);
+	if (init_error)
+		return init_error;
 	WRITE_ONCE(wanted, yes);
 	turn_switch();
 	return 0;
@@ -236,7 +239,7 @@ static int prepare_cpu(unsigned int cpu)
 	return 0;
 }
 
-static int __init idle_poll_init(void)
+static int __init prepare_polls(void)
 {
 	struct poll_limit_params p = { .ceiling_ns = POLL_MAX_NS };
 	unsigned int cpu;
@@ -250,23 +253,33 @@ static int __init idle_poll_init(void)
 	}
 
 	cost_ops.workers = alloc_workqueue("idle_poll", WQ_UNBOUND | WQ_FREEZABLE, 0);
-	if (!cost_ops.workers) {
-		pr_err("no polling: out of memory\n");
+	if (!cost_ops.workers)
 		return -ENOMEM;
+
+	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "sched/idle_poll:prepare",
+					prepare_cpu, NULL);
+	if (ret < 0) {
+		destroy_workqueue(cost_ops.workers);
+		return ret;
 	}
 
 	ret = subsys_interface_register(&statistics_interface);
 	if (ret)
 		pr_warn("no statistics in sysfs: error %d\n", ret);
+	return 0;
+}
 
-	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "sched/idle_poll:prepare",
-					prepare_cpu, NULL);
-	if (ret < 0) {
-		pr_err("no polling: error %d\n", ret);
-		return ret;
-	}
+static int __init idle_poll_init(void)
+{
+	int ret = prepare_polls();
 
 	guard(mutex)(&switch_mutex);
+	if (ret) {
+		pr_err("no polling: error %d\n", ret);
+		init_error = ret;
+		WRITE_ONCE(wanted, false);
+		return ret;
+	}
 	can_run = true;
 	turn_switch();
 	return 0;
