@@ -202,7 +202,9 @@ class Guest:
             except TimeoutError:
                 raise AgentGone(f"not booted within {self._boot_s:g} s") from None
         if self._snapshot and not self._goes_on and not splat.find(self.vm.console()):
-            self.vm.save(self._snapshot.memory, self._snapshot.console)
+            # It only saves time: where the disk is full, say, each guest boots.
+            with contextlib.suppress(LightsleepError, OSError):
+                self.vm.save(self._snapshot.memory, self._snapshot.console)
         if self.machine.pin:
             hosttime.pin(self.vm.vcpu_threads())
         self._booted = True

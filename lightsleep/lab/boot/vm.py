@@ -159,18 +159,18 @@ class VM:
     def save(self, memory: Path, console: Path) -> None:
         """Write all of the guest, and what it has printed, for restore() of another VM.
 
-        It runs on when this is done. Raises LightsleepError where that fails, OSError for
-        ``console``.
+        It runs on when this is done, or has failed. Raises LightsleepError for ``memory``, OSError
+        for ``console``.
         """
         self.pause()
-        console.write_text(self.console())
         soon = memory.with_name(f"{memory.name}.{os.getpid()}")
         try:
+            console.write_text(self.console())
             self._migrate("migrate", soon)
             soon.rename(memory)
         finally:
             soon.unlink(missing_ok=True)
-        self.resume()
+            self.resume()
 
     def restore(self, memory: Path, console: Path) -> None:
         """Be the guest that save() wrote, and run on, in a VM that waits for it.
