@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         stack = contextlib.ExitStack()
         path = stack.enter_context(cache.scratch(f"booted-{os.getpid()}"))
+        # booted.SNAPSHOTS, which is not imported: a test runs a copy of this file elsewhere.
         os.environ["LIGHTSLEEP_TEST_SNAPSHOTS"] = str(path)
         config.add_cleanup(stack.close)
 

@@ -32,9 +32,10 @@ MOST_METRICS = 25
 """A trial has less: a number or two that the command prints, and what the machine counts."""
 
 LEARNS_S = 5.0
-"""For how long the driver's adaptive mode learns. What a halt costs the programs is known after 64
-comparisons, 0.8 s for 100 us at the earliest (kernel/drivers/cpuidle/wake_cost.c), and counts from
-the next full second on; then the limit follows, by steps."""
+"""In shorter runs, the driver's adaptive mode learns for a good part of the time. What a halt costs
+the programs is known after 64 comparisons, 0.8 s for 100 us at the earliest
+(kernel/drivers/cpuidle/wake_cost.c), and counts from the next evaluation on, one a second; then the
+limit follows, by steps."""
 
 COSTS = (*USED, "stolen_s", "stolen_pct")
 
@@ -169,8 +170,8 @@ def _still_learning(result: CompareResult) -> str:
     if took_s >= LEARNS_S:
         return ""
     return (
-        f" A run took {units.value(took_s, 's')}, and lightsleep's driver, which is loaded for "
-        f"each, learns for its first {LEARNS_S:g} s: longer runs may show more."
+        f" A run took {units.value(took_s, 's')}. lightsleep's driver is loaded for each, and "
+        f"learns in its first seconds: runs of {LEARNS_S:g} s or more may show a gain."
     )
 
 

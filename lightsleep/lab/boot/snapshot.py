@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Guests that go on where one like them had booted.
 
-A boot takes ten seconds, and thirty where other guests run beside it. Tests that need a booted
-guest, whichever it is, share one boot: the first guest of a kind boots, and what QEMU then would
-send to another host, memory and devices, goes to a file. The next guest of that kind reads it, and
-is there within a second. What the console showed so far is kept beside it.
+Under emulation, a boot takes many seconds, and more where other guests run beside it. Tests for
+which any booted guest will do share one boot: the first guest of a kind boots, and QEMU writes its
+memory and devices to a file, as if to send them to another host. The next guest of that kind reads
+the file instead of booting. What the console showed so far is kept beside it.
 
 Guests are of one kind if QEMU is started alike for them: the files that it is given are entries of
 the cache, whose names tell what is in them. All that a boot leaves to chance is the same in all
