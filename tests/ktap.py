@@ -23,6 +23,7 @@ SKIPS = 3
 
 SKIP_BESIDE_OTHER_WORK = {
     *("measures_the_halt_cost", "asks_the_programs", "weighs_waiting"),
+    "probes_where_polls_are_too_short",
     *("leaves_measurements_out_of_its_statistics", "halts_at_the_latency_it_advertises"),
     *("halts_after_the_longest_poll", "says_why_it_cannot_measure"),
     *("does_not_poll_an_idle_machine", "assumes_a_cost_while_busy"),

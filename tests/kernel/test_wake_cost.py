@@ -2,6 +2,7 @@
 """wake_cost.c, the kernel's own file: does the experiment find what was put in, and only that?"""
 
 from collections.abc import Callable
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -254,3 +255,96 @@ def test_extremes() -> None:
     assert compare([U32_MAX] * SAMPLES, [0] * SAMPLES) == (U32_MAX,) * 3
     assert compare([0] * SAMPLES, [U32_MAX] * SAMPLES) == (-U32_MAX,) * 3
     assert compare([5] * SAMPLES, [5] * SAMPLES) == (0, 0, 0)
+
+
+S = 10**9
+PROBE_NS, PROBE_WAIT_MAX_NS = 3 * S, 150 * S
+
+
+class Probe:
+    """One CPU, looked at once a second."""
+
+    def __init__(self, now_ns: int = 0) -> None:
+        self.state = FFI.new("struct wake_cost_probe *")
+        self.now_ns, self.wakeups, self.hits = now_ns, 0, 0
+
+    def second(self, wakeups: int, hits: int = 0, pointless: bool = False, after: int = S) -> bool:
+        self.now_ns += after
+        self.wakeups += wakeups
+        self.hits += hits
+        on: bool = LIB.wake_cost_probe(self.state, self.now_ns, self.wakeups, self.hits, pointless)
+        return on
+
+
+def stretches(on: list[bool]) -> list[tuple[bool, int]]:
+    return [(value, len(list(group))) for value, group in groupby(on)]
+
+
+def test_a_cpu_without_an_answer_probes_ever_more_rarely() -> None:
+    probe = Probe()
+    on = [probe.second(1000) for _ in range(3600)]
+    lengths = stretches(on)
+    assert [length for value, length in lengths if value][:-1] == [3] * 26
+    waits = [length for value, length in lengths if not value]
+    assert waits[:5] == [10, 20, 40, 80, 150]
+    assert set(waits[4:-1]) == {150}
+    assert sum(on[600:]) <= len(on[600:]) * 2 / 100
+
+
+@pytest.mark.parametrize(
+    ("what", "wakeups", "hits", "pointless"),
+    [
+        ("too few wakeups for an answer in time", 600, 0, False),
+        ("polls that catch most wakeups", 1000, 750, False),
+        ("an answer", 1000, 0, True),
+        ("no wakeup at all", 0, 0, False),
+    ],
+)
+def test_no_probe_where_none_is_needed(what: str, wakeups: int, hits: int, pointless: bool) -> None:
+    probe = Probe()
+    assert not any(probe.second(wakeups, hits, pointless) for _ in range(600)), what
+
+
+def test_an_answer_ends_the_probe_and_the_long_waits() -> None:
+    probe = Probe()
+    for _ in range(500):
+        probe.second(1000)
+    assert probe.state.wait_ns == PROBE_WAIT_MAX_NS
+    while not probe.second(1000):
+        pass
+    assert not probe.second(1000, 900, pointless=True)
+    assert probe.state.wait_ns == 0
+    # Gone again: not at once, but soon.
+    on = [probe.second(1000) for _ in range(12)]
+    assert on.index(True) == 9
+
+
+def test_a_cpu_that_falls_asleep_ends_its_probe() -> None:
+    probe = Probe()
+    assert probe.second(1000)
+    assert not probe.second(0, after=4 * S)
+
+
+@given(
+    start=st.integers(0, 2**62),
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 2**40), st.integers(0, 2**33), st.integers(0, 2**33), st.booleans()
+        ),
+        max_size=50,
+    ),
+)
+@settings(deadline=None)
+def test_extremes_of_probes(start: int, steps: list[tuple[int, int, int, bool]]) -> None:
+    """No step and no count, however large, makes a CPU probe that need not."""
+    probe = Probe(start)
+    was_on = False
+    for after, hits, halts, pointless in steps:
+        on = probe.second(hits + halts, hits, pointless, after)
+        if on and not was_on:
+            assert not pointless
+            assert hits + halts > 0
+            # Enough for an answer within 3 s, and 1000 s count for no more.
+            assert (hits + halts) * PROBE_NS >= 2048 * min(after, 1000 * S)
+            assert 4 * hits < 3 * (hits + halts)
+        was_on = on

@@ -450,6 +450,11 @@ static struct idle_cost *cost_of(unsigned int cpu)
 	return &per_cpu_ptr(lightsleep, cpu)->cost;
 }
 
+static bool learns(unsigned int cpu)
+{
+	return is_adaptive(per_cpu_ptr(lightsleep, cpu));
+}
+
 static bool polling_stopped(void)
 {
 	return lightsleep_mode() == MODE_OFF;
@@ -459,6 +464,7 @@ static struct idle_cost_ops cost_ops = {
 	.name = "lightsleep",
 	.of = cost_of,
 	.wait_weight = lightsleep_wait_weight,
+	.learns = learns,
 	.polling_stopped = polling_stopped,
 	.wait_forbidden = wait_forbidden,
 	.set_exit_latency = set_exit_latency,

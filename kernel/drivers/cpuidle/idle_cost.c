@@ -9,7 +9,8 @@
  * minute decides nothing. wake_cost.c measures the programs on each CPU that
  * polls; once a second its evidence is evaluated here. Where it has an answer,
  * that answer counts on this CPU; where it has none, or no fresh one, the
- * machine's figure does.
+ * machine's figure does. Where that makes polls too short for an answer, the price
+ * is raised from time to time (wake_cost_probe()).
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -44,6 +45,7 @@
 #include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
+#include <linux/timekeeping.h>
 #include <linux/workqueue.h>
 
 #define CALIBRATE_RETRY_MIN	(1UL * HZ)
@@ -136,7 +138,7 @@ static void update_price(struct idle_cost *ic)
 {
 	unsigned int weight = ops->wait_weight();
 	u64 cost_ns = idle_cost_ns(ic);
-	u64 new_ns = cost_ns * weight;
+	u64 new_ns = cost_ns * weight * (ic->probe.on ? WAKE_COST_PROBE_PRICE : 1);
 	u64 old_ns = ic->miss_cost_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
@@ -220,6 +222,22 @@ static void update_estimate(struct idle_cost *ic)
 						 READ_ONCE(ic->wake_cost.aborts)));
 }
 
+/* True while the CPU probes for the programs' answer. */
+static bool update_probe(struct idle_cost *ic, unsigned int cpu)
+{
+	u64 hits = READ_ONCE(ic->hits);
+	u64 wakeups = hits + READ_ONCE(ic->halts);
+	bool was_on = ic->probe.on;
+	bool pointless = ic->estimated || ic->isolated || !idle_cost_ns(ic) ||
+			 (ops->learns && !ops->learns(cpu));
+
+	wake_cost_probe(&ic->probe, ktime_get_ns(), wakeups, hits, pointless);
+	/* Evidence from shorter polls must not decide. */
+	if (ic->probe.on && !was_on)
+		forget(ic);
+	return ic->probe.on;
+}
+
 static void update_prices(void)
 {
 	unsigned int cpu;
@@ -235,8 +253,9 @@ static DECLARE_DELAYED_WORK(estimate_work, estimate_costs);
 static void estimate_costs(struct work_struct *work)
 {
 	static u64 polls_before;
-	u64 polls = 0;
 	unsigned int cpu;
+	bool probes = false;
+	u64 polls = 0;
 
 	/* In the order of idle_cost_calibrate(). */
 	mutex_lock(&cost_mutex);
@@ -246,6 +265,7 @@ static void estimate_costs(struct work_struct *work)
 
 		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
 		update_estimate(ic);
+		probes |= update_probe(ic, cpu);
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
 		cond_resched();
@@ -254,8 +274,9 @@ static void estimate_costs(struct work_struct *work)
 	cpus_read_unlock();
 	mutex_unlock(&cost_mutex);
 
-	queue_delayed_work(ops->workers, &estimate_work, polls - polls_before > FEW_POLLS ?
-			   ESTIMATE_PERIOD : round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
+	queue_delayed_work(ops->workers, &estimate_work,
+			   probes || polls - polls_before > FEW_POLLS ? ESTIMATE_PERIOD :
+			   round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
 	polls_before = polls;
 }
 

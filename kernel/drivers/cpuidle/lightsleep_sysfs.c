@@ -50,12 +50,13 @@ u64 lightsleep_ceiling_ns(void)
 	return (u64)(limit_us ?: POLL_LIMIT_US_MAX) * NSEC_PER_USEC;
 }
 
-/* How long every poll is in MODE_FIXED: the price of a missed wakeup, if the user does not say. */
+/* How long every poll is in MODE_FIXED: what a missed wakeup is worth, if the user does not say. */
 u64 lightsleep_fixed_ns(const struct lightsleep *ls)
 {
 	if (READ_ONCE(poll_limit_us))
 		return lightsleep_ceiling_ns();
-	return min(READ_ONCE(ls->cost.miss_cost_ns), lightsleep_ceiling_ns());
+	/* Not its price, which a CPU that probes raises. */
+	return min(idle_cost_ns(&ls->cost) * lightsleep_wait_weight(), lightsleep_ceiling_ns());
 }
 
 static int mode_set(const char *text, const struct kernel_param *kp)
@@ -182,6 +183,7 @@ STATISTIC(program_cost_upper_ns, READ_ONCE(ls->cost.estimated) ?
 	  READ_ONCE(ls->cost.estimate.upper_ns) : 0);
 STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.estimated) ?
 	  jiffies_to_msecs(jiffies - READ_ONCE(ls->cost.estimate_jiffies)) : 0);
+STATISTIC(probes, READ_ONCE(ls->cost.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
 
@@ -219,6 +221,7 @@ static struct attribute *statistics_attrs[] = {
 	&dev_attr_program_cost_lower_ns.attr,
 	&dev_attr_program_cost_upper_ns.attr,
 	&dev_attr_program_cost_age_ms.attr,
+	&dev_attr_probes.attr,
 	&dev_attr_contended.attr,
 	&dev_attr_contention_pauses.attr,
 	&dev_attr_stat.attr,

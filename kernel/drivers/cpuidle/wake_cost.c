@@ -60,6 +60,16 @@
  * that the poll waits for. Otherwise the programs cannot tell, and halt_cost.c has to be
  * asked.
  *
+ * That figure may be far too low: a program loses more than a benchmark does. Then most
+ * polls are too short to catch a wakeup, and without hits there is no answer that could
+ * put it right. A figure that is too high corrects itself. So a CPU with many wakeups, no answer
+ * and few hits *probes*: for three seconds, a missed wakeup counts four times as much, which
+ * makes the polls longer. If the programs answer, their answer counts from then
+ * on. If not, the next probe is 10 s later, and then twice as long after each, up to 150 s,
+ * so that the probes of a CPU that never gets an answer take at most 2 % of its time in the end.
+ * Whether a poll pays is still for poll_limit.c to say: a CPU at rest does not poll
+ * at the higher price, either.
+ *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
  *
@@ -88,6 +98,12 @@
 
 /* A cost that is far too high is to be corrected soon. */
 #define WAKE_COST_PAUSE_MAX_NS	(1000ULL * 1000 * 1000)
+
+/* A CPU probes for so long, if that is enough for an answer, and then not for a while. */
+#define PROBE_NS		(3000ULL * 1000 * 1000)
+#define PROBE_WAIT_MIN_NS	(10000ULL * 1000 * 1000)
+#define PROBE_WAIT_MAX_NS	(150000ULL * 1000 * 1000)
+#define PROBE_WAKEUPS		(WAKE_COST_SAMPLES * WAKE_COST_GAP)
 
 /* Ranks of the ordered differences, see above. */
 #define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
@@ -282,4 +298,55 @@ bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 poll
 		return true;
 	return estimate->lower_ns > 0 && 4 * hits >= 3 * polls &&
 	       4 * aborts <= WAKE_COST_SAMPLES;
+}
+
+static bool are_enough(u64 wakeups, u64 in_ns)
+{
+	/* Nobody asks as rarely as once in 1000 s; keeps both products far from 2^64. */
+	return min(wakeups, 1000000000ULL) * PROBE_NS >=
+	       PROBE_WAKEUPS * min(in_ns, 1000000000000ULL);
+}
+
+/**
+ * wake_cost_probe - is a missed wakeup to count more for a while?
+ * @probe: the probes of one CPU; all 0 at first
+ * @now_ns: the time, by any clock that does not step back
+ * @wakeups: how often the CPU was woken by now
+ * @hits: how often of these from a poll
+ * @pointless: the programs have an answer, or are not asked
+ *
+ * To be called about once a second.
+ *
+ * Return: true while it is to count WAKE_COST_PROBE_PRICE times as much.
+ */
+bool wake_cost_probe(struct wake_cost_probe *probe, u64 now_ns, u64 wakeups, u64 hits,
+		     bool pointless)
+{
+	u64 elapsed_ns = now_ns - probe->seen_ns;
+	u64 new_wakeups = wakeups - probe->seen_wakeups;
+	u64 new_hits = hits - probe->seen_hits;
+
+	probe->seen_ns = now_ns;
+	probe->seen_wakeups = wakeups;
+	probe->seen_hits = hits;
+
+	if (pointless) {
+		probe->on = false;
+		probe->wait_ns = 0;
+		/* The answer may be gone for a moment only. */
+		probe->until_ns = now_ns + PROBE_WAIT_MIN_NS;
+	} else if (probe->on) {
+		if (now_ns >= probe->until_ns) {
+			probe->on = false;
+			probe->wait_ns = clamp(2 * probe->wait_ns, PROBE_WAIT_MIN_NS,
+					       PROBE_WAIT_MAX_NS);
+			probe->until_ns = now_ns + probe->wait_ns;
+		}
+	} else if (now_ns >= probe->until_ns && 4 * new_hits < 3 * new_wakeups &&
+		   are_enough(new_wakeups, elapsed_ns)) {
+		probe->on = true;
+		WRITE_ONCE(probe->count, probe->count + 1);
+		probe->until_ns = now_ns + PROBE_NS;
+	}
+	return probe->on;
 }

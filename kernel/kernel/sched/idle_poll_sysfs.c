@@ -195,6 +195,7 @@ STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
 STATISTIC(limit_ns, idle_poll_is_on() ? idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
+STATISTIC(probes, READ_ONCE(ip->cost.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
 
 static struct attribute *statistics_attrs[] = {
@@ -206,6 +207,7 @@ static struct attribute *statistics_attrs[] = {
 	&dev_attr_wasted_ns.attr,
 	&dev_attr_limit_ns.attr,
 	&dev_attr_halt_cost_ns.attr,
+	&dev_attr_probes.attr,
 	&dev_attr_contention_pauses.attr,
 	NULL,
 };

@@ -26,6 +26,7 @@ struct workqueue_struct;
  * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
+ * @probe: when a missed wakeup counts more, so that the programs get to tell
  * @miss_cost_ns: what a missed wakeup counts
  * @weight: how many us of idle CPU time 1 us of waiting is worth in that
  * @estimate_jiffies: when @estimate was made
@@ -47,6 +48,7 @@ struct idle_cost {
 	bool isolated;
 	struct wake_cost_estimate estimate;
 	bool estimated;
+	struct wake_cost_probe probe;
 	u64 miss_cost_ns;
 	unsigned int weight;
 	unsigned long estimate_jiffies;
@@ -65,6 +67,7 @@ struct idle_cost {
  * @workers: an unbound workqueue, so that no isolated CPU does the work of measuring
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
+ * @learns: does this CPU choose its limits, by the price? Optional; without it, all do
  * @polling_stopped: no CPU is to poll, not even to be measured again; optional
  */
 struct idle_cost_ops {
@@ -72,6 +75,7 @@ struct idle_cost_ops {
 	struct workqueue_struct *workers;
 	struct idle_cost *(*of)(unsigned int cpu);
 	unsigned int (*wait_weight)(void);
+	bool (*learns)(unsigned int cpu);
 	bool (*polling_stopped)(void);
 #ifdef LIGHTSLEEP_MODULE
 	/** @wait_forbidden: is some CPU forbidden to poll, or to halt? What fails then is -EPERM */

@@ -8,6 +8,7 @@
 #include <linux/types.h>
 
 #define WAKE_COST_SAMPLES	64	/* cycles of each kind */
+#define WAKE_COST_PROBE_PRICE	4	/* times the price of a missed wakeup */
 
 /**
  * enum wake_cost_kind - what a cycle is evidence for
@@ -67,6 +68,26 @@ struct wake_cost_estimate {
 	s64 upper_ns;
 };
 
+/**
+ * struct wake_cost_probe - when one CPU polls for longer, to get an answer
+ * @on: it does now
+ * @count: how often it has begun to
+ * @until_ns: when that ends, or the wait for the next one
+ * @wait_ns: how long the last wait was, 0 after an answer
+ * @seen_ns: when it was looked at last
+ * @seen_wakeups: wakeups by then
+ * @seen_hits: and hits
+ */
+struct wake_cost_probe {
+	bool on;
+	u64 count;
+	u64 until_ns;
+	u64 wait_ns;
+	u64 seen_ns;
+	u64 seen_wakeups;
+	u64 seen_hits;
+};
+
 void wake_cost_init(struct wake_cost *wc, u32 seed);
 bool wake_cost_begin(struct wake_cost *wc, u64 now_ns, bool polls);
 void wake_cost_halt_aborted(struct wake_cost *wc);
@@ -75,6 +96,8 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
 bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
 			     u32 aborts);
+bool wake_cost_probe(struct wake_cost_probe *probe, u64 now_ns, u64 wakeups, u64 hits,
+		     bool pointless);
 
 /**
  * wake_cost_known - is there enough evidence for an estimate?

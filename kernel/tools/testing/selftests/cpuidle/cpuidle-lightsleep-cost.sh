@@ -126,6 +126,32 @@ asks_the_programs() {
 	[ "$(statistic deliberate_halts)" = "$asked" ] || fail "halts on purpose in mode fixed"
 }
 
+# Polls of 1 us catch next to nothing, so the programs cannot tell what a halt costs them.
+probes_where_polls_are_too_short() {
+	loaded poll_limit_us=1
+	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" -gt 0 ] || skip "a halt costs nothing here"
+	[ "$(statistic probes)" = 0 ] || fail "probes without a load"
+	end=$(($(date +%s) + 8))
+	while [ "$(date +%s)" -lt $end ]; do
+		pipe_load 2000
+	done
+	hits="$(statistic hits) hits in $(statistic polls) polls, $(statistic halts) halts"
+	[ "$(statistic probes)" -gt 0 ] || fail "no probe in 8 s: $hits"
+	# The next one is 10 s later at the soonest.
+	[ "$(statistic probes)" -le "$(nproc)" ] || fail "$(statistic probes) probes in 8 s"
+	for cpu in "$CPUS"/cpu[0-9]*; do
+		limit=$(cat "$cpu/lightsleep/limit_ns")
+		[ "$limit" -le 1000 ] || fail "$cpu polls for $limit ns, which is longer than allowed"
+	done
+	# Who chose the length of all polls gets that.
+	set_parameter poll_limit_us 0
+	set_parameter mode fixed
+	cost=$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)
+	limit=$(cat $CPUS/cpu0/lightsleep/limit_ns)
+	[ "$limit" = $((cost * $(parameter wait_weight))) ] ||
+		fail "mode fixed, cost $cost ns, but polls for $limit ns"
+}
+
 weighs_waiting() {
 	loaded wait_weight=1
 	calibrate
@@ -309,7 +335,8 @@ fi
 
 if [ $# = 0 ]; then
 	set -- measures_the_halt_cost leaves_measurements_out_of_its_statistics \
-		assumes_a_cost_while_busy asks_the_programs weighs_waiting \
+		assumes_a_cost_while_busy asks_the_programs \
+		probes_where_polls_are_too_short weighs_waiting \
 		halts_after_the_longest_poll does_not_poll_an_idle_machine \
 		says_why_it_cannot_measure halts_at_the_latency_it_advertises \
 		measures_beside_a_hog goes_offline_while_a_measurement_waits \
