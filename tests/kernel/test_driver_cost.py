@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What cpuidle-lightsleep measures that a halt costs, and what follows: its selftest in guests."""
 
+import time
+
 import pytest
 from booted import boot
 from kernels import EACH_KERNEL
 from ktap import SKIP_BESIDE_OTHER_WORK, Result, run_selftest
+from partitions import NOTICED_S, isolated, talk
 
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.hosttime import Load
@@ -60,6 +63,28 @@ def test_work_keeps_off_an_isolated_cpu() -> None:
     with boot(Machine(append="isolcpus=1", accel="tcg"), "driver-isolated", ENOUGH_S) as guest:
         result = selftest(guest, "leaves_isolated_cpus_alone")
     assert not result.skipped
+
+
+def test_a_cpu_that_a_partition_isolates_is_not_asked() -> None:
+    machine = Machine(vcpus=3, modules=("cpuidle_lightsleep",), accel="tcg")
+    with boot(machine, "driver-partition", ENOUGH_S) as guest:
+
+        def asked() -> bool:
+            """Return whether CPU 1 halts deliberately in one of ten talks."""
+            file = "/sys/devices/system/cpu/cpu1/lightsleep/deliberate_halts"
+            before = int(guest.read_text(file))
+            for _ in range(10):
+                talk(guest)
+                if int(guest.read_text(file)) > before:
+                    return True
+            return False
+
+        assert asked()
+        with isolated(guest):
+            time.sleep(NOTICED_S)
+            assert not asked()
+        time.sleep(NOTICED_S)
+        assert asked()
 
 
 def test_a_single_cpu_measures_by_timer() -> None:
