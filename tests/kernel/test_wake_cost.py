@@ -258,21 +258,25 @@ def test_extremes() -> None:
 
 
 S = 10**9
-PROBE_NS, PROBE_WAIT_MAX_NS = 3 * S, 150 * S
+CYCLES_NS, WAIT_MIN, WAIT_MAX, HELD_S = 3 * S, 3, 50, 60
+PAUSES, CYCLES = 8192, 2176
 
 
 class Probe:
     """One CPU, looked at once a second."""
 
-    def __init__(self, now_ns: int = 0) -> None:
+    def __init__(self, now_ns: int = 0, cost_ns: int = 0) -> None:
+        self.wc = FFI.new("struct wake_cost *")
+        LIB.wake_cost_init(self.wc, 1)
+        self.wc.halt_cost_ns = cost_ns
         self.state = FFI.new("struct wake_cost_probe *")
-        self.now_ns, self.wakeups, self.hits = now_ns, 0, 0
+        self.now_ns, self.hits = now_ns, 0
 
-    def second(self, wakeups: int, hits: int = 0, pointless: bool = False, after: int = S) -> bool:
+    def look(self, cycles: int, hits: int = 0, pointless: bool = False, after: int = S) -> bool:
         self.now_ns += after
-        self.wakeups += wakeups
+        self.wc.cycles += cycles
         self.hits += hits
-        on: bool = LIB.wake_cost_probe(self.state, self.now_ns, self.wakeups, self.hits, pointless)
+        on: bool = LIB.wake_cost_probe(self.state, self.wc, self.now_ns, self.hits, pointless)
         return on
 
 
@@ -280,53 +284,89 @@ def stretches(on: list[bool]) -> list[tuple[bool, int]]:
     return [(value, len(list(group))) for value, group in groupby(on)]
 
 
-def test_a_cpu_without_an_answer_probes_ever_more_rarely() -> None:
-    probe = Probe()
-    on = [probe.second(1000) for _ in range(3600)]
+@pytest.mark.parametrize(("cost_us", "length_s"), [(0, 3), (50, 4), (1000, 12)])
+def test_a_cpu_without_an_answer_probes_ever_more_rarely(cost_us: int, length_s: int) -> None:
+    probe = Probe(cost_ns=cost_us * US)
+    on = [probe.look(1000) for _ in range(7200)]
     lengths = stretches(on)
-    assert [length for value, length in lengths if value][:-1] == [3] * 26
-    waits = [length for value, length in lengths if not value]
-    assert waits[:5] == [10, 20, 40, 80, 150]
-    assert set(waits[4:-1]) == {150}
-    assert sum(on[600:]) <= len(on[600:]) * 2 / 100
+    assert {length for value, length in lengths[:-1] if value} == {length_s}
+    waits = [length for value, length in lengths[:-1] if not value]
+    exact_s = 3 + PAUSES * cost_us / 1e6
+    expected = [min(WAIT_MIN * 2**n, WAIT_MAX) * exact_s for n in range(len(waits))]
+    assert waits == [pytest.approx(each, abs=1) for each in expected]
+    assert sum(on[1000:]) <= len(on[1000:]) / WAIT_MAX * 4 / 3  # rounded up to whole seconds
 
 
 @pytest.mark.parametrize(
-    ("what", "wakeups", "hits", "pointless"),
+    ("what", "cycles", "hits", "pointless", "cost_ns"),
     [
-        ("too few wakeups for an answer in time", 600, 0, False),
-        ("polls that catch most wakeups", 1000, 750, False),
-        ("an answer", 1000, 0, True),
-        ("no wakeup at all", 0, 0, False),
+        ("too few cycles for an answer in time", 725, 0, False, 0),
+        ("polls that catch most wakeups", 1000, 750, False, 0),
+        ("an answer", 1000, 0, True, 0),
+        ("no wakeup at all", 0, 0, False, 0),
+        ("halts so dear that an answer takes too long", 1000, 0, False, 1001 * US),
     ],
 )
-def test_no_probe_where_none_is_needed(what: str, wakeups: int, hits: int, pointless: bool) -> None:
-    probe = Probe()
-    assert not any(probe.second(wakeups, hits, pointless) for _ in range(600)), what
+def test_no_probe_where_none_is_needed(
+    what: str, cycles: int, hits: int, pointless: bool, cost_ns: int
+) -> None:
+    probe = Probe(cost_ns=cost_ns)
+    assert not any(probe.look(cycles, hits, pointless) for _ in range(600)), what
 
 
-def test_an_answer_ends_the_probe_and_the_long_waits() -> None:
+@pytest.mark.parametrize("cost_us", [0, 20, 50, 200, 1000])
+@pytest.mark.parametrize("cycles_per_s", [730, 2000, 30_000])
+def test_a_probe_is_long_enough_for_an_answer(cost_us: int, cycles_per_s: int) -> None:
+    probe = Probe(cost_ns=cost_us * US)
+    assert probe.look(cycles_per_s)
+    for _ in range(probe.state.length_ns * cycles_per_s // S):
+        LIB.wake_cost_begin(probe.wc, probe.now_ns, True)
+        probe.now_ns += S // cycles_per_s
+        LIB.wake_cost_end(probe.wc, S // cycles_per_s)
+    assert min(probe.wc.count[POLLED], probe.wc.count[HALTED]) >= SAMPLES
+
+
+def answered_for(seconds: int) -> list[bool]:
+    """A CPU whose probes bring an answer in their first second, which holds for so long."""
+    probe, left, on = Probe(), 0, []
+    for _ in range(7200):
+        on.append(probe.look(1000, pointless=left > 0))
+        left = seconds if on[-1] else left - 1
+    return on
+
+
+def test_answers_that_hold_for_a_moment_are_not_asked_for_again_and_again() -> None:
+    assert sum(answered_for(5)[1000:]) <= 6200 / WAIT_MAX
+
+
+def test_an_answer_that_holds_ends_the_long_waits() -> None:
     probe = Probe()
-    for _ in range(500):
-        probe.second(1000)
-    assert probe.state.wait_ns == PROBE_WAIT_MAX_NS
-    while not probe.second(1000):
+    for _ in range(700):
+        probe.look(1000)
+    while not probe.look(1000):
         pass
-    assert not probe.second(1000, 900, pointless=True)
-    assert probe.state.wait_ns == 0
+    for _ in range(HELD_S + 1):
+        assert not probe.look(1000, 900, pointless=True)
     # Gone again: not at once, but soon.
-    on = [probe.second(1000) for _ in range(12)]
-    assert on.index(True) == 9
+    on = [probe.look(1000) for _ in range(12)]
+    assert on.index(True) == WAIT_MIN * 3 - 1
+    assert max(length for value, length in stretches(answered_for(100)) if not value) < 125
 
 
-def test_a_cpu_that_falls_asleep_ends_its_probe() -> None:
-    probe = Probe()
-    assert probe.second(1000)
-    assert not probe.second(0, after=4 * S)
+def test_a_load_that_ends_in_a_probe_says_nothing_of_the_next() -> None:
+    probe, waits = Probe(), []
+    for _ in range(10):
+        assert probe.look(1000)
+        while probe.look(0):
+            pass
+        waits.append(probe.state.wait_ns)
+        probe.look(0, after=20 * S)
+    assert set(waits) == {WAIT_MIN * CYCLES_NS}
 
 
 @given(
     start=st.integers(0, 2**62),
+    cost_ns=st.integers(0, U32_MAX),
     steps=st.lists(
         st.tuples(
             st.integers(0, 2**40), st.integers(0, 2**33), st.integers(0, 2**33), st.booleans()
@@ -335,16 +375,18 @@ def test_a_cpu_that_falls_asleep_ends_its_probe() -> None:
     ),
 )
 @settings(deadline=None)
-def test_extremes_of_probes(start: int, steps: list[tuple[int, int, int, bool]]) -> None:
+def test_extremes_of_probes(
+    start: int, cost_ns: int, steps: list[tuple[int, int, int, bool]]
+) -> None:
     """No step and no count, however large, makes a CPU probe that need not."""
-    probe = Probe(start)
+    probe = Probe(start, cost_ns)
     was_on = False
     for after, hits, halts, pointless in steps:
-        on = probe.second(hits + halts, hits, pointless, after)
+        on = probe.look(hits + halts, hits, pointless, after)
+        assert not (on and pointless)
         if on and not was_on:
-            assert not pointless
             assert hits + halts > 0
-            # Enough for an answer within 3 s, and 1000 s count for no more.
-            assert (hits + halts) * PROBE_NS >= 2048 * min(after, 1000 * S)
+            # Enough for an answer, and 1000 s count for no more.
+            assert (hits + halts) * CYCLES_NS >= CYCLES * min(after, 1000 * S)
             assert 4 * hits < 3 * (hits + halts)
         was_on = on

@@ -130,7 +130,7 @@ static bool is_free(const struct lightsleep *ls)
 static bool is_adaptive(const struct lightsleep *ls)
 {
 	return is_free(ls) && lightsleep_mode() == MODE_ADAPTIVE &&
-	       !ls->dev.states_usage[POLL_INDEX].disable;
+	       !READ_ONCE(ls->dev.states_usage[POLL_INDEX].disable);
 }
 
 /*
@@ -452,7 +452,9 @@ static struct idle_cost *cost_of(unsigned int cpu)
 
 static bool learns(unsigned int cpu)
 {
-	return is_adaptive(per_cpu_ptr(lightsleep, cpu));
+	const struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
+
+	return is_adaptive(ls) && !host_contended(&ls->contention, lightsleep_clock_ns());
 }
 
 static bool polling_stopped(void)

@@ -63,6 +63,8 @@
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
+#define PROBE_PRICE_MAX_NS	(TICK_NSEC / 2ULL)
+
 #define RESULTS			5
 #define NEXT_TO_NOTHING_NS	2000
 
@@ -134,11 +136,17 @@ static void tell_experiment(struct idle_cost *ic, u64 cost_ns)
 	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
 }
 
+/* A poll is up to twice as long; beyond a tick, timers would have to wait for its end. */
+static u64 raised_for_probe(u64 price_ns)
+{
+	return max(price_ns, min(price_ns * WAKE_COST_PROBE_PRICE, PROBE_PRICE_MAX_NS));
+}
+
 static void update_price(struct idle_cost *ic)
 {
 	unsigned int weight = ops->wait_weight();
 	u64 cost_ns = idle_cost_ns(ic);
-	u64 new_ns = cost_ns * weight * (ic->probe.on ? WAKE_COST_PROBE_PRICE : 1);
+	u64 new_ns = ic->probe.on ? raised_for_probe(cost_ns * weight) : cost_ns * weight;
 	u64 old_ns = ic->miss_cost_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
@@ -190,8 +198,8 @@ static void copy_cycles(u32 to_ns[WAKE_COST_SAMPLES], const u32 from_ns[WAKE_COS
 	data_race(memcpy(to_ns, from_ns, WAKE_COST_SAMPLES * sizeof(*to_ns)));
 }
 
-/* The programs' answer. */
-static void update_estimate(struct idle_cost *ic)
+/* The programs' answer. True if it is that the longer polls of a probe do harm. */
+static bool update_estimate(struct idle_cost *ic)
 {
 	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
 	u32 count = READ_ONCE(ic->wake_cost.count[WAKE_COST_HALTED]);
@@ -204,36 +212,38 @@ static void update_estimate(struct idle_cost *ic)
 
 	if (ic->harm_until) {
 		if (time_before(jiffies, ic->harm_until))
-			return;
+			return false;
 		/* Evidence from before the wait must not decide the next one. */
 		ic->harm_until = 0;
 		forget(ic);
 	}
 	forget_old_evidence(ic, count);
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
-		return;
+		return false;
 
 	copy_cycles(halted_ns, ic->wake_cost.cycle_ns[WAKE_COST_HALTED]);
 	copy_cycles(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED]);
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
 	ic->estimate_jiffies = jiffies;
+	/* Which says nothing of shorter ones. */
+	if (new.upper_ns < 0 && ic->probe.on)
+		return true;
 	decide(ic, &new, wake_cost_is_conclusive(&new, polls, hits,
 						 READ_ONCE(ic->wake_cost.aborts)));
+	return false;
 }
 
 /* True while the CPU probes for the programs' answer. */
-static bool update_probe(struct idle_cost *ic, unsigned int cpu)
+static bool update_probe(struct idle_cost *ic, unsigned int cpu, bool harms)
 {
-	u64 hits = READ_ONCE(ic->hits);
-	u64 wakeups = hits + READ_ONCE(ic->halts);
+	bool pointless = harms || ic->estimated || READ_ONCE(ic->isolated) || !idle_cost_ns(ic) ||
+			 !ops->learns(cpu);
 	bool was_on = ic->probe.on;
-	bool pointless = ic->estimated || ic->isolated || !idle_cost_ns(ic) ||
-			 (ops->learns && !ops->learns(cpu));
 
-	wake_cost_probe(&ic->probe, ktime_get_ns(), wakeups, hits, pointless);
-	/* Evidence from shorter polls must not decide. */
-	if (ic->probe.on && !was_on)
+	wake_cost_probe(&ic->probe, &ic->wake_cost, ktime_get_ns(), READ_ONCE(ic->hits), pointless);
+	/* What shorter polls found must not decide about longer ones, nor the other way round. */
+	if (ic->probe.on != was_on && !ic->estimated)
 		forget(ic);
 	return ic->probe.on;
 }
@@ -264,8 +274,7 @@ static void estimate_costs(struct work_struct *work)
 		struct idle_cost *ic = ops->of(cpu);
 
 		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
-		update_estimate(ic);
-		probes |= update_probe(ic, cpu);
+		probes |= update_probe(ic, cpu, update_estimate(ic));
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
 		cond_resched();

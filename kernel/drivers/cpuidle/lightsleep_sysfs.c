@@ -50,13 +50,12 @@ u64 lightsleep_ceiling_ns(void)
 	return (u64)(limit_us ?: POLL_LIMIT_US_MAX) * NSEC_PER_USEC;
 }
 
-/* How long every poll is in MODE_FIXED: what a missed wakeup is worth, if the user does not say. */
+/* How long every poll is in MODE_FIXED: the price of a missed wakeup, if the user does not say. */
 u64 lightsleep_fixed_ns(const struct lightsleep *ls)
 {
 	if (READ_ONCE(poll_limit_us))
 		return lightsleep_ceiling_ns();
-	/* Not its price, which a CPU that probes raises. */
-	return min(idle_cost_ns(&ls->cost) * lightsleep_wait_weight(), lightsleep_ceiling_ns());
+	return min(READ_ONCE(ls->cost.miss_cost_ns), lightsleep_ceiling_ns());
 }
 
 static int mode_set(const char *text, const struct kernel_param *kp)

@@ -62,13 +62,18 @@
  *
  * That figure may be far too low: a program loses more than a benchmark does. Then most
  * polls are too short to catch a wakeup, and without hits there is no answer that could
- * put it right. A figure that is too high corrects itself. So a CPU with many wakeups, no answer
- * and few hits *probes*: for three seconds, a missed wakeup counts four times as much, which
- * makes the polls longer. If the programs answer, their answer counts from then
- * on. If not, the next probe is 10 s later, and then twice as long after each, up to 150 s,
- * so that the probes of a CPU that never gets an answer take at most 2 % of its time in the end.
- * Whether a poll pays is still for poll_limit.c to say: a CPU at rest does not poll
- * at the higher price, either.
+ * put it right. A figure that is too high corrects itself. So a CPU with many cycles, no answer
+ * and few hits *probes*: for some seconds, a missed wakeup counts four times as much, which
+ * makes the polls longer. If the programs answer, their answer counts from then on. Whether
+ * a poll pays is still for poll_limit.c to say: where it would not pay at four times the
+ * price, there is none.
+ *
+ * A probe lasts for 3 s, in which 726 cycles a second are enough for an answer, and for the
+ * pauses between what is drawn. The wait for the next one is three times as long as the probe,
+ * and doubles with each, up to 50 times. It is short again once an answer has held for a
+ * minute. One that was gone sooner is no better than none, and so is one that says that these
+ * polls do harm, which is not held against shorter ones. A load that ends in a probe says
+ * nothing of probes, and leaves the wait as it is.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -99,11 +104,17 @@
 /* A cost that is far too high is to be corrected soon. */
 #define WAKE_COST_PAUSE_MAX_NS	(1000ULL * 1000 * 1000)
 
-/* A CPU probes for so long, if that is enough for an answer, and then not for a while. */
-#define PROBE_NS		(3000ULL * 1000 * 1000)
-#define PROBE_WAIT_MIN_NS	(10000ULL * 1000 * 1000)
-#define PROBE_WAIT_MAX_NS	(150000ULL * 1000 * 1000)
-#define PROBE_WAKEUPS		(WAKE_COST_SAMPLES * WAKE_COST_GAP)
+/* Probes: what is drawn, and the cycles and pauses that this takes, see draw_next(). */
+#define PROBE_DRAWS		(2 * WAKE_COST_SAMPLES)
+#define PROBE_CYCLES		(PROBE_DRAWS * (WAKE_COST_GAP / 2 + 1))
+#define PROBE_PAUSES		(PROBE_DRAWS * WAKE_COST_PAUSE / 2)
+#define PROBE_CYCLES_NS		(3000ULL * 1000 * 1000)
+#define PROBE_COST_MAX_NS	(1000ULL * 1000)
+
+/* The time from a probe to the next, in probes; and for how long an answer is to hold. */
+#define PROBE_WAIT_MIN		3
+#define PROBE_WAIT_MAX		50
+#define PROBE_HELD_NS		(60ULL * 1000 * 1000 * 1000)
 
 /* Ranks of the ordered differences, see above. */
 #define WAKE_COST_PAIRS		(WAKE_COST_SAMPLES * WAKE_COST_SAMPLES)
@@ -207,6 +218,7 @@ void wake_cost_end(struct wake_cost *wc, u64 cycle_ns)
 	enum wake_cost_kind kind = wc->open;
 	u32 slot = wc->count[kind] % WAKE_COST_SAMPLES;
 
+	WRITE_ONCE(wc->cycles, wc->cycles + 1);
 	if (kind == WAKE_COST_NONE)
 		return;
 	wc->open = WAKE_COST_NONE;
@@ -300,53 +312,68 @@ bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 poll
 	       4 * aborts <= WAKE_COST_SAMPLES;
 }
 
-static bool are_enough(u64 wakeups, u64 in_ns)
+static bool are_enough(u64 cycles, u64 in_ns)
 {
 	/* Nobody asks as rarely as once in 1000 s; keeps both products far from 2^64. */
-	return min(wakeups, 1000000000ULL) * PROBE_NS >=
-	       PROBE_WAKEUPS * min(in_ns, 1000000000000ULL);
+	return min(cycles, 1000000000ULL) * PROBE_CYCLES_NS >=
+	       PROBE_CYCLES * min(in_ns, 1000000000000ULL);
+}
+
+/* So much later the next one may begin. Where there were no cycles, this one says nothing. */
+static void end_probe(struct wake_cost_probe *probe, u64 now_ns, bool in_vain)
+{
+	u64 shortest_ns = PROBE_WAIT_MIN * probe->length_ns;
+
+	if (in_vain || probe->wait_ns < shortest_ns)
+		probe->wait_ns = clamp(2 * probe->wait_ns, shortest_ns,
+				       PROBE_WAIT_MAX * probe->length_ns);
+	probe->on = false;
+	probe->next_ns = now_ns + probe->wait_ns;
 }
 
 /**
  * wake_cost_probe - is a missed wakeup to count more for a while?
  * @probe: the probes of one CPU; all 0 at first
+ * @wc: its experiment
  * @now_ns: the time, by any clock that does not step back
- * @wakeups: how often the CPU was woken by now
- * @hits: how often of these from a poll
+ * @hits: wakeups from a poll by now
  * @pointless: the programs have an answer, or are not asked
  *
  * To be called about once a second.
  *
  * Return: true while it is to count WAKE_COST_PROBE_PRICE times as much.
  */
-bool wake_cost_probe(struct wake_cost_probe *probe, u64 now_ns, u64 wakeups, u64 hits,
-		     bool pointless)
+bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
+		     u64 hits, bool pointless)
 {
+	u64 cycles = READ_ONCE(wc->cycles), cost_ns = READ_ONCE(wc->halt_cost_ns);
+	u64 new_cycles = cycles - probe->seen_cycles, new_hits = hits - probe->seen_hits;
 	u64 elapsed_ns = now_ns - probe->seen_ns;
-	u64 new_wakeups = wakeups - probe->seen_wakeups;
-	u64 new_hits = hits - probe->seen_hits;
 
 	probe->seen_ns = now_ns;
-	probe->seen_wakeups = wakeups;
+	probe->seen_cycles = cycles;
 	probe->seen_hits = hits;
 
-	if (pointless) {
-		probe->on = false;
-		probe->wait_ns = 0;
-		/* The answer may be gone for a moment only. */
-		probe->until_ns = now_ns + PROBE_WAIT_MIN_NS;
-	} else if (probe->on) {
-		if (now_ns >= probe->until_ns) {
-			probe->on = false;
-			probe->wait_ns = clamp(2 * probe->wait_ns, PROBE_WAIT_MIN_NS,
-					       PROBE_WAIT_MAX_NS);
-			probe->until_ns = now_ns + probe->wait_ns;
-		}
-	} else if (now_ns >= probe->until_ns && 4 * new_hits < 3 * new_wakeups &&
-		   are_enough(new_wakeups, elapsed_ns)) {
+	if (probe->on) {
+		if (pointless || now_ns - probe->begun_ns >= probe->length_ns)
+			end_probe(probe, now_ns,
+				  pointless || cycles - probe->begun_cycles >= PROBE_CYCLES);
+		probe->pointless_ns = now_ns;
+	} else if (pointless) {
+		if (now_ns - probe->pointless_ns >= PROBE_HELD_NS)
+			probe->wait_ns = 0;
+		/* An answer may be gone for a moment only. */
+		probe->next_ns = now_ns + max(probe->wait_ns, PROBE_WAIT_MIN * PROBE_CYCLES_NS);
+	} else {
+		probe->pointless_ns = now_ns;
+		if (now_ns < probe->next_ns || cost_ns > PROBE_COST_MAX_NS ||
+		    4 * new_hits >= 3 * new_cycles || !are_enough(new_cycles, elapsed_ns))
+			return false;
 		probe->on = true;
 		WRITE_ONCE(probe->count, probe->count + 1);
-		probe->until_ns = now_ns + PROBE_NS;
+		probe->begun_ns = now_ns;
+		probe->begun_cycles = cycles;
+		probe->length_ns = PROBE_CYCLES_NS + PROBE_PAUSES * cost_ns;
 	}
 	return probe->on;
 }

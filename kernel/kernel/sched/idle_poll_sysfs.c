@@ -66,10 +66,19 @@ static bool polling_stopped(void)
 	return false;
 }
 
+static bool learns(unsigned int cpu)
+{
+	const struct idle_poll *ip = &per_cpu(idle_polls, cpu);
+
+	return idle_poll_is_on() && !READ_ONCE(ip->polls_anyway) &&
+	       !host_contended(&ip->contention, idle_poll_clock_ns());
+}
+
 static struct idle_cost_ops cost_ops = {
 	.name = "idle_poll",
 	.of = cost_of,
 	.wait_weight = wait_weight,
+	.learns = learns,
 	.polling_stopped = polling_stopped,
 };
 

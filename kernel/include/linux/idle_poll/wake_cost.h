@@ -26,6 +26,7 @@ enum wake_cost_kind {
 
 /**
  * struct wake_cost - the experiment of one CPU
+ * @cycles: all of them, since the beginning
  * @cycle_ns: the latest cycles by kind, as rings; the row of WAKE_COST_NONE is unused
  * @count: cycles of each kind since the beginning
  * @fresh_from: counts before which evidence is too old; may be written by somebody else
@@ -41,6 +42,7 @@ enum wake_cost_kind {
  * @random: state of the generator that draws cycles
  */
 struct wake_cost {
+	u64 cycles;
 	u32 cycle_ns[WAKE_COST_KINDS][WAKE_COST_SAMPLES];
 	u32 count[WAKE_COST_KINDS];
 	u32 fresh_from[WAKE_COST_KINDS];
@@ -72,19 +74,27 @@ struct wake_cost_estimate {
  * struct wake_cost_probe - when one CPU polls for longer, to get an answer
  * @on: it does now
  * @count: how often it has begun to
- * @until_ns: when that ends, or the wait for the next one
- * @wait_ns: how long the last wait was, 0 after an answer
+ * @begun_ns: when the last one began
+ * @begun_cycles: cycles by then
+ * @length_ns: how long the last one was to be
+ * @wait_ns: how long to wait after it, 0 after an answer that held
+ * @next_ns: no other one begins before this
+ * @pointless_ns: when probes were last not pointless
  * @seen_ns: when it was looked at last
- * @seen_wakeups: wakeups by then
+ * @seen_cycles: cycles by then
  * @seen_hits: and hits
  */
 struct wake_cost_probe {
 	bool on;
 	u64 count;
-	u64 until_ns;
+	u64 begun_ns;
+	u64 begun_cycles;
+	u64 length_ns;
 	u64 wait_ns;
+	u64 next_ns;
+	u64 pointless_ns;
 	u64 seen_ns;
-	u64 seen_wakeups;
+	u64 seen_cycles;
 	u64 seen_hits;
 };
 
@@ -96,8 +106,8 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
 bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
 			     u32 aborts);
-bool wake_cost_probe(struct wake_cost_probe *probe, u64 now_ns, u64 wakeups, u64 hits,
-		     bool pointless);
+bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
+		     u64 hits, bool pointless);
 
 /**
  * wake_cost_known - is there enough evidence for an estimate?

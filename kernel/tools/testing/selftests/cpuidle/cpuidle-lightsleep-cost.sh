@@ -126,30 +126,61 @@ asks_the_programs() {
 	[ "$(statistic deliberate_halts)" = "$asked" ] || fail "halts on purpose in mode fixed"
 }
 
-# Polls of 1 us catch next to nothing, so the programs cannot tell what a halt costs them.
+contended() {
+	[ "$(sum $CPUS/cpu*/lightsleep/contention_pauses)" != 0 ]
+}
+
+longest_limit() {
+	cat $CPUS/cpu*/lightsleep/limit_ns | sort -n | tail -n 1
+}
+
+ping_pong() { # NANOSECONDS of work between two wakeups
+	insmod "$MODULES/test_ping_pong.ko" work_ns="$1" || fail "no ping-pong"
+	trap 'rmmod test_ping_pong 2> /dev/null' EXIT
+}
+
+# How long a wakeup takes from halt, with all that it takes from polling, too, in ns.
+wakeup_ns() {
+	set_parameter mode off
+	ping_pong 100000
+	halts=$(cat $CPUS/cpu0/lightsleep/halts)
+	begun=$(date +%s%N)
+	sleep 1
+	took=$(($(date +%s%N) - begun))
+	halts=$(($(cat $CPUS/cpu0/lightsleep/halts) - halts))
+	rmmod test_ping_pong
+	set_parameter mode adaptive
+	echo $((took / (halts + 1) / 2 - 100000))
+}
+
+# Waits longer than any poll at the price of the machine: the programs cannot tell.
 probes_where_polls_are_too_short() {
-	loaded poll_limit_us=1
-	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" -gt 0 ] || skip "a halt costs nothing here"
-	[ "$(statistic probes)" = 0 ] || fail "probes without a load"
-	end=$(($(date +%s) + 8))
-	while [ "$(date +%s)" -lt $end ]; do
-		pipe_load 2000
+	[ -d $CPUS/cpu1 ] || skip "needs two CPUs"
+	loaded
+	calibrate
+	cost=$(parameter halt_cost_ns)
+	[ "$cost" -gt 0 ] || skip "a halt costs nothing here"
+	wakeup=$(wakeup_ns) || fail "$wakeup"
+	# A wait is as long as the work of the other side and its wakeup. Polls are no longer than
+	# 8 costs; in a probe they pay up to 16, our own wakeup included.
+	work=$((cost * 19 / 2 - wakeup))
+	[ $work -gt 0 ] || skip "a wakeup takes $wakeup ns, and a halt costs $cost ns of that"
+	[ $((work + wakeup)) -lt 600000 ] || skip "too few cycles in a second, for $work ns of work"
+	ping_pong $work
+	for _ in $(seq 100); do
+		limit=$(longest_limit)
+		[ "$limit" -le $((cost * 9)) ] || break
+		sleep 0.1
 	done
-	hits="$(statistic hits) hits in $(statistic polls) polls, $(statistic halts) halts"
-	[ "$(statistic probes)" -gt 0 ] || fail "no probe in 8 s: $hits"
-	# The next one is 10 s later at the soonest.
-	[ "$(statistic probes)" -le "$(nproc)" ] || fail "$(statistic probes) probes in 8 s"
-	for cpu in "$CPUS"/cpu[0-9]*; do
-		limit=$(cat "$cpu/lightsleep/limit_ns")
-		[ "$limit" -le 1000 ] || fail "$cpu polls for $limit ns, which is longer than allowed"
-	done
-	# Who chose the length of all polls gets that.
-	set_parameter poll_limit_us 0
-	set_parameter mode fixed
-	cost=$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)
-	limit=$(cat $CPUS/cpu0/lightsleep/limit_ns)
-	[ "$limit" = $((cost * $(parameter wait_weight))) ] ||
-		fail "mode fixed, cost $cost ns, but polls for $limit ns"
+	now=$(parameter halt_cost_ns)
+	[ "$(sum $CPUS/cpu*/lightsleep/contention_pauses)" = 0 ] || skip "the host is short of cores"
+	[ "$now" = "$cost" ] || skip "the machine's figure is now $now ns, and was $cost ns"
+	echo "cost $cost ns, wakeup $wakeup ns, work $work ns: $(statistic probes) probes, limit $limit ns"
+	[ "$(statistic probes)" -gt 0 ] ||
+		fail "no probe: $(statistic hits) hits, $(statistic halts) halts"
+	[ "$limit" -gt $((cost * 9)) ] || fail "polls are no longer in a probe"
+	sleep 4
+	echo "the programs' figures: $(cat $CPUS/cpu*/lightsleep/program_cost_ns | tr '\n' ' ')ns"
 }
 
 weighs_waiting() {
