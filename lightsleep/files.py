@@ -41,15 +41,20 @@ def same(path: Path, other: Path) -> bool:
     return _followed(path) == _followed(other)
 
 
-def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
+Owner = tuple[int, int]
+"""User and group."""
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o666, owner: Owner | None = None) -> None:
     """Replace the content of ``path`` by ``data``, making its folder where missing.
 
-    A file that was not there gets ``mode``, less what the umask takes away. Until the scratch file
+    A file that was not there gets ``mode``, less what the umask takes away, and where root writes,
+    it gets ``owner``. Until the scratch file
     is whole, an existing file keeps its content, and no scratch file stays behind. If it then can
     neither replace the file nor be copied into it, it stays, and the error names it.
     Raises LightsleepError where the file cannot be written.
     """
-    with streamed(path, mode) as file:
+    with streamed(path, mode, owner) as file:
         file.write(data)
 
 
@@ -68,14 +73,14 @@ def publish(path: Path, data: bytes, mode: int) -> None:
                 file.write(data)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _replaced(path, found, mode, exact=True) as file:
+        with _replaced(path, found, mode, None, exact=True) as file:
             file.write(data)
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
-def streamed(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def streamed(path: Path, mode: int = 0o666, owner: Owner | None = None) -> Iterator[BinaryIO]:
     """Lend a file to write the new content of ``path`` to; as write_bytes(), also where it raises.
 
     The new content takes its place when the context is left without an exception.
@@ -88,7 +93,7 @@ def streamed(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         else:
             target = _followed(path)  # replaces what a link points to, not the link
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _replaced(target, found, mode) as file:
+            with _replaced(target, found, mode, owner) as file:
                 yield file
     except OSError as error:
         raise LightsleepError(f"cannot write {path}: {error.strerror or error}") from error
@@ -99,10 +104,12 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, document: dict[str, Any], mode: int = 0o666) -> None:
+def write_json(
+    path: Path, document: dict[str, Any], mode: int = 0o666, owner: Owner | None = None
+) -> None:
     """Write ``document`` to ``path`` so that a reader sees the old file or the whole new one.
 
-    A file that was not there gets ``mode``, as in write_bytes().
+    A file that was not there gets ``mode`` and ``owner``, as in write_bytes().
 
     Raises LightsleepError where the file cannot be written or a number is not finite.
     """
@@ -110,7 +117,7 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o666) -> None:
         text = json.dumps(document, indent=1, allow_nan=False)
     except ValueError as error:
         raise LightsleepError(f"cannot write {path}: {error}") from error
-    write_bytes(path, f"{text}\n".encode(), mode)
+    write_bytes(path, f"{text}\n".encode(), mode, owner)
 
 
 @contextlib.contextmanager
@@ -169,13 +176,18 @@ def _check_old(target: Path, old: os.stat_result) -> None:
 
 @contextlib.contextmanager
 def _replaced(
-    target: Path, old: os.stat_result | None, mode: int, exact: bool = False
+    target: Path,
+    old: os.stat_result | None,
+    mode: int,
+    owner: Owner | None,
+    exact: bool = False,
 ) -> Iterator[BinaryIO]:
     """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
 
     The owner only where root writes. From ``mode`` the umask takes away, unless it is ``exact``.
     """
-    mode = stat.S_IMODE(old.st_mode) if old else mode
+    if old:
+        mode, owner = stat.S_IMODE(old.st_mode), (old.st_uid, old.st_gid)
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
     with contextlib.ExitStack() as on_failure:
@@ -183,9 +195,9 @@ def _replaced(
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
             yield file
-            if old and os.geteuid() == 0:
+            if owner and os.geteuid() == 0:
                 with contextlib.suppress(PermissionError):  # root of a network's file system
-                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                    os.fchown(file.fileno(), *owner)
             if old or exact:
                 # With what the umask took away. Not by name: who owns the folder could put a link
                 # there.

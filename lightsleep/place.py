@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How a file that is whole takes the place of an older one; needs only the standard library."""
+"""How a whole file takes the place of an older one, and whose it is; needs the standard library."""
 
 import errno
 import os
@@ -24,3 +24,9 @@ def take(scratch: Path, target: Path) -> None:
             shutil.copyfileobj(whole, file)
             file.truncate()
         scratch.unlink()
+
+
+def caller() -> tuple[int, int] | None:
+    """Return user and group of who called sudo, None without sudo."""
+    ids = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    return (int(ids[0]), int(ids[1])) if all(x.isdecimal() for x in ids) else None

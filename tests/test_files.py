@@ -19,7 +19,14 @@ import pytest
 from paths import ROOT
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, publish, streamed, write_text, written
+from lightsleep.files import (
+    check_writable,
+    publish,
+    streamed,
+    write_json,
+    write_text,
+    written,
+)
 
 
 @pytest.fixture
@@ -55,6 +62,18 @@ def test_what_is_for_others_has_its_mode_whatever_the_umask(
     for _ in range(2):
         publish(tmp_path / "x.prom", b"text", 0o644)
         assert mode(tmp_path / "x.prom") == after
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_file_belongs_to_whom_root_says(tmp_path: Path) -> None:
+    for name, before in (("new", None), ("old", (7, 8))):
+        file = tmp_path / name
+        if before:
+            file.touch()
+            os.chown(file, *before)
+        write_json(file, {}, 0o600, owner=(12, 34))
+        found = file.stat()
+        assert (found.st_uid, found.st_gid) == (before or (12, 34))
 
 
 @pytest.mark.parametrize("there", [True, False])

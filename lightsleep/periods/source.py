@@ -162,7 +162,7 @@ def _check_window(path: Path, metadata: Metadata, first_ns: int) -> None:
         return
     begin_s, end_s, first_s = (x // 10**9 for x in (begin_ns, end_ns, first_ns))
     raise LightsleepError(
-        f"{_document_of(path)} describes another recording, from {begin_s} s to {end_s} s: "
+        f"{sidecar.of(path)} describes another recording, from {begin_s} s to {end_s} s: "
         f"{path.name} begins at {first_s} s. Remove that description, or put the right one there"
     )
 
@@ -373,18 +373,9 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
         raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
 
 
-def _document_of(path: Path) -> Path:
-    """Return the name of the document beside a trace, which need not be there."""
-    # record writes both files to where a symbolic link leads.
-    return next(
-        (x for x in (sidecar.beside(path), sidecar.beside(path.resolve())) if x.exists()),
-        sidecar.beside(path),
-    )
-
-
 def _described(path: Path) -> Metadata:
     """Return what the document beside a trace says; little where there is none."""
-    document = _document_of(path)
+    document = sidecar.of(path)
     metadata = Metadata(host="unknown", source=path.name)
     if not document.exists():
         metadata.notes.append(
@@ -392,6 +383,11 @@ def _described(path: Path) -> Metadata:
             "not known"
         )
         return metadata
+    if not document.stat().st_size:
+        raise LightsleepError(
+            f"{document} is empty: remove it, and {path.name} can be read without what it said: "
+            "the names of idle states, and what the machine is"
+        )
     described = load(document, FORMAT)
     metadata.host = described["host"]
     metadata.environment = described["environment"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,14 @@ def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> list[int]
     return written
 
 
+def opened(path: Path) -> pa.NativeFile:
+    """Open a file for pyarrow, which takes a name like run:1 for a URI, and text for UTF-8.
+
+    Raises OSError.
+    """
+    return pa.OSFile(os.fsencode(path))
+
+
 def open_table(
     path: Path, columns: Sequence[str] | None = None, share: Share = ALL
 ) -> tuple[Metadata, Iterator[pa.RecordBatch]]:
@@ -118,7 +127,7 @@ def open_table(
     Raises LightsleepError where it is damaged or none of ours, at once or while it is read.
     """
     try:
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        file = pq.ParquetFile(opened(path), pre_buffer=False, buffer_size=BUFFER_BYTES)
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
         if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):

@@ -430,7 +430,7 @@ def _take_place(scratch: Path, output: Path) -> None:
         try:
             old = output.stat()
         except FileNotFoundError:
-            owner = caller()
+            owner = place.caller()
         else:
             owner = old.st_uid, old.st_gid
             os.fchmod(file, stat.S_IMODE(old.st_mode))
@@ -441,12 +441,6 @@ def _take_place(scratch: Path, output: Path) -> None:
     finally:
         os.close(file)
     place.take(scratch, output)
-
-
-def caller() -> tuple[int, int] | None:
-    """Return user and group of who called sudo, None without sudo."""
-    ids = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
-    return (int(ids[0]), int(ids[1])) if all(x.isdecimal() for x in ids) else None
 
 
 def _write_new(path: Path, document: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightsleep import terminal
+from lightsleep import place, terminal
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper, trace_file, tracing
 from lightsleep.record.bpf.pages import PAGE, files_of
@@ -334,7 +334,7 @@ def _remove_empty(folder: Path) -> None:
 
 def _give_to_caller(folder: Path) -> None:
     """Give a new folder away; a link that took its place is refused. Raises OSError."""
-    owner = keeper.caller()
+    owner = place.caller()
     if owner is None or os.geteuid() != 0:
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -42,6 +42,13 @@ def beside(trace: Path) -> Path:
     return trace.with_name(f"{trace.name}{keeper.DESCRIBED}")
 
 
+def of(trace: Path) -> Path:
+    """Return the name of the document that describes a trace, which need not be there."""
+    # record writes both files to where a symbolic link leads.
+    led = beside(Path(os.path.realpath(trace)))
+    return led if led.exists() and not beside(trace).exists() else beside(trace)
+
+
 def check_place(document: Path) -> None:
     """Raise LightsleepError where a description would replace a file that is something else."""
     if not document.is_file() or not document.stat().st_size:

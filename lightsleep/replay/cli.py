@@ -15,9 +15,9 @@ import click
 from lightsleep import terminal, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, same, write_text
+from lightsleep.files import write_text, written
 from lightsleep.options import OutputFile
-from lightsleep.periods.formats import expanded, is_recording
+from lightsleep.periods.formats import check_output, expanded, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
 from lightsleep.replay import words
@@ -124,12 +124,11 @@ def replay_command(
     wake each other in turn, figures are a range: from the times as recorded, to those with the
     peer's wakeups for free.
     """
-    given = _given(cost_ns, measured)
-    files = list({path.resolve(): path for path in expanded(recordings)}.values())
+    # Path.resolve() fails where links lead in a circle, and not with an OSError.
+    files = list({os.path.realpath(path): path for path in expanded(recordings)}.values())
     if output:
-        if any(same(output, path) for path in files):
-            raise LightsleepError(f"{output} is a recording: name another file with -o")
-        check_writable(output)
+        check_output(output, [*files, *([measured] if measured else [])])
+    given = _given(cost_ns, measured)
     if cluster is not None:
         found = replay_tables(cluster, files, policies, given, weight)
         total, costs = _together(files, found)
@@ -141,16 +140,20 @@ def replay_command(
         each = replay_files(files, policies, given, weight, alone)
         with contextlib.closing(each):
             total, costs = _together(files, each)
-    if output:
-        from lightsleep.report.page import page  # needs matplotlib
-        from lightsleep.report.replay_section import section
 
-        write_text(output, page([section("r1", total, costs)]))
-        click.echo(f"wrote {output}", err=True)
-    if as_json:
-        click.echo(json.dumps(words.to_json(total, costs), indent=1))
-    else:
-        words.show(terminal.output(), total, costs)
+    def write() -> None:
+        if output:
+            from lightsleep.report.page import page  # needs matplotlib
+            from lightsleep.report.replay_section import section
+
+            write_text(output, page([section("r1", total, costs)]))
+            click.echo(f"wrote {output}", err=True)
+
+    with written(write):
+        if as_json:
+            click.echo(json.dumps(words.to_json(total, costs), indent=1))
+        else:
+            words.show(terminal.output(), total, costs)
 
 
 def _given(cost_ns: int | None, file: Path | None) -> Given | None:
@@ -168,7 +171,8 @@ def _together(
     total: Replay | None = None
     costs = []
     for path, (cost, outcome) in zip(files, outcomes, strict=True):
-        costs.append((str(path), cost))
+        # A name may be any bytes.
+        costs.append((os.fsencode(path).decode(errors="replace"), cost))
         if total is None:
             total = outcome
         else:

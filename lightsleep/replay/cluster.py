@@ -131,6 +131,7 @@ def _client(address: str) -> Iterator[Any]:
 def _connected(address: str) -> Any:
     try:
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port
     except ImportError as error:
         raise LightsleepError(
             "--dask needs Dask, which is not installed: pip install '.[lab,dask]' in a clone of "
@@ -138,6 +139,7 @@ def _connected(address: str) -> Any:
         ) from error
     for left in reversed(range(CONNECT_TRIES)):
         try:
+            get_address_host_port(address)  # else a client would be made, and end in 40 s
             return Client(address, timeout=CONNECT_S, set_as_default=False)
         except AssertionError as error:
             if not left:

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
-from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table
+from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table, opened
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
@@ -96,7 +96,7 @@ def shares_of(table: Path, cores: int) -> list[Share]:
     """
     try:
         open_table(table)
-        kept: pq.FileMetaData = pq.ParquetFile(table).metadata
+        kept: pq.FileMetaData = pq.read_metadata(opened(table))
         most = _most_cpus(kept)
     except (pa.ArrowException, OSError, LightsleepError) as error:
         raise LightsleepError(
@@ -177,7 +177,7 @@ def _rows_of_small_tables(files: Sequence[Path]) -> dict[Path, int]:
     found = {}
     for path in files if len(files) > 1 else ():
         with contextlib.suppress(pa.ArrowException, OSError):  # whoever reads it says so
-            rows = pq.read_metadata(path).num_rows
+            rows = pq.read_metadata(opened(path)).num_rows
             if rows < 2 * WORTH:
                 found[path] = rows
     return found

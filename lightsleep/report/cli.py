@@ -17,12 +17,12 @@ from lightsleep import terminal
 from lightsleep.compare import analysis, result
 from lightsleep.document import Format, load
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, same, write_text
+from lightsleep.files import same, write_text, written
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.options import OutputFile
 from lightsleep.periods import histogram
-from lightsleep.periods.formats import expanded, is_recording
+from lightsleep.periods.formats import check_output, expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.words import show
 from lightsleep.report import measure_section
@@ -85,7 +85,7 @@ def report(
     page = None if as_json or str(output) == "-" else output
     outputs = [file for file in (page, table, trace) if file]
     for file in outputs:
-        _check_output(file, results)
+        check_output(file, results)
     for file, other in itertools.combinations(outputs, 2):
         if same(file, other) and (file.is_file() or not file.exists()):
             raise LightsleepError(f"{file} is named twice: each output needs a file of its own")
@@ -96,13 +96,13 @@ def report(
         return
     labelled = _labelled(results, table, trace)
     text = render(labelled)
-    if page is None:
-        click.echo(text.encode(), nl=False)  # the page says of itself that it is UTF-8
-        return
-    write_text(page, text)
-    for label, loaded in labelled:
-        if isinstance(loaded, TimeLost):
-            show(terminal.output(), loaded, label)
+    with written(*((lambda: write_text(page, text),) if page else ())):
+        if page is None:
+            click.echo(text.encode(), nl=False)  # the page says of itself that it is UTF-8
+        else:
+            for label, loaded in labelled:
+                if isinstance(loaded, TimeLost):
+                    show(terminal.output(), loaded, label)
     for file in outputs:
         click.echo(f"wrote {file}", err=True)
 
@@ -131,13 +131,6 @@ def _summary(loaded: Result) -> dict[str, Any]:
     if isinstance(loaded, TimeLost):
         return loaded.to_json()
     return {"schema": loaded.schema, **analysis.to_json(loaded)}
-
-
-def _check_output(output: Path, results: tuple[Path, ...]) -> None:
-    """Refuse what would lose something, before any work is done."""
-    if any(same(output, path) for path in results):
-        raise LightsleepError(f"{output} is one of the results: name another file with -o")
-    check_writable(output)
 
 
 def _labelled(

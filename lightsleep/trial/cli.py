@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from lightsleep import terminal
+from lightsleep import place, terminal
 from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import CompareResult, Role
 from lightsleep.compare.table import print_table
@@ -35,7 +35,7 @@ INTERRUPTED = 130
 """Exit status of a program that SIGINT has ended, as a shell has it."""
 
 PRIVATE = 0o600
-"""Mode of a result: it names the command with all its words."""
+"""Mode of a result: it names the command with all its words. It belongs to who called sudo."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,12 @@ def try_settings(
             raise trial.ended
         raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
     outcome = verdict.judge(result)
-    with written(*([lambda: write_json(output, result.to_json(), PRIVATE)] if output else [])):
+
+    def write() -> None:
+        if output:
+            write_json(output, result.to_json(), PRIVATE, place.caller())
+
+    with written(write):
         _show(result, outcome, as_json)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -200,6 +205,8 @@ def try_settings(
         kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
         for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
             click.echo(line, err=as_json)
+        for note in kept.notes:
+            click.echo(f"note: {note}", err=True)
 
 
 def _check_words(

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from lightsleep import terminal
 from lightsleep.ending import meant_to_end
+from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable
 from lightsleep.options import OutputFile, cpus_option
 from lightsleep.watch import draw, openmetrics
@@ -148,8 +149,20 @@ def _follow(reader: Reader, interval_s: float | None, count: int | None, show: S
 def _export(reader: Reader, file: Path, interval_s: float | None, count: int | None) -> None:
     check_writable(file)
     # Where the time between two writes changes, so do the rates that Prometheus computes.
+    failed, first = None, True
     for _ in paced(interval_s, SCRAPED_S, count, steady=True):
-        openmetrics.write(reader.read(), file)
+        try:
+            openmetrics.write(reader.read(), file)
+            failed, first = None, False
+        except LightsleepError as error:
+            # A disk that is full for a while, hours later, is no reason to end a service.
+            if first:
+                raise
+            if error.message != failed:
+                click.echo(f"{error.message}; trying again", err=True)
+            failed = error.message
+    if failed:
+        raise LightsleepError(failed)
 
 
 def _view(

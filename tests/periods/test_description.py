@@ -39,6 +39,28 @@ def test_a_recording_by_another_name_is_described(tmp_path: Path) -> None:
         open_recording(link)
 
 
+def test_an_empty_description_may_be_removed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    sidecar.beside(path).touch()
+    with pytest.raises(LightsleepError, match="is empty: remove it"):
+        open_recording(path)
+    sidecar.beside(path).unlink()
+    assert len(rows_of(path)[0]) == 1
+
+
+@pytest.mark.parametrize(("key", "value"), [("elapsed_s", 1e300), ("latency_us", 1 << 40)])
+def test_a_description_without_measure_is_refused(key: str, value: float, tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    document = json.loads(sidecar.beside(PIPE).read_text())
+    place = document["recorded"] if key == "elapsed_s" else document["states"]["0"][0]
+    place[key] = value
+    sidecar.beside(path).write_text(json.dumps(document))
+    with pytest.raises(LightsleepError, match=key):
+        open_recording(path)
+
+
 def test_a_trace_that_ends_too_early_is_doubted(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     path.write_text(idle(0, 1, 1) + left(50, 1))

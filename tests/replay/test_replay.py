@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,8 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
-from lightsleep.replay import words
+from lightsleep.record import sidecar
+from lightsleep.replay import cli, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.costs import Costs, Ranks, costs_of
@@ -510,8 +512,53 @@ def test_the_page_overwrites_no_table_of_a_folder(tmp_path: Path) -> None:
     before = table.read_bytes()
     done = CliRunner().invoke(replay_command, [str(tmp_path), "-o", str(table)])
     assert done.exit_code == 1
-    assert "is a recording" in done.output
+    assert "is read: name another file" in done.output
     assert table.read_bytes() == before
+
+
+def test_the_page_overwrites_nothing_that_is_read(tmp_path: Path) -> None:
+    trace, measured = tmp_path / "pipe.txt.gz", tmp_path / "measured.json"
+    shutil.copy(PIPE, trace)
+    described = Path(shutil.copy(sidecar.beside(PIPE), sidecar.beside(trace)))
+    measured.write_text("{}")
+    for output in (described, measured):
+        before = output.read_bytes()
+        done = run(trace, "--measured", measured, "-o", output)
+        assert done.exit_code == 1
+        assert "name another file to write to" in done.output
+        assert output.read_bytes() == before
+
+
+def test_figures_are_shown_where_the_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _text: str) -> None:
+        raise LightsleepError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(cli, "write_text", full)
+    done = run(PIPE, "--policies", "haltpoll", "-o", tmp_path / "page.html", "--json")
+    assert done.exit_code == 1
+    assert "No space left" in done.stderr
+    assert json.loads(done.stdout)["policies"]
+
+
+@pytest.mark.parametrize("name", [b"run:1.parquet", b"s3:x.parquet", b"\xff.parquet"])
+def test_a_table_may_have_any_name(
+    name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in write_parquet(open_recording(PIPE), tmp_path / os.fsdecode(name)):
+        pass
+    done = run(os.fsdecode(name), "--policies", "haltpoll", "-o", "page.html")
+    assert done.exit_code == 0, done.output
+    assert name.decode(errors="replace") in Path("page.html").read_text()
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = run(tmp_path / "loop")
+    assert done.exit_code == 1
+    assert "Too many levels of symbolic links" in done.output
 
 
 def test_what_cannot_be_replayed(tmp_path: Path) -> None:

@@ -181,10 +181,21 @@ def test_a_recording_that_is_no_table_is_not_sent(address: str) -> None:
 
 def test_no_scheduler(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "CONNECT_S", 1)
-    for wrong in ("tcp://127.0.0.1:1", "nonsense://x", ""):
+    # Without a port, no client is made, which would take 40 s to end.
+    made: list[object] = []
+
+    client: Any = distributed.Client
+
+    def counted(*words: Any, **more: Any) -> Any:
+        made.append(words)
+        return client(*words, **more)
+
+    monkeypatch.setattr(distributed, "Client", counted)
+    for wrong in ("tcp://127.0.0.1:1", "nonsense://x", "nonsense", "tcp://host", ""):
         done = replayed(tables, "--dask", wrong)
         assert (done.exit_code, done.exception.__class__) == (1, SystemExit), done.output
         assert "no scheduler answers there" in done.output
+        assert len(made) == 1  # for the first
 
 
 def test_a_scheduler_without_workers(

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from comparisons import ROLES, made_up
 from pages import Page, assert_self_contained
+from recordings import PIPE
 
 from lightsleep import units
 from lightsleep.compare import words
@@ -25,6 +27,8 @@ from lightsleep.compare.result import Claim
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
 from lightsleep.periods.formats import PERF_DATA
+from lightsleep.record import sidecar
+from lightsleep.report import cli
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
@@ -380,6 +384,32 @@ def test_one_bad_file_among_good_ones_makes_no_page(tmp_path: Path, file: Path) 
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("option", ["-o", "--parquet", "--perfetto"])
+def test_no_output_replaces_the_description_of_a_recording(tmp_path: Path, option: str) -> None:
+    trace = tmp_path / "pipe.txt.gz"
+    shutil.copy(PIPE, trace)
+    described = shutil.copy(sidecar.beside(PIPE), sidecar.beside(trace))
+    before = Path(described).read_bytes()
+    done = run(trace, option, described)
+    assert done.exit_code == 1
+    assert "describes" in done.stderr
+    assert Path(described).read_bytes() == before
+
+
+def test_what_a_recording_says_is_shown_where_its_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _text: str) -> None:
+        raise LightsleepError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(cli, "write_text", full)
+    done = run(PIPE, "-o", tmp_path / "page.html")
+    assert done.exit_code == 1
+    assert "No space left" in done.stderr
+    assert "wrote" not in done.stderr
+    assert "wakeups" in done.stdout
+
+
 def test_refusals_of_the_output(tmp_path: Path, file: Path) -> None:
     before = file.read_bytes()
     done = run(file, "-o", tmp_path)
@@ -387,7 +417,7 @@ def test_refusals_of_the_output(tmp_path: Path, file: Path) -> None:
     assert "is a folder: name a file" in done.stderr
     done = run(file, "-o", tmp_path / "." / "result.json")
     assert done.exit_code == 1
-    assert "is one of the results" in done.stderr
+    assert "is read: name another file" in done.stderr
     assert file.read_bytes() == before
     done = run(file, "-o", file / "below" / "page.html")
     assert done.exit_code == 1

@@ -33,10 +33,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return machine(tmp_path, monkeypatch)
 
 
-def test_the_setting_holds_during_the_command_and_never_else(root: Path, tmp_path: Path) -> None:
+def test_the_setting_holds_during_the_command_and_never_else(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = fake_modules.snapshot(root)
     file = tmp_path / "result.json"
     options = ["-n", "6", "-m", r"t_ms=t (\d+)", "-o", str(file), "-s", "lightsleep,haltpoll"]
+    monkeypatch.setenv("SUDO_UID", "12")
+    monkeypatch.setenv("SUDO_GID", "34")
     document = tried(*options, "--", *teller(root))
     assert document["arms"] == ["as-is", "lightsleep", "haltpoll", "as-is-again"]
     first = next(iter(document["metrics"]))
@@ -49,6 +53,8 @@ def test_the_setting_holds_during_the_command_and_never_else(root: Path, tmp_pat
     assert fake_modules.snapshot(root) == before
     assert load(file, FORMAT).to_json() == document
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # the command may hold a password
+    if os.geteuid() == 0:
+        assert (file.stat().st_uid, file.stat().st_gid) == (12, 34)
 
 
 def test_its_result_has_the_page_of_every_comparison(root: Path, tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from watched import CPU, snapshot
 
 from lightsleep import terminal
 from lightsleep.cli import main
+from lightsleep.errors import LightsleepError
 from lightsleep.scan.model import State, distinct_names
-from lightsleep.watch import draw
+from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.rates import CpuRates
 
@@ -81,6 +82,25 @@ def test_the_file_of_metrics_is_whole_and_readable(four_cpus: Path, tmp_path: Pa
     assert 'lightsleep_polls_total{cpu="0"} 100000\n' in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044  # node_exporter is another user
     assert [x.name for x in tmp_path.glob("*prom*")] == ["lightsleep.prom"]
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_disk_that_is_full_for_a_while_ends_no_export(
+    ends_well: bool, four_cpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, write = [], openmetrics.write
+
+    def often_full(seen: Snapshot, file: Path) -> None:
+        tries.append(file)
+        if len(tries) in (2, 3) or (len(tries) == 4 and not ends_well):
+            raise LightsleepError("cannot write: No space left on device")
+        write(seen, file)
+
+    monkeypatch.setattr(openmetrics, "write", often_full)
+    done = watched("-n", "4", "--openmetrics", str(tmp_path / "x.prom"))
+    assert len(tries) == 4
+    assert done.exit_code == (0 if ends_well else 1)
+    assert done.stderr.count("No space left on device; trying again") == 1
 
 
 def test_no_file_of_metrics_is_written_through_a_link(four_cpus: Path, tmp_path: Path) -> None:
