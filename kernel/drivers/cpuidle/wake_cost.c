@@ -319,7 +319,7 @@ static bool are_enough(u64 cycles, u64 in_ns)
 	       PROBE_CYCLES * min(in_ns, 1000000000000ULL);
 }
 
-/* So much later the next one may begin. Where there were no cycles, this one says nothing. */
+/* The wait grows only if the probe was in vain. One with too few cycles says nothing. */
 static void end_probe(struct wake_cost_probe *probe, u64 now_ns, bool in_vain)
 {
 	u64 shortest_ns = PROBE_WAIT_MIN * probe->length_ns;
@@ -358,14 +358,14 @@ bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, 
 		if (pointless || now_ns - probe->begun_ns >= probe->length_ns)
 			end_probe(probe, now_ns,
 				  pointless || cycles - probe->begun_cycles >= PROBE_CYCLES);
-		probe->pointless_ns = now_ns;
+		probe->needed_ns = now_ns;
 	} else if (pointless) {
-		if (now_ns - probe->pointless_ns >= PROBE_HELD_NS)
+		if (now_ns - probe->needed_ns >= PROBE_HELD_NS)
 			probe->wait_ns = 0;
 		/* An answer may be gone for a moment only. */
 		probe->next_ns = now_ns + max(probe->wait_ns, PROBE_WAIT_MIN * PROBE_CYCLES_NS);
 	} else {
-		probe->pointless_ns = now_ns;
+		probe->needed_ns = now_ns;
 		if (now_ns < probe->next_ns || cost_ns > PROBE_COST_MAX_NS ||
 		    4 * new_hits >= 3 * new_cycles || !are_enough(new_cycles, elapsed_ns))
 			return false;

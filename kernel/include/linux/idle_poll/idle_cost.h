@@ -67,7 +67,7 @@ struct idle_cost {
  * @workers: an unbound workqueue, so that no isolated CPU does the work of measuring
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
- * @learns: does this CPU poll now, for as long as pays by the price?
+ * @learns: does the price decide for how long this CPU polls now?
  * @polling_stopped: no CPU is to poll, not even to be measured again; optional
  */
 struct idle_cost_ops {

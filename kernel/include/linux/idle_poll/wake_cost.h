@@ -79,7 +79,7 @@ struct wake_cost_estimate {
  * @length_ns: how long the last one was to be
  * @wait_ns: how long to wait after it, 0 after an answer that held
  * @next_ns: no other one begins before this
- * @pointless_ns: when probes were last not pointless
+ * @needed_ns: when there was last no answer, and somebody to ask
  * @seen_ns: when it was looked at last
  * @seen_cycles: cycles by then
  * @seen_hits: and hits
@@ -92,7 +92,7 @@ struct wake_cost_probe {
 	u64 length_ns;
 	u64 wait_ns;
 	u64 next_ns;
-	u64 pointless_ns;
+	u64 needed_ns;
 	u64 seen_ns;
 	u64 seen_cycles;
 	u64 seen_hits;

@@ -126,10 +126,6 @@ asks_the_programs() {
 	[ "$(statistic deliberate_halts)" = "$asked" ] || fail "halts on purpose in mode fixed"
 }
 
-contended() {
-	[ "$(sum $CPUS/cpu*/lightsleep/contention_pauses)" != 0 ]
-}
-
 longest_limit() {
 	cat $CPUS/cpu*/lightsleep/limit_ns | sort -n | tail -n 1
 }
