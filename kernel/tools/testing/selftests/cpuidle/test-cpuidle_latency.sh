@@ -275,6 +275,10 @@ paths_from_idle() { # < samples: how many of each path
 	done | sort | uniq -c | tr -s '\n ' ' '
 }
 
+# Others wake this CPU, too; and right behind the interrupt of another wake none is needed, so
+# that a kernel that always interrupts has now and then a sample without one.
+STRAY=4
+
 # Out of POLL without an interrupt, out of HALT with one, and it says which.
 wakes_by_store_who_polls() {
 	idle_driver cpuidle_lightsleep mode=off
@@ -285,7 +289,8 @@ wakes_by_store_who_polls() {
 		cut -d' ' -f4,5 "$WORK/samples" | sort | uniq -c > "$WORK/counts"
 		cat "$WORK/counts"
 		if [ $state = 0 ]; then
-			grep -q none "$WORK/counts" || skip "this kernel always interrupts"
+			none=$(cut -d' ' -f4 "$WORK/samples" | grep -c none)
+			[ "$none" -gt $STRAY ] || skip "this kernel always interrupts"
 			check_samples "none ipi" 0 < "$WORK/samples"
 		else
 			paths_from_idle < "$WORK/samples" > "$WORK/counts"
@@ -334,10 +339,9 @@ agrees_with_the_scheduler() {
 	done < "$WORK/sorted"
 	events=$(grep -c ' e$' "$WORK/both")
 	echo "$none of 400 without an interrupt, $events events, $missing missing, $surplus surplus"
-	[ "$none$events" != 00 ] || skip "this kernel always interrupts"
+	[ "$events" != 0 ] || [ $none -gt $STRAY ] || skip "this kernel always interrupts"
 	[ $none -ge 100 ] || fail "almost no wake went without an interrupt"
-	# Others wake this CPU, too; and right behind another wake none is needed.
-	[ $missing -le 4 ] || fail "the scheduler does not know of $missing"
+	[ $missing -le $STRAY ] || fail "the scheduler does not know of $missing"
 	[ $surplus -le 20 ] || fail "the scheduler knows of $surplus more"
 }
 
