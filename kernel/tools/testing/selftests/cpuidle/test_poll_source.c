@@ -16,6 +16,7 @@
  * @silent adds sources that never have work. They come first in the list of their
  * CPU. @most_in_a_row is the largest number of peeks between which interrupts
  * stayed off: each peek raises an interrupt at its own CPU, which counts from 0 again.
+ * One that takes part in polls also tells which interrupts come during one.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -103,6 +104,14 @@ static unsigned int notified;
 module_param(notified, uint, 0444);
 MODULE_PARM_DESC(notified, "interrupts that it took");
 
+static unsigned int notified_in_poll;
+module_param(notified_in_poll, uint, 0444);
+MODULE_PARM_DESC(notified_in_poll, "interrupts during a poll of a silent source");
+
+static unsigned int held_in_poll;
+module_param(held_in_poll, uint, 0444);
+MODULE_PARM_DESC(held_in_poll, "how often it was to be held back during such a poll");
+
 static unsigned int complaints;
 module_param(complaints, uint, 0444);
 MODULE_PARM_DESC(complaints, "calls in a wrong context");
@@ -110,6 +119,9 @@ MODULE_PARM_DESC(complaints, "calls in a wrong context");
 static bool suppressed;
 module_param(suppressed, bool, 0444);
 MODULE_PARM_DESC(suppressed, "it does not interrupt now");
+
+/* A silent source takes part in a poll. Only the CPU of the sources uses it. */
+static bool in_poll;
 
 static unsigned int looks;
 static unsigned int in_a_row;
@@ -162,6 +174,7 @@ static bool test_start(struct poll_source *source)
 	expect(in_hardirq() || is_idle_task(current));
 	if (refuses && !in_interrupt)
 		return false;
+	held_in_poll += in_interrupt && in_poll;
 	if (in_hardirq())
 		spin_ns(hold_start_ns);
 	WRITE_ONCE(suppressed, true);
@@ -242,7 +255,8 @@ static bool silent_start(struct poll_source *source)
 {
 	expect_poll();
 	spin_ns(silent_start_ns);
-	return !silent_start_ns;
+	in_poll = !silent_start_ns;
+	return in_poll;
 }
 
 static bool silent_peek(struct poll_source *source)
@@ -256,6 +270,7 @@ static bool silent_peek(struct poll_source *source)
 static bool silent_stop(struct poll_source *source)
 {
 	expect_poll();
+	in_poll = false;
 	return false;
 }
 
@@ -276,6 +291,7 @@ static struct poll_source silent_sources[SILENT_MAX];
 static void device_interrupt(void *unused)
 {
 	notified++;
+	notified_in_poll += in_poll;
 	spin_ns(handle_ns);
 	consumed = READ_ONCE(produced);
 	wake_sleeper();
