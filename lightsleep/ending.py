@@ -40,6 +40,13 @@ def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator
             signal.signal(number, handler)
 
 
+def status_of(ended: KeyboardInterrupt | SystemExit) -> int:
+    """Return the exit status of a program that such a signal has ended, as a shell has it."""
+    if isinstance(ended, SystemExit) and isinstance(ended.code, int):
+        return ended.code
+    return 128 + signal.SIGINT
+
+
 @contextlib.contextmanager
 def meant_to_end() -> Iterator[None]:
     """Take Ctrl-C and SIGTERM for success, where a program runs until somebody ends it.

@@ -17,13 +17,14 @@ from typing import Literal
 import click
 
 from lightsleep import terminal
+from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
 from lightsleep.measure import assess, machine, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
-from lightsleep.measure.run import Tally
+from lightsleep.measure.run import Taken, Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import OutputFile, cpus_option, json_option, output_option
 from lightsleep.settings import journalled
@@ -136,8 +137,13 @@ def measure(
     with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
         backend, remarks = _backend(stack, mode, load, session)
         cells, left_out = plan.cells(here, wish, backend.sources())
-        tallies, trouble = _measure(here, cells, wish, backend, seed, session)
-    trouble += [*left, *session.notes]
+        taken = _measure(here, cells, wish, backend, seed, session)
+    if taken.ended and not any(tally.valid for tally in taken.tallies):
+        for note in [*left, *session.notes]:
+            click.echo(f"note: {note}", err=True)
+        raise taken.ended
+    early = [f"ended early, and shows only what was measured: {_why(taken.ended)}"]
+    trouble = [*taken.notes, *(early if taken.ended else []), *left, *session.notes]
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -149,18 +155,22 @@ def measure(
             "seed": seed,
         },
         notes=[*remarks, *left_out, *noise.standing(here), *trouble],
-        rows=assess.rows(here, tallies),
+        rows=assess.rows(here, taken.tallies),
     )
     writes: list[Callable[[], None]] = []
     if output:
         writes.append(partial(write_json, output, result.to_json()))
     if table:
-        writes.append(partial(write_text, table, _csv(tallies)))
+        writes.append(partial(write_text, table, _csv(taken.tallies)))
     with written(*writes):
         if as_json:
             click.echo(json.dumps(result.to_json()))
         else:
             render(terminal.output(), result, verbose)
+    if isinstance(taken.ended, LightsleepError):
+        raise taken.ended
+    if taken.ended:
+        raise SystemExit(status_of(taken.ended))
 
 
 def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
@@ -198,13 +208,18 @@ def _measure(
     backend: Backend,
     seed: int,
     session: journalled.Session,
-) -> tuple[list[Tally], list[str]]:
+) -> Taken:
     with terminal.progress() as progress:
-        tallies, notes = take(
+        taken = take(
             here, cells, wish.samples, backend, session, random.Random(seed), ROOT, progress
         )
-    samples = (sample for tally in tallies for sample in tally.samples)
-    return tallies, [*backend.notes(samples), *notes]
+    samples = (sample for tally in taken.tallies for sample in tally.samples)
+    taken.notes[:0] = backend.notes(samples)
+    return taken
+
+
+def _why(ended: KeyboardInterrupt | SystemExit | LightsleepError | None) -> str:
+    return ended.message if isinstance(ended, LightsleepError) else "interrupted"
 
 
 def _csv(tallies: list[Tally]) -> str:

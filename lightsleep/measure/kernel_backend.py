@@ -40,6 +40,10 @@ class CpuGone(LightsleepError):
     """A CPU or device of a batch is no longer there; others may still be measured."""
 
 
+class CpuBusy(LightsleepError):
+    """A CPU of a batch has no time for it; others may still be measured."""
+
+
 class NotPermitted(LightsleepError):
     """This process may not use a CPU of a batch; others may still be measured."""
 
@@ -68,7 +72,10 @@ class KernelBackend:
         }
 
     def run(self, batch: Batch) -> list[Sample]:
-        """Take a batch. Raises CpuGone where only this batch cannot be, else LightsleepError."""
+        """Take a batch. Raises CpuGone or CpuBusy where only this one cannot be.
+
+        Else raises LightsleepError.
+        """
         asked = request(batch)
         try:
             answer = self._exchange(asked)
@@ -116,4 +123,4 @@ def exchange_with(folder: Path, request: str) -> str:
 def _explained(batch: Batch, number: int) -> LightsleepError:
     what = f"CPU {batch.dest}, source {batch.source}: "
     what += MEANING.get(number) or os.strerror(number)
-    return (CpuGone if number == errno.ENODEV else LightsleepError)(what)
+    return {errno.ENODEV: CpuGone, errno.ETIMEDOUT: CpuBusy}.get(number, LightsleepError)(what)

@@ -17,7 +17,7 @@ from typing import Protocol
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
-from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
+from lightsleep.measure.kernel_backend import CpuBusy, CpuGone, NotPermitted
 from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
@@ -54,7 +54,7 @@ class Tally:
     idled: int | None = None
     elapsed_ns: int = 0
     closed: bool = False
-    refused: NotPermitted | None = None
+    refused: LightsleepError | None = None
     disturbed: str | None = None
 
     def add(self, samples: list[Sample]) -> None:
@@ -78,6 +78,18 @@ class Tally:
         return self.cell.cost_ns() * len(self.samples)
 
 
+@dataclass
+class Taken:
+    """What came of a measurement: the tallies in the order of the cells, and what went wrong.
+
+    ``ended`` is what ended it early: a signal, or an error with which it could not go on.
+    """
+
+    tallies: list[Tally]
+    notes: list[str]
+    ended: KeyboardInterrupt | SystemExit | LightsleepError | None = None
+
+
 def measure(
     machine: Machine,
     cells: list[Cell],
@@ -87,15 +99,34 @@ def measure(
     rng: random.Random,
     root: Path,
     progress: Progress,
-) -> tuple[list[Tally], list[str]]:
+) -> Taken:
     """Take ``wanted`` valid samples of each cell, as far as possible.
 
-    Returns the tallies in the order of ``cells``, and notes on what went wrong meanwhile. Raises
-    LightsleepError where the measurement as a whole cannot go on.
+    Raises LightsleepError where not one cell could be measured.
     """
-    tallies = [Tally(cell) for cell in cells]
-    notes: list[str] = []
-    numbers = sorted({cell.dest for cell in cells})
+    taken = Taken([Tally(cell) for cell in cells], [])
+    try:
+        _all(machine, taken, wanted, backend, knobs, rng, root, progress)
+    except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
+        taken.ended = ended
+    if taken.tallies and all(tally.refused for tally in taken.tallies):
+        raise LightsleepError("\n".join(taken.notes))
+    return taken
+
+
+def _all(
+    machine: Machine,
+    taken: Taken,
+    wanted: int,
+    backend: Backend,
+    knobs: Knobs,
+    rng: random.Random,
+    root: Path,
+    progress: Progress,
+) -> None:
+    """Take the samples of one CPU after the other. Raises what ends that early."""
+    tallies, notes = taken.tallies, taken.notes
+    numbers = sorted({tally.cell.dest for tally in tallies})
     rng.shuffle(numbers)
     done_ns, ahead_ns = 0, sum(tally.left_ns(wanted) for tally in tallies)
     for number in numbers:
@@ -112,9 +143,6 @@ def measure(
             for tally in mine:
                 tally.disturbed = reason
     progress("done", done_ns, done_ns)
-    if tallies and all(tally.refused for tally in tallies):
-        raise LightsleepError("\n".join(notes))
-    return tallies, notes
 
 
 def _batches(
@@ -134,11 +162,14 @@ def _batches(
             try:
                 _take(tally, wanted, backend, knobs, cpu)
             except LightsleepError as error:
-                known = isinstance(error, (CpuGone, ChangedMeanwhile, NotPermitted))
+                known = isinstance(error, (CpuGone, CpuBusy, ChangedMeanwhile, NotPermitted))
                 if not known and _stays_online(root, cpu.number, error):
                     raise
-                tally.closed = True
-                tally.refused = error if isinstance(error, NotPermitted) else None
+                # Who is too busy for one batch is too busy for the next, after minutes each.
+                for one in tallies if isinstance(error, CpuBusy) else [tally]:
+                    one.closed = True
+                    if isinstance(error, (CpuBusy, NotPermitted)) and not one.valid:
+                        one.refused = error
                 notes += [error.message] if error.message not in notes else []
     try:
         if _online(root, cpu.number):
@@ -162,7 +193,7 @@ def _rounds(tallies: list[Tally], wanted: int, rng: random.Random) -> Iterator[T
     """Yield tallies that need another batch, each once a round, in random order."""
     while pending := [tally for tally in tallies if tally.next_batch(wanted)]:
         rng.shuffle(pending)
-        yield from pending
+        yield from (tally for tally in pending if not tally.closed)
 
 
 def _take(tally: Tally, wanted: int, backend: Backend, knobs: Knobs, cpu: Cpu) -> None:

@@ -18,6 +18,7 @@ from lightsleep.compare.result import CompareResult, Role
 from lightsleep.compare.table import print_table
 from lightsleep.document import printable
 from lightsleep.enable import change
+from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
@@ -30,9 +31,6 @@ ROOT = Path("/")
 BASELINE = "as-is"
 CONTROL = "as-is-again"
 ROUNDS = 10
-
-INTERRUPTED = 130
-"""Exit status of a program that SIGINT has ended, as a shell has it."""
 
 PRIVATE = 0o600
 """Mode of a result: it names the command with all its words. It belongs to who called sudo."""
@@ -198,7 +196,7 @@ def try_settings(
         if trial.ended is None:
             raise LightsleepError(ended)
         click.echo(ended, err=True)
-        raise SystemExit(trial.ended.code if isinstance(trial.ended, SystemExit) else INTERRUPTED)
+        raise SystemExit(status_of(trial.ended))
     if control_failed(result):
         raise SystemExit(1)
     if keep and outcome.winner:

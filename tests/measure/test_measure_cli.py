@@ -16,13 +16,13 @@ from typing import Any
 import journals
 import pytest
 from measure_fakes import FakeBackend, sample
-from measure_runs import TRUTH_NS, measured, run
+from measure_runs import TRUTH_NS, VALID, measured, run
 from scan_trees import plant, unfold
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import cli, module
-from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
+from lightsleep.measure.kernel_backend import CpuBusy, CpuGone, NotPermitted
 from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
 
@@ -404,17 +404,42 @@ def test_a_latency_limit_is_noted(power9: FakeBackend) -> None:
     assert any("CPU 1: a PM QoS latency limit of 3 us excludes stop1" in note for note in notes)
 
 
+def test_a_cpu_that_is_too_busy_costs_no_samples_of_others(power9: FakeBackend) -> None:
+    take, asked = power9.run, []
+
+    def run_where_idle(batch: Batch) -> list[Sample]:
+        asked.append(batch.dest)
+        if batch.dest == 5:
+            raise CpuBusy("CPU 5 is too busy")
+        return take(batch)
+
+    power9.run = run_where_idle  # type: ignore[method-assign]
+    document = measured("-c", "1,5", "-n", "100")
+    assert "CPU 5 is too busy" in document["notes"]
+    assert asked.count(5) == 1  # each further batch would take minutes to find out
+    assert all(len(x["latencies_ns"]) == 100 for x in rows(document, cpu=1))
+    alone = run("-c", "5", "-n", "100")
+    assert (alone.exit_code, alone.stderr) == (1, "Error: CPU 5 is too busy\n")
+
+
 @pytest.mark.parametrize(
-    "trouble",
+    ("trouble", "status", "why"),
     [
-        KeyboardInterrupt,
-        SystemExit(143),
-        LightsleepError("the module is gone"),
-        RuntimeError("a bug"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (SystemExit(143), 143, "interrupted"),
+        (LightsleepError("the module is gone"), 1, "the module is gone"),
+        (RuntimeError("a bug"), 1, None),
     ],
+    ids=["SIGINT", "SIGTERM", "error", "bug"],
 )
-def test_states_are_set_back_and_nothing_partial_is_written(
-    trouble: BaseException | type[BaseException], power9: FakeBackend, tmp_path: Path
+@pytest.mark.parametrize("batches", [0, 5])
+def test_what_was_measured_before_an_early_end_is_kept(
+    batches: int,
+    trouble: BaseException,
+    status: int,
+    why: str | None,
+    power9: FakeBackend,
+    tmp_path: Path,
 ) -> None:
     assert power9.root
     plant(power9.root, f"{CPU}/cpu1/cpuidle/state2/disable: 1")
@@ -422,7 +447,7 @@ def test_states_are_set_back_and_nothing_partial_is_written(
     take = power9.run
 
     def run_into_trouble(batch: Batch) -> list[Sample]:
-        if len(power9.batches) == 5:
+        if len(power9.batches) == batches:
             assert power9.root
             assert knobs(power9.root) != before
             raise trouble
@@ -430,10 +455,18 @@ def test_states_are_set_back_and_nothing_partial_is_written(
 
     power9.run = run_into_trouble  # type: ignore[method-assign]
     result = run("-s", "stop1", "-s", "stop0", "-c", "1", "-o", "out.json", "--csv", "out.csv")
-    assert result.exit_code != 0
-    assert result.stdout == ""
     assert knobs(power9.root) == before
-    assert not list(tmp_path.glob("out.*"))
+    if not (batches and why):
+        assert result.exit_code != 0
+        assert result.stdout == ""
+        assert not list(tmp_path.glob("out.*"))
+        return
+    assert result.exit_code == status
+    assert f"ended early, and shows only what was measured: {why}" in result.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    VALID.validate(document)
+    assert sum(len(x["latencies_ns"]) for x in document["rows"]) > 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) > 1
 
 
 def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
