@@ -4,7 +4,7 @@
 # $LIGHTSLEEP_CACHE, else $XDG_CACHE_HOME/lightsleep, else ~/.cache/lightsleep.
 
 SHELL := bash
-CACHE := $(or $(LIGHTSLEEP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lightsleep)
+CACHE := $(or $(LIGHTSLEEP_CACHE),$(or $(filter /%,$(XDG_CACHE_HOME)),$(HOME)/.cache)/lightsleep)
 export LIGHTSLEEP_CACHE := $(CACHE)
 
 ifneq ($(words $(CACHE)),1)

@@ -41,7 +41,8 @@ def folder() -> Path:
     """
     if own := os.environ.get("LIGHTSLEEP_CACHE"):
         return Path(own).absolute()
-    if base := os.environ.get("XDG_CACHE_HOME"):
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(base).is_absolute():  # any other is to be ignored (XDG Base Directory Specification)
         return Path(base) / "lightsleep"
     try:
         return Path.home() / ".cache/lightsleep"

@@ -42,7 +42,17 @@ def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -
     return cpus
 
 
-class OutputFile(click.Path):
+class NamedPath(click.Path):
+    """A file or folder. No name, as of a variable that is not set, is not the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("'' names no file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputFile(NamedPath):
     """A file to write. For - many programs write to standard output: no file gets that name."""
 
     def __init__(self) -> None:

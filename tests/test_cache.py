@@ -301,7 +301,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIGHTSLEEP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert cache.folder() == Path("/x/lightsleep")
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/h")
     assert cache.folder() == Path("/h/.cache/lightsleep")
 

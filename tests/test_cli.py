@@ -202,3 +202,21 @@ def test_a_page_is_utf_8_whatever_standard_output_is(result: Path, tmp_path: Pat
     done = lightsleep("report -o - result.json", result, str(out), PYTHONIOENCODING="latin-1")
     assert done.returncode == 0, done.stderr
     assert "\u2714" in out.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", ""],
+        ["report", "result.json", "-o", ""],
+        ["replay", ""],
+        ["scan", "--root", ""],
+        ["measure", "-o", ""],
+        ["lab", "series", "6.12", ""],
+    ],
+    ids=" ".join,
+)
+def test_no_name_is_not_the_current_folder(words: list[str]) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2, done.output
+    assert "'' names no file" in done.stderr

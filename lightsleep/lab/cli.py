@@ -37,7 +37,7 @@ from lightsleep.lab.options import (
     machine_options,
 )
 from lightsleep.lab.run import experiment, protocol
-from lightsleep.options import output_option
+from lightsleep.options import NamedPath, output_option
 from lightsleep.order import CONFIDENCE
 
 
@@ -281,7 +281,7 @@ def known_base(_: click.Context, __: click.Parameter, base: str) -> str:
 
 @lab.command(short_help="Write our series of patches as mails.")
 @click.argument("base", callback=known_base)
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", type=NamedPath(path_type=Path, file_okay=False))
 @click.option(
     "--topic",
     "names",

@@ -16,7 +16,7 @@ from lightsleep import terminal, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
-from lightsleep.options import OutputFile
+from lightsleep.options import NamedPath, OutputFile
 from lightsleep.periods.formats import check_output, expanded, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
@@ -55,7 +55,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     nargs=-1,
     required=True,
     metavar="RECORDING...",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
 )
 @click.option(
     "--policies",
@@ -200,7 +200,10 @@ def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tu
                 "set TMPDIR to a folder with room for them"
             ) from error
         table = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
-        return replay_table(table, policies, weight, costs=costs)
+        try:
+            return replay_table(table, policies, weight, costs=costs)
+        except LightsleepError as error:
+            raise LightsleepError(error.message.replace(str(table), str(path))) from error
 
 
 def _tabled(recording: Recording, descriptor: int, given: Given | None) -> Costs | None:

@@ -20,7 +20,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import same, write_text, written
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
-from lightsleep.options import OutputFile
+from lightsleep.options import NamedPath, OutputFile
 from lightsleep.periods import histogram
 from lightsleep.periods.formats import check_output, expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
@@ -33,14 +33,14 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histo
 
 @click.command()
 @click.argument(
-    "results", nargs=-1, required=True, metavar="RESULT...", type=click.Path(path_type=Path)
+    "results", nargs=-1, required=True, metavar="RESULT...", type=NamedPath(path_type=Path)
 )
 @click.option(
     "-o",
     "--output",
     default="report.html",
     show_default=True,
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=NamedPath(path_type=Path, allow_dash=True),
     help="The page to write; - is standard output.",
 )
 @click.option(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lightsleep.options import OutputFile, cpus_option, json_option
+from lightsleep.options import NamedPath, OutputFile, cpus_option, json_option
 from lightsleep.scan.collect import collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
@@ -27,7 +27,7 @@ from lightsleep.terminal import output
 @json_option
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     default=Path("/"),
     metavar="DIR",
     help="Scan a recorded tree of /sys and /proc instead of this machine.",

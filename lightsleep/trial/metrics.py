@@ -95,14 +95,14 @@ KINDS = {
 def parse_printed(text: str) -> Printed:
     """Return the figure that ``NAME=REGEX[:rate][:higher|lower]`` describes. Raises WrongUsage."""
     name, equals, pattern = text.partition("=")
-    better: Better = "lower"
-    for word in ("higher", "lower"):
-        if pattern.endswith(f":{word}"):
-            better = "higher" if word == "higher" else "lower"
-            pattern = pattern.removesuffix(f":{word}")
-            break
-    rate = pattern.endswith(":rate")
-    pattern = pattern.removesuffix(":rate")
+    words = []
+    while (end := pattern.rpartition(":"))[1] and end[2] in ("rate", "higher", "lower"):
+        pattern = end[0]
+        words.append(end[2])
+    if len(words) != len({word == "rate" for word in words}):
+        raise WrongUsage(f"metric {text!r}: it ends in :rate, one of :higher and :lower, or both")
+    better: Better = "higher" if "higher" in words else "lower"
+    rate = "rate" in words
     if not equals or not pattern or not re.fullmatch(r"[A-Za-z][\w-]{0,60}", name, re.ASCII):
         raise WrongUsage(f"metric {text!r}: it is written NAME=REGEX or NAME=REGEX:higher")
     if name in KINDS or name.startswith("in_"):

@@ -175,12 +175,20 @@ def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
         (r"s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
         (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
         (r"n=n (\S+)", "n -12,345,678.5", -12345678.5, "lower"),
+        (r"n=n (\d+):higher:rate", "n 7", 7.0, "higher"),
+        (r"n=n (\d+):rate:higher", "n 7", 7.0, "higher"),
     ],
 )
 def test_printed_metrics(text: str, output: str, value: float, better: str) -> None:
     printed = metrics.parse_printed(text)
     assert metrics.find(printed, output) == value
     assert printed.better == better
+
+
+@pytest.mark.parametrize("end", [":higher:lower", ":rate:rate", ":rate:higher:rate"])
+def test_words_that_contradict_each_other_are_no_part_of_the_expression(end: str) -> None:
+    with pytest.raises(LightsleepError, match="ends in :rate, one of :higher"):
+        metrics.parse_printed(f"n=n (.*){end}")
 
 
 def test_a_number_that_no_result_holds_is_refused() -> None:
