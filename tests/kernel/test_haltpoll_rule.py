@@ -49,6 +49,7 @@ def test_it_is_the_rule_that_replay_has(idle_ns: list[int]) -> None:
 
 
 @pytest.mark.boot
+@pytest.mark.alone
 def test_a_guest_polls_by_it() -> None:
     with boot(Machine(accel="tcg", modules=("haltpoll_rule",)), "haltpoll", 300) as guest:
         folder = "/sys/devices/system/cpu"
