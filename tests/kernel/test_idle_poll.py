@@ -119,6 +119,10 @@ def test_an_idle_loop_that_polls_anyway_is_left_alone() -> None:
         for what in ("polls", "halts", "polled_ns", "limit_ns"):
             files = f"{CPUS}/cpu[0-9]*/idle_poll/{what}"
             assert set(guest.run(["sh", "-c", f"cat {files}"]).stdout.split()) == {"0"}
+        # Nothing halts, so there is nothing to measure either; the log says so once.
+        assert guest.read_text(f"{PARAMETERS}/halt_cost_ns").strip() == "0"
+        said = guest.run(["dmesg"]).stdout
+        assert said.count("cannot measure the halt cost") == 1
 
 
 KILLED = f"""
