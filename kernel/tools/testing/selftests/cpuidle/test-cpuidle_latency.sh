@@ -171,7 +171,7 @@ fails_in_background() { # ERROR
 	! wait "$(cat "$LOAD")" || fail "the measurement did not fail"
 	: > "$LOAD"
 	grep -q "$1" "$WORK/background" || fail "not $1, but $(cat "$WORK/background")"
-	! begun || fail "threads left behind"
+	within_10_s ended || fail "threads left behind"
 }
 
 still_works() {
@@ -462,7 +462,7 @@ ends_with_its_writer() {
 		for line in "ipi 0 1 $LONG" "timer 1 1 $LONG" "store 0 1 $LONG"; do
 			background "$line"
 			end_background $signal
-			! begun || fail "$signal: threads left behind"
+			within_10_s ended || fail "$signal: threads left behind"
 			still_works
 		done
 	done
@@ -571,7 +571,7 @@ unloads_without_a_trace() {
 	rmmod $MODULE || fail "cannot be unloaded"
 	[ ! -e $FILES ] || fail "files left behind"
 	[ ! -e $DRIVER ] || fail "the virtio driver left behind"
-	! begun || fail "threads left behind"
+	within_10_s ended || fail "threads left behind"
 	load
 	still_works
 }
