@@ -45,9 +45,9 @@ switches_off_who_is_slow() {
 switches_off_at_once_who_is_very_slow() {
 	loaded peek_ns=10000000
 	is_switched_off || fail "still on: $(cat $TABLE)"
-	overruns=$(column overruns)
+	calls=$(($(column peek_ns) / 10000000)) # a busy host makes other calls overrun, too
 	cat $TABLE
-	[ "$overruns" -le 8 ] || fail "only after $overruns calls of 10 ms each"
+	[ $calls -le 8 ] || fail "only after $calls calls of 10 ms each"
 	ends_well
 }
 
