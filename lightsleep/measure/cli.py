@@ -139,9 +139,12 @@ def measure(
         cells, left_out = plan.cells(here, wish, backend.sources())
         taken = _measure(here, cells, wish, backend, seed, session)
     if taken.ended and not any(tally.valid for tally in taken.tallies):
-        for note in [*left, *session.notes]:
+        for note in [*taken.notes, *left, *session.notes]:
             click.echo(f"note: {note}", err=True)
-        raise taken.ended
+        if isinstance(taken.ended, LightsleepError):
+            raise taken.ended
+        click.echo("interrupted before the first sample", err=True)
+        raise SystemExit(status_of(taken.ended))
     early = [f"ended early, and shows only what was measured: {_why(taken.ended)}"]
     trouble = [*taken.notes, *(early if taken.ended else []), *left, *session.notes]
 

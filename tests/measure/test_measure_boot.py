@@ -24,6 +24,8 @@ pytestmark = pytest.mark.boot
 ENOUGH_S = 300.0
 MEASURE = ("python3", "-m", "lightsleep", "measure")
 KNOBS = "cat /sys/devices/system/cpu/cpu*/cpuidle/state*/disable"
+AFTER_A_BATCH = f'first=$({KNOBS}); while [ "$({KNOBS})" = "$first" ]; do sleep 0.1; done'
+"""Waits until another state is measured: the first one has samples then."""
 SCHEMA = json.loads(
     resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
 )
@@ -115,7 +117,9 @@ def test_raw_samples(polling_guest: Guest) -> None:
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "HUP", "KILL"])
 def test_whatever_ends_it_the_knobs_are_set_back(name: str, polling_guest: Guest) -> None:
-    status, stdout, _ = during_a_measurement(polling_guest, f"sleep 5; kill -{name} $measure")
+    status, stdout, _ = during_a_measurement(
+        polling_guest, f"{AFTER_A_BATCH}; kill -{name} $measure"
+    )
     assert status == 128 + signal.Signals[f"SIG{name}"]
     if name == "KILL":
         assert stdout == ""
