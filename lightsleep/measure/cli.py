@@ -145,8 +145,10 @@ def measure(
             raise taken.ended
         click.echo("interrupted before the first sample", err=True)
         raise SystemExit(status_of(taken.ended))
-    early = [f"ended early, and shows only what was measured: {_why(taken.ended)}"]
-    trouble = [*taken.notes, *(early if taken.ended else []), *left, *session.notes]
+    if taken.ended:
+        why = taken.ended.message if isinstance(taken.ended, LightsleepError) else "interrupted"
+        taken.notes.append(f"ended early, and shows only what was measured: {why}")
+    trouble = [*taken.notes, *left, *session.notes]
 
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -219,10 +221,6 @@ def _measure(
     samples = (sample for tally in taken.tallies for sample in tally.samples)
     taken.notes[:0] = backend.notes(samples)
     return taken
-
-
-def _why(ended: KeyboardInterrupt | SystemExit | LightsleepError | None) -> str:
-    return ended.message if isinstance(ended, LightsleepError) else "interrupted"
 
 
 def _csv(tallies: list[Tally]) -> str:

@@ -106,7 +106,7 @@ def measure(
     """
     taken = Taken([Tally(cell) for cell in cells], [])
     try:
-        _all(machine, taken, wanted, backend, knobs, rng, root, progress)
+        _take_all(machine, taken, wanted, backend, knobs, rng, root, progress)
     except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
         taken.ended = ended
     if taken.tallies and all(tally.refused for tally in taken.tallies):
@@ -114,7 +114,7 @@ def measure(
     return taken
 
 
-def _all(
+def _take_all(
     machine: Machine,
     taken: Taken,
     wanted: int,

@@ -449,7 +449,7 @@ def test_what_was_measured_before_an_early_end_is_kept(
     def run_into_trouble(batch: Batch) -> list[Sample]:
         if len(power9.batches) == batches:
             assert power9.root
-            assert knobs(power9.root) != before
+            assert not batches or knobs(power9.root) != before  # the first may be of a busy CPU
             raise trouble
         return take(batch)
 
