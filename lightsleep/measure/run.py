@@ -105,44 +105,30 @@ def measure(
     Raises LightsleepError where not one cell could be measured.
     """
     taken = Taken([Tally(cell) for cell in cells], [])
-    try:
-        _take_all(machine, taken, wanted, backend, knobs, rng, root, progress)
-    except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
-        taken.ended = ended
-    if taken.tallies and all(tally.refused for tally in taken.tallies):
-        raise LightsleepError("\n".join(taken.notes))
-    return taken
-
-
-def _take_all(
-    machine: Machine,
-    taken: Taken,
-    wanted: int,
-    backend: Backend,
-    knobs: Knobs,
-    rng: random.Random,
-    root: Path,
-    progress: Progress,
-) -> None:
-    """Take the samples of one CPU after the other. Raises what ends that early."""
     tallies, notes = taken.tallies, taken.notes
-    numbers = sorted({tally.cell.dest for tally in tallies})
+    numbers = sorted({cell.dest for cell in cells})
     rng.shuffle(numbers)
     done_ns, ahead_ns = 0, sum(tally.left_ns(wanted) for tally in tallies)
-    for number in numbers:
-        mine = [tally for tally in tallies if tally.cell.dest == number]
-        ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
-        before = noise.read(root)
-        for _ in _batches(machine.cpus[number], mine, wanted, backend, knobs, rng, root, notes):
-            now_ns = done_ns + sum(tally.done_ns() for tally in mine)
-            left_ns = ahead_ns + sum(tally.left_ns(wanted) for tally in mine)
-            progress(f"CPU {number}", now_ns, now_ns + left_ns)
-        done_ns += sum(tally.done_ns() for tally in mine)
-        if reason := _disturbed(number, before, noise.read(root), backend):
-            notes.append(reason)
-            for tally in mine:
-                tally.disturbed = reason
-    progress("done", done_ns, done_ns)
+    try:
+        for number in numbers:
+            mine = [tally for tally in tallies if tally.cell.dest == number]
+            ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
+            before = noise.read(root)
+            for _ in _batches(machine.cpus[number], mine, wanted, backend, knobs, rng, root, notes):
+                now_ns = done_ns + sum(tally.done_ns() for tally in mine)
+                left_ns = ahead_ns + sum(tally.left_ns(wanted) for tally in mine)
+                progress(f"CPU {number}", now_ns, now_ns + left_ns)
+            done_ns += sum(tally.done_ns() for tally in mine)
+            if reason := _disturbed(number, before, noise.read(root), backend):
+                notes.append(reason)
+                for tally in mine:
+                    tally.disturbed = reason
+        progress("done", done_ns, done_ns)
+    except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
+        taken.ended = ended
+    if tallies and all(tally.refused for tally in tallies):
+        raise LightsleepError("\n".join(notes))
+    return taken
 
 
 def _batches(

@@ -201,7 +201,7 @@ counts_halts() {
 ignores_function_calls() {
 	on
 	check_hits # so that CPU 1 has learned to poll
-	load_own test_smp_mask pause_us=20 || skip "no test_smp_mask"
+	load_own test_smp_mask pause_us=20 || skip "no test_smp_mask of its own"
 	before=$(cat "$CPUS"/cpu1/idle_poll/polls)
 	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
 		fail "cannot call functions"

@@ -157,8 +157,8 @@ holds_back_after_work() {
 
 # The source does not join a poll by itself: nothing in the poll would notice what comes meanwhile. The
 # device is on the same CPU here. From another one, its interrupt would be a function call, which a CPU
-# that polls takes after the poll. A second source takes part, and tells what is during a poll: how many
-# polls there are, and how they end, is up to the host.
+# that polls takes after the poll. A second source takes part in polls, and so tells which interrupts
+# come during one. Totals would not tell: a busy host ends polls early, and a hold may follow each.
 holds_nothing_during_a_poll() {
 	load_driver mode=fixed poll_limit_us=10000
 	parameter hold_us 1000000

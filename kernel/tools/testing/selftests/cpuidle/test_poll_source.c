@@ -16,7 +16,8 @@
  * @silent adds sources that never have work. They come first in the list of their
  * CPU. @most_in_a_row is the largest number of peeks between which interrupts
  * stayed off: each peek raises an interrupt at its own CPU, which counts from 0 again.
- * One that takes part in polls also tells which interrupts come during one.
+ * Where silent sources take part in polls, @notified_in_poll and @held_in_poll count
+ * what happens during one.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
