@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import click
 
 from lightsleep import __version__
-from lightsleep.ending import orderly_end
+from lightsleep.ending import orderly_end, status_of
 from lightsleep.errors import LightsleepError
 from lightsleep.sources import kernel_sources
 
@@ -145,9 +145,13 @@ class VerbGroup(click.Group):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the verb."""
-        with orderly_end(), _output_checked(), _packages_named():
-            return super().invoke(ctx)
+        """Run the verb. Ctrl-C ends it with the status that shells expect, which click's is not."""
+        try:
+            with orderly_end(), _output_checked(), _packages_named():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as ended:
+            click.echo("\ninterrupted", err=True)  # below the terminal's ^C
+            raise SystemExit(status_of(ended)) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs, in the order in which a newcomer meets them."""

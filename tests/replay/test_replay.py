@@ -554,6 +554,15 @@ def test_a_table_may_have_any_name(
     assert name.decode(errors="replace") in Path("page.html").read_text()
 
 
+def test_an_error_in_the_scratch_table_names_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(table: Path, *_: object, **__: object) -> None:
+        raise LightsleepError(f"{table}: damaged")
+
+    monkeypatch.setattr(cli, "replay_table", damaged)
+    done = run(PIPE, "--policies", "haltpoll")
+    assert (done.exit_code, done.output) == (1, f"Error: {PIPE}: damaged\n")
+
+
 def test_links_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     done = run(tmp_path / "loop")

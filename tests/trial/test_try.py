@@ -333,6 +333,13 @@ def test_what_was_complete_before_a_signal_is_kept(
     assert fake_modules.snapshot(root) == before
 
 
+def test_a_signal_before_the_first_round_has_its_status_too(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-n", "5", "--", "sh", "-c", f"kill -2 {os.getpid()}; sleep 0.2")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (130, "interrupted")
+    assert fake_modules.snapshot(root) == before
+
+
 def test_the_last_match_of_a_long_output_counts(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
