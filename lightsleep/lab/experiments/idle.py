@@ -13,34 +13,66 @@ from __future__ import annotations
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.messaging import MESSAGING, SCHED_MESSAGING_S
-from lightsleep.lab.loads.pipe import IPIS, PIPE, SCHED_PIPE_S, measure_pipe
+from lightsleep.lab.loads.pipe import (
+    IPIS,
+    SCHED_PIPE_S,
+    TURNS,
+    measure_pipe,
+    ping_pong,
+    ping_pong_s,
+)
 from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment, Metric
 
-SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l", "2500")
+SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l")
+CALLS = 2500
 WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 NO_SLOWER = 1.1
 """A ratio of times that is no more than 1 but for what this experiment cannot tell apart."""
 WAKE_BOUND = (SCHED_PIPE_S.name, "sched_seccomp_notify_s")
 
 
-def measure(guest: Guest) -> dict[str, float]:
-    """Run each benchmark once."""
-    pipe = measure_pipe(guest)
-    counted = guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *PIPE])
+def measure(guest: Guest, turns: int = TURNS, calls: int = CALLS) -> dict[str, float]:
+    """Run each benchmark once: the pipe for ``turns``, seccomp-notify for ``calls``."""
+    pipe = measure_pipe(guest, turns)
+    counted = guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *ping_pong(turns)])
     return {
         **pipe,
         "sched_messaging_s": float(guest.run(MESSAGING).stdout),
-        "sched_seccomp_notify_s": float(guest.run(SECCOMP).stdout),
+        "sched_seccomp_notify_s": float(guest.run([*SECCOMP, str(calls)]).stdout),
         "wakes_without_ipi": int(counted.stderr.split(",")[0]),
     }
 
 
 def warm(guest: Guest) -> None:
     """Run little of each: the programs are then in memory, and their code is translated."""
-    guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *PIPE[:-1], "200"])
+    guest.run(["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *ping_pong(200)])
     guest.run([*MESSAGING[:-1], "1"])
-    guest.run([*SECCOMP[:-1], "100"])
+    guest.run([*SECCOMP, "100"])
+
+
+def metrics(turns: int, calls: int) -> tuple[Metric, ...]:
+    """Return what is measured where the benchmarks are of these lengths."""
+    return (
+        ping_pong_s(turns),
+        SCHED_MESSAGING_S,
+        Metric(
+            "sched_seccomp_notify_s",
+            "s",
+            "lower",
+            "Seccomp notify",
+            f"A supervisor answers another task's system calls: {' '.join(SECCOMP)} {calls}",
+        ),
+        IPIS,
+        Metric(
+            "wakes_without_ipi",
+            "",
+            "higher",
+            "Wakes without interrupt",
+            f"{WITHOUT_IPI} during a second pipe run of the same length: perf stat -a",
+        ),
+        IDLE_RESIDENCY,
+    )
 
 
 EXPERIMENT = Experiment(
@@ -52,26 +84,7 @@ EXPERIMENT = Experiment(
         "and a guest left alone sleeps as much."
     ),
     arms=(STOCK, LIGHTSLEEP, FIXED_100US, HALTPOLL, IDLE_POLL, STOCK_AGAIN),
-    metrics=(
-        SCHED_PIPE_S,
-        SCHED_MESSAGING_S,
-        Metric(
-            "sched_seccomp_notify_s",
-            "s",
-            "lower",
-            "Seccomp notify",
-            f"A supervisor answers another task's system calls: {' '.join(SECCOMP)}",
-        ),
-        IPIS,
-        Metric(
-            "wakes_without_ipi",
-            "",
-            "higher",
-            "Wakes without interrupt",
-            f"{WITHOUT_IPI} during a second pipe run of the same length: perf stat -a",
-        ),
-        IDLE_RESIDENCY,
-    ),
+    metrics=metrics(TURNS, CALLS),
     measure=measure,
     warm=warm,
     claims=(
