@@ -55,8 +55,13 @@ HYPERVISORS = [
     ("sys/class/dmi/id/sys_vendor", r"QEMU", "QEMU"),
     ("sys/class/dmi/id/product_name", r"VirtualBox", "VirtualBox"),
     ("sys/class/dmi/id/product_name", r"Google Compute Engine", "KVM"),
+    # arm64 guests have neither a clock nor a flag that tells. EC2's product is the instance type.
+    ("sys/class/dmi/id/modalias", r":svnAmazonEC2:pn[^:.]+\.(?!metal)", "KVM"),
+    ("sys/class/dmi/id/modalias", r":svnMicrosoftCorporation:pnVirtualMachine:", "Hyper-V"),
+    ("sys/class/dmi/id/product_name", r"Apple Virtualization", "Apple Virtualization"),
     ("proc/device-tree/compatible", r"linux,dummy-virt", "unknown"),
     ("proc/cpuinfo", r"(?m)^machine\s*:.*emulated by qemu", "QEMU"),
+    ("proc/device-tree/ibm,partition-name", r".", "PowerVM"),
     ("proc/cpuinfo", r"(?m)^flags\s*:.*\bhypervisor\b", "unknown"),
 ]
 

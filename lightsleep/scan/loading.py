@@ -31,8 +31,13 @@ ACCEPTED_KEYS = (
 )
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 
-MACHINE_PROCESSES = "pid:[4026531836]"
-"""The machine's own namespace of process IDs: PROC_PID_INIT_INO of the kernel, since 3.8."""
+MACHINE_NAMESPACES = {
+    "pid": "pid:[4026531836]",
+    "ipc": "ipc:[4026531839]",
+    "uts": "uts:[4026531838]",
+    "cgroup": "cgroup:[4026531835]",
+}
+"""The machine's own: PROC_PID_INIT_INO of the kernel and so on, since 3.8, cgroup since 4.6."""
 
 SIGNED = b"~Module signature appended~\n"
 MAX_MODULE = 16 << 20
@@ -183,18 +188,25 @@ def _secure_boot(root: Path) -> bool | None:
 def _container(tree: Tree, running: bool) -> str | None:
     """Return what kind of container this is, None where nothing says that it is one.
 
-    Kubernetes leaves no file that tells. But a container has process IDs of its own.
+    Kubernetes leaves no file that tells. But a container has process IDs of its own. The other way
+    round, the files are in a virtual machine, too, that has its root file system from an image of a
+    container. It has all namespaces of the machine. A container may share some of them.
     """
     if name := tree.line("run/systemd/container"):
         return name
+    own = [_is_own(tree.root, name) for name in MACHINE_NAMESPACES] if running else []
+    if own and all(x is False for x in own):
+        return None
     if tree.exists(".dockerenv"):
         return "docker"
     if tree.exists("run/.containerenv"):
         return "podman"
-    return "unknown" if running and _has_own_processes(tree.root) else None
+    return "unknown" if own and own[0] else None
 
 
-def _has_own_processes(root: Path) -> bool:
+def _is_own(root: Path, namespace: str) -> bool | None:
+    """Return whether a namespace is not the machine's; None where that is not known."""
     with contextlib.suppress(OSError):
-        return str((root / "proc/self/ns/pid").readlink()) != MACHINE_PROCESSES
-    return False
+        link = (root / "proc/self/ns" / namespace).readlink()
+        return str(link) != MACHINE_NAMESPACES[namespace]
+    return None

@@ -25,6 +25,8 @@ from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 from lightsleep.scan.tree import Tree, printable
 
+MODALIAS = "sys/class/dmi/id/modalias"
+
 
 @pytest.mark.parametrize("machine", NAMES)
 def test_json_follows_the_schema(machine: str, tmp_path: Path) -> None:
@@ -110,6 +112,21 @@ def test_offline_cpus(tmp_path: Path) -> None:
         ("no-cpuidle", "sys/class/dmi/id/sys_vendor: Acme", "unknown"),
         ("no-cpuidle", "sys/hypervisor/type: xen", "Xen"),
         ("powernv-power9", "proc/cpuinfo: machine : PowerNV (emulated by qemu)", "QEMU"),
+        ("powernv-power9", "proc/device-tree/ibm,partition-name: lpar-7", "PowerVM"),
+        ("arm64-psci", f"{MODALIAS}: dmi:bvnAmazonEC2:svnAmazonEC2:pnm6g.large:pvr:", "KVM"),
+        ("arm64-psci", f"{MODALIAS}: dmi:bvnAmazonEC2:svnAmazonEC2:pnc7g.metal:pvr:", None),
+        ("arm64-psci", f"{MODALIAS}: dmi:bvnAmazonEC2:svnAmazonEC2:pnc8g.metal-24xl:pvr:", None),
+        (
+            "arm64-psci",
+            f"{MODALIAS}: dmi:svnMicrosoftCorporation:pnVirtualMachine:pvrHyper-V:",
+            "Hyper-V",
+        ),
+        ("arm64-psci", f"{MODALIAS}: dmi:svnMicrosoftCorporation:pnSurfacePro:pvr:", None),
+        (
+            "arm64-psci",
+            "sys/class/dmi/id/product_name: Apple Virtualization Generic Platform",
+            "Apple Virtualization",
+        ),
     ],
 )
 def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path: Path) -> None:

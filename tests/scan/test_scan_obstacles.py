@@ -76,27 +76,42 @@ def test_obstacles(planted: str, tmp_path: Path) -> None:
     assert found(tmp_path) == CASES[planted]
 
 
+MACHINE = loading.MACHINE_NAMESPACES
+OWN_PROCESSES = MACHINE | {"pid": "pid:[4026532283]"}
+
+
 @pytest.mark.parametrize(
-    ("processes", "planted", "kind"),
+    ("namespaces", "planted", "kind", "recorded"),
     [
-        ("pid:[4026531836]", "", None),
-        ("pid:[4026532283]", "", "unknown"),
-        ("pid:[4026532283]", ".dockerenv:", "docker"),
-        (None, "", None),  # a chroot without /proc
+        (MACHINE, "", None, None),
+        (OWN_PROCESSES, "", "unknown", None),
+        (OWN_PROCESSES, ".dockerenv:", "docker", "docker"),
+        # Of docker run --pid=host.
+        (MACHINE | {"ipc": "ipc:[4026532282]"}, ".dockerenv:", "docker", "docker"),
+        # A virtual machine whose root file system was made from an image of a container.
+        (MACHINE, ".dockerenv:", None, "docker"),
+        (MACHINE, "run/.containerenv:", None, "podman"),
+        # nspawn names itself, whatever it shares.
+        (MACHINE, "run/systemd/container: systemd-nspawn", "systemd-nspawn", "systemd-nspawn"),
+        ({}, "", None, None),  # a chroot without /proc
+        ({}, ".dockerenv:", "docker", "docker"),
     ],
 )
-def test_a_container_whose_files_do_not_say_so(
-    processes: str | None, planted: str, kind: str | None, tmp_path: Path
+def test_namespaces_tell_a_container_where_its_files_do_not(
+    namespaces: dict[str, str],
+    planted: str,
+    kind: str | None,
+    recorded: str | None,
+    tmp_path: Path,
 ) -> None:
     """Kubernetes leaves no file that names it."""
     root = plant(unfold("no-cpuidle", tmp_path), planted)
-    if processes:
-        (root / "proc/self/ns").mkdir(parents=True)
-        (root / "proc/self/ns/pid").symlink_to(processes)
+    (root / "proc/self/ns").mkdir(parents=True)
+    for name, namespace in namespaces.items():
+        (root / "proc/self/ns" / name).symlink_to(namespace)
     tree = Tree(root)
     assert loading.read(tree, "6.12.0", running=True).container == kind
-    recorded = loading.read(tree, "6.12.0", running=False)
-    assert recorded.container == (kind if planted else None)
+    assert loading.read(tree, "6.12.0", running=False).container == recorded
 
 
 def test_a_kernel_without_cpuidle(tmp_path: Path) -> None:
