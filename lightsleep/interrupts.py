@@ -20,13 +20,29 @@ IPI_HANDLER = re.compile(r"IPI(?:-\d+)?|ipi .*")
 """Names of the handlers of interrupts between CPUs, where these have numbers: those of POWER's
 interrupt controllers."""
 
+# In a Xen guest, those of one CPU. The handlers of IPIs count in RES, CAL and IWI, too.
+XEN_TIMER = r"xen-percpu\s+-virq\s+timer\d+"
+XEN_IPI = r"xen-percpu\s+-ipi\s+\S+"
+
 # The end of a row with a number.
 HANDLED = re.compile(
-    rf"\s(?:(?P<timer>{'|'.join(TIMER_HANDLERS)})|(?P<ipi>{IPI_HANDLER.pattern}))\s*$".encode()
+    rf"\s(?:(?P<timer>{'|'.join(TIMER_HANDLERS)}|{XEN_TIMER})|(?P<ipi>{IPI_HANDLER.pattern})"
+    rf"|(?P<again>{XEN_IPI}))\s*$".encode()
 )
 # Without a number: what hypervisors tell their guests (HYP, all devices of Hyper-V among them), and
 # what devices tell guests of this machine (posted interrupts).
 DEVICES = (b"HYP", b"PIN", b"NPI", b"PIW")
+
+
+def table(content: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the first line of the file and its rows.
+
+    In a Xen guest, HYP is left out: it counts once more what comes as an event of another row.
+    """
+    header, *rows = content.split(b"\n")
+    if b" xen-" in content:
+        rows = [row for row in rows if row.partition(b":")[0].strip() != b"HYP"]
+    return header, rows
 
 
 def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
@@ -42,7 +58,10 @@ def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
         kind = "timer"
     elif label.isdigit():
         handled = HANDLED.search(rest)
-        kind = "device" if not handled else "timer" if handled["timer"] else "ipi"
+        if not handled:
+            kind = "device"
+        elif not handled["again"]:
+            kind = "timer" if handled["timer"] else "ipi"
     elif label in DEVICES:
         kind = "device"
     if kind is None or not 0 < cpus <= len(counts):

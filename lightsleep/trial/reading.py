@@ -67,7 +67,7 @@ def read(root: Path) -> Reading:
 
 
 def _ipis(tree: Tree) -> dict[int, int] | None:
-    header, *rows = (tree.content(INTERRUPTS, MAX_INTERRUPTS_BYTES) or b"").split(b"\n")
+    header, rows = interrupts.table(tree.content(INTERRUPTS, MAX_INTERRUPTS_BYTES) or b"")
     cpus = interrupts.columns(header)
     split = (interrupts.split(row, len(cpus)) for row in rows)
     found = [counts for kind, counts in split if kind == "ipi"]

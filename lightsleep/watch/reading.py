@@ -132,7 +132,7 @@ class _Interrupts:
     sums: dict[Kind, list[int]] = field(default_factory=dict)
 
     def refresh(self, content: bytes) -> None:
-        header, *lines = content.split(b"\n")
+        header, lines = interrupts.table(content)
         earlier: dict[int, tuple[int, ...]] = {}
         if header != self.header:
             earlier = self.by_cpu()
@@ -191,11 +191,8 @@ class Reader:
                 f"CPU {cpulist.format(absent)} is not in this machine; there are CPUs "
                 f"{cpulist.format(there)}"
             )
-        if not self._cpus:
-            raise LightsleepError(
-                "no CPU to watch: none of those that were named is online, or "
-                "/sys/devices/system/cpu shows none"
-            )
+        if not there:
+            raise LightsleepError("no CPU to watch: /sys/devices/system/cpu shows none")
 
     def read(self) -> Snapshot:
         """Return all counters as they are now; a CPU whose files fail is left out."""

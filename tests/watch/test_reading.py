@@ -40,6 +40,9 @@ pytest_plugins = "watched"
         (b"  5:  1  2  RISC-V INTC   5 Edge      riscv-timer", "timer"),
         (b"  0:  1  2  IO-APIC   2-edge      timer", "timer"),
         (b" 17:  1  2  XIVE-IRQ 4097 Edge  pci-timer", "device"),
+        (b" 48:  1  2  xen-percpu    -virq      timer0", "timer"),
+        (b" 49:  1  2  xen-percpu    -ipi       resched0", None),
+        (b" 53:  1  2  xen-dyn    -event     eth0-q0-rx", "device"),
         (b"NMI:  1  2  Non-maskable interrupts", None),
         (b"ERR:  1", None),
         (b" 24:  1", None),
@@ -49,6 +52,16 @@ pytest_plugins = "watched"
 )
 def test_kinds_of_interrupts(row: bytes, kind: str | None) -> None:
     assert interrupts.split(row, 2) == (kind, [1, 2] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("device", "kept"),
+    [(b"xen-dyn    -event     blkif", 2), (b"PCI-MSI 512-edge  virtio0-req.0", 3)],
+)
+def test_in_a_xen_guest_an_event_counts_once(device: bytes, kept: int) -> None:
+    rows = [b" 24:  1  2  " + device, b"RES:  1  2", b"HYP:  1  2   Hypervisor callback interrupts"]
+    header, found = interrupts.table(b"\n".join([b"  CPU0  CPU1", *rows]))
+    assert (header, found) == (b"  CPU0  CPU1", rows[:kept])
 
 
 Opener = Callable[..., Reader]
@@ -336,7 +349,14 @@ def open_files() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
-def test_no_cpu(four_cpus: Path) -> None:
+def test_a_cpu_that_is_offline_is_waited_for(four_cpus: Path, reader: Opener) -> None:
     plant(four_cpus, f"{CPU}/online: 0-2\n{CPU}/offline: 3")
+    opened = reader(3)
+    assert not opened.read().cpus
+    plant(four_cpus, f"{CPU}/online: 0-3\n{CPU}/offline:")
+    assert list(opened.read().cpus) == [3]
+
+
+def test_no_cpu(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match="no CPU to watch"):
-        Reader(four_cpus, [3])
+        Reader(tmp_path, None)

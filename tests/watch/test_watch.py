@@ -71,6 +71,16 @@ def test_a_cpu_that_is_not_there_is_named(four_cpus: Path) -> None:
     assert "CPU 98-99 is not in this machine; there are CPUs 0-3" in result.output
 
 
+def test_while_all_cpus_that_were_named_are_offline(four_cpus: Path, tmp_path: Path) -> None:
+    plant(four_cpus, f"{CPU}/online: 0-1\n{CPU}/offline: 2-3")
+    words = ("-n", "1", "-c", "2-3")
+    assert "driver lightsleep" in watched(*words).stdout
+    document = json.loads(watched(*words, "--json").stdout)
+    VALID.validate(document)
+    assert document["cpus"] == []
+    assert watched(*words, "--openmetrics", str(tmp_path / "x.prom")).exit_code == 0
+
+
 def test_the_file_of_metrics_is_whole_and_readable(four_cpus: Path, tmp_path: Path) -> None:
     file = tmp_path / "lightsleep.prom"
     umask = os.umask(0o077)
