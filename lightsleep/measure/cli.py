@@ -117,6 +117,8 @@ def measure(
         raise click.UsageError(
             "--mode userspace does not use the module that --load loads: give only one of them"
         )
+    if as_json and verbose:
+        raise click.UsageError("--json has everything: leave out --verbose")
     if output and table and same(output, table):
         raise click.UsageError(f"-o and --csv both name {output}: give them different files")
     # What a killed command left is not how the machine is.

@@ -135,6 +135,11 @@ def check(machine: Machine, wish: Wish) -> None:
             f"online are {cpulist.format(machine.cpus)}"
         )
     others = [source for source in wish.sources if source != "timer"]
+    if wish.source_cpu is not None and not others:
+        raise WrongUsage(
+            "--source-cpu names the CPU that wakes others, and a timer wakes its own CPU: name "
+            "another --source, too"
+        )
     if others and [cpu.number for cpu in _destinations(machine, wish)] == [wish.source_cpu]:
         raise WrongUsage(
             f"CPU {wish.source_cpu} cannot wake itself by {', '.join(others)}, and no other CPU is "

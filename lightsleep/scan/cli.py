@@ -49,6 +49,8 @@ def scan(
     each other. Changes nothing and needs no privileges. To root, it also shows the system-wide
     latency limit, the processes that hold it, and how much CPUs poll under it.
     """
+    if as_json and verbose:
+        raise click.UsageError("--json has everything: leave out --verbose")
     result, tree = collect(root, cpus)
     if root.resolve() == Path("/"):
         result = with_request(result, lambda: collect(root, cpus)[0], root)

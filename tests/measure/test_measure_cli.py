@@ -486,6 +486,8 @@ def test_states_are_set_back_after_success(power9: FakeBackend) -> None:
         (["-c", ""], 2, "names no CPU"),
         (["-c", "60"], 2, "CPU 60 is not online; online are 0-7"),
         (["--source-cpu", "9"], 2, "CPU 9 is not online"),
+        (["--source-cpu", "1", "--source", "timer"], 2, "a timer wakes its own CPU"),
+        (["--json", "-v"], 2, "leave out --verbose"),
         (["-s", "C6"], 2, "no idle state 'C6'; there are: 0 snooze, 1 stop0_lite, 2 stop0"),
         (["-n", "0"], 2, "0 is not in the range"),
         (["-n", "100000"], 2, "is not in the range"),

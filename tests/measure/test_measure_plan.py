@@ -274,7 +274,6 @@ def test_a_cpu_that_would_have_to_wake_itself() -> None:
     with pytest.raises(WrongUsage, match=said):
         plan.check(here, Wish((1,), (), ("timer", "ipi", "store"), 50, 1))
     plan.check(here, Wish((0, 1), (), ("timer", "ipi", "store"), 50, 1))
-    plan.check(here, Wish((1,), (), ("timer",), 50, 1))
     plan.check(here, Wish((), (), ("ipi",), 50, 1))
     only = machine(cpu(1, C1), cpu(2, C1, reserved="isolated"))
     with pytest.raises(WrongUsage, match="CPU 1 cannot wake itself by ipi"):
