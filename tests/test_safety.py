@@ -27,7 +27,7 @@ from lightsleep.scan.collect import collect
 from lightsleep.scan.record import record
 from lightsleep.scan.requests import with_request
 from lightsleep.settings import restorer
-from lightsleep.trial import run, switchback
+from lightsleep.trial import process, switchback
 from lightsleep.watch import cli as watch_cli
 from lightsleep.watch import draw, openmetrics, pace
 from lightsleep.watch.rates import rates
@@ -57,7 +57,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("trial", "enable"):
         monkeypatch.setattr(f"lightsleep.{name}.cli.need_root", lambda _: None)
     monkeypatch.setattr(switchback, "LEAST_S", 0.01)
-    monkeypatch.setattr(run, "execute", lambda *_: (0.01, 0.001, "t 5"))
+    monkeypatch.setattr(process, "execute", lambda *_: (0.01, 0.001, "t 5"))
     hurried = {"sleep": lambda _: None, "time": time.time, "process_time": time.process_time}
     monkeypatch.setattr(pace, "time", SimpleNamespace(**hurried, monotonic=time.monotonic))
     return root

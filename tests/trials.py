@@ -2,6 +2,7 @@
 """A machine in a folder on which ``lightsleep try`` runs, and what runs it there."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from schemas import validator
 
 from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT
-from lightsleep.trial import run, switchback
+from lightsleep.trial import process, switchback
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 CPU = "sys/devices/system/cpu"
 DRIVER = f"{CPU}/cpuidle/current_driver"
-EXECUTE = run.execute
+EXECUTE = process.execute
 
 
 VALID = validator(json.loads(FORMAT.described.read_text()))
@@ -40,7 +41,8 @@ def prepare(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
     monkeypatch.setattr("lightsleep.trial.cli.need_root", lambda _: None)
     monkeypatch.setattr(switchback, "LEAST_S", 0.1)
-    monkeypatch.setattr(run, "execute", in_equal_time)
+    monkeypatch.setattr(switchback, "LATE", math.inf)
+    monkeypatch.setattr(process, "execute", in_equal_time)
 
 
 def in_equal_time(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, float, str]:

@@ -46,6 +46,8 @@ class Measured(Protocol):
 
 LARGEST = 1e18
 """The largest sample that a result holds; see its schema."""
+LONGEST_ARM = 1000
+"""Characters of an arm's name; see the schema."""
 
 
 @dataclass

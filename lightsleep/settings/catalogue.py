@@ -19,6 +19,7 @@ and not say why.
   an earlier ``lightsleep enable`` has disabled, and that it allows.
 """
 
+import glob
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -401,15 +402,35 @@ def _sysfs(value: str, context: Context) -> list[Change]:
     path, equals, content = value.partition("=")
     if not equals or not path.startswith("/sys/") or not content.strip():
         raise context.wrong("it is written sysfs:/sys/PATH=VALUE")
-    file = context.root / path.lstrip("/")
-    if ".." in file.parts or not file.is_file():
+    files = _files(path, context)
+    if not files:
         raise context.refuse(f"there is no file {path}")
-    mode = file.stat().st_mode
-    if not mode & 0o200:
-        raise context.refuse(f"{path} is read-only")
-    if not mode & 0o400:
-        raise context.refuse(f"{path} cannot be read, so it could not be set back")
-    return [Knob(path.lstrip("/"), content)]
+    for file in files:
+        mode = (context.root / file).stat().st_mode
+        if not mode & 0o200:
+            raise context.refuse(f"/{file} is read-only")
+        if not mode & 0o400:
+            raise context.refuse(f"/{file} cannot be read, so it could not be set back")
+    return [Knob(file, content) for file in files]
+
+
+def _files(path: str, context: Context) -> list[str]:
+    """Return the files of a path in which each * stands for part of a name, by number.
+
+    Several CPUs may have the same file, such as that of their frequency policy.
+    """
+    names = path.strip("/").split("/")
+    if ".." in names or "**" in names:
+        return []
+    pattern = "/".join("*".join(map(glob.escape, name.split("*"))) for name in names)
+    found = [file for file in context.root.glob(pattern) if file.is_file()]
+    paths = sorted((str(file.relative_to(context.root)) for file in found), key=_by_number)
+    return list({(context.root / file).resolve(): file for file in reversed(paths)}.values())[::-1]
+
+
+def _by_number(path: str) -> list[tuple[str, int]]:
+    """Sort cpu10 behind cpu9."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", path)]
 
 
 PARTS: dict[str, Callable[[str, Context], list[Change]]] = {

@@ -14,7 +14,7 @@ import click
 
 from lightsleep import place, terminal
 from lightsleep.compare.analysis import control_failed
-from lightsleep.compare.result import CompareResult, Role
+from lightsleep.compare.result import LONGEST_ARM, CompareResult, Role
 from lightsleep.compare.table import print_table
 from lightsleep.document import printable
 from lightsleep.enable import change
@@ -47,6 +47,7 @@ class Subject:
     sample: run.Sample
     rounds: int
     how: dict[str, float] = field(default_factory=dict)
+    goes_on: run.GoesOn = lambda _rounds, _elapsed_s: True
 
     @property
     def name(self) -> str:
@@ -169,7 +170,8 @@ def try_settings(
     if period_s is not None and total_s is not None:
         plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed, least)
         how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
-        what = Subject(metric_command, partial(switchback.period, plan, ROOT), plan.rounds, how)
+        sample = partial(switchback.period, plan, ROOT)
+        what = Subject(metric_command, sample, plan.rounds, how, plan.goes_on)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
     trial, notes = _run(arms, what, seed)
@@ -238,6 +240,12 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
     scan, _ = collect(ROOT)
     arms, refused = [], []
     for name in names:
+        if len(name) > LONGEST_ARM:
+            refused.append(
+                f"a setting is longer than {LONGEST_ARM} characters: {name[:80]}... (in the path "
+                "of sysfs:, a * stands for part of a name, as in policy*/scaling_governor)"
+            )
+            continue
         try:
             arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, module_file)))
         except catalogue.CannotSet as error:
@@ -268,9 +276,23 @@ def _is_set(arm: run.Arm) -> bool:
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
     with terminal.progress() as progress, journalled.session(ROOT, "try") as session:
         trial = run.run(
-            arms, what.rounds, what.sample, session, ROOT, random.Random(seed), progress
+            arms,
+            what.rounds,
+            what.sample,
+            session,
+            ROOT,
+            random.Random(seed),
+            progress,
+            what.goes_on,
         )
-    return trial, session.notes
+    notes = [*session.notes]
+    done = len(trial.runs[BASELINE])
+    if done < what.rounds and not trial.trouble:
+        notes.append(
+            f"{done} of {what.rounds} rounds fit into --for: between two periods, "
+            "the setting changes and the metric command runs"
+        )
+    return trial, notes
 
 
 def _result(

@@ -35,7 +35,7 @@ MOST_W = 1000
 counter have started again more than once, nobody knows what was used. AMD's have a range of 65 kJ.
 """
 
-UNITS = {"_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
+UNITS = {"_per_s": "/s", "_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
 
 
 @dataclass(frozen=True)

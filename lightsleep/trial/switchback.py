@@ -11,6 +11,7 @@ with mode=off between its periods: as-is would then be another idle loop than th
 found, and the comparison with it would be with something nobody runs.
 """
 
+import math
 import shlex
 import shutil
 import time
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError, WrongUsage
-from lightsleep.trial import metrics, reading, run
+from lightsleep.trial import metrics, process, reading, run
 
 CARRY_OVER = 0.25
 """The share of each period that does not count."""
@@ -30,6 +31,9 @@ LEAST_S = 1.0
 ASK_S = 60.0
 """How long the metric command may run."""
 
+LATE = 1.25
+"""So much longer than was asked for it may all take, for as many rounds as a verdict needs."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -39,11 +43,28 @@ class Plan:
     rounds: int
     argv: list[str]
     printed: list[metrics.Printed]
+    total_s: float
+    least: int
 
     @property
     def carry_over_s(self) -> float:
         """The part of a period that does not count, in seconds."""
         return CARRY_OVER * self.period_s
+
+    def goes_on(self, rounds: int, elapsed_s: float) -> bool:
+        """Return whether another round begins, after so many with the warm-up.
+
+        Periods take longer than was planned where settings change slowly, or where the command does
+        that prints the numbers. Raises LightsleepError where there will be no verdict in time.
+        """
+        least = self.least + run.WARMUP
+        needed_s = elapsed_s / rounds * least
+        if rounds < least and needed_s > LATE * self.total_s:
+            raise LightsleepError(
+                f"a round takes {elapsed_s / rounds:.3g} s, with the changes of settings and the "
+                f"metric command: for a verdict, --for must be {math.ceil(needed_s)}s or longer"
+            )
+        return rounds < least or elapsed_s < self.total_s
 
 
 def plan(
@@ -81,7 +102,7 @@ def plan(
         )
     if argv and not shutil.which(argv[0]):
         raise LightsleepError(f"--metric-command: cannot run {argv[0]}: there is no such program")
-    return Plan(period_s, rounds, argv, printed)
+    return Plan(period_s, rounds, argv, printed, total_s, least)
 
 
 def period(plan: Plan, root: Path) -> dict[str, float]:
@@ -99,7 +120,7 @@ def period(plan: Plan, root: Path) -> dict[str, float]:
 
 def _ask(argv: Sequence[str]) -> str:
     """Return what the metric command prints; nothing without one. Raises LightsleepError."""
-    return run.execute(argv, ASK_S)[2] if argv else ""
+    return process.execute(argv, ASK_S)[2] if argv else ""
 
 
 def _figure(printed: metrics.Printed, first: str, last: str, span_s: float) -> float:

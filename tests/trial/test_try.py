@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try on a machine in a folder: commands that tell under which setting they run."""
 
+import contextlib
 import errno
 import os
 import random
@@ -22,7 +23,8 @@ from trials import CPU, EXECUTE, MODULE, attempt, machine, prepare, teller, trie
 from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
 from lightsleep.document import load
-from lightsleep.trial import reading, run
+from lightsleep.errors import LightsleepError
+from lightsleep.trial import process, reading, run
 from lightsleep.trial.verdict import judge
 
 READ = reading.read
@@ -83,7 +85,7 @@ def test_no_winner_where_nothing_differs(root: Path) -> None:
 def test_no_winner_where_the_control_cannot_be_judged(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "execute", EXECUTE)  # times that differ, too few to tell
+    monkeypatch.setattr(process, "execute", EXECUTE)  # times that differ, too few to tell
     result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
     assert result.exit_code == 0
     said = " ".join(result.stdout.split())
@@ -240,13 +242,22 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("end", ["true", "false"])
-@pytest.mark.parametrize("ignores", ["", "trap '' TERM; "])
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "sleep 1000 & echo $!",
+        "trap '' TERM; sleep 1000 & echo $!",
+        # In a process group of its own, but in the session.
+        "set -m; sleep 1000 & echo $!",
+        "timeout 1000 sh -c 'echo $$; exec sleep 1000' & sleep 0.2",
+    ],
+)
 def test_what_a_command_leaves_running_is_ended(
-    ignores: str, end: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leaves: str, end: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "END_S", 0.1)
+    monkeypatch.setattr(process, "END_S", 0.1)
     left = tmp_path / "left"
-    script = f"{ignores}sleep 1000 & echo $! >>{left}; {end}"
+    script = f"exec 3>&1 >>{left}; {leaves}; {end}"
     result = attempt("-n", "1", "--no-control", "--", "sh", "-c", script)
     assert result.exit_code == (0 if end == "true" else 1), result.output
     processes = [int(word) for word in left.read_text().split()]
@@ -277,6 +288,32 @@ def test_a_daemon_that_a_command_starts_runs_on(root: Path, tmp_path: Path) -> N
     daemon = int(file.read_text())
     assert runs(daemon)
     os.kill(daemon, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("reopens", ["> /dev/stderr", "> /dev/stdout", "| tee /dev/stderr"])
+def test_a_script_may_open_its_output_anew(reopens: str) -> None:
+    script = f"echo 'p99: 123.4'; echo between {reopens}; echo end"
+    text = EXECUTE(["sh", "-c", script])[2].splitlines()
+    assert (text[0], set(text[1:-1]), text[-1]) == ("p99: 123.4", {"between"}, "end")
+
+
+def test_the_end_of_much_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_OUTPUT", 100_000)
+    text = EXECUTE(["seq", "500000"])[2]
+    assert (len(text), text[-8:]) == (100_000, "\n500000\n")
+
+
+def test_a_command_that_prints_without_end_has_its_limit() -> None:
+    with pytest.raises(LightsleepError, match=r"has not ended after 0\.5 s"):
+        EXECUTE(["yes"], 0.5)
+
+
+def test_a_daemon_that_prints_without_end_is_not_waited_for(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    _, _, text = EXECUTE(["sh", "-c", f"echo t 5; setsid yes & echo $! >{pid}; sleep 0.2"])
+    with contextlib.suppress(ProcessLookupError):  # nobody reads what it prints
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert set(text.splitlines()) <= {"t 5", "y"}
 
 
 def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) -> None:
@@ -343,7 +380,7 @@ def test_a_signal_before_the_first_round_has_its_status_too(root: Path) -> None:
 def test_the_last_match_of_a_long_output_counts(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "MOST_OUTPUT", 1000)
+    monkeypatch.setattr(process, "MOST_OUTPUT", 1000)
     script = "i=0; while [ $i -lt 500 ]; do echo t 1; i=$((i + 1)); done; echo t 5"
     document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+)", "--", "sh", "-c", script)
     assert document["metrics"]["t"]["samples"]["as-is"] == [5.0]

@@ -185,6 +185,14 @@ def test_printed_metrics(text: str, output: str, value: float, better: str) -> N
     assert printed.better == better
 
 
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("p99_us", "us"), ("took_s", "s"), ("ops_per_s", "/s"), ("share_pct", "%"), ("score", "")],
+)
+def test_a_name_tells_its_unit(name: str, unit: str) -> None:
+    assert metrics.parse_printed(f"{name}=x").unit == unit
+
+
 @pytest.mark.parametrize("end", [":higher:lower", ":rate:rate", ":rate:higher:rate"])
 def test_words_that_contradict_each_other_are_no_part_of_the_expression(end: str) -> None:
     with pytest.raises(LightsleepError, match="ends in :rate, one of :higher"):

@@ -33,6 +33,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no-cpuidle", "haltpoll", "no governor haltpoll"),
         ("no-cpuidle", "kvm-halt-poll:0", "no KVM host"),
         ("no-cpuidle", "sysfs:/sys/nowhere=1", "there is no file"),
+        ("no-cpuidle", "sysfs:/sys/**/online=1", "there is no file"),
+        ("no-cpuidle", "sysfs:/sys/no*/where=1", "there is no file"),
+        ("no-cpuidle", f"sysfs:/{'x' * 1000}=1", "longer than 1000 characters"),
         ("intel-laptop", "lightsleep", "intel_idle is bound"),
         ("intel-laptop", "haltpoll", "no governor haltpoll"),
         ("intel-laptop", "governor:haltpoll", "ladder, menu, teo"),
@@ -63,6 +66,11 @@ def test_what_cannot_be_set_says_why_and_runs_nothing(
         ("intel-laptop", "governor:teo", [(f"{CPU}/cpuidle/current_governor", "teo")]),
         ("intel-laptop", "no-deeper-than:c8", [(f"{CPU}/cpu0/cpuidle/state5/disable", "1")]),
         ("intel-laptop", f"sysfs:/{CPU}/smt/active=0", [(f"{CPU}/smt/active", "0")]),
+        (
+            "intel-laptop",
+            f"sysfs:/{CPU}/cpu0/cpuidle/state*/disable=1",
+            [(f"{CPU}/cpu0/cpuidle/state{x}/disable", "1") for x in range(6)],
+        ),
         (
             "lightsleep-guest",
             "lightsleep:fixed:1ms",
@@ -157,6 +165,25 @@ def test_a_latency_limit_that_nothing_would_obey(
             catalogue.plan(setting, collect(root)[0], root)
     else:
         assert catalogue.plan(setting, collect(root)[0], root)
+
+
+def test_a_star_names_each_file_once_and_by_number(root: Path) -> None:
+    policies = [f"{CPU}/cpufreq/policy{x}/scaling_governor" for x in (2, 0, 10)]
+    for file in policies:
+        plant(root, f"{file}: powersave")
+    for cpu, policy in ((0, 0), (1, 0), (2, 2)):
+        (root / CPU / f"cpu{cpu}").mkdir(parents=True, exist_ok=True)
+        (root / CPU / f"cpu{cpu}/cpufreq").symlink_to(f"../cpufreq/policy{policy}")
+
+    def planned(path: str) -> list[str]:
+        changes = catalogue.plan(f"sysfs:/{CPU}/{path}=performance", collect(root)[0], root)
+        assert all(isinstance(x, catalogue.Knob) and x.value == "performance" for x in changes)
+        return [x.path for x in changes if isinstance(x, catalogue.Knob)]
+
+    found = planned("cpufreq/policy*/scaling_governor")
+    assert found == [f"{CPU}/cpufreq/policy{x}/scaling_governor" for x in (0, 2, 10)]
+    found = planned("cpu*/cpufreq/scaling_governor")
+    assert found == [f"{CPU}/cpu{x}/cpufreq/scaling_governor" for x in (0, 2)]
 
 
 def test_a_result_of_a_long_setting_can_be_read(root: Path) -> None:

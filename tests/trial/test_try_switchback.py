@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try --switchback: settings that alternate under a service that runs."""
 
+import re
 import shlex
 import statistics
 import sys
@@ -74,6 +75,38 @@ def test_without_a_number_of_the_service_no_setting_wins(
     result = attempt(*SWITCH)
     assert result.exit_code == 0, result.output
     assert "so no setting wins. Name a number" in " ".join(result.stdout.split())
+
+
+def test_slow_periods_end_it_in_time(root: Path) -> None:
+    command = shlex.join(["sh", "-c", "sleep 0.2; echo t 5"])
+    options = ["--metric-command", command, "-m", r"t=t (\d+)", "--no-control"]
+    document = tried("--switchback", "100ms", "--for", "10s", *options)
+    assert 6 <= document["protocol"]["runs"] < 30
+    (note,) = document["environment"]["notes"]
+    assert re.match(r"\d+ of 49 rounds fit into --for", note)
+
+
+def test_periods_too_slow_for_a_verdict_are_told_after_the_first_round(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switchback, "LATE", 1.25)
+    before, count = fake_modules.snapshot(root), tmp_path / "count"
+    command = shlex.join(["sh", "-c", f"echo x >> {count}; sleep 0.5; echo t 5"])
+    result = attempt(*SWITCH, "--metric-command", command, "-m", r"t=t (\d+)")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(r"a round takes [\d.]+ s, .* --for must be \d+s or longer", said)
+    assert len(count.read_text().split()) == 3
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("rounds", "elapsed_s", "wanted"),
+    [(1, 30, True), (5, 180, True), (9, 310, True), (10, 299, True), (10, 300, False)],
+)
+def test_enough_rounds_and_no_more_than_fit(rounds: int, elapsed_s: float, wanted: bool) -> None:
+    plan = switchback.plan(10, 300, 3, "", [], 9)
+    assert plan.goes_on(rounds, elapsed_s) == wanted
 
 
 def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
