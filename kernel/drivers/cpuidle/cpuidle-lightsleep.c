@@ -325,17 +325,17 @@ static bool must_not_poll(const struct lightsleep *ls)
 
 /*
  * Is a halt forbidden, by the user or by a request that the host lets us honour? Suspend to
- * idle and idle injection ask no governor, so no request counts there. Injection may have a latency
- * limit of its own, which counts. Switched off, the driver heeds requests no more than a machine
- * without an idle driver does.
+ * idle and idle injection ask no governor, so no request counts there. Both may have a latency
+ * limit of their own, by which the core has chosen @index. Switched off, the driver heeds requests
+ * no more than a machine without an idle driver does.
  */
-static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, u64 now_ns)
+static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, int index,
+		      u64 now_ns)
 {
 	if (ls->dev.states_usage[HALT_INDEX].disable)
 		return true;
 	if (ls->must_not_poll)
-		return ls->dev.forced_idle_latency_limit_ns &&
-		       ls->dev.forced_idle_latency_limit_ns < halt->exit_latency_ns;
+		return index == POLL_INDEX;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
 	if (!is_free(ls))
@@ -355,7 +355,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	same_period = account_residency(ls, now_ns);
 	ls->forced = !is_free(ls);
 	ls->must_not_poll = must_not_poll(ls);
-	ls->required = must_poll(ls, &drv->states[HALT_INDEX], now_ns);
+	ls->required = must_poll(ls, &drv->states[HALT_INDEX], index, now_ns);
 	if (!same_period)
 		update_cycle(ls, now_ns);
 	if (ls->required)

@@ -411,8 +411,11 @@ static const char *reason(int error)
 	case -EPERM:
 		return "a disabled state or a latency limit forbids it";
 #endif
-	default:
+	case -EAGAIN:
+	case -ETIMEDOUT:
 		return "the machine is busy";
+	default:
+		return "it failed";
 	}
 }
 

@@ -23,7 +23,9 @@
  *
  * When a hold ends. The next poll ends it, and so does anything else that comes
  * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
- * would suppress the notifications of a source that this poll does not look at. The timer
+ * would suppress the notifications of a source that this poll does not look at. (A CPU that
+ * halts while cpuidle is paused, as for a change of governors, tells nobody: the timer is
+ * what is left then.) The timer
  * runs HOLD_GAPS times as long as this CPU usually needs from a hit to its next poll, and hold_us
  * at most. A CPU that turns busy notices work that much too late. The source then
  * skips the next SKIP_MIN holds, and twice as many after each further mistake. A CPU
@@ -449,7 +451,7 @@ int poll_source_register(struct poll_source *source)
 	source->retry_delay = 0;
 	source->reported = false;
 	source->off = false;
-	poll_source_begin_budget(source);
+	source->excess_ns = 0;
 	/* Before a poll can start it: a poll that ends while this is off would not stop it. */
 	static_branch_inc(&poll_sources_registered);
 	mutex_lock(&poll_source_mutex);
@@ -518,7 +520,7 @@ int poll_source_move(struct poll_source *source, unsigned int cpu)
 	smp_call_function_single(old, poll_source_nothing, NULL, true);
 	/* What was seen of the other CPU says little about this one. */
 	source->gap_ns = 0;
-	poll_source_begin_budget(source);
+	source->excess_ns = 0;
 	poll_source_call(source, poll_source_attach);
 	mutex_unlock(&poll_source_mutex);
 	return 0;

@@ -20,7 +20,6 @@ void poll_source_call(struct poll_source *source, smp_call_func_t func);
 /* The parameter peek_budget_ns. */
 extern unsigned int poll_source_budget_ns;
 
-void poll_source_begin_budget(struct poll_source *source);
 u64 poll_source_charge(struct poll_source *source, u64 start_ns);
 #ifdef LIGHTSLEEP_MODULE
 void poll_source_budget_exit(void);

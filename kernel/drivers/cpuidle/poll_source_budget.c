@@ -6,22 +6,21 @@
  * The CPU measures each call of driver code in idle. A call that takes longer than the
  * budget, peek_budget_ns, counts against its source: with its time, but at most
  * EXCESS_CALL budgets, as a hypervisor may stop the CPU anywhere. Each call within the
- * budget takes back a part. A source with EXCESS_MAX budgets is switched off. A worker
- * then compares with the time that the host took from this CPU: if that explains the
- * overruns, the source is switched on again. Otherwise the log names the source, and it
- * gets its next chance after RETRY_MIN, and later each further time, up to RETRY_MAX. A
- * write to peek_budget_ns switches all sources on at once.
+ * budget takes back a part, so that one such stop is forgotten after some microseconds of
+ * polling: what a host takes switches nothing off. A source with EXCESS_MAX budgets is
+ * switched off. The log names it, and it gets its next chance after RETRY_MIN, and later
+ * each further time, up to RETRY_MAX. A write to peek_budget_ns switches all sources on at
+ * once.
  *
  * Context. poll_source_charge(): the CPU of the source, interrupts off; in idle, or in an
  * interrupt. The rest: threads.
  *
  * Locking. A source's account is touched by its CPU alone, with interrupts off. Others
- * use poll_source_call(). poll_source_mutex guards the verdict about sources that are off.
+ * use poll_source_call(). poll_source_mutex guards what is known of sources that are off.
  */
 #define pr_fmt(fmt) "poll_source: " fmt
 
 #include <linux/jiffies.h>
-#include <linux/kernel_stat.h>
 #include <linux/list.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
@@ -45,8 +44,6 @@
 #define EXCESS_MAX		64
 /* A call within the budget takes back one part in this many of a budget. */
 #define EXCESS_DECAY		4
-/* The kernel learns of stolen time from the tick: wait for some of them. */
-#define VERDICT_DELAY		msecs_to_jiffies(50)
 #define RETRY_MIN		(10UL * HZ)
 #define RETRY_MAX		(1280UL * HZ)
 /* That many times as long on as it was off before: the next time counts as the first. */
@@ -57,24 +54,12 @@
 #define PEEK_BUDGET_NS_MIN	100
 #define PEEK_BUDGET_NS_MAX	NSEC_PER_MSEC
 
-/* What the host has taken from a CPU so far, as far as the kernel knows. */
-static u64 stolen_ns(unsigned int cpu)
-{
-	return READ_ONCE(kcpustat_cpu(cpu).cpustat[CPUTIME_STEAL]);
-}
-
-/* On its CPU, or while no CPU looks at it. */
-void poll_source_begin_budget(struct poll_source *source)
-{
-	source->excess_ns = 0;
-	source->stolen_ns = stolen_ns(source->cpu);
-}
-
+/* On its CPU. */
 static void poll_source_reset_budget(void *info)
 {
 	struct poll_source *source = info;
 
-	poll_source_begin_budget(source);
+	source->excess_ns = 0;
 	source->reported = false;
 	WRITE_ONCE(source->off, false);
 }
@@ -144,8 +129,8 @@ static void set_retry(struct poll_source *source)
 	schedule_delayed_work(&retry_work, RETRY_MIN);
 }
 
-/* About sources that have just been switched off. A thread, as a console may be slow. */
-static void judge_sources(struct work_struct *work)
+/* Sources that have just been switched off. A thread, as a console may be slow. */
+static void report_sources(struct work_struct *work)
 {
 	struct poll_source *source;
 
@@ -153,10 +138,6 @@ static void judge_sources(struct work_struct *work)
 	list_for_each_entry(source, &poll_source_registry, all) {
 		if (!READ_ONCE(source->off) || source->reported)
 			continue;
-		if (stolen_ns(source->cpu) - source->stolen_ns >= source->overrun_ns / 2) {
-			poll_source_call(source, poll_source_reset_budget);
-			continue;
-		}
 		source->reported = true;
 		set_retry(source);
 		pr_warn("poll source %s of CPU %u is switched off for %lu s: its calls take more than %u ns in idle\n",
@@ -166,26 +147,17 @@ static void judge_sources(struct work_struct *work)
 	mutex_unlock(&poll_source_mutex);
 }
 
-static DECLARE_DELAYED_WORK(judge_work, judge_sources);
+static DECLARE_DELAYED_WORK(report_work, report_sources);
 
 static void poll_source_overrun(struct poll_source *source, u64 took_ns, u64 budget_ns)
 {
 	source->stats.overruns++;
-	if (!source->excess_ns)
-		source->overrun_ns = 0;
-	source->overrun_ns += took_ns;
 	source->excess_ns += min(took_ns, EXCESS_CALL * budget_ns);
 	if (source->excess_ns < EXCESS_MAX * budget_ns || source->off)
 		return;
 	WRITE_ONCE(source->off, true);
-	schedule_delayed_work(&judge_work, VERDICT_DELAY);
-}
-
-static void poll_source_in_time(struct poll_source *source, u64 budget_ns)
-{
-	source->excess_ns -= min(source->excess_ns, budget_ns / EXCESS_DECAY);
-	if (!source->excess_ns)
-		source->stolen_ns = stolen_ns(source->cpu);
+	/* By a timer: nothing is woken in here. */
+	schedule_delayed_work(&report_work, 1);
 }
 
 /* A call in idle has ended, which began at @start_ns. Return: the time. */
@@ -198,14 +170,14 @@ u64 poll_source_charge(struct poll_source *source, u64 start_ns)
 	if (now_ns - start_ns > budget_ns)
 		poll_source_overrun(source, now_ns - start_ns, budget_ns);
 	else
-		poll_source_in_time(source, budget_ns);
+		source->excess_ns -= min(source->excess_ns, budget_ns / EXCESS_DECAY);
 	return now_ns;
 }
 
 #ifdef LIGHTSLEEP_MODULE
 void poll_source_budget_exit(void)
 {
-	cancel_delayed_work_sync(&judge_work);
+	cancel_delayed_work_sync(&report_work);
 	cancel_delayed_work_sync(&retry_work);
 }
 #endif

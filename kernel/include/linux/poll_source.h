@@ -80,8 +80,6 @@ struct poll_source_stats {
  * @skips: private: how many holds to skip
  * @skips_next: private: how many to skip after the next that expires
  * @excess_ns: private: how close it is to being switched off
- * @overrun_ns: private: time of the overruns that count in @excess_ns
- * @stolen_ns: private: time stolen by the host from its CPU, before them
  * @retry_at: private: when it is switched on again (jiffies)
  * @retry_delay: private: for how long it is off
  * @off: private: it is switched off, as it was too slow
@@ -108,8 +106,6 @@ struct poll_source {
 	unsigned int skips;
 	unsigned int skips_next;
 	u64 excess_ns;
-	u64 overrun_ns;
-	u64 stolen_ns;
 	unsigned long retry_at;
 	unsigned long retry_delay;
 	bool off;

@@ -5,6 +5,7 @@
 #ifndef _LINUX_IDLE_POLL_WAKE_COST_H
 #define _LINUX_IDLE_POLL_WAKE_COST_H
 
+#include <linux/compiler.h>
 #include <linux/types.h>
 
 #define WAKE_COST_SAMPLES	64	/* cycles of each kind */
@@ -109,6 +110,12 @@ bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 poll
 bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
 		     u64 hits, bool pointless);
 
+/* Cycles of a kind that are no older than they may be. The CPU counts on meanwhile. */
+static inline u32 wake_cost_fresh(const struct wake_cost *wc, enum wake_cost_kind kind)
+{
+	return READ_ONCE(wc->count[kind]) - READ_ONCE(wc->fresh_from[kind]);
+}
+
 /**
  * wake_cost_known - is there enough evidence for an estimate?
  * @wc: the experiment of one CPU
@@ -117,10 +124,8 @@ bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, 
  */
 static inline bool wake_cost_known(const struct wake_cost *wc)
 {
-	return wc->count[WAKE_COST_POLLED] - wc->fresh_from[WAKE_COST_POLLED] >=
-		       WAKE_COST_SAMPLES &&
-	       wc->count[WAKE_COST_HALTED] - wc->fresh_from[WAKE_COST_HALTED] >=
-		       WAKE_COST_SAMPLES;
+	return wake_cost_fresh(wc, WAKE_COST_POLLED) >= WAKE_COST_SAMPLES &&
+	       wake_cost_fresh(wc, WAKE_COST_HALTED) >= WAKE_COST_SAMPLES;
 }
 
 #endif /* _LINUX_IDLE_POLL_WAKE_COST_H */

@@ -72,12 +72,6 @@ overruns_reach() { # COUNT
 	[ "$(column overruns)" -ge "$1" ]
 }
 
-keeps_who_the_host_stopped() {
-	loaded peek_ns=1000000 stolen=1
-	overruns_reach 200 || fail "stays off for stolen time"
-	ends_well
-}
-
 gives_another_chance() {
 	loaded peek_ns=1000000
 	is_switched_off || fail "still on: $(cat $TABLE)"
@@ -135,7 +129,7 @@ elif [ $# = 0 ] && [ "$IN_TREE" ]; then # a limit cannot be given
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow
 elif [ $# = 0 ]; then
 	set -- switches_off_who_is_slow switches_off_at_once_who_is_very_slow \
-		holds_back_nobody_who_is_off keeps_who_the_host_stopped gives_another_chance \
+		holds_back_nobody_who_is_off gives_another_chance \
 		limits_all_looks_together \
 		charges_who_refuses_a_poll keeps_who_is_seldom_slow
 fi

@@ -10,8 +10,7 @@
  * did not.
  *
  * peek_ns, hold_start_ns and handle_ns make the driver as slow as a test wants it, handle_ns
- * also where the event interrupts. With @stolen, the host takes the blame for slow peeks:
- * their time is booked as stolen, as the kernel would do with paravirtual time.
+ * also where the event interrupts.
  *
  * @silent adds sources that never have work. They come first in the list of their
  * CPU. @most_in_a_row is the largest number of peeks between which interrupts
@@ -24,7 +23,6 @@
 #include <linux/cpuidle.h>
 #include <linux/hrtimer.h>
 #include <linux/irq_work.h>
-#include <linux/kernel_stat.h>
 #include <linux/kthread.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -54,10 +52,6 @@ MODULE_PARM_DESC(peek_ns, "time that a look takes (ns)");
 static unsigned int slow_every = 1;
 module_param(slow_every, uint, 0444);
 MODULE_PARM_DESC(slow_every, "only one look in so many does (default 1)");
-
-static bool stolen;
-module_param(stolen, bool, 0444);
-MODULE_PARM_DESC(stolen, "the time of slow looks is booked as stolen by the host");
 
 #define SILENT_MAX 16
 
@@ -188,12 +182,8 @@ static bool test_peek(struct poll_source *source)
 	expect(is_idle_task(current) && !in_hardirq());
 	count_row();
 	if (++looks >= slow_every) {
-		u64 start_ns = local_clock();
-
 		looks = 0;
 		spin_ns(peek_ns);
-		if (stolen)
-			kcpustat_this_cpu->cpustat[CPUTIME_STEAL] += local_clock() - start_ns;
 	}
 	return work_left();
 }
