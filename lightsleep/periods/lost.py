@@ -10,6 +10,10 @@ that found the CPU polling or awake are the *reference*: what a wakeup takes whe
 to be left. What a group took *above the reference* is its number of wakeups times the difference of
 the medians. Medians, because a task that waits long has mostly waited for something else.
 
+The reference may be a small selection. Without a state that polls, a CPU is found awake only on its
+way to an idle state, which takes microseconds, and what it then takes depends on how far it had
+come. So a difference counts only where the 95 % intervals of both medians are apart.
+
 Percentiles come from histograms whose buckets are 2.2 % wide, so that memory stays constant however
 long the recording is. Sums are exact.
 """
@@ -75,6 +79,21 @@ class Wakes:
                 return min(middle_ns(index), float(self.longest_ns))
         return 0.0
 
+    def median_interval_ns(self) -> tuple[float, float]:
+        """Return the 95 % interval of the median, of one wakeup at least.
+
+        This is that of the sign test, by the normal approximation: from the sample at the share
+        1/2 - 0.98 / sqrt(n) to that at 1/2 + 0.98 / sqrt(n). See lightsleep/order.py.
+        """
+        half = 0.98 / math.sqrt(self.count)
+        return self.percentile_ns(max(0.0, 0.5 - half)), self.percentile_ns(min(1.0, 0.5 + half))
+
+    def is_slower_than(self, other: Wakes) -> bool:
+        """Return whether the median is shown to be higher, by the intervals of both."""
+        if not self.count or not other.count:
+            return False
+        return self.median_interval_ns()[0] > other.median_interval_ns()[1]
+
     def to_json(self) -> dict[str, Any]:
         """Return the figures of these wakeups."""
         return {
@@ -134,10 +153,10 @@ class TimeLost:
         return self.reference.percentile_ns(0.5) if enough else None
 
     def above_reference_ns(self, wakes: Wakes) -> float | None:
-        """Return what wakeups typically took above the reference; None where there is none."""
-        if self.reference_ns is None:
+        """Return what wakeups typically took above the reference; None where that is not shown."""
+        if self.reference_ns is None or not wakes.is_slower_than(self.reference):
             return None
-        return wakes.count * max(0.0, wakes.percentile_ns(0.5) - self.reference_ns)
+        return wakes.count * (wakes.percentile_ns(0.5) - self.reference_ns)
 
     def top(self, kind: str, limit: int | None = None) -> list[tuple[str, Wakes]]:
         """Return the groups of a kind, those with most time first."""

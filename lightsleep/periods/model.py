@@ -61,6 +61,7 @@ class Metadata:
     ``driver_cost_ns`` is by which figure cpuidle-lightsleep decides on a CPU, where it was loaded.
     ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
     ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
+    ``supposes_states`` says that nobody described the idle states; see architecture.py.
     """
 
     host: str
@@ -83,6 +84,7 @@ class Metadata:
     window_ns: tuple[int, int] | None = None
     cpus: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
+    supposes_states: bool = False
 
     @property
     def span_ns(self) -> int:
@@ -138,7 +140,7 @@ class Metadata:
             for state, name in sorted(states.items())
         ]
         of_states = ("polling", "disabled", "advertised_us", "residency_us")
-        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen"):
+        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "supposes_states"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 

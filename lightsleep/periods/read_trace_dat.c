@@ -410,6 +410,24 @@ static int handle(struct tracecmd_input *input, struct tep_record *rec, int cpu,
 	return 0;
 }
 
+/* The library exports it, but its header does not say so; others may lack it. */
+const char *tracecmd_get_trace_clock(struct tracecmd_input *input) __attribute__((weak));
+
+/* The clock of a trace if it does not count nanoseconds: x86-tsc, ppc-tb and counter do not. */
+static const char *strange_clock(struct tracecmd_input *input)
+{
+	static const char *const counts_ns[] = {
+		"local", "global", "uptime", "perf", "mono", "mono_raw", "boot", "tai", "tsc2nsec",
+	};
+	const char *clock = tracecmd_get_trace_clock ? tracecmd_get_trace_clock(input) : NULL;
+	size_t i;
+
+	for (i = 0; clock && i < sizeof(counts_ns) / sizeof(*counts_ns); i++)
+		if (!strcmp(clock, counts_ns[i]))
+			return NULL;
+	return clock;
+}
+
 /* What the rows do not say. */
 static void print_the_rest(struct reader *r)
 {
@@ -473,6 +491,15 @@ int main(int argc, char **argv)
 		inputs[i + 1] = tracecmd_buffer_instance_handle(inputs[0], i);
 		if (!inputs[i + 1]) {
 			fprintf(stderr, "buffer %d is damaged\n", i);
+			return 1;
+		}
+	}
+	for (i = 0; i < (count < 0 ? 1 : count + 1); i++) {
+		const char *clock = strange_clock(inputs[i]);
+
+		if (clock) {
+			fprintf(stderr, "its clock %.40s does not count nanoseconds: record with -C mono\n",
+				clock);
 			return 1;
 		}
 	}

@@ -34,7 +34,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, Format, load
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf, expected, perfetto, systrace, trace_dat
+from lightsleep.periods import architecture, ctf, expected, perfetto, systrace, trace_dat
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import (
@@ -87,7 +87,7 @@ def open_recording(
     head = b"" if ctf.is_trace(path) else head_of(path, CHUNK)
     if head.startswith(PARQUET):
         return Recording(*open_table(path, columns, share), is_table=True)
-    metadata = _described(path)
+    metadata = _described(path, head)
     if metadata.expected_ns is None and sys.stderr.isatty():  # only a bar needs it
         metadata.expected_ns = _expected_ns(path, head)
     return Recording(metadata, _batches(path, head, metadata))
@@ -133,6 +133,8 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
         yield batch
     if metadata.first_ns is not None:
         _check_window(path, metadata, metadata.first_ns)
+    if metadata.supposes_states:
+        architecture.forget_cpus(metadata)
     if not metadata.events:
         raise LightsleepError(
             f"{path}: {NOTHING}"
@@ -373,7 +375,7 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
         raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
 
 
-def _described(path: Path) -> Metadata:
+def _described(path: Path, head: bytes) -> Metadata:
     """Return what the document beside a trace says; little where there is none."""
     document = sidecar.of(path)
     metadata = Metadata(host="unknown", source=path.name)
@@ -382,6 +384,8 @@ def _described(path: Path) -> Metadata:
             f"{document.name} is missing: idle states have no names, and what the machine is, is "
             "not known"
         )
+        architecture.suppose_states(metadata, architecture.of(path, head))
+        metadata.supposes_states = True
         return metadata
     if not document.stat().st_size:
         raise LightsleepError(

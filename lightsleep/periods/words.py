@@ -12,6 +12,7 @@ from rich.text import Text
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE
 from lightsleep.periods.lost import TimeLost, Wakes
+from lightsleep.periods.model import Metadata
 from lightsleep.terminal import whole
 from lightsleep.units import digits, us, value
 
@@ -84,19 +85,22 @@ def headline(lost: TimeLost) -> list[str]:
             "much of that time the idle states take."
         )
     else:
-        above = lost.above_reference_ns(lost.all) or 0.0
-        part = f"the idle states took {seconds(above)} of the total"
+        above = lost.above_reference_ns(lost.all)
+        part = (
+            "That is too close to tell what part of the total the idle states took"
+            if above is None
+            else f"Going by the medians, the idle states took {seconds(above)} of the total"
+        )
         said.append(
             f"A CPU that polled or was awake took {us(lost.reference_ns)} us (median of "
-            f"{lost.reference.count:,} wakeups). Going by the medians, "
-            f"{part if above else 'the idle states took no time that shows'}."
+            f"{lost.reference.count:,} wakeups). {part}."
         )
     return said
 
 
-def notes(lost: TimeLost) -> list[str]:
-    """Return what a reader has to know about the figures."""
-    metadata, said = lost.metadata, list(lost.metadata.notes)
+def notes(metadata: Metadata) -> list[str]:
+    """Return what a reader has to know about the figures of a recording."""
+    said = list(metadata.notes)
     if metadata.lost and not any("events were lost" in note for note in said):
         said.append(
             f"{sum(metadata.lost.values()):,} events or more were lost on CPU "
@@ -138,7 +142,7 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
             console.print(Text(f"and {digits(len(ranked) - TOP, '')} more", "dim"))
     console.print(
         "\nidle: the part of the total that is the idle state's, going by medians; empty where "
-        "too few CPUs were found awake."
+        "these are too close, or too few CPUs were found awake."
     )
-    for note in notes(lost):
+    for note in notes(lost.metadata):
         console.print(Text.assemble(("note: ", "bold cyan"), note))

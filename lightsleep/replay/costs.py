@@ -2,7 +2,7 @@
 """What leaving idle states costs on a machine, by a recording, and who converses with whom there.
 
 1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
-   median for CPUs found polling or awake (the reference of lost.py). Where there is no reference,
+   median for CPUs found polling or awake (the reference of lost.py). Where that does not tell,
    but the module had measured what a halt costs, a CPU that is awake is taken to be so much faster.
    Else, nothing is subtracted and the cost is an upper bound. The states of a big and of a little
    CPU are different ones: only CPUs whose tables of states are the same share a median. What a user
@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.periods.words import notes
 from lightsleep.replay.given import Given
 from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows, distinct
 from lightsleep.replay.stays import NO_STATE
@@ -42,6 +43,9 @@ from lightsleep.replay.stays import NO_STATE
 LOOP_WAKES = 30
 LOOP_BALANCE = 0.5
 """Two tasks are in a loop if each wakes the other so often, and neither much less often."""
+
+EXACT = 0.25
+"""A reference whose median is known within this part of what a wakeup from a halt takes."""
 
 PAIRS_OF_CPU = 1 << 14
 """So many pairs of waker and wakee are counted on each CPU: those that come first."""
@@ -123,16 +127,18 @@ def ranked(halted: Wakes, reference: Wakes) -> Ranks:
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake. ``supposed_ns``
-    is what these would take by the cost that the module had measured, None where that is not
-    needed or not known. ``given`` says that a user knows what a wakeup from each halt costs,
-    ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata.
-    ``driver_ns`` is the cost by which the module decides on a CPU, where it had measured one and
-    nobody gave another. ``turn_ns`` is what a turn through the idle loop takes, 0 where too few
-    are known. ``states`` has what leaving a state costs, by table of states (see Tables) and
-    index; ``ranks`` what an awake CPU would have taken for each of its wakeups, where there is a
-    reference; ``halts`` the state of each table that most wakeups by tasks came out of.
-    ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake, or how long these
+    take is not known well enough to tell what a halt costs. ``supposed_ns`` is what these would
+    take by the cost that the module had measured, None where that is not needed or not known.
+    ``given`` says that a user knows what a wakeup from each halt costs, ``measured`` in which file.
+    ``hides_polls`` and ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which
+    the module decides on a CPU, where it had measured one and nobody gave another. ``turn_ns`` is
+    what a turn through the idle loop takes, 0 where too few are known. ``states`` has what leaving
+    a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have
+    taken for each of its wakeups, where there is a reference; ``halts`` the state of each table
+    that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups
+    of all CPUs came out of. ``warnings`` is what a reader of the recording has to know, lost events
+    for one.
     """
 
     reference_ns: float | None
@@ -149,6 +155,7 @@ class Costs:
     driver_ns: dict[int, int] = field(default_factory=dict)
     turn_ns: int = 0
     supposed_ns: float | None = None
+    warnings: tuple[str, ...] = ()
 
     def halt_of(self, table: int) -> tuple[int, int]:
         """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
@@ -275,6 +282,19 @@ class Evidence:
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
 
+    def _usual_ns(self, halted: Wakes) -> float | None:
+        """Return the median of the reference; None where it does not tell what a halt costs.
+
+        It does where a halt is shown to take longer, and where it is so exact that the difference
+        can only be small.
+        """
+        if self._reference.count < ENOUGH:
+            return None
+        low_ns, high_ns = self._reference.median_interval_ns()
+        exact = high_ns - low_ns <= EXACT * halted.percentile_ns(0.5)
+        tells = exact or halted.is_slower_than(self._reference)
+        return self._reference.percentile_ns(0.5) if tells else None
+
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
 
@@ -284,8 +304,8 @@ class Evidence:
         if not self._by_state:
             return None
         metadata, reference = self._metadata, self._reference
-        usual = reference.percentile_ns(0.5) if reference.count >= ENOUGH else None
         often = sorted(self._by_state, key=lambda key: (self._by_state[key].count, key))
+        usual = self._usual_ns(self._by_state[often[-1]])
         halted_ns = {key: self._by_state[key].percentile_ns(0.5) for key in often}
         supposed = None
         if usual is None and metadata.driver_cost_ns and given is None:
@@ -315,6 +335,7 @@ class Evidence:
             halts=dict(often),  # of each table, the last one stays
             driver_ns={} if given else dict(metadata.driver_cost_ns),
             supposed_ns=supposed,
+            warnings=tuple(notes(metadata)),
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
         )
 

@@ -69,15 +69,16 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
             text += f", and one from each state what {cost.measured} says"
         if cost.supposed_ns is not None:
             text += (
-                ", as the module had measured: too few wakeups found a CPU polling or awake to "
-                "tell; --halt-cost sets it"
+                ", as the module had measured: wakeups that found a CPU polling or awake are too "
+                "few, or differ too much, to tell; --halt-cost sets it"
             )
         elif cost.reference_ns is None and not cost.given:
             text += (
-                ", at most: too few wakeups found a CPU polling or awake to tell how much of that "
-                "is the scheduler's; --halt-cost sets it"
+                ", at most: wakeups that found a CPU polling or awake are too few, or differ "
+                "too much, to tell how much of that is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+        said += [f"{path}: {warning}" for warning in cost.warnings]
         if cost.driver_ns:
             low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
             known = us(low) if low == high else f"{us(low)} to {us(high)}"
@@ -255,6 +256,7 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "measured": cost.measured or None,
                 "driver_cost_ns": {str(cpu): ns for cpu, ns in sorted(cost.driver_ns.items())},
                 "driver_polls": cost.hides_polls,
+                "warnings": list(cost.warnings),
             }
             for path, cost in costs
         ],

@@ -63,7 +63,7 @@ def section(key: str, label: str, lost: TimeLost) -> RecordingSection:
         lost=lost,
         title=f"Time lost waking on {lost.metadata.host}",
         headline=headline(lost),
-        notes=notes(lost),
+        notes=notes(lost.metadata),
         tables=[_table(lost, kind) for kind in kinds(lost)],
         reference=line(lost, "polling or awake", lost.reference),
         idle=idle_lines(lost),

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from recordings import PIPE, rows_of
 from traces import idle, left, switched, waking
 
-from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, Wakes, time_lost
+from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, TimeLost, Wakes, time_lost
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
+from lightsleep.periods.words import headline
 from lightsleep.record import sidecar
 
 
@@ -53,6 +54,26 @@ def test_time_lost_is_the_sum_of_the_waits() -> None:
     drawn = sum(bins.sum() for states in lost.timeline.idle_ns.values() for bins in states.values())
     assert drawn == pytest.approx(lost.states[name].total_ns)
     assert json.dumps(lost.to_json())
+
+
+def wakes(*waits_us: float) -> Wakes:
+    found = Wakes()
+    found.add(np.array([round(1000 * x) for x in waits_us]))
+    return found
+
+
+def test_a_reference_that_is_too_close_tells_nothing() -> None:
+    """On its way to an idle state, a CPU is woken soon or, with interrupts off, late."""
+    lost = TimeLost(Metadata("host", "x"))
+    lost.all = wakes(*[7.0] * 2000)
+    lost.reference = wakes(*[2.5] * 20, *[20.0] * 20)
+    assert lost.reference_ns is not None
+    assert lost.above_reference_ns(lost.all) is None
+    assert "too close to tell what part" in headline(lost)[-1]
+    lost.reference = wakes(*[2.5] * 40)
+    assert lost.above_reference_ns(lost.all) == pytest.approx(2000 * 4500, rel=0.05)
+    assert "the idle states took 8.93 ms" in headline(lost)[-1]
+    assert not wakes().is_slower_than(lost.reference)
 
 
 def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from recordings import RECORDINGS
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import source, trace_dat
+from lightsleep.periods import architecture, source, trace_dat
 from lightsleep.periods.build import EXIT, MAX_NAMES, MAX_WAKINGS, Builder
 from lightsleep.periods.columns import COLUMNS
+from lightsleep.periods.formats import head_of
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.policy.binding import compile_to
@@ -217,6 +218,23 @@ def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.Mon
     expected, by_text = read_whole(recorded)
     assert rows == expected
     assert metadata.to_json() == by_text.to_json()
+
+
+def test_a_trace_names_its_architecture(recorded: Path, tmp_path: Path) -> None:
+    assert architecture.of(recorded, head_of(recorded, 64)) == "x86_64"
+    cut = tmp_path / "cut.dat"
+    cut.write_bytes(recorded.read_bytes()[:1000])
+    assert architecture.of(cut, head_of(cut, 64)) is None
+
+
+def test_a_clock_that_counts_no_nanoseconds(recorded: Path) -> None:
+    needs_the_program()
+    whole = recorded.read_bytes()
+    assert whole.count(b"[mono]") == 3  # of the machine, and of each buffer
+    # Of as many bytes as before: x86-tsc would move what follows.
+    recorded.write_bytes(whole.replace(b"[mono]", b"[xtsc]"))
+    with pytest.raises(LightsleepError, match="its clock xtsc does not count nanoseconds"):
+        read_whole(recorded)
 
 
 def test_names_come_from_events_where_the_table_lacks_them(

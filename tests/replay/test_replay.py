@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import shutil
@@ -32,10 +33,11 @@ from replays import (
 )
 
 from lightsleep.errors import LightsleepError
+from lightsleep.periods import architecture
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch, open_recording
-from lightsleep.periods.table import write_parquet
+from lightsleep.periods.table import open_table, write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay import cli, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
@@ -490,6 +492,39 @@ def test_the_page_shows_time_polled_against_time_waited(tmp_path: Path) -> None:
         assert f'<th scope="row">{name}</th>' in html
         assert f">{name}</text>" in html
     assert run(PIPE, "-o", PIPE).exit_code == 1
+
+
+def test_what_a_recording_lacks_is_said_of_its_replay(tmp_path: Path) -> None:
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    lines = text.splitlines(keepends=True)
+    lines.insert(len(lines) // 2, "CPU:1 [LOST 58000 EVENTS]\n")
+    trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
+    trace.write_text("".join(lines))
+    shutil.copy(sidecar.beside(PIPE), sidecar.beside(trace))
+    list(write_parquet(open_recording(trace), table))
+    for file in (trace, table):
+        document = json.loads(run(file, "--policies", "haltpoll", "--json").stdout)
+        (recording,) = document["recordings"]
+        assert any("58,000 events or more were lost" in x for x in recording["warnings"])
+        assert f"{file}: {recording['warnings'][0]}" in document["notes"]
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", None])
+def test_state_0_is_a_poll_where_the_architecture_says_so(
+    arch: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
+    trace.write_text(text.replace("state=1 ", "state=0 "))
+    monkeypatch.setattr(architecture, "of", lambda *_: arch)
+    list(write_parquet(open_recording(trace), table))
+    for file in (trace, table):
+        done = run(file, "--policies", "haltpoll", "--halt-cost", "30us")
+        polls = arch == "x86_64"
+        assert done.exit_code == polls, done.output  # with polls alone, there is nothing to replay
+        doubt = "which architecture this is of is not known" in " ".join(done.output.split())
+        assert doubt == (arch is None)
+    assert len(open_table(table)[0].states) == (2 if arch == "x86_64" else 0)
 
 
 def test_a_recording_that_is_named_twice_counts_once(tmp_path: Path) -> None:

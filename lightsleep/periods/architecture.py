@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What idle state 0 is in a recording that nobody described: a poll or a halt?
+
+An event has the number of a state only. On x86 and POWER, the kernel and its drivers let a CPU
+poll in state 0, and halt in others; without a driver, a halt is state 1 of x86. Elsewhere, state 0
+is the lightest halt. So the architecture tells, which some formats name.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from lightsleep.periods.formats import PERF_DATA, TRACE_DAT
+from lightsleep.periods.model import Metadata
+
+POLLS = re.compile(r"x86_64|i[3-6]86|ppc64(le)?")
+"""Architectures whose state 0 polls."""
+
+UNAME = re.compile(rb"Linux [^\0\n]{1,300} (\w{3,16})\0")
+"""What trace-cmd writes into each trace of the machine that recorded it."""
+OF_PERF = re.compile(r"(?m)^# arch : (\w+)$")
+
+CPUS = 1024
+"""Of so many CPUs, state 0 is known to poll; those that had no event are forgotten in the end."""
+
+HEADER_S = 60.0
+
+
+def of(path: Path, head: bytes) -> str | None:
+    """Return the architecture that a recording names; None where it names none."""
+    if head.startswith(TRACE_DAT):
+        return _of_trace_dat(path)
+    if head.startswith(PERF_DATA) and shutil.which("perf"):
+        return _of_perf(path)
+    return None
+
+
+def _of_trace_dat(path: Path) -> str | None:
+    with path.open("rb") as file:
+        try:
+            found = UNAME.search(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):  # no file of a disk, or an empty one
+            return None
+    return found[1].decode() if found else None
+
+
+def _of_perf(path: Path) -> str | None:
+    command = ["perf", "script", "--header-only", "-i", str(path)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=HEADER_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = OF_PERF.search(done.stdout.decode(errors="replace"))
+    return found[1] if found else None
+
+
+def suppose_states(metadata: Metadata, arch: str | None) -> None:
+    """Take state 0 for what it is on ``arch``, and say in a note where that is not known."""
+    if arch is None:
+        metadata.notes.append(
+            "which architecture this is of is not known, so idle state 0 counts as a halt. On x86 "
+            "and POWER it polls: figures are then too high, and a replay promises too much"
+        )
+    elif POLLS.fullmatch(arch):
+        for cpu in range(CPUS):
+            metadata.add_state(
+                {"cpu": cpu, "state": 0, "name": "state 0, polling", "polls": True}
+                | dict.fromkeys(("advertised_us", "residency_us", "disabled"))
+            )
+
+
+def forget_cpus(metadata: Metadata) -> None:
+    """Forget the supposed states of CPUs that are not in the recording."""
+    for cpu in set(metadata.states) - metadata.seen:
+        del metadata.states[cpu]
+        metadata.polling.discard((cpu, 0))
