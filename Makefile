@@ -4,6 +4,14 @@
 # $LIGHTSLEEP_CACHE, else $XDG_CACHE_HOME/lightsleep, else ~/.cache/lightsleep.
 
 SHELL := bash
+ifeq ($(LIGHTSLEEP_CACHE),)
+ifneq ($(filter-out 0 1,$(words $(XDG_CACHE_HOME))),)
+$(error XDG_CACHE_HOME has spaces, which make cannot handle: set LIGHTSLEEP_CACHE)
+endif
+ifeq ($(HOME),)
+HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+endif
+endif
 CACHE := $(or $(LIGHTSLEEP_CACHE),$(or $(filter /%,$(XDG_CACHE_HOME)),$(HOME)/.cache)/lightsleep)
 export LIGHTSLEEP_CACHE := $(CACHE)
 
@@ -50,9 +58,13 @@ TEST := tests
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
+# Of two makes at once, one waits.
+# $(call alone,FILE): has the rest of the line hold this lock of the cache.
+alone = mkdir -p -m 700 $(CACHE) && exec 9>> $(CACHE)/.$(1).lock && flock 9
+
 # $(call packages,NAMES): installs those that are missing, and nothing otherwise.
 define packages
-	@missing=$$(for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2> /dev/null | \
+	@$(call alone,packages); missing=$$(for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2> /dev/null | \
 		grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
 		echo "==> installing Debian packages:" $$missing; \
@@ -64,16 +76,16 @@ endef
 
 # $(call environment,EXTRAS): the Python environment, finished or not there.
 define environment
-	@# The system may have another Python by now, which finds nothing of what was installed.
-	@test ! -e $(PYTHON) || $(PYTHON) -c 'import click' 2> /dev/null || rm -rf $(VENV)
-	@if [ ! -e $(VENV)/ready-$(1) ]; then \
+	@# The lab removes from the cache what has such a lock and nobody used for long. The system may
+	@# have another Python by now, which finds nothing of what was installed.
+	@$(call alone,$(notdir $(VENV))); \
+	test ! -e $(PYTHON) || $(PYTHON) -c 'import click' 2> /dev/null || rm -rf $(VENV); \
+	if [ ! -e $(VENV)/ready-$(1) ]; then \
 		echo "==> Python environment with extras: $(1)"; \
 		python3 -m venv $(VENV) && \
 		$(PYTHON) -m pip --quiet install --disable-pip-version-check -e '.[$(1)]' && \
 		touch $(VENV)/ready-$(1); \
-	fi
-	@# The lab removes from the cache what has such a lock and nobody used for long.
-	@touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
+	fi && touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
 endef
 
 env: ## make the Python environment of the lab and the tests, print the command that enters it
@@ -117,7 +129,7 @@ lint: ## linters: Python, shell, spelling, grammar
 	$(call packages,python3 python3-venv $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	@# Debian's npm is hundreds of packages: used where it is there, not installed for this.
-	@test -d $(GRAMMAR) || { rm -rf $(GRAMMAR).new && cp -r scripts/grammar $(GRAMMAR).new && \
+	@$(call alone,$(notdir $(GRAMMAR))); test -d $(GRAMMAR) || { rm -rf $(GRAMMAR).new && cp -r scripts/grammar $(GRAMMAR).new && \
 		npm ci --silent --prefix $(GRAMMAR).new && mv $(GRAMMAR).new $(GRAMMAR); } || \
 		echo "==> no grammar check: npm is not installed, or cannot fetch harper.js"
 	@test ! -d $(GRAMMAR) || touch $(GRAMMAR) $(CACHE)/.$(notdir $(GRAMMAR)).lock

@@ -81,12 +81,12 @@ def entry(
     """
     base = base or folder()
     final = base / name
-    if final.is_dir():
-        with contextlib.suppress(OSError):  # a cache shared read-only is fine
-            os.utime(final)
-        if final.is_dir():  # nobody swept it away meanwhile
-            return final
     try:
+        if final.is_dir():
+            with contextlib.suppress(OSError):  # a cache shared read-only is fine
+                os.utime(final)
+            if final.is_dir():  # nobody swept it away meanwhile
+                return final
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(base / f".{name}.lock"):
             if not final.is_dir():

@@ -75,11 +75,15 @@ def test_help_names_all_commands_of_the_lab() -> None:
     assert text in CliRunner().invoke(main, ["lab", "--help"]).output
 
 
-def test_a_cache_whose_path_make_cannot_handle_is_refused_before_anything_is_removed() -> None:
+@pytest.mark.parametrize("variable", ["LIGHTSLEEP_CACHE", "XDG_CACHE_HOME"])
+def test_a_cache_whose_path_make_cannot_handle_is_refused_before_anything_is_removed(
+    variable: str,
+) -> None:
+    others = {name: value for name, value in os.environ.items() if name != "LIGHTSLEEP_CACHE"}
     done = subprocess.run(
         ["make", "--dry-run", "clean-cache"],
         cwd=ROOT,
-        env=os.environ | {"LIGHTSLEEP_CACHE": "/mnt/My Disk/cache"},
+        env=others | {variable: "/mnt/My Disk/cache"},
         capture_output=True,
         text=True,
     )
@@ -111,6 +115,17 @@ def test_clean_cache_removes_what_has_a_lock_and_nothing_else(tmp_path: Path) ->
     assert {x.name for x in tmp_path.iterdir()} == others
     assert (tmp_path / "photos/file").exists()
     assert f"{tmp_path} stays" in said
+
+
+def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
+    """The second one waits, and would otherwise remove what the first one has not finished."""
+    environment = os.environ | {"LIGHTSLEEP_CACHE": str(tmp_path)}
+    words = ["make", "--dry-run", "env"]
+    recipe = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    (venv,) = set(re.findall(rf"{tmp_path}/(venv-\w+)/ready-", recipe))
+    lock = tmp_path / f".{venv}.lock"
+    # An interrupt leaves a lock, too, without which nobody would remove the rest.
+    assert recipe.index(f"{lock} && flock") < recipe.index("-m venv")
 
 
 def test_clean_cache_leaves_no_empty_folder(tmp_path: Path) -> None:

@@ -108,9 +108,12 @@ def compare(
     If the control differs from the baseline, the exit status is 1; the result is still shown and
     written.
     """
+    named = [arm.strip() for arm in arms.split(",") if arm.strip()]
+    if arms and not named:
+        raise click.UsageError(f"--arms {arms!r} names no arm")
     chosen = experiment.adapted(
         experiments.load(name),
-        arms=[arm.strip() for arm in arms.split(",") if arm.strip()],
+        arms=named,
         vcpus=vcpus,
         kernel_named=kernel_named(),
     )

@@ -101,13 +101,16 @@ def aside(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future
     return future
 
 
-def contained(argv: Sequence[str], *binds: str, folder: Path | None = None) -> list[str]:
+def contained(
+    argv: Sequence[str], *binds: str, folder: Path | None = None, shown: Path | None = None
+) -> list[str]:
     """Wrap ``argv`` in a mount and a process namespace that end, with all in them, when we end.
 
     ``binds`` are arguments of bwrap that say which files are there. Of the host's /dev and /proc,
-    only ``folder`` is, where it is below one of them (/dev/shm).
+    only ``folder`` is, where it is below one of them (/dev/shm), and ``shown``, to be read.
     """
     need("bwrap")
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+    read = ("--ro-bind", str(shown), str(shown)) if shown else ()
     kept = ("--bind", str(folder), str(folder)) if folder else ()
-    return ["bwrap", *namespaces, *binds, "--dev", "/dev", "--proc", "/proc", *kept, *argv]
+    return ["bwrap", *namespaces, *binds, "--dev", "/dev", "--proc", "/proc", *kept, *read, *argv]

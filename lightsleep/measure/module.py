@@ -123,7 +123,7 @@ def _build(folder: Path) -> Path:
             f"{NAME} is not installed, and building it needs the headers of kernel {release}",
             f"apt install linux-headers-{release} (on Debian; elsewhere the name differs)",
         )
-    if missing := [tool for tool in ("make", "gcc") if not shutil.which(tool)]:
+    if missing := [tool for tool in ("make", _compiler(headers)) if not shutil.which(tool)]:
         tools = " and ".join(missing)
         raise NoModule(f"building {NAME} needs {tools}", f"install {tools}")
     click.echo(f"building {NAME} for kernel {release}", err=True)
@@ -133,6 +133,15 @@ def _build(folder: Path) -> Path:
         hint = f"; {MAKE_ROOM}" if os.strerror(errno.ENOSPC) in refusal else ""
         raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}{hint}")
     return folder / f"{NAME}.ko"
+
+
+def _compiler(headers: Path) -> str:
+    """Return what has built the kernel, and is to build its modules."""
+    try:
+        by_clang = b"CONFIG_CC_IS_CLANG=y\n" in (headers / ".config").read_bytes()
+    except OSError:
+        return "gcc"
+    return "clang" if by_clang else "gcc"
 
 
 def _hint(refusal: str) -> str:

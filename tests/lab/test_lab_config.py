@@ -119,9 +119,13 @@ def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="/dev/shm cannot be written")
 def test_a_cache_below_dev_is_there_where_packages_are_unpacked() -> None:
     with tempfile.TemporaryDirectory(prefix="lightsleep-", dir="/dev/shm") as name:
-        argv = host.contained(["touch", f"{name}/there"], "--bind", "/", "/", folder=Path(name))
+        here, tree = Path(name), Path(name) / "tree"
+        tree.mkdir()
+        (tree / "file").touch()
+        script = f"touch {here}/there && test -e {tree}/file && ! touch {tree}/no 2> /dev/null"
+        argv = host.contained(["sh", "-c", script], "--bind", "/", "/", folder=here, shown=tree)
         host.run(argv, "writing below /dev")
-        assert (Path(name) / "there").exists()
+        assert (here / "there").exists()
 
 
 def test_every_needed_program_has_a_package() -> None:
@@ -174,11 +178,11 @@ def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("complaint", "attempts", "raised"),
     [
-        ("Mirror sync in progress? [IP: x]", 2, roots.MirrorOutOfStep),
+        ("Mirror sync in progress? [IP: x]", 3, roots.MirrorOutOfStep),
         (
             "E: Failed to fetch http://deb.example/libc6_2.41-12%2bdeb13u5_ppc64el.deb  404  Not "
             "Found [IP: x]",
-            2,
+            3,
             roots.MirrorOutOfStep,
         ),
         ("E: Failed to fetch http://deb.example/libc6.deb  503  Busy [IP: x]", 1, LightsleepError),
@@ -205,6 +209,35 @@ def test_updates_that_are_out_of_step_are_left_out(
     assert "trixie-updates main" in given[0]
     assert "trixie-security main" in given[0]
     assert "trixie-updates" not in "".join(given[1:])
+    assert "trixie-security main" in "".join(given[:2])
+    assert "trixie-security" not in "".join(given[2:])
+
+
+def test_a_package_that_only_updates_have_does_not_hide_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The kernel 6.12 of bookworm is one of its security updates."""
+    said = ["Mirror sync in progress? [IP: x]", *["E: Unable to locate package linux-image-9"] * 2]
+
+    def run(*_: object) -> str:
+        raise LightsleepError(said.pop(0))
+
+    monkeypatch.setattr(roots, "mirrors", lambda: ("https://deb.example/", "https://sec.example/"))
+    monkeypatch.setattr(host, "run", run)
+    monkeypatch.setattr(host, "need", lambda *_: None)
+    with pytest.raises(roots.MirrorOutOfStep, match="Mirror sync in progress"):
+        roots.unpack(X86, "bookworm", "bookworm", ["linux-image-9"], tmp_path / "into")
+    assert not said
+
+
+def test_mirrors_are_reached_as_this_machines_apt_reaches_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy = 'Acquire::http::Proxy "http://proxy.example:3128";'
+    retries = 'Acquire::Retries "5";'
+    other = 'Acquire::Changelogs::URI::Origin::Debian "https://changelogs.example";'
+    apt_says(monkeypatch, f"{proxy}\n{other}\n{retries}\n")
+    assert roots.apt_options() == [f"--aptopt={proxy}", f"--aptopt={retries}"]
 
 
 @pytest.mark.parametrize("target", ["", "trixie-backports"])

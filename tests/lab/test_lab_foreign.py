@@ -204,6 +204,7 @@ def test_a_built_tree_is_left_as_it_is(built: Path) -> None:
         (X86.built_image, "has no arch/x86/boot/bzImage: build it for x86_64 first"),
         ("include/config/kernel.release", "has no kernel.release: build it"),
         ("drivers/a.ko", r"drivers/a\.ko is not there: build the modules"),
+        (".config", r"cannot read .*linux/\.config: No such file"),
     ],
 )
 def test_a_tree_that_is_not_built(built: Path, gone: str, said: str) -> None:

@@ -92,6 +92,16 @@ def boots(
     return closed
 
 
+@pytest.mark.parametrize("words", ["quiet", "ro quiet nohlt", "loglevel=3"])
+@pytest.mark.parametrize("interactive", [False, True])
+def test_no_option_keeps_warnings_from_the_console(words: str, interactive: bool) -> None:
+    """What the kernel complains about is to fail the run; a shell may be as quiet as one likes."""
+    machine = replace(HARDWARE.machine, append=words)
+    hardware = replace(HARDWARE, machine=machine, interactive=interactive)
+    assert hardware.cmdline().endswith(words if interactive else f"{words} loglevel=7")
+    assert "loglevel" not in HARDWARE.cmdline()
+
+
 def test_what_the_emulator_spoiled_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -66,6 +66,8 @@ def test_load_says_what_is_missing(mode: str, bare: Path, monkeypatch: pytest.Mo
     plant(bare, f"{release}/build/Makefile: all")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "needs make and gcc: install make and gcc" in " ".join(run("--load").output.split())
+    plant(bare, f"{release}/build/.config: CONFIG_CC_IS_CLANG=y")
+    assert "needs make and clang" in " ".join(run("--load").output.split())
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     assert "cannot build test_cpuidle_latency" in run("--load").output
     monkeypatch.setattr(sources, "KERNEL", bare / "nowhere")

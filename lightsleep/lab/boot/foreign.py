@@ -70,13 +70,21 @@ class ForeignTree:
                 *(["LLVM=1"] if clang else [] if own else [f"CROSS_COMPILE={arch.triplet}-"]),
                 *("-C", str(self.headers), f"M={work}", "modules"),
             ],
-            *("--bind", "/", "/", "--ro-bind", str(self.headers), str(self.headers)),
+            *("--bind", "/", "/"),
             folder=work,
+            shown=self.headers,
         )
 
 
 def tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
     """Return what guests boot of ``kernel``. Raises LightsleepError for whatever is not right."""
+    try:
+        return _tree(arch, kernel)
+    except OSError as error:
+        raise LightsleepError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
     if kernel.tree:
         return _built(arch, kernel.tree.absolute())
     assert kernel.image

@@ -30,6 +30,9 @@ from lightsleep.lab.boot.inside.agent import PORT_NAME
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.kernels.config import Arch
 
+QUIET = re.compile(r"(^|\s)(quiet|loglevel=\S*)(\s|$)")
+"""Options of a kernel that may keep its warnings from the console."""
+
 QMP_S = 20.0
 MIGRATE_S = 120.0
 
@@ -58,6 +61,9 @@ class Hardware:
         """Return the guest's kernel command line; a panic ends the VM at once."""
         parts = [f"console={self.arch.console}", "panic=-1", "oops=panic"]
         parts += [self.accelerator.append(self.arch), self.machine.append]
+        # A warning of the kernel is to fail the run, and quiet keeps it from the console.
+        if not self.interactive and QUIET.search(self.machine.append):
+            parts.append("loglevel=7")
         return " ".join(part for part in parts if part)
 
     def argv(self) -> list[str]:

@@ -39,6 +39,9 @@ name packages that it does not have. Seen with updates for a rarer architecture,
 itself for days after it changed, which it does every few months."""
 
 
+REACHES = re.compile(r"Acquire::(https?::(?!Pipeline)|Retries |ForceIPv)")
+"""Lines of apt's configuration that say how to reach a mirror."""
+
 ROLLING = ("sid", "experimental")
 """Suites that change every day, and have no updates beside them. Their lists of packages expire
 within days: a mirror that is updated less often still has a kernel to boot, signed like any other.
@@ -171,13 +174,31 @@ def mirrors() -> tuple[str | None, str | None]:
     return uris.get("Debian"), uris.get("Debian-Security")
 
 
-def sources(suite: str, target: str, updates: bool = True) -> list[str]:
+def apt_options() -> list[str]:
+    """Return how this machine's apt reaches its mirrors, as options of mmdebstrap.
+
+    mmdebstrap runs an apt of its own, which does not read the configuration of this machine's.
+    """
+    form = '%F "%v";%n'
+    try:
+        listed = subprocess.run(
+            ["apt-config", "dump", "--no-empty", "--format", form, "Acquire"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [f"--aptopt={line}" for line in listed.splitlines() if REACHES.match(line)]
+
+
+def sources(suite: str, target: str, updates: bool = True, security: bool = True) -> list[str]:
     """Return the sources to give mmdebstrap for ``suite`` and, where another, ``target``.
 
-    ``updates`` are the suite's, security updates among them. Empty where this machine's apt knows
-    no Debian archive: mmdebstrap then uses its default.
+    Without ``updates`` or ``security``, updates of that kind are left out. Empty where this
+    machine's apt knows no Debian archive: mmdebstrap then uses its default.
     """
-    archive, security = mirrors()
+    archive, of_security = mirrors()
     if archive is None:
         if target != suite:
             raise LightsleepError(
@@ -188,27 +209,29 @@ def sources(suite: str, target: str, updates: bool = True) -> list[str]:
         f"deb {'[check-valid-until=no] ' if name in ROLLING else ''}{archive} {name} main"
         for name in dict.fromkeys((suite, target))
     ]
-    if updates and suite not in ROLLING:
-        lines.append(f"deb {archive} {suite}-updates main")
-        lines += [f"deb {security} {suite}-security main"] if security else []
+    if suite not in ROLLING:
+        lines += [f"deb {archive} {suite}-updates main"] if updates else []
+        lines += [f"deb {of_security} {suite}-security main"] if security and of_security else []
     return lines
 
 
 def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
     """Unpack ``packages`` and all they depend on into the new folder ``into``.
 
-    Without updates where the mirror has none that can be trusted at the moment. Raises
-    MirrorOutOfStep where it has nothing else either.
+    Without updates where the mirror has none that can be trusted at the moment, and then without
+    those of security, too. Raises MirrorOutOfStep where it has nothing else either.
     """
-    for updates in (True, False):
+    why = ""
+    for updates, security in ((True, True), (False, True), (False, False)):
         try:
-            _unpack(arch, packages, into, suite, sources(suite, target, updates=updates))
+            _unpack(arch, packages, into, suite, sources(suite, target, updates, security))
             return
         except LightsleepError as error:
-            if not OUT_OF_STEP.search(error.message):
+            # Some packages are among the updates only.
+            if not OUT_OF_STEP.search(error.message) and not why:
                 raise
             shutil.rmtree(into, ignore_errors=True)
-            why = error.message
+            why = why or error.message
     raise MirrorOutOfStep(
         f"the mirror's lists of packages of {suite} for {arch.debian} are not those that its "
         "release file names, or name packages that it does not have: it is being updated, or it is "
@@ -225,7 +248,7 @@ def _unpack(arch: Arch, packages: list[str], into: Path, suite: str, lines: list
         host.contained(
             [
                 *("env", f"TMPDIR={into.parent}", "mmdebstrap", f"--mode={mode}"),
-                *("--variant=extract", f"--architectures={arch.debian}"),
+                *("--variant=extract", f"--architectures={arch.debian}", *apt_options()),
                 *(f"--include={','.join(packages)}", suite, str(into), *lines),
             ],
             *("--bind", "/", "/"),
