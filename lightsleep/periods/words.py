@@ -35,6 +35,9 @@ def kinds(lost: TimeLost) -> list[str]:
 TOP = 5
 """Lines of each table on the terminal."""
 
+HUNDRED = 100
+"""Of fewer wakeups, none is the slowest in a hundred."""
+
 
 class Line(NamedTuple):
     """One group of wakeups, in words."""
@@ -74,8 +77,12 @@ def headline(lost: TimeLost) -> list[str]:
     said = [
         f"In {seconds(lost.metadata.span_ns)}, {lost.all.count:,} wakeups found their CPU in an "
         f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all.",
-        f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, one in a hundred "
-        f"{us(lost.all.percentile_ns(0.99))} us or more.",
+        f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
+        + (
+            f"one in a hundred {us(lost.all.percentile_ns(0.99))} us or more."
+            if lost.all.count >= HUNDRED
+            else f"the longest {us(lost.all.longest_ns)} us."
+        ),
     ]
     if lost.reference_ns is None:
         few = lost.reference.count

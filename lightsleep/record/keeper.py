@@ -215,7 +215,18 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
         refused = add_probe(tracing, group, order["probes"])
         words = order["command"] + ([] if refused else order["probe_options"])
         report = _trace([x.replace("{group}", group) for x in words], order, instance, refused)
-    return report | {"notes": [note for note in notes if note]}
+    return report | {"notes": [*_hidden(), *(note for note in notes if note)]}
+
+
+def _hidden() -> list[str]:
+    """Return a note where a recording cannot tell which function an event is about."""
+    with contextlib.suppress(OSError):
+        if trace_file.hides_addresses(PROC / "kallsyms"):
+            return [
+                "the kernel hides the addresses of its functions (kptr_restrict, or no "
+                "CAP_SYSLOG): a tick that ends an idle period counts as a timer"
+            ]
+    return []
 
 
 def _trace(
@@ -265,7 +276,7 @@ def _trace(
 def trace(order: dict[str, Any]) -> dict[str, Any]:
     """Have BPF programs write a trace until standard input ends; return what became of it."""
     scratch, output = Path(order["scratch"]), Path(order["output"])
-    report: dict[str, Any] = {"status": 0, "said": "", "kept": 0, "lost": {}, "notes": []}
+    report: dict[str, Any] = {"status": 0, "said": "", "kept": 0, "lost": {}, "notes": _hidden()}
     names = trace_file.task_names(PROC)
     try:
         try:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import sys
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.record.bpf.pages import PAGE, PAGE_HEADER
 
 MAGIC = b"\x17\x08\x44tracing6\0"
@@ -35,14 +37,29 @@ FUNCTIONS = frozenset(b"tTwW")
 
 
 def symbols(kallsyms: Path) -> bytes:
-    """Return the functions of a list of symbols."""
+    """Return the functions of a list of symbols; none where their addresses are hidden."""
+    if hides_addresses(kallsyms):
+        return b""
     with kallsyms.open("rb") as file:
         return b"".join(line for line in file if line.split(maxsplit=2)[1][0] in FUNCTIONS)
 
 
+def hides_addresses(kallsyms: Path) -> bool:
+    """Return whether the kernel says 0 for all addresses: kptr_restrict, or no CAP_SYSLOG."""
+    with kallsyms.open("rb") as file:
+        functions = (line for line in file if line.split(maxsplit=2)[1][0] in FUNCTIONS)
+        return any(int(line.split()[0], 16) == 0 for line in islice(functions, 1))
+
+
 def task_names(proc: Path) -> dict[int, bytes]:
-    """Return what the tasks that live are called, by their number."""
-    found = {}
+    """Return what the tasks that live are called, by their number.
+
+    In a container, tasks have other numbers than in the kernel's events: nothing is known there.
+    """
+    found: dict[int, bytes] = {}
+    with contextlib.suppress(OSError):
+        if str((proc / "self/ns/pid").readlink()) != MACHINE_NAMESPACES["pid"]:
+            return found
     for comm in proc.glob("[0-9]*/task/[0-9]*/comm"):
         try:
             found[int(comm.parent.name)] = comm.read_bytes().rstrip(b"\n")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.scan.model import Loading
 from lightsleep.scan.tree import MAX_BYTES, Tree, read_bounded
 from lightsleep.sources import KERNEL
@@ -30,14 +31,6 @@ ACCEPTED_KEYS = (
     f"{EFI}/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
 )
 DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
-
-MACHINE_NAMESPACES = {
-    "pid": "pid:[4026531836]",
-    "ipc": "ipc:[4026531839]",
-    "uts": "uts:[4026531838]",
-    "cgroup": "cgroup:[4026531835]",
-}
-"""The machine's own: PROC_PID_INIT_INO of the kernel and so on, since 3.8, cgroup since 4.6."""
 
 SIGNED = b"~Module signature appended~\n"
 MAX_MODULE = 16 << 20

@@ -14,6 +14,7 @@ import pytest
 from paths import ROOT
 from scan_trees import NAMES, plant, unfold
 
+from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.scan import loading
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
@@ -76,7 +77,7 @@ def test_obstacles(planted: str, tmp_path: Path) -> None:
     assert found(tmp_path) == CASES[planted]
 
 
-MACHINE = loading.MACHINE_NAMESPACES
+MACHINE = MACHINE_NAMESPACES
 OWN_PROCESSES = MACHINE | {"pid": "pid:[4026532283]"}
 
 
