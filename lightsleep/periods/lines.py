@@ -236,10 +236,15 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
 
     Raises LightsleepError that names ``what``, the line or its place, and what is wrong with it.
     """
-    number = 0
+    number = said = 0
     try:
         for whole in _whole(lines):
             number, line, match = whole
+            if match:
+                said = MARKER if match["event"] in MARKERS else 0
+            elif said and not _known(line):
+                said = max(0, said - len(line))
+                continue
             _line(builder, line, match)
             yield
     except (ValueError, LightsleepError) as error:
@@ -247,6 +252,10 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
         where = lines.place() if isinstance(lines, Placed) else f"line {number}"
         raise LightsleepError(f"{what}: {where}: {text}") from error
 
+
+MARKERS = ("tracing_mark_write", "print", "bprint", "bputs")
+MARKER = 4096
+"""A program may write any text into a trace, with line breaks; so long it may be."""
 
 Numbered = tuple[int, str, re.Match[str] | None]
 """A line, its number, and what makes it an event."""

@@ -73,6 +73,21 @@ def test_cpus_of_a_list_are_no_mask(trace: Any) -> None:
     assert lines._cpus_of("00000001,00000003") == [0, 1, 32]
 
 
+@pytest.mark.parametrize("event", ["tracing_mark_write", "print"])
+def test_a_program_may_write_any_text_into_a_trace(event: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    mark = f"          python3-77      [000] .....     0.000010: {event}: first line\n"
+    text = "second line of the marker, which is longer than a name and its padding\n\nthe third\n"
+    path.write_text(idle(0, 1, 1) + mark + text + left(50, 1) + idle(60, 1, 1) + left(61, 1))
+    assert len(rows_of(path)[0]) == 2
+    path.write_text(idle(0, 1, 1) + mark + text + 50 * f"{'x' * 99}\n" + left(50, 1))
+    with pytest.raises(LightsleepError, match="no event: 'xxx"):
+        rows_of(path)
+    path.write_text(idle(0, 1, 1) + text + left(50, 1))
+    with pytest.raises(LightsleepError, match="no event: 'second line"):
+        rows_of(path)
+
+
 def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     lost = "CPU:1 [LOST 12 EVENTS]\n", "CPU:1 [3 EVENTS DROPPED]\n", "CPU:1 [EVENTS DROPPED]\n"
