@@ -20,7 +20,9 @@ from lightsleep.periods.model import Metadata
 POLLS = re.compile(r"x86_64|i[3-6]86|ppc64(le)?")
 """Architectures whose state 0 polls."""
 
-UNAME = re.compile(rb"Linux [^\0\n]{1,300} (\w{3,16})\0")
+UNAME = re.compile(
+    rb"Linux [^\0\n]{1,300} (x86_64|i[3-6]86|aarch64|arm\w{1,8}|ppc64(?:le)?|s390x|riscv64)\0"
+)
 """What trace-cmd writes into each trace of the machine that recorded it."""
 OF_PERF = re.compile(r"(?m)^# arch : (\w+)$")
 
@@ -40,12 +42,12 @@ def of(path: Path, head: bytes) -> str | None:
 
 
 def _of_trace_dat(path: Path) -> str | None:
-    with path.open("rb") as file:
-        try:
-            found = UNAME.search(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError):  # no file of a disk, or an empty one
-            return None
-    return found[1].decode() if found else None
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as all_:
+            found = UNAME.search(all_)
+            return found[1].decode() if found else None
+    except (OSError, ValueError):  # an empty one, or none that can be mapped
+        return None
 
 
 def _of_perf(path: Path) -> str | None:
