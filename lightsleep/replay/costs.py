@@ -127,18 +127,17 @@ def ranked(halted: Wakes, reference: Wakes) -> Ranks:
 class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
-    ``reference_ns`` is None where too few wakeups found a CPU polling or awake, or how long these
-    take is not known well enough to tell what a halt costs. ``supposed_ns`` is what these would
-    take by the cost that the module had measured, None where that is not needed or not known.
-    ``given`` says that a user knows what a wakeup from each halt costs, ``measured`` in which file.
-    ``hides_polls`` and ``lacks_driver`` are those of Metadata. ``driver_ns`` is the cost by which
-    the module decides on a CPU, where it had measured one and nobody gave another. ``turn_ns`` is
-    what a turn through the idle loop takes, 0 where too few are known. ``states`` has what leaving
-    a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have
-    taken for each of its wakeups, where there is a reference; ``halts`` the state of each table
-    that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups
-    of all CPUs came out of. ``warnings`` is what a reader of the recording has to know, lost events
-    for one.
+    ``reference_ns`` is None where too few wakeups found a CPU polling or awake, or took longer than
+    those from a halt. ``supposed_ns`` is what these would take by the cost that the module had
+    measured, None where that is not needed or not known. ``given`` says that a user knows what a
+    wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver``
+    are those of Metadata. ``driver_ns`` is the cost by which the module decides on a CPU, where it
+    had measured one and nobody gave another. ``turn_ns`` is what a turn through the idle loop
+    takes, 0 where too few are known. ``states`` has what leaving a state costs, by table of states
+    (see Tables) and index; ``ranks`` what an awake CPU would have taken for each of its wakeups,
+    where there is a reference; ``halts`` the state of each table that most wakeups by tasks came
+    out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
+    ``warnings`` is what a reader of the recording has to know, lost events for one.
     """
 
     reference_ns: float | None
@@ -283,17 +282,29 @@ class Evidence:
         self._turns.merge(other._turns)
 
     def _usual_ns(self, halted: Wakes) -> float | None:
-        """Return the median of the reference; None where it does not tell what a halt costs.
+        """Return the median of the reference; None where it cannot tell what a halt costs.
 
-        It does where a halt is shown to take longer, and where it is so exact that the difference
-        can only be small.
+        No halt takes less time than none. Where the reference says that, it is not known well
+        enough, unless it is so exact that the difference can only be small.
         """
         if self._reference.count < ENOUGH:
             return None
+        usual_ns = self._reference.percentile_ns(0.5)
+        tells = usual_ns < halted.percentile_ns(0.5) or self._is_exact(halted)
+        return usual_ns if tells else None
+
+    def _is_exact(self, halted: Wakes) -> bool:
         low_ns, high_ns = self._reference.median_interval_ns()
-        exact = high_ns - low_ns <= EXACT * halted.percentile_ns(0.5)
-        tells = exact or halted.is_slower_than(self._reference)
-        return self._reference.percentile_ns(0.5) if tells else None
+        return high_ns - low_ns <= EXACT * halted.percentile_ns(0.5)
+
+    def _doubt(self, halted: Wakes) -> list[str]:
+        """Return a warning where the reference tells less than it seems to."""
+        if self._is_exact(halted) or halted.is_slower_than(self._reference):
+            return []
+        return [
+            f"{self._reference.count:,} wakeups found a CPU polling or awake, and differ so much "
+            "that what a halt costs is not shown; --halt-cost sets it"
+        ]
 
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
@@ -306,6 +317,7 @@ class Evidence:
         metadata, reference = self._metadata, self._reference
         often = sorted(self._by_state, key=lambda key: (self._by_state[key].count, key))
         usual = self._usual_ns(self._by_state[often[-1]])
+        doubt = [] if usual is None or given else self._doubt(self._by_state[often[-1]])
         halted_ns = {key: self._by_state[key].percentile_ns(0.5) for key in often}
         supposed = None
         if usual is None and metadata.driver_cost_ns and given is None:
@@ -335,7 +347,7 @@ class Evidence:
             halts=dict(often),  # of each table, the last one stays
             driver_ns={} if given else dict(metadata.driver_cost_ns),
             supposed_ns=supposed,
-            warnings=tuple(notes(metadata)),
+            warnings=(*notes(metadata), *doubt),
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
         )
 

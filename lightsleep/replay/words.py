@@ -70,12 +70,12 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
         if cost.supposed_ns is not None:
             text += (
                 ", as the module had measured: wakeups that found a CPU polling or awake are too "
-                "few, or differ too much, to tell; --halt-cost sets it"
+                "few, or took longer, and do not tell; --halt-cost sets it"
             )
         elif cost.reference_ns is None and not cost.given:
             text += (
-                ", at most: wakeups that found a CPU polling or awake are too few, or differ "
-                "too much, to tell how much of that is the scheduler's; --halt-cost sets it"
+                ", at most: wakeups that found a CPU polling or awake are too few, or took "
+                "longer, and do not tell how much of that is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
         said += [f"{path}: {warning}" for warning in cost.warnings]

@@ -156,6 +156,21 @@ def test_costs_are_what_wakeups_took_above_the_reference() -> None:
     assert costs_of(metadata(), [as_batch("host", rows[40:])]) is None
 
 
+@pytest.mark.parametrize(("late", "cost_us", "warned"), [(0, 5, 0), (20, 5, 1), (21, 7, 0)])
+def test_a_reference_that_differs_much_costs_no_halt_its_price(
+    late: int, cost_us: int, warned: int
+) -> None:
+    """On its way to an idle state, a CPU is woken soon or, with interrupts off, late."""
+    rows = [period(1000 * n, 100, wait_us=7) for n in range(2000)]
+    waits_us = [2] * (40 - late) + [20] * late
+    rows += [period(3_000_000 + n, 0, AWAKE, wait) for n, wait in enumerate(waits_us)]
+    costs = costs_of(metadata(), [as_batch("host", rows)])
+    assert costs
+    assert costs.halt_ns == pytest.approx(1000 * cost_us, rel=0.06)
+    assert (costs.reference_ns is None) == (cost_us == 7)
+    assert len(costs.warnings) == warned
+
+
 def hybrid() -> Metadata:
     """Return metadata of CPUs whose state 1 is another one on CPU 1, and of which 2 is unknown."""
     made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
