@@ -43,8 +43,8 @@ def of(path: Path, head: bytes) -> str | None:
 
 def _of_trace_dat(path: Path) -> str | None:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as all_:
-            found = UNAME.search(all_)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            found = UNAME.search(text)
             return found[1].decode() if found else None
     except (OSError, ValueError):  # an empty one, or none that can be mapped
         return None

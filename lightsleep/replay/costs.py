@@ -284,8 +284,8 @@ class Evidence:
     def _usual_ns(self, halted: Wakes) -> float | None:
         """Return the median of the reference; None where it cannot tell what a halt costs.
 
-        No halt takes less time than none. Where the reference says that, it is not known well
-        enough, unless it is so exact that the difference can only be small.
+        A wakeup from a halt cannot be faster than one of an awake CPU. A reference by which it is
+        tells nothing, unless it is so exact that the difference can only be small.
         """
         if self._reference.count < ENOUGH:
             return None

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a recording does not tell, and what a replay then says and supposes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from recordings import PIPE
+from replays import metadata, period, run
+
+from lightsleep.periods import architecture
+from lightsleep.periods.model import AWAKE
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import open_table, write_parquet
+from lightsleep.record import sidecar
+from lightsleep.replay.costs import costs_of
+
+
+def test_what_a_recording_lacks_is_said_of_its_replay(tmp_path: Path) -> None:
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    lines = text.splitlines(keepends=True)
+    lines.insert(len(lines) // 2, "CPU:1 [LOST 58000 EVENTS]\n")
+    trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
+    trace.write_text("".join(lines))
+    shutil.copy(sidecar.beside(PIPE), sidecar.beside(trace))
+    list(write_parquet(open_recording(trace), table))
+    for file in (trace, table):
+        document = json.loads(run(file, "--policies", "haltpoll", "--json").stdout)
+        (recording,) = document["recordings"]
+        assert any("58,000 events or more were lost" in x for x in recording["warnings"])
+        assert f"{file}: {recording['warnings'][0]}" in document["notes"]
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64", None])
+def test_state_0_is_a_poll_where_the_architecture_says_so(
+    arch: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
+    trace.write_text(text.replace("state=1 ", "state=0 "))
+    monkeypatch.setattr(architecture, "of", lambda *_: arch)
+    list(write_parquet(open_recording(trace), table))
+    for file in (trace, table):
+        done = run(file, "--policies", "haltpoll", "--halt-cost", "30us")
+        polls = arch == "x86_64"
+        assert done.exit_code == polls, done.output  # with polls alone, there is nothing to replay
+        doubt = "which architecture this is of is not known" in " ".join(done.output.split())
+        assert doubt == (arch is None)
+    assert len(open_table(table)[0].states) == (2 if arch == "x86_64" else 0)
+
+
+@pytest.mark.parametrize(("late", "cost_us", "warned"), [(0, 5, 0), (20, 5, 1), (21, 7, 0)])
+def test_a_reference_that_differs_much_costs_no_halt_its_price(
+    late: int, cost_us: int, warned: int
+) -> None:
+    """On its way to an idle state, a CPU is woken soon or, with interrupts off, late."""
+    rows = [period(1000 * n, 100, wait_us=7) for n in range(2000)]
+    waits_us = [2] * (40 - late) + [20] * late
+    rows += [period(3_000_000 + n, 0, AWAKE, wait) for n, wait in enumerate(waits_us)]
+    costs = costs_of(metadata(), [as_batch("host", rows)])
+    assert costs
+    assert costs.halt_ns == pytest.approx(1000 * cost_us, rel=0.06)
+    assert (costs.reference_ns is None) == (cost_us == 7)
+    assert len(costs.warnings) == warned
