@@ -23,6 +23,8 @@ CPU1 = "/sys/devices/system/cpu/cpu1/online"
 # Each load attaches to tracepoints, so the kernel patches its code; see test_synthetic.py.
 ACCEL: dict[str, Wanted] = {"x86_64": "tcg-single", "aarch64": "tcg", "ppc64le": "tcg"}
 
+WAKES = "wakes_by_timer", "wakes_by_ipi", "wakes_by_device"
+
 SKIPPED = {
     # Suspend can only be tested in a kernel with CONFIG_PM_DEBUG, as that with PREEMPT_RT.
     "x86_64": ["refuses_without_a_device", "survives_suspend"],
@@ -87,7 +89,10 @@ def with_device(arch: str, append: str = "", kernel: str = FIRST) -> Machine:
     )
 
 
-@pytest.mark.parametrize(("arch", "kernel"), [*ON_X86_64, ("aarch64", FIRST), ("ppc64le", FIRST)])
+@pytest.mark.parametrize(
+    ("arch", "kernel"),
+    [*ON_X86_64, pytest.param("aarch64", FIRST, marks=pytest.mark.more), ("ppc64le", FIRST)],
+)
 def test_selftest(arch: str, kernel: str) -> None:
     with boot(with_device(arch, kernel=kernel), f"latency-{arch}-{kernel}", ENOUGH_S) as guest:
         before = settings(guest)
@@ -98,6 +103,13 @@ def test_selftest(arch: str, kernel: str) -> None:
     assert after == before
 
 
+def test_wakes_on_arm64() -> None:
+    with boot(with_device("aarch64"), "latency-arm64", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, *WAKES, "ends_with_the_cpu_that_is_woken")
+    assert result.passed == [*WAKES, "ends_with_the_cpu_that_is_woken"]
+
+
+@pytest.mark.more
 def test_where_interrupts_are_threads() -> None:
     with boot(with_device("x86_64", "threadirqs"), "latency-threadirqs", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "wakes_by_device", "ends_with_the_device")

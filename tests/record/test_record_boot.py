@@ -166,6 +166,8 @@ def killed(record: Sequence[str], output: str) -> list[str]:
     return ["bash", "-c", script]
 
 
+# BPF programs do so in make check.
+@pytest.mark.more
 def test_killed_it_leaves_a_whole_file_and_nothing_else(guest: Guest, tmp_path: Path) -> None:
     guest.run(killed(RECORD, "/tmp/killed.dat"), timeout_s=ENOUGH_S)
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
@@ -295,6 +297,8 @@ AND_COMES_BACK = f"""\
 """
 
 
+# BPF programs do so in make check.
+@pytest.mark.more
 def test_a_cpu_may_go_and_come_back(guest: Guest, tmp_path: Path) -> None:
     workload = ["sh", "-c", AND_COMES_BACK]
     done = guest.run([*RECORD, "-o", "/tmp/gone.dat", "--", *workload], timeout_s=ENOUGH_S)

@@ -61,6 +61,8 @@ def test_the_trace_of_somebody_else_goes_on(guest: Guest, tmp_path: Path) -> Non
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
 
 
+# BPF programs do so in make check.
+@pytest.mark.more
 def test_what_a_small_ring_loses_is_counted(guest: Guest, tmp_path: Path) -> None:
     # trace-cmd is stopped meanwhile: what it does not read is overwritten.
     stop = "pkill -STOP trace-cmd; {} -l 2000; pkill -CONT trace-cmd".format(" ".join(PIPE))
@@ -75,6 +77,8 @@ def test_what_a_small_ring_loses_is_counted(guest: Guest, tmp_path: Path) -> Non
     assert sum(recording.metadata.lost.values()) > 0
 
 
+# BPF programs do so in make check.
+@pytest.mark.more
 def test_a_full_disk_leaves_what_was_recorded(guest: Guest, tmp_path: Path) -> None:
     guest.run(["mkdir", "-p", "/run/small"])
     guest.run(["busybox", "mount", "-t", "tmpfs", "-o", "size=8m", "none", "/run/small"])
