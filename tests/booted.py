@@ -15,7 +15,7 @@ SNAPSHOTS = "LIGHTSLEEP_TEST_SNAPSHOTS"
 
 
 def boot(
-    machine: Machine, name: str = "guest", timeout_s: float = guest.BOOT_S
+    machine: Machine, name: str = "guest", timeout_s: float | None = None
 ) -> AbstractContextManager[guest.Guest]:
     """Do what guest.boot() does, from a snapshot where a guest like this one has booted before."""
     return guest.boot(machine, name, timeout_s, Path(os.environ[SNAPSHOTS]))

@@ -13,8 +13,9 @@ from click.core import ParameterSource
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Wanted
-from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.boot.machine import BOOT_S, Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels.config import ARCHES, lookup
+from lightsleep.options import seconds
 
 FOREIGN = ("image", "modules", "tree")
 
@@ -85,6 +86,14 @@ _OPTIONS = (
     ),
     click.option("--cpu", default="", help="CPU model of guests, in the syntax of QEMU's -cpu."),
     click.option(
+        "--boot-timeout",
+        default=f"{BOOT_S:g}s",
+        show_default=True,
+        metavar="TIME",
+        callback=seconds,
+        help="How long a guest may take to boot, e.g. 10m.",
+    ),
+    click.option(
         "--pin", is_flag=True, help="Keep each virtual CPU on one CPU of the host, in turn."
     ),
 )
@@ -97,7 +106,10 @@ def machine_options(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**given: Any) -> None:
         foreign = _foreign(**{name: given.pop(name) for name in FOREIGN})
         devices = Devices(**{name: given.pop(name) for name in _DEVICE_HELP})
-        own = {x: given.pop(x) for x in ("arch", "kernel", "accel", "append", "cpu", "pin")}
+        own = {
+            x: given.pop(x)
+            for x in ("arch", "kernel", "accel", "append", "cpu", "pin", "boot_timeout")
+        }
         command(machine=Machine(**own, foreign=foreign, devices=devices), **given)
 
     for option in reversed(_OPTIONS):

@@ -319,9 +319,9 @@ def test_a_machine_says_how_to_boot_it() -> None:
 
 def test_a_machine_with_a_kernel_of_its_own_says_so_too() -> None:
     foreign = ForeignKernel(image=Path("/boot/vmlinuz"), modules=Path("/lib/modules/x y"))
-    assert Machine(foreign=foreign, pin=True).command() == (
+    assert Machine(foreign=foreign, pin=True, boot_timeout=90).command() == (
         "lightsleep lab shell --arch x86_64 --image /boot/vmlinuz --modules '/lib/modules/x y' "
-        "--pin"
+        "--boot-timeout 90s --pin"
     )
 
 

@@ -37,7 +37,6 @@ from lightsleep.lab.kernels.modules import project_modules
 from lightsleep.lab.kernels.roots import BootFiles, guest_root
 from lightsleep.sources import kernel_sources
 
-BOOT_S = 120.0
 REBOOTS = 2
 """How often a guest is booted anew that QEMU's emulation ended before it did anything."""
 
@@ -153,7 +152,7 @@ class Guest:
         self.machine = machine
         self.name = name
         self._reboots = reboots
-        self._boot_s = BOOT_S
+        self._boot_s = machine.boot_timeout
         self._hardware = replace(hardware, machine=machine)
         self._snapshot = snapshot.of(self._hardware, snapshots) if snapshots else None
         self._start()
@@ -166,9 +165,9 @@ class Guest:
         self._booted = False
         self._vcpus: list[int] | None = None
 
-    def wait(self, timeout_s: float = BOOT_S) -> None:
-        """Wait until the guest has booted; ``load`` comes next."""
-        self._boot_s = timeout_s
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the guest has booted, the machine's own time by default; ``load`` is next."""
+        self._boot_s = self.machine.boot_timeout if timeout_s is None else timeout_s
         self._unspoiled(self._wait)
 
     def load(self) -> None:
@@ -200,7 +199,9 @@ class Guest:
                 else:
                     self._agent.hello(self._boot_s)
             except TimeoutError:
-                raise AgentGone(f"not booted within {self._boot_s:g} s") from None
+                raise AgentGone(
+                    f"not booted within {self._boot_s:g} s (--boot-timeout gives it longer)"
+                ) from None
         if self._snapshot and not self._goes_on and not splat.find(self.vm.console()):
             # It only saves time: where the disk is full, say, each guest boots.
             with contextlib.suppress(LightsleepError, OSError):
@@ -357,7 +358,7 @@ def keep(log: str, name: str) -> Path:
 def boot(
     machine: Machine,
     name: str = "guest",
-    timeout_s: float = BOOT_S,
+    timeout_s: float | None = None,
     snapshots: Path | None = None,
 ) -> Iterator[Guest]:
     """Boot a guest, check its console for splats at the end, and end it.

@@ -13,6 +13,9 @@ from lightsleep.lab.boot.accel import Wanted
 
 Described = Literal["no", "devicetree", "acpi"]
 
+BOOT_S = 120.0
+"""How long a guest may take to boot, where nobody says: a busy host may need longer."""
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -85,6 +88,8 @@ class Machine:
     """Its root file system, a name of ROOTS."""
     pin: bool = False
     """Whether each vCPU stays on one CPU of the host."""
+    boot_timeout: float = BOOT_S
+    """Seconds it may take to boot. A guest that takes longer has failed."""
 
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
@@ -97,5 +102,7 @@ class Machine:
         for name in ("vcpus", "threads", "accel", "cpu", "idle_state", "root"):
             if getattr(self, name) != getattr(plain, name):
                 options.append((name.replace("_", "-"), str(getattr(self, name))))
+        if self.boot_timeout != plain.boot_timeout:
+            options.append(("boot-timeout", f"{self.boot_timeout:g}s"))
         words = [word for name, value in options for word in (f"--{name}", value)]
         return shlex.join(["lightsleep", "lab", "shell", *words, *(["--pin"] * self.pin)])
