@@ -7,6 +7,7 @@ import time
 
 import pytest
 from ktap import run_selftest
+from partitions import GROUP, isolated
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.boot.guest import Guest, boot
@@ -110,6 +111,33 @@ def test_an_isolated_cpu_does_not_poll() -> None:
         guest.run(["taskset", "-c", "1", *PIPE], timeout_s=120)
         for what in ("polls", "halts"):  # it pays for no account, either
             assert guest.read_text(f"{CPUS}/cpu1/idle_poll/{what}").strip() == "0"
+
+
+NAPS = f"""
+    [ ! -d {GROUP} ] || echo $$ > {GROUP}/cgroup.procs
+    exec taskset -c 1 python3 -c "import time; [time.sleep(0.001) for _ in range(300)]"
+"""
+
+
+def waits(guest: Guest) -> int:
+    """Return how many idle periods CPU 1 accounted for while a task waited there, 300 times."""
+
+    def count() -> int:
+        return sum(int(guest.read_text(f"{CPUS}/cpu1/idle_poll/{x}")) for x in ("hits", "halts"))
+
+    before = count()
+    guest.run(["sh", "-ec", NAPS], timeout_s=120)
+    return count() - before
+
+
+def test_a_cpu_that_is_isolated_at_run_time_does_not_poll() -> None:
+    # The kernel on which experiments run has no cpusets.
+    machine = Machine(kernel=f"{KERNEL}-rt", append="idle_poll.enabled=1", vcpus=3, accel="tcg")
+    with boot(machine, "isolated-later", ENOUGH_S) as guest:
+        assert waits(guest) >= 300
+        with isolated(guest):
+            assert waits(guest) <= 1  # the period before
+        assert waits(guest) >= 250  # it begins anew
 
 
 def test_an_idle_loop_that_polls_anyway_is_left_alone() -> None:
