@@ -63,8 +63,8 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
     default="stock,lightsleep,haltpoll,fixed:50us,fixed:200us",
     show_default=True,
     metavar="LIST",
-    help="stock (what was recorded), lightsleep, haltpoll, fixed:TIME, menu@6.12 or teo@7.3 (that "
-    "kernel's governor), menu@6.12+promote (with promotion).",
+    help="stock (the idle states that were recorded), lightsleep, haltpoll, fixed:TIME, menu@6.12 "
+    "or teo@7.3 (that kernel's governor), menu@6.12+promote (with promotion).",
 )
 @click.option(
     "--halt-cost",

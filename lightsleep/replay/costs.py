@@ -138,6 +138,8 @@ class Costs:
     where there is a reference; ``halts`` the state of each table that most wakeups by tasks came
     out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
     ``warnings`` is what a reader of the recording has to know, lost events for one.
+    ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
+    ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
     """
 
     reference_ns: float | None
@@ -155,6 +157,13 @@ class Costs:
     turn_ns: int = 0
     supposed_ns: float | None = None
     warnings: tuple[str, ...] = ()
+    measured_wakes: int = 0
+    estimated_wakes: int = 0
+
+    @property
+    def mostly_estimated(self) -> bool:
+        """Whether most wakeups count as what fewer others took."""
+        return not self.given and self.estimated_wakes > self.measured_wakes
 
     def halt_of(self, table: int) -> tuple[int, int]:
         """Return the state that CPUs with a table usually halt in, and what leaving it costs."""
@@ -233,6 +242,7 @@ class Evidence:
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
         self._cpus: dict[int, int] = {}  # of each table, the lowest that woke from a halt
         self._turns = Wakes()
+        self._by_interrupt = 0
         self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -240,7 +250,9 @@ class Evidence:
         rows = Rows(self._metadata, batch)
         by_task = rows.woken & (rows.waker != 0)
         self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
-        halted = by_task & (rows.state != AWAKE) & ~rows.polls
+        asleep = (rows.state != AWAKE) & ~rows.polls
+        halted = by_task & asleep
+        self._by_interrupt += int((rows.woken & ~by_task & asleep).sum())
         table_of = self._tables.of(rows.cpu)
         for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
@@ -280,6 +292,7 @@ class Evidence:
             self._cpus[table] = min(cpu, self._cpus.get(table, cpu))
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
+        self._by_interrupt += other._by_interrupt
 
     def _usual_ns(self, halted: Wakes) -> float | None:
         """Return the median of the reference; None where it cannot tell what a halt costs.
@@ -349,6 +362,8 @@ class Evidence:
             supposed_ns=supposed,
             warnings=(*notes(metadata), *doubt),
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
+            measured_wakes=sum(wakes.count for wakes in self._by_state.values()),
+            estimated_wakes=self._by_interrupt,
         )
 
 

@@ -78,6 +78,13 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "longer, and do not tell how much of that is the scheduler's; --halt-cost sets it"
             )
         said.append(text)
+        if cost.mostly_estimated:
+            said.append(
+                f"{path}: {cost.estimated_wakes:,} wakeups from halts were by the CPU's own timers "
+                "and devices. No event shows how long the CPU took to wake then. Each counts as "
+                f"what {cost.measured_wakes:,} wakeups by tasks took, so waiting, and what a "
+                "policy saves of it, are mostly estimated"
+            )
         said += [f"{path}: {warning}" for warning in cost.warnings]
         if cost.driver_ns:
             low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
@@ -256,6 +263,8 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
                 "measured": cost.measured or None,
                 "driver_cost_ns": {str(cpu): ns for cpu, ns in sorted(cost.driver_ns.items())},
                 "driver_polls": cost.hides_polls,
+                "measured_wakes": cost.measured_wakes,
+                "estimated_wakes": cost.estimated_wakes,
                 "warnings": list(cost.warnings),
             }
             for path, cost in costs

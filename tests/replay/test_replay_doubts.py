@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import open_table, write_parquet
 from lightsleep.record import sidecar
+from lightsleep.replay import words
+from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import costs_of
 
 
@@ -66,3 +69,18 @@ def test_a_reference_that_differs_much_costs_no_halt_its_price(
     assert costs.halt_ns == pytest.approx(1000 * cost_us, rel=0.06)
     assert (costs.reference_ns is None) == (cost_us == 7)
     assert len(costs.warnings) == warned
+
+
+@pytest.mark.parametrize("by_task", [300, 301])
+def test_wakeups_that_are_mostly_estimated_are_named(by_task: int) -> None:
+    rows = [period(1000 * n, 100) for n in range(by_task)]
+    rows += [period(1000 * n, 100, pair=(0, 8), cause="timer") for n in range(400, 701)]
+    costs = costs_of(metadata(), [as_batch("host", rows)])
+    assert costs
+    assert (costs.measured_wakes, costs.estimated_wakes) == (by_task, 301)
+    assert costs.mostly_estimated == (by_task == 300)
+    assert not replace(costs, given=True).mostly_estimated
+    said = words.notes(Replay({}, 10**9, 10**9, 0.0, 601), [("a.dat", costs)])
+    told = [x for x in said if "a.dat: 301 wakeups from halts were by the CPU's own timers" in x]
+    assert len(told) == (by_task == 300)
+    assert all(f"what {by_task} wakeups by tasks took" in x for x in told)
