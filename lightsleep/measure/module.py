@@ -13,6 +13,8 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
+from lightsleep.scan.loading import loads_modules
+from lightsleep.scan.tree import Tree
 from lightsleep.settings import apply
 from lightsleep.settings.journalled import Session
 from lightsleep.sources import DKMS_INSTALL, kernel_sources
@@ -45,6 +47,11 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
     used, LightsleepError where it does not build, or is installed and cannot be loaded.
     """
     if not (root / "sys/module" / NAME).is_dir():
+        if loads_modules(Tree(root), running=True) is False:
+            raise NoModule(
+                "this kernel loads no modules",
+                "boot one that does, where kernel.modules_disabled is 0",
+            )
         if not load:
             raise NoModule(
                 f"the kernel module {NAME} is not loaded", "use --load to load or build it"

@@ -30,8 +30,10 @@ With that interval, in this order:
    not come, the CPU was busy): *too noisy*. A state without a single entry is at fault only if the
    CPU went idle: if it entered some state, or had this one refused, for every other wake.
 2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
-3. Nothing advertised: said so. Woken without an IPI, where the busy CPU was woken by one: there is
-   nothing to subtract, *too noisy*. A CPU that polls, or waits by MWAIT, is woken by a store.
+3. Nothing advertised: said so, and whether the state is shown to be slower than a busy CPU. If it
+   is faster by more than SLACK_NS, *too noisy* as in 4. Woken without an IPI, where the busy CPU
+   was woken by one: there is nothing to subtract, *too noisy*. A CPU that polls, or waits by MWAIT,
+   is woken by a store.
 4. Wholly below -SLACK_NS, or below an accepted range that begins below 0: faster than a busy CPU.
    No state is; the baseline is no measure here (as where a spinning thread must first be scheduled
    away): *too noisy*.
@@ -58,6 +60,8 @@ RATIO = 1.25
 SLACK_NS = 2000
 MAX_SAMPLES = 10_000
 MIN_SAMPLES = next(n for n in range(1, 100) if ranks(n)[0])
+
+FASTER = "faster than a busy CPU: no baseline to go by"
 
 # Reasons why a sample is invalid that speak of the state, not of something that came between.
 NOT_ENTERED = {"wrong-state", "not-entered", "not-polling"}
@@ -123,7 +127,7 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     assert raw
     # First: with nothing to compare with, more samples would not give another verdict.
     if evidence.advertised_us is None:
-        return Verdict("nothing-advertised", None, None, "nothing advertised")
+        return _nothing_advertised(subtracted)
     if evidence.spared:
         text = "woken without an IPI, a busy CPU with one: measure with --source store"
         return Verdict("too-noisy", None, None, text)
@@ -134,6 +138,17 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     return None
+
+
+def _nothing_advertised(own: Figures | None) -> Verdict:
+    text = "nothing advertised"
+    if own and own.ci_ns:
+        low, high = own.ci_ns
+        if high < -SLACK_NS:
+            return Verdict("too-noisy", None, None, FASTER)
+        if low <= 0:
+            text += "; not shown to be slower than a busy CPU"
+    return Verdict("nothing-advertised", None, None, text)
 
 
 def _compared(evidence: Evidence) -> Verdict:
@@ -148,7 +163,7 @@ def _compared(evidence: Evidence) -> Verdict:
     # Of what may be 0, or less, no factor is known.
     ratio = own.p50_ns / (1000 * advertised_us) if advertised_us and low > 0 else None
     if high < -SLACK_NS or high < accepted[0] <= 0:
-        return Verdict("too-noisy", None, None, "faster than a busy CPU: no baseline to go by")
+        return Verdict("too-noisy", None, None, FASTER)
     if slower and not (noise and raw.p50_ns - own.p50_ns > accepted[1]):
         by = _by(ratio, own.p50_ns - 1000 * advertised_us)
         return Verdict("optimistic", ratio, None, f"optimistic by {by}")

@@ -17,9 +17,10 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
 from lightsleep.options import NamedPath, OutputFile
-from lightsleep.periods.formats import check_output, expanded, is_recording
+from lightsleep.periods.formats import check_output, expanded, head_of, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
+from lightsleep.record.sidecar import HISTOGRAM
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
@@ -184,6 +185,10 @@ def _together(
 def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tuple[Costs, Replay]:
     """Replay a recording that is no table as the table that it becomes."""
     if not is_recording(path):
+        if f'"{HISTOGRAM}"'.encode() in head_of(path, 4096):
+            raise LightsleepError(
+                f"{path}: a histogram has no idle periods to replay: record without --histogram"
+            )
         raise LightsleepError(f"{path}: no recording: lightsleep record makes one")
     recording = open_recording(path, NEEDED)
     if recording.is_table:

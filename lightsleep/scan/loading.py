@@ -57,7 +57,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         built_in=tree.exists(f"sys/module/{MODULE}") and MODULE not in unloadable,
         unloadable=unloadable,
         holders=tree.names(f"sys/module/{MODULE}/holders"),
-        modules=_modules(tree, running),
+        modules=loads_modules(tree, running),
         installed=installed,
         built=_below_root(built) if built else None,
         headers=_headers(tree, libraries, running),
@@ -90,7 +90,7 @@ def _below_root(file: Path) -> str:
     return str(file.absolute().relative_to("/"))
 
 
-def _modules(tree: Tree, running: bool) -> bool | None:
+def loads_modules(tree: Tree, running: bool) -> bool | None:
     """Return whether the kernel loads modules; a recording does not list /proc/modules."""
     if tree.number("proc/sys/kernel/modules_disabled"):
         return False

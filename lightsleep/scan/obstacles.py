@@ -130,6 +130,8 @@ def _not_built(scan: Scan) -> Reason:
     here = scan.loading
     if here.loaded or here.installed or here.built or here.headers is None:
         return None
+    if here.modules is False:  # what is installed would not help
+        return None
     release = scan.kernel.release or "unknown"
     what = f"{MODULE} is not installed for kernel {release}"
     build = f"Install the package lightsleep-dkms, or run: {DKMS_INSTALL}"
@@ -219,4 +221,7 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
         lasts = only_built if scan.loading.built else ""
         idle = explain.default_idle(scan)
         can = f"can load (lightsleep enable){place}{lasts}"
+        here = scan.loading
+        if here.modules is None and not (here.installed or here.built):
+            can = "unknown: whether the module can be loaded, a recording does not tell"
         yield "lightsleep", f"{can}; CPUs would poll before {idle}"

@@ -36,6 +36,8 @@ from lightsleep.settings import journalled
 from lightsleep.sources import DKMS_INSTALL
 
 HALTPOLL = "cpuidle_haltpoll"
+GUEST_HALT_POLL = "sys/module/haltpoll/parameters/guest_halt_poll_ns"
+KVM_HALT_POLL = "sys/module/kvm/parameters/halt_poll_ns"
 GOVERNOR = f"{CPU_DIR}/cpuidle/current_governor"
 MODES = ("adaptive", "fixed", "off")
 MAX_LIMIT_US = 10_000
@@ -126,6 +128,17 @@ class Context:
         if not self.scan.cpuidle.driver and not loads:
             raise self.refuse(f"no cpuidle driver is bound, so nothing obeys {what}")
 
+    def need_writable(self, file: str) -> None:
+        """Raise CannotSet where a file is there and cannot be set, or not set back."""
+        try:
+            mode = (self.root / file).stat().st_mode
+        except OSError:
+            return  # to be made by a module, or set when it is told why not
+        if not mode & 0o200:
+            raise self.refuse(f"/{file} is read-only")
+        if not mode & 0o400:
+            raise self.refuse(f"/{file} cannot be read, so it could not be set back")
+
 
 def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> list[Change]:
     """Return what ``text`` would change, in order.
@@ -200,14 +213,14 @@ def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
             if not re.fullmatch(r"[1-9]\d{0,2}", number) or int(number) > MAX_WEIGHT:
                 raise context.wrong(f"the weight of waiting is a number from 1 to {MAX_WEIGHT}")
             parameters["wait_weight"] = number
-        elif "poll_limit_us" not in parameters:
-            limit_ns = duration_ns(word, context)
+        elif "poll_limit_us" not in parameters and (limit_ns := units.parse_ns(word)) is not None:
             if limit_ns % 1000 or not 1 <= limit_ns // 1000 <= MAX_LIMIT_US:
                 raise context.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
             parameters["poll_limit_us"] = str(limit_ns // 1000)
         else:
             raise context.wrong(
-                f"{word!r} is none of {', '.join(MODES)}, weight=N, and no second poll limit"
+                f"{word!r} is no mode ({', '.join(MODES)}), no poll limit such as 200us, and no "
+                "weight=N, or one of them was named before"
             )
     return parameters
 
@@ -241,18 +254,11 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
 
 def _haltpoll(value: str, context: Context) -> list[Change]:
     scan = context.scan
-    limit = (
-        [
-            Knob(
-                "sys/module/haltpoll/parameters/guest_halt_poll_ns",
-                str(duration_ns(value, context)),
-            )
-        ]
-        if value
-        else []
-    )
+    limit = [Knob(GUEST_HALT_POLL, str(duration_ns(value, context)))] if value else []
     if "haltpoll" not in scan.cpuidle.available_governors:
         raise context.refuse("this kernel has no governor haltpoll")
+    for knob in limit:
+        context.need_writable(knob.path)
     governor = Knob(GOVERNOR, "haltpoll")
     if scan.cpuidle.driver == "haltpoll":
         return [governor, *limit]
@@ -395,7 +401,8 @@ def _kvm_halt_poll(value: str, context: Context) -> list[Change]:
     limit_ns = duration_ns(value, context)
     if not context.scan.kvm:
         raise context.refuse("this machine is no KVM host: the module kvm is not loaded")
-    return [Knob("sys/module/kvm/parameters/halt_poll_ns", str(limit_ns))]
+    context.need_writable(KVM_HALT_POLL)
+    return [Knob(KVM_HALT_POLL, str(limit_ns))]
 
 
 def _sysfs(value: str, context: Context) -> list[Change]:
@@ -406,11 +413,7 @@ def _sysfs(value: str, context: Context) -> list[Change]:
     if not files:
         raise context.refuse(f"there is no file {path}")
     for file in files:
-        mode = (context.root / file).stat().st_mode
-        if not mode & 0o200:
-            raise context.refuse(f"/{file} is read-only")
-        if not mode & 0o400:
-            raise context.refuse(f"/{file} cannot be read, so it could not be set back")
+        context.need_writable(file)
     return [Knob(file, content) for file in files]
 
 

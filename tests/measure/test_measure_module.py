@@ -40,6 +40,8 @@ MOUNTED = "proc/self/mounts: debugfs /sys/kernel/debug debugfs rw 0 0\n"
     ("there", "complaint"),
     [
         ("", "is not loaded: use --load to load or build it, or measure with --mode userspace"),
+        ("proc/version: Linux\n", "this kernel loads no modules: boot one that does"),
+        ("proc/sys/kernel/modules_disabled: 1\n", "this kernel loads no modules: boot one"),
         (LOADED, "debugfs is not mounted: mount -t debugfs"),
         (LOADED + MOUNTED, "may be of another version"),
         (

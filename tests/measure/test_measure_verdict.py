@@ -272,7 +272,28 @@ def test_where_nothing_tells_whether_the_cpu_idled_no_state_is_accused() -> None
 
 def test_nothing_advertised() -> None:
     verdict = judge(evidence(None, 20_000))
-    assert (verdict.kind, verdict.ratio) == ("nothing-advertised", None)
+    assert verdict == Verdict("nothing-advertised", None, None, "nothing advertised")
+
+
+@pytest.mark.parametrize(
+    ("ci_ns", "kind", "text"),
+    [
+        ((-353_000, -108_000), "too-noisy", "faster than a busy CPU: no baseline to go by"),
+        ((-3000, -2001), "too-noisy", "faster than a busy CPU: no baseline to go by"),
+        ((-3000, -2000), "nothing-advertised", "not shown to be slower than a busy CPU"),
+        ((-10_000, 6_625_000), "nothing-advertised", "not shown to be slower than a busy CPU"),
+        ((0, 10), "nothing-advertised", "not shown to be slower than a busy CPU"),
+        ((1, 10), "nothing-advertised", "nothing advertised"),
+    ],
+)
+def test_with_nothing_advertised_the_baseline_is_doubted_all_the_same(
+    ci_ns: tuple[int, int], kind: str, text: str
+) -> None:
+    known = evidence(None, 20_000)
+    assert known.subtracted
+    verdict = judge(replace(known, subtracted=replace(known.subtracted, ci_ns=ci_ns)))
+    assert verdict.kind == kind
+    assert verdict.text.endswith(text)
 
 
 @pytest.mark.parametrize("count", range(1, 6))

@@ -575,5 +575,7 @@ def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     path.write_text("{}")
     done = run(path)
     assert done.exit_code == 1
-    assert "no recording" in done.output
+    assert "no recording: lightsleep record makes one" in done.output
     assert run(path, "--halt-cost", "5").exit_code == 2
+    path.write_text('{"schema": "lightsleep.histogram", "version": 1}')
+    assert "has no idle periods to replay: record without --histogram" in run(path).output

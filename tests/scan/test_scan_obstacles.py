@@ -60,6 +60,7 @@ CASES = {
     "sys/devices/system/cpu/cpuidle/current_driver: odd_idle": ["other-driver"],
     "sys/devices/system/cpu/cpuidle/current_driver: lightsleep": [],
     "proc/sys/kernel/modules_disabled: 1": ["no-modules"],
+    "proc/sys/kernel/modules_disabled: 1\nlib/modules/6.1.0/x:": ["no-modules"],
     "proc/sys/kernel/modules_disabled: 0": [],
     ".dockerenv:": ["container"],
     "run/systemd/container: lxc": ["container"],
@@ -285,6 +286,12 @@ def test_haltpoll_gives_way_where_it_can_be_unloaded(loaded: bool, tmp_path: Pat
     assert ("built into this kernel" in one.fix) != loaded
     line = dict(in_short(scan))["lightsleep"]
     assert line.startswith("can load (lightsleep enable) in place of haltpoll") == loaded
+
+
+def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> None:
+    scan = collect(unfold("no-cpuidle", tmp_path))[0]
+    assert obstacles(scan) == []
+    assert dict(in_short(scan))["lightsleep"].startswith("unknown: whether the module can be")
 
 
 def test_the_page_names_every_obstacle() -> None:

@@ -260,6 +260,34 @@ def test_a_file_is_for_one_of_the_settings(root: Path) -> None:
     tried("-n", "1", *words, "-s", "haltpoll,lightsleep+governor:menu", "--", *teller(root))
 
 
+@pytest.mark.parametrize(
+    ("machine", "setting", "file"),
+    [
+        ("kvm-haltpoll", "haltpoll:1us", "sys/module/haltpoll/parameters/guest_halt_poll_ns"),
+        ("intel-laptop", "kvm-halt-poll:0", "sys/module/kvm/parameters/halt_poll_ns"),
+        ("intel-laptop", "sysfs:/sys/module/m/parameters/x=1", "sys/module/m/parameters/x"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o444, "is read-only"), (0o200, "cannot be read, so it could not be set")]
+)
+def test_a_file_that_cannot_be_set_or_set_back_is_refused_first(
+    machine: str, setting: str, file: str, mode: int, said: str, tmp_path: Path
+) -> None:
+    root = unfold(machine, tmp_path)
+    scan = collect(plant(root, f"{file}: 5"))[0]
+    (root / file).chmod(mode)
+    with pytest.raises(catalogue.CannotSet, match=f"/{file} {said}"):
+        catalogue.plan(setting, scan, root)
+
+
+@pytest.mark.parametrize("word", ["foo", "adaptve:50us", "50us:100us", "weight=2:weight=3"])
+def test_what_is_no_mode_is_no_time_either(word: str, tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    with pytest.raises(WrongUsage, match=r"is no mode \(adaptive, fixed, off\), no poll limit"):
+        catalogue.plan(f"lightsleep:{word}", collect(root)[0], root)
+
+
 @pytest.mark.parametrize("value", ["Y", "1"])
 def test_a_switch_that_is_on_is_in_effect(value: str, root: Path) -> None:
     plant(root, "sys/module/m/parameters/b: Y")
