@@ -68,12 +68,26 @@ def test_halting_cpus_are_called_by_interrupt(wait: int) -> None:
         assert ipis > 100
 
 
-@pytest.mark.parametrize("many", [0, 1], ids=["one", "many"])
-@pytest.mark.parametrize(("arch", "polls"), [("x86_64", "idle=poll"), ("aarch64", "nohlt")])
-def test_a_caller_is_not_stuck_behind_a_softirq(arch: str, polls: str, many: int) -> None:
-    machine = Machine(arch=arch, kernel=KERNEL, append=polls, vcpus=3, accel="tcg")
+@pytest.mark.parametrize(
+    ("arch", "kernel", "append"),
+    [
+        ("x86_64", KERNEL, "idle=poll"),
+        ("aarch64", KERNEL, "nohlt"),
+        # From 7.3 on, CPUs without a tick depend on the context in which they are called.
+        ("x86_64", "7.3-series", "idle=poll"),
+    ],
+)
+def test_a_caller_is_not_stuck_behind_a_softirq(arch: str, kernel: str, append: str) -> None:
+    machine = Machine(arch=arch, kernel=kernel, append=append, vcpus=3, accel="tcg")
     module = f"{GUEST_MODULES}/test_softirq_call.ko"
-    stuck = "/sys/module/test_softirq_call/parameters/stuck"
+    parameters = "/sys/module/test_softirq_call/parameters"
     with boot(machine, "series-softirq", BOOT_S) as guest:
-        guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", f"many={many}"])
-        assert guest.read_text(stuck) == "N\n"
+        for words in ("many=0", "many=1"):
+            guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", words])
+            assert guest.read_text(f"{parameters}/stuck") == "N\n"
+            guest.run(["rmmod", "test_softirq_call"])
+        # One call in many finds the CPU busy, and is an interrupt by itself.
+        for _ in range(5):
+            guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", "early=1"])
+            assert guest.read_text(f"{parameters}/in_hardirq") == "Y\n"
+            guest.run(["rmmod", "test_softirq_call"])

@@ -61,11 +61,13 @@
  * Elsewhere the tick, or virtual CPU accounting, sees the idle task run, which says
  * the same. What a host steals from a poll is counted as it is with idle=poll.
  *
- * cpufreq sees that idle time. tick_nohz_get_idle_calls_cpu(), by which schedutil
+ * cpufreq's governors see that idle time. A driver that goes by the cycles of a CPU that
+ * is not halted (intel_pstate) takes one that polls for busy, as in any polling state, and may
+ * raise its frequency. tick_nohz_get_idle_calls_cpu(), by which schedutil
  * tells a CPU that is busy, does not count a poll that was hit. It counts attempts to
  * stop the tick. Governors that keep the tick in short idle periods (menu, teo) make none
- * there without this file, either. Where the tick is stopped in all of them (ladder), a CPU
- * with many hits now looks busy to schedutil, which then holds its frequency.
+ * there without this file, either. Where each idle period makes one (ladder, or no driver),
+ * a CPU with many hits now looks busy to schedutil, which then holds its frequency.
  *
  * No idle state is entered and power:cpu_idle is silent. To the scheduler the CPU
  * is idle, with no exit latency. A tick during the poll is not one that
@@ -403,6 +405,8 @@ static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_
 	hit = end_sources(hit);
 	if (!hit)
 		tick_nohz_idle_polled();
+	else /* A tick during the poll woke the CPU from no idle state. */
+		tick_nohz_idle_got_tick();
 	if (ip->forced == WAIT_FREE) {
 		/* One for each period that was polled, as hits are. */
 		add(&ip->cost.polls, first);
@@ -440,9 +444,6 @@ void __idle_poll(int cpu, bool polls_anyway)
 		release_sources();
 		return;
 	}
-
-	/* A tick during an earlier poll, which a wakeup ended, woke the CPU from no idle state. */
-	tick_nohz_idle_got_tick();
 
 	if (ip->polls_anyway != polls_anyway)
 		WRITE_ONCE(ip->polls_anyway, polls_anyway);

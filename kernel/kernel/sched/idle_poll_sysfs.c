@@ -35,17 +35,19 @@
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "idle_poll."
 
-/* How many ns of idle CPU time 1 ns of waiting is worth. */
-#define WAIT_WEIGHT		4
+#define WAIT_WEIGHT_DEFAULT	4
+#define WAIT_WEIGHT_MAX		100
+
+static unsigned int wait_weight = WAIT_WEIGHT_DEFAULT;
 
 static struct idle_cost *cost_of(unsigned int cpu)
 {
 	return &per_cpu(idle_polls, cpu).cost;
 }
 
-static unsigned int wait_weight(void)
+static unsigned int idle_poll_wait_weight(void)
 {
-	return WAIT_WEIGHT;
+	return READ_ONCE(wait_weight);
 }
 
 /*
@@ -77,7 +79,7 @@ static bool learns(unsigned int cpu)
 static struct idle_cost_ops cost_ops = {
 	.name = "idle_poll",
 	.of = cost_of,
-	.wait_weight = wait_weight,
+	.wait_weight = idle_poll_wait_weight,
 	.learns = learns,
 	.polling_stopped = polling_stopped,
 };
@@ -151,6 +153,22 @@ static const struct kernel_param_ops enabled_ops = {
 module_param_cb(enabled, &enabled_ops, NULL, 0644);
 MODULE_PARM_DESC(enabled, "whether idle CPUs poll before they halt (default 0)");
 
+static int wait_weight_set(const char *text, const struct kernel_param *kp)
+{
+	int ret = param_set_uint_minmax(text, kp, 1, WAIT_WEIGHT_MAX);
+
+	if (ret)
+		pr_err("wait_weight: must be a number from 1 to %u\n", WAIT_WEIGHT_MAX);
+	return ret;
+}
+
+static const struct kernel_param_ops wait_weight_ops = {
+	.set = wait_weight_set,
+	.get = param_get_uint,
+};
+module_param_cb(wait_weight, &wait_weight_ops, &wait_weight, 0644);
+MODULE_PARM_DESC(wait_weight, "us of idle CPU time that 1 us of waiting is worth (1 to 100, default 4)");
+
 /* The kernel command line calls this whatever the file mode says. */
 static int refuse_set(const char *text, const struct kernel_param *kp)
 {
@@ -202,7 +220,8 @@ STATISTIC(halts, READ_ONCE(ip->cost.halts));
 STATISTIC(deliberate_halts, READ_ONCE(ip->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ip->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
-STATISTIC(limit_ns, idle_poll_is_on() ? idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
+STATISTIC(limit_ns, idle_poll_is_on() && !READ_ONCE(ip->polls_anyway) ?
+	  idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
 STATISTIC(probes, READ_ONCE(ip->cost.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));

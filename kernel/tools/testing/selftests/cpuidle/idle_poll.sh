@@ -31,7 +31,7 @@ statistic() { # NAME, all CPUs
 
 need_idle_poll() {
 	[ -e $PARAMETERS/enabled ] || skip "this kernel does not poll in its idle loop"
-	command -v perf > /dev/null || skip "no perf"
+	need_commands perf
 }
 
 off() { # and no poll that began before goes on
@@ -171,6 +171,7 @@ counts_each_period_once() {
 	isolated=$(cat $CPUS/isolated $CPUS/nohz_full /sys/fs/cgroup/cpuset.cpus.isolated \
 		2> /dev/null | tr -d '()nul\n')
 	[ -z "$isolated" ] || skip "isolated CPUs count nothing, maybe CPU 1 among them: $isolated"
+	need_commands python3 taskset
 	on
 	own="$CPUS/cpu1/idle_poll"
 	before=$(sum "$own/hits" "$own/halts")
@@ -199,6 +200,7 @@ counts_halts() {
 # A function call is no task: it ends no idle period, teaches nothing, and the CPU
 # gets no second limit for it.
 ignores_function_calls() {
+	need_commands taskset
 	on
 	check_hits # so that CPU 1 has learned to poll
 	load_own test_smp_mask pause_us=20 || skip "no test_smp_mask of its own"
@@ -252,6 +254,7 @@ account() {
 }
 
 time_polled_is_idle_time() {
+	need_commands python3
 	off
 	without=$(account)
 	on
@@ -267,6 +270,7 @@ time_polled_is_idle_time() {
 
 # Readers of /proc/stat take it for granted.
 idle_time_never_goes_backward() {
+	need_commands python3
 	on
 	start_load
 	python3 - <<-END || fail "it does"
@@ -344,6 +348,11 @@ refuses_nonsense() {
 		! echo "$word" 2> /dev/null > $PARAMETERS/enabled || fail "'$word' is taken"
 	done
 	[ "$(cat $PARAMETERS/enabled)" = 0 ] || fail "changed all the same"
+	weight=$(cat $PARAMETERS/wait_weight)
+	for word in '' x 0 101 -1; do
+		! echo "$word" 2> /dev/null > $PARAMETERS/wait_weight || fail "'$word' is a weight"
+	done
+	[ "$(cat $PARAMETERS/wait_weight)" = "$weight" ] || fail "changed the weight all the same"
 	for file in $PARAMETERS/halt_cost_ns $PARAMETERS/polling_flag "$CPUS"/cpu0/idle_poll/*; do
 		[ "$(stat -c %a "$file")" = 444 ] || fail "$file can be written"
 	done

@@ -48,6 +48,13 @@ skip() {
 	exit "$KSFT_SKIP"
 }
 
+# need_commands NAME...: skips the test where one of them is not installed.
+need_commands() {
+	for command; do
+		command -v "$command" > /dev/null || skip "no $command"
+	done
+}
+
 # skip_all WORD...: ends the script, which does not apply here at all.
 skip_all() {
 	echo "1..0 # SKIP $*"

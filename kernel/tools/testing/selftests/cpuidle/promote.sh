@@ -115,6 +115,7 @@ after_each() {
 # Bursts of short sleeps on CPU 1, each with a silence behind it. The burst makes a
 # governor believe that sleeps are short. SCHED_FIFO: others are woken 50 us late.
 pattern() { # COUNT
+	need_commands python3
 	python3 - "$1" "$SLOW" <<-END || fail "the pattern failed"
 		import os, sys, time
 		os.sched_setaffinity(0, [1])
@@ -310,6 +311,7 @@ survives_another_driver() {
 
 # The same, but another CPU ends all of it, which no governor can foresee; teo knows timers.
 woken() { # COUNT
+	need_commands python3
 	python3 - "$1" "$SLOW" <<-END || fail "the load failed"
 		import os, sys, time
 		def be_on(cpu):

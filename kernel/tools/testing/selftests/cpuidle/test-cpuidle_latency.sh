@@ -379,6 +379,7 @@ ends_with_a_wake_that_comes_late() {
 # Samples or not, it ends before that CPU has time again; and so does the thread, which may
 # never have had its turn. With PREEMPT_RT, timers are threads, too: so all else is on CPU 0.
 gives_up_on_a_cpu_without_time() {
+	need_commands taskset timeout chrt
 	borrow $RUNTIME -1
 	read -r self _ < /proc/self/stat
 	taskset -pc 0 "$self" > /dev/null

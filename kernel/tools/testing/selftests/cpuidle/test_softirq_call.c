@@ -8,14 +8,21 @@
  * it without one never gets there. The softirq gives up after a while, which
  * @stuck tells.
  *
+ * With @early, the function is called before the softirq begins: during the interrupt
+ * that raises it. @in_hardirq tells whether the function then runs in an interrupt, as some
+ * take for granted (nohz_full_kick_func() warns, from 7.3 on).
+ *
  * It is all done, once, as the module is loaded.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cpumask.h>
+#include <linux/hrtimer.h>
+#include <linux/interrupt.h>
 #include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/preempt.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
@@ -30,12 +37,21 @@ static bool many;
 module_param(many, bool, 0444);
 MODULE_PARM_DESC(many, "call all other CPUs, not this one alone");
 
+static bool early;
+module_param(early, bool, 0444);
+MODULE_PARM_DESC(early, "call during the interrupt that raises the softirq");
+
 static bool stuck;
 module_param(stuck, bool, 0444);
 MODULE_PARM_DESC(stuck, "whether the softirq had to give up");
 
+static bool in_interrupt_context;
+module_param_named(in_hardirq, in_interrupt_context, bool, 0444);
+MODULE_PARM_DESC(in_hardirq, "with early: whether the function ran in an interrupt");
+
 static DEFINE_SPINLOCK(lock);
 static bool spinning;
+static bool interrupted, queued, called;
 
 static void spin(struct timer_list *unused)
 {
@@ -58,6 +74,59 @@ static void nothing(void *unused)
 {
 }
 
+static void end_softirq(struct tasklet_struct *unused)
+{
+}
+
+static DECLARE_TASKLET(tasklet, end_softirq);
+static struct hrtimer interrupt;
+
+/* In an interrupt of the CPU that is called, which waits here until it is. */
+static enum hrtimer_restart raise_softirq_late(struct hrtimer *unused)
+{
+	u64 start = ktime_get_ns();
+
+	WRITE_ONCE(interrupted, true);
+	while (!READ_ONCE(queued) && ktime_get_ns() - start < GIVE_UP_NS)
+		cpu_relax();
+	tasklet_schedule(&tasklet);
+	return HRTIMER_NORESTART;
+}
+
+static void start_interrupt(void *unused)
+{
+	hrtimer_start(&interrupt, ns_to_ktime(NSEC_PER_MSEC), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+static void note_context(void *unused)
+{
+	in_interrupt_context = in_hardirq();
+	/* Paired with call_early(). */
+	smp_store_release(&called, true);
+}
+
+static int call_early(void)
+{
+	static call_single_data_t csd = CSD_INIT(note_context, NULL);
+	int ret;
+
+	hrtimer_setup(&interrupt, raise_softirq_late, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_REL_PINNED_HARD);
+	ret = smp_call_function_single(cpu, start_interrupt, NULL, 1);
+	if (ret)
+		return ret;
+	while (!READ_ONCE(interrupted))
+		cpu_relax();
+	ret = smp_call_function_single_async(cpu, &csd);
+	WRITE_ONCE(queued, true);
+	/* Paired with note_context(). */
+	while (!ret && !smp_load_acquire(&called))
+		cpu_relax();
+	hrtimer_cancel(&interrupt);
+	tasklet_kill(&tasklet);
+	return ret;
+}
+
 static int __init test_softirq_call_init(void)
 {
 	int ret = 0;
@@ -66,6 +135,9 @@ static int __init test_softirq_call_init(void)
 		pr_err("cpu: must be another one that is online\n");
 		return -EINVAL;
 	}
+
+	if (early)
+		return call_early();
 
 	spin_lock_bh(&lock);
 	timer.expires = jiffies + 1;
