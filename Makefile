@@ -33,7 +33,7 @@ CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc 
 	device-tree-compiler acpica-tools trace-cmd $(READER_PACKAGES) linux-perf \
 	babeltrace2 python3-sphinx rsync
 BENCH_PACKAGES := gcc libc6-dev valgrind
-DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git help2man python3 \
+DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git python3 \
 	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools
 
 # The grammar checker, which needs no network once it is installed.

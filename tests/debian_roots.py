@@ -18,7 +18,7 @@ RUN = ("dkms", "kmod", "linux-headers-cloud-amd64", "make", "python3-click", "py
 """What our packages depend on."""
 
 BUILD = (
-    *("build-essential", "debhelper", "dh-dkms", "dh-python", "fakeroot", "help2man", "lintian"),
+    *("build-essential", "debhelper", "dh-dkms", "dh-python", "fakeroot", "lintian"),
     *("pybuild-plugin-pyproject", "python3-all", "python3-setuptools"),
 )
 """What building and checking them needs."""

@@ -70,7 +70,9 @@ def test_pages_name_the_kernels_that_dkms_builds_for(page: str) -> None:
     rule = (ROOT / "kernel/dkms-kernels.sh").read_text()
     ends = [re.search(rf'_{end}="(\d+\.\d+)', rule) for end in ("MIN", "MAX")]
     first, last = (found[1] for found in ends if found)
-    assert f"for Linux {first} to {last}" in " ".join((ROOT / page).read_text().split())
+    text = " ".join((ROOT / page).read_text().split())
+    assert f"for Linux {first} to {last}" in text
+    assert set(re.findall(r"Linux (\d\S*) to (\d+\.\d+)", text)) == {(first, last)}
 
 
 def test_the_experiment_of_the_how_to_is_one() -> None:

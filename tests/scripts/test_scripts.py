@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The scripts: how they are called, and what `make man` and `make deb` write."""
+"""The scripts: how they are called, and what `make deb` and `make screens` write."""
 
 import os
 import re
@@ -14,8 +14,6 @@ import pytest
 from paths import ROOT
 
 from lightsleep import __version__
-from lightsleep.cli import VERBS
-from lightsleep.lab.cli import lab
 
 SCRIPTS = ROOT / "scripts"
 PROGRAMS = [
@@ -35,17 +33,6 @@ def test_every_program_says_how_to_call_it(path: Path) -> None:
     refused = subprocess.run([sys.executable, path, "--nonsense"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert refused.stderr.lower().startswith("usage: ")
-
-
-def test_no_name_of_a_man_page_is_cut(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, SCRIPTS / "man_pages.py", tmp_path], check=True)
-    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.1")}
-    assert pages.keys() == {"lightsleep", *(f"lightsleep-{verb}" for verb in VERBS)} | {
-        f"lightsleep-lab-{name}" for name in lab.commands
-    }
-    for page in pages.values():
-        (name,) = re.findall(r"^\.SH NAME\n(.*)$", page, re.MULTILINE)
-        assert re.fullmatch(r"[a-z\\-]+ \\- .*[^.]\.?", name)
 
 
 debian_source = runpy.run_path(str(SCRIPTS / "debian_source.py"))
