@@ -112,7 +112,7 @@ def _where(result: CompareResult) -> str:
 
 def folders_of(folder: Path) -> list[Path]:
     """Return the folders of comparisons of the same with the same, in order."""
-    return sorted(x for x in folder.iterdir() if x.is_dir() and x.name != rejudged.FOLDER)
+    return sorted(x for x in folder.iterdir() if x.is_dir() and same.files(x))
 
 
 def index_of(folder: Path) -> str:

@@ -7,8 +7,7 @@ The table, the page and the JSON summary all read this and compute nothing thems
 from __future__ import annotations
 
 import dataclasses
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -65,12 +64,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class ClaimAnalysis:
-    """A claim and what came of it; ``comparison`` is None where samples allow none."""
+    """A claim and what came of it; ``comparison`` is None where samples allow none.
+
+    ``beyond`` has the samples that refute a claim without a reference.
+    """
 
     claim: Claim
     metrics: list[MetricResult]
     outcome: Outcome
     comparison: Comparison | None
+    beyond: list[float] = field(default_factory=list)
 
     @property
     def unit(self) -> str:
@@ -129,9 +132,12 @@ def judge_claims(result: CompareResult) -> list[ClaimAnalysis]:
 
 def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
     metrics = [result.metrics[name] for name in claim.metrics]
-    ours, theirs = (
-        [metric.samples.get(arm, []) for metric in metrics] for arm in (claim.arm, claim.reference)
-    )
+    ours = [metric.samples.get(claim.arm, []) for metric in metrics]
+    if claim.reference is None:
+        beyond = [x for x in ours[0] if not _within(claim, x, x)]
+        outcome = Outcome.REFUTED if beyond else Outcome.HELD if ours[0] else Outcome.OPEN
+        return ClaimAnalysis(claim, metrics, outcome, None, beyond)
+    theirs = [metric.samples.get(claim.reference, []) for metric in metrics]
     better = metrics[0].better
     # Counts that may be 0 have no ratio for a bound, but one may have more of them.
     alone = metrics[0].unit == "%" or (claim.is_gain and len(metrics) == 1 and ours[0])
@@ -145,6 +151,10 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
     return ClaimAnalysis(claim, metrics, _outcome(claim, comparison), comparison)
 
 
+def _within(claim: Claim, low: float, high: float) -> bool:
+    return claim.least <= low and high <= claim.most
+
+
 def _outcome(claim: Claim, comparison: Comparison) -> Outcome:
     effect = comparison.effect
     if effect is None:
@@ -152,11 +162,10 @@ def _outcome(claim: Claim, comparison: Comparison) -> Outcome:
     if claim.is_gain:
         outcomes = {Verdict.BETTER: Outcome.HELD, Verdict.WORSE: Outcome.REFUTED}
         return outcomes.get(comparison.verdict, Outcome.OPEN)
-    least = -math.inf if claim.at_least is None else claim.at_least
-    most = math.inf if claim.at_most is None else claim.at_most
-    if least <= effect.low and effect.high <= most:
+    if _within(claim, effect.low, effect.high):
         return Outcome.HELD
-    return Outcome.REFUTED if effect.high < least or effect.low > most else Outcome.OPEN
+    apart = effect.high < claim.least or effect.low > claim.most
+    return Outcome.REFUTED if apart else Outcome.OPEN
 
 
 def _analyse_arm(

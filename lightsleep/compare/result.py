@@ -18,6 +18,7 @@ recompute every figure that a table or a report shows.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -69,14 +70,26 @@ class Claim:
 
     Several metrics are one claim together, about the geometric mean of their ratios. The bounds are
     of the ratio arm / reference, or of arm - reference in points where the unit is %. Without
-    bounds, what is claimed is that the arm is shown to be better.
+    bounds, what is claimed is that the arm is shown to be better. Without a reference, the bounds
+    are of the one metric itself, and each sample of the arm is to be within: one round can refute
+    that.
     """
 
     arm: str
-    reference: str
+    reference: str | None
     metrics: tuple[str, ...]
     at_most: float | None = None
     at_least: float | None = None
+
+    @property
+    def least(self) -> float:
+        """The lower bound; where there is none, minus infinity."""
+        return -math.inf if self.at_least is None else self.at_least
+
+    @property
+    def most(self) -> float:
+        """The upper bound; where there is none, infinity."""
+        return math.inf if self.at_most is None else self.at_most
 
     @property
     def is_gain(self) -> bool:
@@ -138,7 +151,7 @@ def _built(document: dict[str, Any]) -> CompareResult:
     fields["claims"] = [
         Claim(
             claim["arm"],
-            claim["reference"],
+            claim.get("reference"),
             tuple(claim["metrics"]),
             claim.get("at_most"),
             claim.get("at_least"),
@@ -156,8 +169,14 @@ def check_claims(
     for number, claim in enumerate(claims):
         where = f"claims[{number}]"
         for arm in (claim.arm, claim.reference):
-            if arm not in arms:
+            if arm is not None and arm not in arms:
                 raise ValueError(f"{where}: {arm} is not among the arms")
+        if claim.arm == claim.reference:
+            raise ValueError(f"{where}: {claim.arm} is compared with itself")
+        if claim.reference is None and (claim.is_gain or len(claim.metrics) != 1):
+            raise ValueError(f"{where}: without a reference, it needs bounds of one metric")
+        if claim.least > claim.most:
+            raise ValueError(f"{where}: at_least is above at_most")
         if unknown := [name for name in claim.metrics if name not in metrics]:
             raise ValueError(f"{where}: {unknown[0]} is not among the metrics")
         claimed = [metrics[name] for name in claim.metrics]

@@ -48,9 +48,14 @@ def report(results: list[CompareResult]) -> str:
     return "\n".join(lines)
 
 
+def files(folder: Path) -> list[Path]:
+    """Return the files of results in a folder, in order."""
+    return sorted(folder.glob(NAME.replace("{:02}", "*")))
+
+
 def read(folder: Path) -> list[CompareResult]:
     """Return the results in a folder, in order. Raises LightsleepError where one is damaged."""
-    return [load(path, FORMAT) for path in sorted(folder.glob(NAME.replace("{:02}", "*")))]
+    return [load(path, FORMAT) for path in files(folder)]
 
 
 def page(folder: Path) -> str:

@@ -282,6 +282,13 @@ def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:
 
 def _bounds(found: Claim, unit: str) -> str:
     percent = unit == "%"
+    if found.reference is None:
+        bounds = [
+            f"at {which} {units.value(bound, unit)}"
+            for which, bound in (("least", found.at_least), ("most", found.at_most))
+            if bound is not None
+        ]
+        return f"{found.arm} is {' and '.join(bounds)} in each round"
     bounds = [
         f"at {which} {bound:.4g}{' points' if percent else ''}"
         for which, bound in (("least", found.at_least), ("most", found.at_most))
@@ -300,6 +307,8 @@ def _as_one(metrics: Sequence[MetricResult], unit: str) -> MetricResult:
 def outcome(found: ClaimAnalysis) -> str:
     """Say what came of a claim, with the figure that decides it."""
     comparison = found.comparison
+    if found.claim.reference is None:
+        return f"{found.outcome}: {_beyond_bounds(found)}"
     if comparison is None:
         arms = (found.claim.arm, found.claim.reference)
         if empty := [arm for arm in arms if not all(x.samples.get(arm) for x in found.metrics)]:
@@ -320,6 +329,18 @@ def outcome(found: ClaimAnalysis) -> str:
         units.digits(end, found.unit, points=True) for end in (ends.low, ends.value, ends.high)
     )
     return f"{found.outcome}: {value} points (95 % CI {low} to {high})"
+
+
+def _beyond_bounds(found: ClaimAnalysis) -> str:
+    (metric,), claim = found.metrics, found.claim
+    samples = metric.samples.get(claim.arm, [])
+    if not samples:
+        return f"{claim.arm} has no samples"
+    if not found.beyond:
+        return f"in all of {len(samples)} rounds"
+    low, high = (units.value(x, metric.unit) for x in (min(found.beyond), max(found.beyond)))
+    values = low if low == high else f"{low} to {high}"
+    return f"beyond in {len(found.beyond)} of {len(samples)} rounds, {values}"
 
 
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
@@ -350,8 +371,13 @@ def _first_finding(
     compared = [x for x in claims if x.comparison]
     compared.sort(key=lambda x: not (x.comparison and x.comparison.verdict.differs))
     gains = [x for x in compared if x.claim.is_gain]
+    broken = [x for x in claims if x.beyond]
+    if broken and not gains:
+        said = "; ".join(f"{claim(x.claim, x.metrics)}: {outcome(x)}" for x in broken[:2])
+        return f"{said}."
     for found in gains or sorted(compared, key=lambda x: TOLD.index(x.outcome)):
         assert found.comparison
+        assert found.claim.reference
         metric = _as_one(found.metrics, found.unit)
         said = sentence(found.claim.arm, found.comparison, found.claim.reference, metric)
         more = "" if gains else f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"

@@ -137,7 +137,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     if persist and not scan.loading.installed and not scan.loading.built_in:
         raise LightsleepError(
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
-            f"it: {DKMS_INSTALL}"
+            f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
         )
     _check_files(root, files)
     # What cannot be read could not be kept, either.

@@ -69,9 +69,15 @@ def pays(scan: Scan) -> Pays:
     )
     if weight != 1:
         figures += f" (a second of waiting counts as {weight} of polling)"
-    if saved_ns * weight >= wasted_ns:
-        return Pays("pays", saved_ns, wasted_ns, f"It pays: {figures}.")
-    return Pays("does not pay", saved_ns, wasted_ns, f"It does not pay: {figures}.")
+    pays_off = saved_ns * weight >= wasted_ns
+    sentence = f"It {'pays' if pays_off else 'does not pay'}: {figures}."
+    if parameters.halt_cost_ns == 0:
+        costs = [cost for x in counts if (cost := _cost_ns(x, parameters))]
+        sentence += (
+            f" The machine is not measured yet: a halt counts as {max(costs) / 1000:.3g} us, which "
+            "is assumed until then, or what programs tell."
+        )
+    return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
 
 
 def _cost_ns(counts: PollStats, parameters: Lightsleep) -> int:

@@ -76,7 +76,8 @@ def headline(lost: TimeLost) -> list[str]:
         return ["No task was seen to wait for a CPU in an idle state."]
     said = [
         f"In {seconds(lost.metadata.span_ns)}, {lost.all.count:,} wakeups found their CPU in an "
-        f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all.",
+        f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all, "
+        f"{100 * lost.share(lost.all):.2f} % of wall time.",
         f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
         + (
             f"one in a hundred {us(lost.all.percentile_ns(0.99))} us or more."

@@ -299,7 +299,7 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
         if not scan.loading.installed:
             raise context.refuse(
                 f"{MODULE} was loaded from a file, so it could not be loaded again afterwards; "
-                f"install it ({DKMS_INSTALL})"
+                f"install it (the package lightsleep-dkms, or {DKMS_INSTALL})"
             )
         files = {name: context.root / PARAMETERS / name for name in KEPT}
         reload += [f"{name}={x.read_text().strip()}" for name, x in files.items() if x.exists()]

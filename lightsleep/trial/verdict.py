@@ -90,7 +90,7 @@ def judge(result: CompareResult) -> Outcome:
         )
     best = _best(sure, first.metric.samples[result.baseline], first.metric.better)
     assert best.baseline
-    said = words.sentence(best.name, best.baseline, result.baseline, first.metric)
+    said = words.sentence(best.name, found[best.name], result.baseline, first.metric)
     if few := _unjudged(metrics):
         return Outcome(
             None,

@@ -180,6 +180,13 @@ def test_results_of_an_older_lightsleep_have_no_claims(tmp_path: Path, document:
         ({"metrics": ["ipis", "idle_residency_pct"]}, "better in both directions"),
         ({"metrics": ["wakes_without_ipi"]}, "no direction that is better"),
         ({"at_most": "much"}, "claims[0].at_most"),
+        ({"reference": "lightsleep"}, "claims[0]: lightsleep is compared with itself"),
+        ({"reference": None}, "without a reference, it needs bounds of one metric"),
+        (
+            {"reference": None, "at_most": 1, "metrics": ["sched_pipe_s", "ipis"]},
+            "without a reference, it needs bounds of one metric",
+        ),
+        ({"at_least": 2, "at_most": 0.5}, "claims[0]: at_least is above at_most"),
     ],
 )
 def test_a_claim_that_nobody_could_judge_is_refused(

@@ -111,6 +111,24 @@ def test_claims_come_first_with_what_came_of_them() -> None:
     assert "? idle residency: lightsleep - stock is at least -0.0105 points: not decided: -" in text
 
 
+def test_a_claim_without_a_reference_is_about_each_round() -> None:
+    result = made_up()
+    samples = result.metrics["sched_pipe_s"].samples["lightsleep"]
+    fast = Claim("lightsleep", None, ("sched_pipe_s",), at_most=max(samples))
+    faster = Claim("lightsleep", None, ("sched_pipe_s",), at_least=0, at_most=min(samples))
+    result.claims = [fast, faster]
+    text = " ".join(printed(result).split())
+    assert "✔ sched pipe: lightsleep is at most " in text
+    assert "in each round: held: in all of 10 rounds" in text
+    assert "✘ sched pipe: lightsleep is at least 0 s and at most " in text
+    assert "refuted: beyond in 9 of 10 rounds, " in text
+    assert headline(result).startswith("sched pipe: lightsleep is at least 0 s and at most ")
+    result.claims = [fast]
+    assert headline(result).startswith("sched pipe: lightsleep is 5.98 times faster than stock")
+    result.metrics["sched_pipe_s"].samples["lightsleep"] = []
+    assert "not decided: lightsleep has no samples" in " ".join(printed(result).split())
+
+
 def headline(result: CompareResult) -> str:
     return words.headline(result, analyse(result))
 

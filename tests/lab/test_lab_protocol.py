@@ -100,6 +100,23 @@ def test_less_may_be_enough_to_warm_up() -> None:
     assert samples == {"wait_s": {arm: [1.0, 1.0] for arm in "abc"}}
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (None, "a, round 1 of 1: measure.. of the experiment returned None, and no mapping"),
+        ({"wait_s": None}, "a, round 1 of 1: the value of wait_s is None, and no number"),
+        ({"wait_s": "0.5"}, "a, round 1 of 1: the value of wait_s is '0.5', and no number"),
+        ({"wait_s": True}, "a, round 1 of 1: the value of wait_s is True, and no number"),
+    ],
+)
+def test_what_is_no_measurement_is_named_with_its_place(values: Any, said: str) -> None:
+    guests, _ = fakes("a", "b", "c")
+    with pytest.raises(LightsleepError, match=said):
+        protocol.run_rounds(
+            experiment(lambda _: values, warmup=0), (WAIT,), guests, [list("abc")], quiet()
+        )
+
+
 @pytest.mark.parametrize("values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}])
 def test_what_is_measured_must_be_what_was_promised(values: dict[str, float]) -> None:
     guests, _ = fakes("a", "b", "c")

@@ -7,6 +7,7 @@ method costs no more than an interrupt per sample.
 
 from __future__ import annotations
 
+from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.waking import DEST_CPU, MODULE, measure_in, row_of, sources
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
@@ -88,5 +89,17 @@ EXPERIMENT = Experiment(
         ),
     ),
     measure=measure,
+    claims=tuple(
+        claim
+        for arm in ("halting", "spinning")
+        for claim in (
+            *(
+                Claim(arm, None, (f"{source}_{us}us_per_s",), at_least=1000)
+                for source in SOURCES
+                for us in FAST_US
+            ),
+            Claim(arm, None, ("whole_s",), at_most=60),
+        )
+    ),
     vcpus=2,
 )

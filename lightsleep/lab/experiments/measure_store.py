@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from lightsleep.compare.result import Claim
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.waking import DEST_CPU, MODULE, median_us, rows_of
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
@@ -35,6 +36,9 @@ def measure(guest: Guest) -> dict[str, float]:
     count = guest.read_text(COUNTED).splitlines()[-1].split(",")[0]
     row = rows_of(json.loads(done.stdout), source)[0]
     samples = len(row["latencies_ns"])
+    if not samples or row["path"] == "mixed":
+        found = "some without an interrupt" if samples else "none valid"
+        raise LightsleepError(f"{guest.name}: of the samples by {source}, {found}: measure again")
     without = samples if row["path"] == "none" else 0
     return {
         "wake_us": median_us(row),

@@ -136,13 +136,22 @@ EXPERIMENT = Experiment(
         ),
     ),
     measure=measure,
-    # What a state advertises does not change what it takes.
-    claims=tuple(
-        Claim(
-            "liar", "honest", (f"{source}_{us}us",), at_least=1 - TOLERANCE, at_most=1 + TOLERANCE
-        )
-        for source in SOURCES
-        for us in TRUTHS_US[1:]
+    claims=(
+        *(
+            Claim(arm, None, (metric,), at_most=0)
+            for arm in ("honest", "liar")
+            for metric in ("beyond_tolerance", "wrong_verdicts")
+        ),
+        # What a state advertises does not change what it takes.
+        *(
+            Claim(
+                *("liar", "honest", (f"{source}_{us}us",)),
+                at_least=1 - TOLERANCE,
+                at_most=1 + TOLERANCE,
+            )
+            for source in SOURCES
+            for us in TRUTHS_US[1:]
+        ),
     ),
     warmup=0,  # nothing in such a guest is faster the second time
     accel="tcg-icount",

@@ -158,7 +158,9 @@ def late(port: int) -> Iterator[int]:
 def device_interrupts(guest: Guest) -> int:
     """Return how many interrupts the queues of the network device have raised so far."""
     table = guest.read_text(TABLE)
-    return total(table, *re.findall(r"(?m) virtio\d+-(?:in|out)put\.\d+$", table))
+    if not (queues := re.findall(r"(?m) virtio\d+-(?:in|out)put\.\d+$", table)):
+        raise LightsleepError(f"{guest.name}: {TABLE} has no row of a queue of a network device")
+    return total(table, *queues)
 
 
 EXPERIMENT = Experiment(

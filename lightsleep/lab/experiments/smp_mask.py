@@ -25,11 +25,13 @@ TARGETS = (1, 3, 7)
 CALLS_PER_RUN = 10
 RUN = "/sys/kernel/debug/test_smp_mask/run"
 RUN_S = 120.0
+BUSY = "/run/busy"
+"""Has a line for each CPU that is busy by now."""
 FROM_CPU_0 = ("taskset", "-c", "0")
 
 SPIN = f"""
 for cpu in $(seq {VCPUS - 1}); do
-    taskset -c $cpu sh -c "while :; do :; done" &
+    taskset -c $cpu sh -c "echo $cpu >> {BUSY}; while :; do :; done" &
 done
 wait
 """
@@ -70,9 +72,12 @@ def call_ns(guest: Guest, targets: int, wait: bool) -> float:
 def busy(guest: Guest) -> Iterator[None]:
     """Keep all CPUs but the first busy, in user space."""
     spin = f"setsid sh -c '{SPIN}' < /dev/null > /dev/null 2>&1 & echo $! > /run/spin"
-    guest.run(["sh", "-c", spin])
-    yield
-    guest.run(["sh", "-c", "kill -- -$(cat /run/spin)"])
+    all_spin = f'until [ "$(wc -l < {BUSY})" = {VCPUS - 1} ]; do sleep 0.01; done'
+    guest.run(["sh", "-c", f": > {BUSY}; {spin}; {all_spin}"], timeout_s=RUN_S)
+    try:
+        yield
+    finally:
+        guest.run(["sh", "-c", "kill -- -$(cat /run/spin)"])
 
 
 def measure(guest: Guest) -> dict[str, float]:

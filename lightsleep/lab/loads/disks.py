@@ -142,6 +142,8 @@ def counters(guest: Guest, disk: Disk) -> tuple[int, int, int]:
     table = guest.read_text(TABLE)
     name = virtio_name(guest, disk)
     queues = re.findall(rf"(?m) {name}-req\S*$", table)
+    if not queues:
+        raise LightsleepError(f"{guest.name}: {TABLE} has no row of a queue of {name}")
     stat = guest.read_text(f"/sys/block/{disk.device}/stat").split()
     requests = int(stat[0]) + int(stat[4])
     return requests, total(table, *queues), total(table, *OWN_INTERRUPTS)

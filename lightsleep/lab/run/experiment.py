@@ -191,6 +191,6 @@ def adapted(
     return replace(
         experiment,
         arms=kept,
-        claims=tuple(x for x in experiment.claims if {x.arm, x.reference} <= {*names}),
+        claims=tuple(x for x in experiment.claims if {x.arm, x.reference or x.arm} <= {*names}),
         vcpus=vcpus or experiment.vcpus,
     )

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from lightsleep import __version__
 from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
@@ -125,9 +125,16 @@ def run_rounds(
 def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float]) -> None:
     """Add the values of a turn. Raises LightsleepError, with ``where``, for what is not right."""
     promised = samples.keys() - {IDLE_RESIDENCY.name}
+    if not isinstance(values, Mapping):
+        raise LightsleepError(
+            f"{where}: measure() of the experiment returned {values!r}, and no mapping from "
+            "metrics to numbers"
+        )
     if values.keys() != promised:
         raise LightsleepError(f"{where}: measured {dict(values)}, but promised {sorted(promised)}")
     for metric, value in values.items():
+        if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+            raise LightsleepError(f"{where}: the value of {metric} is {value!r}, and no number")
         if not math.isfinite(value):
             kind = "not a number" if math.isnan(value) else "infinite"
             raise LightsleepError(
@@ -387,21 +394,19 @@ def run_boot(
     facts: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         with progress.boot():
+            # In the order of its first round: it is not always the same one that boots last.
             guests = boot_all(
-                machines,
+                {name: machines[name] for name in order[0]},
                 hardware,
                 stack,
                 lambda what: progress.show(label + what, progress.left_s()),
             )
-            for arm in experiment.arms:
+            for name in order[0]:
                 # Alone: what a module measures as it is loaded is not disturbed by other guests.
-                with running(guests[arm.name]):
-                    guests[arm.name].load()
-                    experiment.start(guests[arm.name])
-                    facts[arm.name] = {
-                        "description": arm.description,
-                        **guest_facts(guests[arm.name]),
-                    }
+                with running(guests[name]):
+                    guests[name].load()
+                    experiment.start(guests[name])
+                    facts[name] = guest_facts(guests[name])
             metrics = promised(experiment, guests)
             ours = list(guests.values())
             if experiment.neighbour:
@@ -416,7 +421,8 @@ def run_boot(
             guest.check()
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
-    return Booted(metrics, true, rates, facts, other_pct, loads.of_turns)
+    known = {x.name: {"description": x.description, **facts[x.name]} for x in experiment.arms}
+    return Booted(metrics, true, rates, known, other_pct, loads.of_turns)
 
 
 def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metric, ...]:
