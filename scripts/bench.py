@@ -119,10 +119,19 @@ def main(folder: Path, only_plan: bool) -> None:
             click.echo(error.message)
             continue
         if control_failed(result):
-            differs.append(f"{each.name}: the control differs; run it again on a quiet host")
+            kept = _set_aside(path).name
+            differs.append(
+                f"{each.name}: the control differs (see {kept}); run it again on a quiet host"
+            )
             click.echo(differs[-1])
     if failed or differs:
         sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a result whose control differs: how often that happens is part of what is known."""
+    number = 1 + len(list(path.parent.glob(f"{path.stem}.differs-*")))
+    return path.rename(path.with_suffix(f".differs-{number}"))
 
 
 def _is_there(path: Path, planned: Planned) -> bool:

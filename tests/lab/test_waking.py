@@ -52,6 +52,14 @@ def test_a_wrong_verdict_counts(name: str, kind: str) -> None:
     assert measure_truth.figures(document)["wrong_verdicts"] == 1
 
 
+@pytest.mark.parametrize("kind", measure_truth.CANNOT_TELL)
+def test_no_verdict_is_no_wrong_one(kind: str) -> None:
+    document = honest()
+    waking.row_of(document, "ipi", "T20")["verdict"]["kind"] = kind
+    figures = measure_truth.figures(document)
+    assert (figures["wrong_verdicts"], figures["open_verdicts"]) == (0, 1)
+
+
 def test_samples_of_a_state_that_is_never_entered_count_as_wrong() -> None:
     document = honest()
     waking.row_of(document, "timer", "never")["latencies_ns"] = [5]

@@ -154,6 +154,7 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
     assert "2 to run: 3 min" in result.output
     assert "c-x86_64: the control differs" in result.output
     assert "compare broken" in result.output
+    assert (tmp_path / "c-x86_64.differs-1").exists()
     tool.ran.clear()
     tool.differs = False
     result = CliRunner().invoke(bench.main, [str(tmp_path)])

@@ -37,6 +37,9 @@ UNREACHABLE = f"{NEVER}:5000:10000:never"
 
 SAMPLES = 100
 
+CANNOT_TELL = ("too-few", "too-noisy")
+"""Verdicts that are none."""
+
 
 def synthetic(states: str) -> tuple[str, ...]:
     """Return the modules of an arm with these states, and one that is never entered."""
@@ -53,19 +56,26 @@ def expected(advertised_us: int, truth_us: int) -> tuple[str, ...]:
 def figures(document: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of one measurement."""
     values: dict[str, float] = {}
-    wrong = beyond = 0
+    wrong = beyond = undecided = 0
     for source in SOURCES:
         for truth_us in TRUTHS_US:
             row = row_of(document, source, f"T{truth_us}")
             observed_us = median_us(row, "subtracted")
             values[f"{source}_{truth_us}us"] = observed_us
             beyond += abs(observed_us - truth_us) > max(TOLERANCE * truth_us, TOLERANCE_US)
-            wrong += row["verdict"]["kind"] not in expected(row["advertised_us"], truth_us)
+            if row["verdict"]["kind"] in CANNOT_TELL:
+                undecided += 1
+            else:
+                wrong += row["verdict"]["kind"] not in expected(row["advertised_us"], truth_us)
         unreachable = row_of(document, source, NEVER)
         wrong += unreachable["verdict"]["kind"] != "not-entered" or bool(
             unreachable["latencies_ns"]
         )
-    return values | {"beyond_tolerance": beyond, "wrong_verdicts": wrong}
+    return values | {
+        "beyond_tolerance": beyond,
+        "wrong_verdicts": wrong,
+        "open_verdicts": undecided,
+    }
 
 
 def measure(guest: Guest) -> dict[str, float]:
@@ -84,7 +94,8 @@ EXPERIMENT = Experiment(
         f"baseline, is within {TOLERANCE:.0%} or {TOLERANCE_US:g} us of that, by timer and by "
         "IPI; states that advertise half of what they take are called optimistic, and a state "
         "that is never entered is called so and not measured. Falsified by one median beyond "
-        "tolerance or one wrong verdict."
+        "tolerance or one wrong verdict. That a verdict cannot be given is not wrong, and is "
+        "counted."
     ),
     arms=(
         Arm(
@@ -133,6 +144,14 @@ EXPERIMENT = Experiment(
             "Wrong verdicts",
             f"Of {len(SOURCES) * (len(TRUTHS_US) + 1)} verdicts, the state that is never entered "
             "among them",
+        ),
+        Metric(
+            "open_verdicts",
+            "",
+            "lower",
+            "Verdicts that cannot tell",
+            f"Of {len(SOURCES) * len(TRUTHS_US)} verdicts, those that were too noisy or of too few "
+            "samples",
         ),
     ),
     measure=measure,
