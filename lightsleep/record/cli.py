@@ -60,7 +60,7 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     type=click.Choice((AUTO, BPF, TRACE_CMD)),
     default=AUTO,
     show_default=True,
-    help="Who writes the trace: BPF programs, which take fewer instructions and need a kernel with "
+    help="Who writes the trace: BPF programs, which cost the workload less and need a kernel with "
     "BTF, or trace-cmd; auto: BPF programs where they can and have been tried, else trace-cmd.",
 )
 @click.option(

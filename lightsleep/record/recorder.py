@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Who records: BPF programs, or trace-cmd, and how a recording begins.
 
-BPF programs take fewer instructions, so they are tried first where tests have had them record.
+BPF programs slow the workload less, so they are tried first where tests have had them record.
 trace-cmd records on other machines, where BPF programs cannot, and where they would miss what it
 can have.
 """

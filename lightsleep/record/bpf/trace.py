@@ -2,7 +2,7 @@
 """The BPF programs that write a trace for ``lightsleep record``.
 
 The kernel's own tracing serves all who trace. A program that runs at the same tracepoint, and does
-what a recording needs and no more, takes fewer instructions (the experiment record-cost). It writes
+what a recording needs and no more, slows the workload less (the experiment record-cost). It writes
 the event into a page that user space maps, in the layout of the kernel's ring buffer
 (include/linux/ring_buffer.h). So the keeper copies whole pages into a trace.dat (see pages.py).
 
