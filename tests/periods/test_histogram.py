@@ -62,7 +62,7 @@ def test_the_report_of_a_histogram(tmp_path: Path) -> None:
     assert done.exit_code == 2
     done = CliRunner().invoke(replay_command, [str(path)])
     assert done.exit_code == 1
-    assert "no recording" in done.output
+    assert "a histogram has no idle periods to replay" in done.output
 
 
 def test_wakeups_of_a_state_without_periods_are_drawn(tmp_path: Path) -> None:
