@@ -522,6 +522,14 @@ def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
     assert found.sentence.startswith(("It ", "Whether it pays is unknown"))
 
 
+@pytest.mark.parametrize("measured_ns", [0, 30_000])
+def test_a_cost_that_is_assumed_is_named_in_the_verdict(measured_ns: int, tmp_path: Path) -> None:
+    known = f"{COST}: 25000\n{PARAMETERS}/halt_cost_ns: {measured_ns}"
+    found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), known))[0])
+    said = "The machine is not measured yet: a halt counts as 25 us, which is assumed until then"
+    assert (said in found.sentence) == (measured_ns == 0)
+
+
 def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
     found = pays(collect(unfold("lightsleep-guest", tmp_path))[0])
     assert (found.saved_ns, found.wasted_ns) == (4 * 70_000 * 52_000, 4 * 10**9)
