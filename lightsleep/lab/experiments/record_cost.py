@@ -4,8 +4,8 @@
 A task works and sleeps in turn, and each sleep is an idle period. The clock counts instructions, 4
 ns each, of all CPUs together: what the kernel, trace-cmd and the keeper do for the recording shows
 in the time of the task, unless it is done while the task sleeps. Then it takes time that passes
-anyway, as it would on a machine with an idle CPU. So a figure is what the task notices, and no more
-than the least that was executed. A CPU with 2,000 million instructions per second goes
+anyway, as it would on a machine with an idle CPU. So a figure is what the task notices. More than
+that may have been executed. A CPU with 2,000 million instructions per second goes
 through 200,000 of them 10,000 times per second, and through 20,000 of them 100,000 times. These are
 the periods that the two metrics have: 800 us and 80 us of the guest's time.
 
