@@ -206,6 +206,7 @@ def to_json(result: CompareResult) -> dict[str, Any]:
             | {
                 "outcome": found.outcome,
                 "comparison": dataclasses.asdict(found.comparison) if found.comparison else None,
+                "beyond": found.beyond,
             }
             for found in judge_claims(result)
         ],
