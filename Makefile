@@ -77,13 +77,15 @@ endef
 # $(call environment,EXTRAS): the Python environment, finished or not there.
 define environment
 	@# The lab removes from the cache what has such a lock and nobody used for long. The system may
-	@# have another Python by now, which finds nothing of what was installed.
+	@# have another Python by now, which finds nothing of what was installed. Python compiles what
+	@# it imports, which is a small part of what pip would compile.
 	@$(call alone,$(notdir $(VENV))); \
 	test ! -e $(PYTHON) || $(PYTHON) -c 'import click' 2> /dev/null || rm -rf $(VENV); \
 	if [ ! -e $(VENV)/ready-$(1) ]; then \
 		echo "==> Python environment with extras: $(1)"; \
 		python3 -m venv $(VENV) && \
-		$(PYTHON) -m pip --quiet install --disable-pip-version-check -e '.[$(1)]' && \
+		$(PYTHON) -m pip --quiet install --no-compile --disable-pip-version-check \
+			-e '.[$(1)]' && \
 		touch $(VENV)/ready-$(1); \
 	fi && touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
 endef
