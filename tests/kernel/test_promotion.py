@@ -7,6 +7,7 @@ import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
@@ -99,6 +100,12 @@ def test_figures_are_of_those_that_were_misled() -> None:
         "promotions": 2,
         "armed_pct": 50,
     }
+
+
+def test_silences_that_misled_nobody_are_no_result() -> None:
+    """A time of 0 would be the best there is."""
+    with pytest.raises(LightsleepError, match="each of 1 silences began in the deepest state"):
+        figures([Silence(3, 0, True, 1_000, 1, 1_000)], Counts(6, 30, 60, 0))
 
 
 CPUS = "/sys/devices/system/cpu"

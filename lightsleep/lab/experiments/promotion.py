@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 
 from lightsleep.compare.result import Claim
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads.promotions import (
     KERNEL,
@@ -40,12 +41,17 @@ EXIT_SHALLOW_US = Metric(
 
 
 def figures(found: Sequence[Silence], counted: Counts) -> dict[str, float]:
-    """Return the metrics of one run."""
+    """Return the metrics of one run; raises LightsleepError where no silence began shallow."""
     fooled = shallow_us(found)
+    if not fooled:
+        raise LightsleepError(
+            f"each of {len(found)} silences began in the deepest state: the bursts before them "
+            "misled nobody, and there is nothing to measure"
+        )
     length_us = sum(x.length_us for x in found)
     return {
-        "exit_shallow_us": statistics.median(fooled) if fooled else 0,
-        "longest_us": max(fooled, default=0),
+        "exit_shallow_us": statistics.median(fooled),
+        "longest_us": max(fooled),
         "fooled_pct": 100 * len(fooled) / len(found),
         "deep_pct": 100 * sum(x.deep_us for x in found) / length_us,
         "wakes": sum(x.wakes for x in found) / len(found),
