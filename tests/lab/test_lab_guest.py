@@ -207,7 +207,8 @@ def test_the_cpu_is_of_the_model_asked_for_whatever_runs_it(
     monkeypatch: pytest.MonkeyPatch, name: Literal["kvm", "tcg"], own: str
 ) -> None:
     kernel = SimpleNamespace(image=Path("image"))
-    monkeypatch.setattr(guest, "_kernel", lambda *_: (kernel, []))
+    monkeypatch.setattr(guest, "_kernel", lambda *_: kernel)
+    monkeypatch.setattr(guest, "_modules", lambda *_: [])
     monkeypatch.setattr(guest, "guest_root", lambda *_: SimpleNamespace(squashfs=Path("root")))
     monkeypatch.setattr(guest, "initramfs", lambda *_: Path("initramfs"))
     monkeypatch.setattr(accel, "choose", lambda *_: Accelerator(name, "a test"))

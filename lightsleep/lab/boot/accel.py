@@ -27,7 +27,8 @@ from lightsleep.lab.kernels.config import Arch
 from lightsleep.lab.kernels.roots import BootFiles
 
 KVM = Path("/dev/kvm")
-PROBE_S = 10.0
+PROBE_S = 20.0
+"""Modules may be built meanwhile."""
 PROOF = "Unable to mount root fs"
 STOPPED = b"KVM internal error"
 """Then QEMU stops the guest, prints its registers, and waits for ever."""

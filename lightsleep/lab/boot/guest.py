@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from lightsleep.lab.boot import (
     snapshot,
     splat,
 )
+from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
@@ -34,7 +36,7 @@ from lightsleep.lab.host import aside
 from lightsleep.lab.kernels.build import any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, Arch, BuiltKernel, Kernel, lookup
 from lightsleep.lab.kernels.modules import project_modules
-from lightsleep.lab.kernels.roots import BootFiles, guest_root
+from lightsleep.lab.kernels.roots import BootFiles, KernelTree, guest_root
 from lightsleep.sources import kernel_sources
 
 REBOOTS = 2
@@ -73,17 +75,17 @@ def prepare(
     emulator.version(arch)
     if machine.idle_state != "no" and not arch.psci_machine:
         raise LightsleepError(f"--idle-state needs --arch aarch64, not {arch.name}")
-    # What does not need each other is fetched side by side.
+    # What does not need each other is fetched, built and tried side by side.
     making_root = aside(guest_root, arch, machine.root)
     newer = aside(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
-    tree, modules = _kernel(arch, kernel, machine, note)
+    tree = _kernel(arch, kernel, note)
+    choosing = aside(_emulation, machine, arch, tree, newer)
+    note("modules")
+    modules = _modules(arch, tree, machine, note)
     note("root of the guests")
     root = making_root.result()
-    note("accelerator")
-    accelerator = accel.choose(machine.accel, arch, tree)
-    if accelerator.name != "kvm":
-        note("emulator")
-        arch = newer.result() if newer else emulator.recent(arch)
+    note("accelerator and emulator")
+    accelerator, arch = choosing.result()
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
     files = initramfs(tree, root, modules)
@@ -119,19 +121,32 @@ def _named(
 
 
 def _kernel(
-    arch: Arch,
-    kernel: Kernel | BuiltKernel | ForeignTree,
-    machine: Machine,
-    note: Callable[[str], None],
-) -> tuple[BootFiles, list[Path]]:
-    """Return the files of a kernel, and our modules for it."""
+    arch: Arch, kernel: Kernel | BuiltKernel | ForeignTree, note: Callable[[str], None]
+) -> KernelTree | ForeignTree:
+    """Return a kernel, making what the cache does not have."""
     if isinstance(kernel, ForeignTree):
-        note("modules")
-        return kernel, foreign.modules(arch, kernel, needed=machine.modules, note=note)
+        return kernel
     note(f"kernel {kernel.name}")
-    tree = any_tree(arch, kernel, note)
-    note("modules")
-    return tree, project_modules(arch, tree)
+    return any_tree(arch, kernel, note)
+
+
+def _emulation(
+    machine: Machine, arch: Arch, tree: BootFiles, newer: Future[Arch] | None
+) -> tuple[Accelerator, Arch]:
+    """Return what runs guests, and the architecture with the QEMU for that."""
+    found = accel.choose(machine.accel, arch, tree)
+    if found.name == "kvm":
+        return found, arch
+    return found, newer.result() if newer else emulator.recent(arch)
+
+
+def _modules(
+    arch: Arch, tree: KernelTree | ForeignTree, machine: Machine, note: Callable[[str], None]
+) -> list[Path]:
+    """Return our modules for a kernel."""
+    if isinstance(tree, ForeignTree):
+        return foreign.modules(arch, tree, needed=machine.modules, note=note)
+    return project_modules(arch, tree)
 
 
 class Guest:
