@@ -16,7 +16,7 @@ from lightsleep.record.bpf.pages import PAGE, PAGE_HEADER
 
 MAGIC = b"\x17\x08\x44tracing6\0"
 OPTIONS, RECORDS = b"options  \0", b"flyrecord\0"
-TRACECLOCK = 4
+TRACECLOCK, UNAME = 4, 5
 LONG = 8
 
 HEADER_PAGE = (
@@ -89,7 +89,10 @@ def header(formats: dict[str, str], kallsyms: bytes, names: dict[int, bytes]) ->
     for system, events in systems:
         parts += [system.encode() + b"\0", struct.pack("=I", len(events))]
         parts += [_sized("Q", formats[event].encode()) for event in events]
-    listed = b"".join(b"%d %s\n" % task for task in sorted(names.items()))
+    # A task may call itself anything, and the first odd line would end the list for its readers.
+    named = ((task, name.replace(b"\n", b"?")) for task, name in sorted(names.items()))
+    lines = (line for line in named if line[1].strip())
+    listed = b"".join(b"%d %s\n" % line for line in lines)
     parts += [_sized("I", kallsyms), _sized("I", b""), _sized("Q", listed)]
     return b"".join(parts)
 
@@ -102,8 +105,10 @@ def assemble(file: BinaryIO, begin: bytes, pages: dict[int, Path], clock: str) -
     """Write a whole file: its header, and the pages of each CPU. Raises OSError."""
     chosen = f"[{clock}]\0".encode()
     cpus = max(pages) + 1
-    parts = [begin, struct.pack("=I", cpus), OPTIONS, struct.pack("=H", TRACECLOCK)]
-    parts += [_sized("I", chosen), struct.pack("=H", 0), RECORDS]
+    parts = [begin, struct.pack("=I", cpus), OPTIONS]
+    for option, text in ((TRACECLOCK, chosen), (UNAME, _machine())):
+        parts += [struct.pack("=H", option), _sized("I", text)]
+    parts += [struct.pack("=H", 0), RECORDS]
     at = _aligned(sum(map(len, parts)) + cpus * 16)
     # The last page of a file whose writer was killed may be cut off.
     sizes = {cpu: path.stat().st_size // PAGE * PAGE for cpu, path in pages.items()}
@@ -119,6 +124,12 @@ def assemble(file: BinaryIO, begin: bytes, pages: dict[int, Path], clock: str) -
             left = sizes[cpu]
             while left:
                 left -= os.sendfile(file.fileno(), source.fileno(), None, min(left, 1 << 24))
+
+
+def _machine() -> bytes:
+    """Return what trace-cmd says of the machine; readers know the architecture from it."""
+    here = os.uname()
+    return " ".join((here.sysname, here.nodename, here.release, here.machine)).encode() + b"\0"
 
 
 def _aligned(size: int) -> int:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a trace says of functions and tasks, and what is left out because it would be wrong."""
 
+import os
 from pathlib import Path
 
 import pytest
 from scan_trees import plant
 
 from lightsleep.namespaces import MACHINE_NAMESPACES
+from lightsleep.periods import architecture
 from lightsleep.record import keeper, trace_file
 
 SHOWN = (
@@ -40,3 +42,15 @@ def test_no_names_from_another_namespace(
         (tmp_path / "self/ns").mkdir(parents=True)
         (tmp_path / "self/ns/pid").symlink_to(namespace)
     assert trace_file.task_names(tmp_path) == ({1: b"systemd"} if known else {})
+
+
+def test_a_task_cannot_forge_the_list_of_names() -> None:
+    names = {1: b"a\n999 x", 2: b"", 3: b" ", 4: b"\n", 5: b"good"}
+    assert trace_file.header({}, b"", names).endswith(b"\0\0\0\x001 a?999 x\n4 ?\n5 good\n")
+
+
+def test_a_trace_says_of_which_architecture_it_is(tmp_path: Path) -> None:
+    (tmp_path / "cpu0").write_bytes(b"")
+    with (tmp_path / "x.dat").open("wb") as file:
+        trace_file.assemble(file, trace_file.header({}, b"", {}), {0: tmp_path / "cpu0"}, "mono")
+    assert architecture.of(tmp_path / "x.dat", trace_file.MAGIC) == os.uname().machine
