@@ -94,8 +94,18 @@ class Recording:
             with contextlib.suppress(FileNotFoundError):
                 used += file.stat().st_size
         # At the end, the data of all CPUs are copied into one file.
-        free = shutil.disk_usage(self.scratch.parent).free
-        if free >= used + self.unwritten_bytes + SPARE_BYTES:
+        needed = used + self.unwritten_bytes
+        try:
+            free = shutil.disk_usage(self.scratch.parent).free
+        except OSError as error:
+            self.stopped = (
+                f"{self.scratch.parent} cannot be written to any more: {error.strerror}; the "
+                "recording ended early"
+            )
+            with contextlib.suppress(OSError):
+                stop()
+            return
+        if free >= needed + SPARE_BYTES:
             return
         try:
             stop()
@@ -105,7 +115,7 @@ class Recording:
         else:
             self.stopped = (
                 f"the disk of {self.scratch.parent} is nearly full: {free >> 20} MiB are free, and "
-                f"the file needs {used >> 20} MiB more; the recording ended early"
+                f"the file may need {needed >> 20} MiB more; the recording ended early"
             )
 
 
@@ -185,9 +195,17 @@ def tracing_by_bpf(
     """
     scratch = scratch_for(output)
     whole = order | {"scratch": str(scratch), "output": str(output), "document": document}
-    process = _keeper()
     # Once they record no more, what they have written is still to be copied, and then once more.
     unwritten_bytes = 2 * len(order["buffers"]) * order["pages"] * PAGE
+    free = shutil.disk_usage(scratch.parent).free
+    if free < unwritten_bytes + SPARE_BYTES:
+        raise LightsleepError(
+            f"{scratch.parent} has {free >> 20} MiB free, and what the buffers of "
+            f"{len(order['buffers'])} CPUs hold at the end may need "
+            f"{unwritten_bytes + SPARE_BYTES >> 20} MiB: name another place with -o, or try a "
+            "smaller --buffer-kb"
+        )
+    process = _keeper()
     stop = functools.partial(_say, process, keeper.STOP)
     running = Recording(None, scratch, process, stop, unwritten_bytes)
     with _recorded(running, whole, output):
@@ -482,8 +500,18 @@ def wait(
         return 0
     if running.stopped == KILLED and child.poll() is None:
         print(f"note: {running.stopped}", file=sys.stderr)
-    status = child.wait()
+    status = _status(child)
     return 128 - status if status < 0 else status
+
+
+def _status(child: "subprocess.Popen[bytes]") -> int:
+    """Wait for a command, and pass signals on to it meanwhile."""
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt as signalled:
+            if isinstance(signalled, Terminated):
+                child.send_signal(signalled.number)
 
 
 def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:

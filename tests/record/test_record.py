@@ -222,6 +222,33 @@ def test_a_command_that_runs_on_when_trace_cmd_dies(
     assert told.count(True) == 1
 
 
+def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Path) -> None:
+    folder, stops = tmp_path / "build", []
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+        running = run.Recording(None, folder / "x", keeper_of_it, lambda: stops.append(True))
+        running.watch()
+        assert running.stopped is None
+        folder.rmdir()
+        assert run.wait(("sh", "-c", "sleep 1.5; exit 3"), None, running, lambda _: None) == 3
+        keeper_of_it.kill()
+    assert stops == [True]
+    assert running.stopped
+    assert "build cannot be written to any more: No such file or directory" in running.stopped
+
+
+def test_what_the_disk_cannot_take_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_keeper", lambda: pytest.fail("it began"))
+    order = {"buffers": dict.fromkeys(map(str, range(8)), 1), "pages": 1 << 30}
+    with (
+        pytest.raises(LightsleepError, match=r"8 CPUs hold .* try a smaller --buffer-kb"),
+        run.tracing_by_bpf(order, tmp_path / "x.dat", {}),
+    ):
+        pass
+
+
 def test_a_full_disk_ends_the_tracing_and_not_the_command(
     tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,7 @@ def order(
         raise LightsleepError(
             f"they know CPUs below {MOST_CPUS}, and this machine has a CPU {max(present)}"
         )
-    pages = 1 << (buffer_kb * 1024 // PAGE - 1).bit_length()
+    pages = 1 << (-(-buffer_kb * 1024 // PAGE) - 1).bit_length()
     room = 1 << max(possible).bit_length()
     layout = Layout(types, room, pages, words=max(present) // 64 + 1, all_chosen=cpus is None)
     chosen = set(present if cpus is None else cpus)
