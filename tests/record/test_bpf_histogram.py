@@ -227,6 +227,17 @@ def test_a_wakeup_may_move_its_task(cpu: Cpu) -> None:
     assert cpu.counted()["wake"] == [Bucket(0, 2, 1, 300)]
 
 
+def test_what_an_idle_cpu_pulls_later_is_not_its_wakeup(cpu: Cpu) -> None:
+    """It was the last whom this CPU woke, and somebody else woke it since."""
+    cpu.wake(CLIENT)
+    cpu.enter(2)
+    cpu.wake_from_afar(CLIENT, after_ns=100)
+    cpu.leave(after_ns=10**6)
+    cpu.move(CLIENT)
+    cpu.switch(CLIENT, after_ns=200)
+    assert cpu.counted().keys() == {"idle"}
+
+
 def test_who_a_busy_cpu_served_is_not_counted_later(cpu: Cpu) -> None:
     cpu.enter(2)
     with cpu.busy_one():

@@ -8,7 +8,8 @@ with the keeper.
 - ``sched_waking`` notes for the woken task when that was, and whether an interrupt of an idle CPU
   woke it.
 - ``sched_migrate_task`` takes that note away: the task has not waited for the CPU that it is moved
-  to. A wakeup may move its task itself, but that of the last task that a CPU woke is kept.
+  to. A wakeup may move its task itself, but that of the last task that a CPU woke is kept, until
+  that CPU enters a state: what moves it later is no part of its wakeup.
 - ``cpu_idle`` notes for its CPU the state, and when the CPU entered it. At the end of the state, it
   counts the period.
 - ``sched_switch`` to the idle task notes that the CPU is in no state yet. From the idle task to one
@@ -179,6 +180,7 @@ def _idle(room: int) -> Program:
     p.store(8, SINCE, 0)
     p.shift_left(6, STATE_AT)
     p.store(8, STATE, 6)
+    p.store_number(8, WOKE, 0)
     p.store_number(8, ASLEEP, 1)
     p.load(1, 8, IDLE_TASK)
     p.if_not_equal(1, 0, "end")
