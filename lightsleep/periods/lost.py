@@ -158,10 +158,9 @@ class TimeLost:
             return None
         return wakes.count * (wakes.percentile_ns(0.5) - self.reference_ns)
 
-    def top(self, kind: str, limit: int | None = None) -> list[tuple[str, Wakes]]:
+    def top(self, kind: str) -> list[tuple[str, Wakes]]:
         """Return the groups of a kind, those with most time first."""
-        ranked = sorted(self.groups[kind].items(), key=lambda x: (-x[1].total_ns, x[0]))
-        return ranked[:limit]
+        return sorted(self.groups[kind].items(), key=lambda x: (-x[1].total_ns, x[0]))
 
     def share(self, wakes: Wakes) -> float:
         """Return how much of the recording's time a group took; over 1 where CPUs overlap."""

@@ -38,8 +38,7 @@ class Timeline:
             self.start_ns = int(entered_ns.min())
         begin = np.maximum(entered_ns - self.start_ns, 0)
         end = np.maximum(begin, entered_ns + lengths_ns - self.start_ns)
-        while int(end.max()) >= BINS * self.width_ns:
-            self._widen()
+        self.widen_to(int(end.max()))
         for code in np.unique(names.codes).tolist():
             mine = names.codes == code
             cpu, _ = names.pairs[code]
@@ -62,6 +61,11 @@ class Timeline:
         np.add.at(bins, first, -(begin - first * self.width_ns).astype(np.float64))
         np.add.at(bins, last, (end - last * self.width_ns).astype(np.float64))
         return bins
+
+    def widen_to(self, length_ns: int) -> None:
+        """Have a bin for each moment up to a time since the start."""
+        while length_ns >= BINS * self.width_ns:
+            self._widen()
 
     def _widen(self) -> None:
         self.width_ns *= 2

@@ -33,7 +33,9 @@ def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
     cpus = _shown(lost)
     if not cpus:
         return None
-    used = -(-lost.metadata.span_ns // timeline.width_ns)
+    # Where a CPU idles early and others go on, there are events behind the last bin.
+    timeline.widen_to(lost.metadata.span_ns)
+    used = max(1, -(-lost.metadata.span_ns // timeline.width_ns))
     joined = max(1, -(-used // COLUMNS))
     edges_s = np.arange(0, -(-used // joined) + 1) * joined * timeline.width_ns / 1e9
     colours = colours_of(lost)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,23 @@ from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.words import headline
 from lightsleep.record import sidecar
+from lightsleep.report.recording_plots import timeline_plot
+
+
+@pytest.mark.parametrize("end_us", [0, 40, 24 * 3600 * 10**6])
+def test_a_timeline_of_any_length_is_drawn(end_us: int, tmp_path: Path) -> None:
+    """CPU 1 idles at the begin, or for no time at all; what others do goes on for a day."""
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(min(end_us, 20), 1) + waking(end_us, 0, 5))
+    recording = open_recording(path)
+    lost = time_lost(recording.metadata, recording.batches)
+    tracemalloc.start()
+    drawn = timeline_plot(lost, "salt")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert drawn
+    assert drawn[0].startswith("<svg")
+    assert peak < 64 << 20
 
 
 def test_a_driver_in_mode_off_hides_no_polls() -> None:
