@@ -12,8 +12,11 @@ import mmap
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from lightsleep import cpulist
 from lightsleep.periods.formats import PERF_DATA, TRACE_DAT
 from lightsleep.periods.model import Metadata
 
@@ -70,15 +73,41 @@ def suppose_states(metadata: Metadata, arch: str | None) -> None:
             "and POWER it polls: figures are then too high, and a replay promises too much"
         )
     elif POLLS.fullmatch(arch):
-        for cpu in range(CPUS):
+        metadata.supposed = set(range(CPUS))
+        for cpu in metadata.supposed:
             metadata.add_state(
                 {"cpu": cpu, "state": 0, "name": "state 0, polling", "polls": True}
                 | dict.fromkeys(("advertised_us", "residency_us", "disabled"))
             )
 
 
-def forget_cpus(metadata: Metadata) -> None:
-    """Forget the supposed states of CPUs that are not in the recording."""
-    for cpu in set(metadata.states) - metadata.seen:
+def suppose_alike(metadata: Metadata, described: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Take the states of CPUs that are not ``described`` for those that all others have.
+
+    They were offline when the recording began.
+    """
+    first, *others = described.values() or [[]]
+    shared = [state for state in first if all(state in other for other in others)]
+    if not shared:
+        return
+    metadata.supposed = set(range(CPUS)) - set(map(int, described))
+    for cpu in metadata.supposed:
+        metadata.add_described(cpu, shared)
+
+
+def keep_seen(metadata: Metadata) -> None:
+    """Forget the supposed states of CPUs that are not in the recording; note those that are."""
+    forgotten = metadata.supposed - metadata.seen
+    metadata.supposed -= forgotten
+    for cpu in forgotten:
         del metadata.states[cpu]
-        metadata.polling.discard((cpu, 0))
+    for states in (metadata.polling, metadata.disabled):
+        states -= {key for key in states if key[0] in forgotten}
+    for values in (metadata.advertised_us, metadata.residency_us):
+        for key in [key for key in values if key[0] in forgotten]:
+            del values[key]
+    if metadata.supposed and metadata.states.keys() - metadata.supposed:
+        metadata.notes.append(
+            f"CPU {cpulist.format(metadata.supposed)} came online during the recording: its idle "
+            "states are taken for those of the other CPUs"
+        )

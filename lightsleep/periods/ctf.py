@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.lines import WORDS
 
 METADATA = ("metadata", "kernel/metadata")
@@ -61,8 +62,11 @@ def is_trace(path: Path) -> bool:
     for name in METADATA:
         file = path / name
         if file.is_file():
-            with file.open("rb") as opened:
-                return opened.read(16).startswith(HEADS)
+            try:
+                with file.open("rb") as opened:
+                    return opened.read(16).startswith(HEADS)
+            except OSError as error:
+                raise LightsleepError(f"{file}: {error.strerror}") from error
     return False
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightsleep.document import Format, shortened
+from lightsleep.periods import architecture
 from lightsleep.periods.lost import TimeLost, Wakes, bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.record import sidecar
@@ -74,22 +75,22 @@ def _built(document: dict[str, Any]) -> TimeLost:
         document["host"], "histogram", document["environment"], document["settings"]
     )
     for cpu, states in document["states"].items():
-        for state in states:
-            row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
-            row["residency_us"] = state["residency_us"]
-            metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
+        metadata.add_described(int(cpu), states)
+    architecture.suppose_alike(metadata, document["states"])
     metadata.first_ns, metadata.last_ns = 0, int(document["elapsed_s"] * 1e9)
     lost = TimeLost(metadata)
     idle, idle_dropped = parse(document["histograms"]["idle"], "histograms.idle")
-    for each in idle:
-        state = lost.states[metadata.name(each.cpu, each.state)]
-        state.periods += each.number
-        state.total_ns += each.total_ns
     wakes, wakes_dropped = parse(document["histograms"]["wake"], "histograms.wake")
     # Files of older versions have these among the others.
     by_interrupt, more_dropped = parse(
         document["histograms"].get("interrupt", ""), "histograms.interrupt"
     )
+    metadata.seen = {each.cpu for each in (*idle, *wakes, *by_interrupt)}
+    architecture.keep_seen(metadata)
+    for each in idle:
+        state = lost.states[metadata.name(each.cpu, each.state)]
+        state.periods += each.number
+        state.total_ns += each.total_ns
     for each in wakes:
         for group in _groups(lost, each):
             group.merge(_wakes(each))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,7 @@ class Metadata:
     ``driver_cost_ns`` is by which figure cpuidle-lightsleep decides on a CPU, where it was loaded.
     ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
     ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
-    ``supposes_states`` says that nobody described the idle states; see architecture.py.
+    ``supposed`` are CPUs whose idle states nobody described; see architecture.py.
     """
 
     host: str
@@ -84,7 +85,7 @@ class Metadata:
     window_ns: tuple[int, int] | None = None
     cpus: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
-    supposes_states: bool = False
+    supposed: set[int] = field(default_factory=set)
 
     @property
     def span_ns(self) -> int:
@@ -140,7 +141,7 @@ class Metadata:
             for state, name in sorted(states.items())
         ]
         of_states = ("polling", "disabled", "advertised_us", "residency_us")
-        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "supposes_states"):
+        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "supposed"):
             del plain[key]
         return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
 
@@ -159,6 +160,8 @@ class Metadata:
         for key in ("first_ns", "last_ns"):
             if (at_ns := getattr(metadata, key)) is not None:
                 _bounded(key, at_ns, MAX_NS, -MAX_NS)
+        if metadata.span_ns < 0:
+            raise ValueError("last_ns is before first_ns")
         metadata.lost = _by_cpu("lost", document["lost"])
         driver_cost_ns = document.get("driver_cost_ns", {})
         metadata.driver_cost_ns = _by_cpu("driver_cost_ns", driver_cost_ns, least=1)
@@ -170,6 +173,13 @@ class Metadata:
                     _bounded(key, row[key], MAX_NS // 1000)
             metadata.add_state(row)
         return metadata
+
+    def add_described(self, cpu: int, states: Iterable[dict[str, Any]]) -> None:
+        """Learn of the states of a CPU, as a document of ``lightsleep record`` lists them."""
+        for state in states:
+            row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
+            more = {key: state.get(key) for key in ("residency_us", "disabled")}
+            self.add_state(row | more | {key: state[key] for key in ("name", "polls")})
 
     def add_state(self, row: dict[str, Any]) -> None:
         """Learn of a state: its cpu, state, name, polls, disabled, advertised_us, residency_us."""

@@ -133,8 +133,7 @@ def _batches(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordB
         yield batch
     if metadata.first_ns is not None:
         _check_window(path, metadata, metadata.first_ns)
-    if metadata.supposes_states:
-        architecture.forget_cpus(metadata)
+    architecture.keep_seen(metadata)
     if not metadata.events:
         raise LightsleepError(
             f"{path}: {NOTHING}"
@@ -302,6 +301,11 @@ def _output(
             chunks = _from_pipe(process.stdout.fileno(), path)
             yield chunks if hear is None else _heard(chunks, log.fileno(), hear)
             status = process.wait(SILENT_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise LightsleepError(
+                f"{path}: {command[0]} has closed its output and does not end"
+            ) from error
         except BaseException:
             process.kill()
             raise
@@ -379,13 +383,12 @@ def _described(path: Path, head: bytes) -> Metadata:
     """Return what the document beside a trace says; little where there is none."""
     document = sidecar.of(path)
     metadata = Metadata(host="unknown", source=path.name)
-    if not document.exists():
+    if not sidecar.is_there(document):
         metadata.notes.append(
             f"{document.name} is missing: idle states have no names, and what the machine is, is "
             "not known"
         )
         architecture.suppose_states(metadata, architecture.of(path, head))
-        metadata.supposes_states = True
         return metadata
     if not document.stat().st_size:
         raise LightsleepError(
@@ -395,16 +398,20 @@ def _described(path: Path, head: bytes) -> Metadata:
     described = load(document, FORMAT)
     metadata.host = described["host"]
     metadata.environment = described["environment"]
-    if mode := (described["scan"].get("lightsleep") or {}).get("mode"):
+    scan = described.get("scan", {})
+    try:
+        mode = (scan.get("lightsleep") or {}).get("mode")
+        metadata.driver_cost_ns = _driver_cost_ns(scan)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LightsleepError(
+            f"{document}: scan: not what lightsleep scan --json prints"
+        ) from error
+    if mode:
         metadata.environment = {**metadata.environment, "driver_mode": mode}
     metadata.settings = described["settings"]
     for cpu, states in described["states"].items():
-        for state in states:
-            row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
-            row["residency_us"] = state.get("residency_us")
-            row["disabled"] = state.get("disabled")
-            metadata.add_state(row | {key: state[key] for key in ("name", "polls")})
-    metadata.driver_cost_ns = _driver_cost_ns(described["scan"])
+        metadata.add_described(int(cpu), states)
+    architecture.suppose_alike(metadata, described["states"])
     metadata.cpus = _recorded_cpus(described)
     recorded = described["recorded"]
     metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None

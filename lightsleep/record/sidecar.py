@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import time
@@ -46,7 +47,17 @@ def of(trace: Path) -> Path:
     """Return the name of the document that describes a trace, which need not be there."""
     # record writes both files to where a symbolic link leads.
     led = beside(Path(os.path.realpath(trace)))
-    return led if led.exists() and not beside(trace).exists() else beside(trace)
+    return led if is_there(led) and not is_there(beside(trace)) else beside(trace)
+
+
+def is_there(document: Path) -> bool:
+    """Whether there is such a file. Raises OSError, but for a name longer than any can have."""
+    try:
+        return document.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def check_place(document: Path) -> None:

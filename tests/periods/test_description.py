@@ -94,3 +94,50 @@ def test_a_description_of_another_recording_is_refused(
         f"{path}.json describes another recording, from {window_s[0]} s to {window_s[1]} s: "
         "trace.txt begins at 10 s. Remove that description, or put the right one there"
     )
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_cpu_that_comes_online_has_the_states_of_the_others(
+    differs: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 0) + idle(0, 9, 0) + idle(10, 9, 2) + left(50, 1) + left(60, 9))
+    document = json.loads(sidecar.beside(PIPE).read_text())
+    poll = {"index": 0, "name": "POLL", "latency_us": 0, "residency_us": 0, "polls": True}
+    deep = {"index": 2, "name": "C6", "latency_us": 90, "residency_us": 200, "polls": False}
+    other = deep | {"latency_us": 91} if differs else deep
+    document["states"] = {"0": [poll, deep], "1": [poll, other]}
+    sidecar.beside(path).write_text(json.dumps(document))
+    metadata = rows_of(path)[1]
+    assert metadata.polling == {(0, 0), (1, 0), (9, 0)}
+    assert metadata.name(9, 2) == ("state 2" if differs else "C6")
+    assert metadata.states.keys() == {0, 1, 9}
+    assert metadata.advertised_us.keys() == {
+        (cpu, n) for cpu in metadata.states for n in (0, 2)
+    } - ({(9, 2)} if differs else set())
+    assert [note for note in metadata.notes if "came online" in note] == [
+        "CPU 9 came online during the recording: its idle states are taken for those of the "
+        "other CPUs"
+    ]
+
+
+@pytest.mark.parametrize(
+    "scan", [{"lightsleep": "x"}, {"cpus": [1]}, {"cpus": [{"lightsleep": {"halt_cost_ns": 9}}]}]
+)
+def test_a_scan_that_is_none_is_refused(scan: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"scan": scan}
+    sidecar.beside(path).write_text(json.dumps(document))
+    with pytest.raises(LightsleepError, match=r"trace\.txt\.json: scan: not what"):
+        rows_of(path)
+    del document["scan"]  # it need not be there
+    sidecar.beside(path).write_text(json.dumps(document))
+    assert len(rows_of(path)[0]) == 1
+
+
+def test_a_name_that_leaves_no_room_for_that_of_the_description(tmp_path: Path) -> None:
+    path = tmp_path / f"{'x' * 251}.txt"
+    path = path.with_name(path.name[-255:])
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    assert len(rows_of(path)[0]) == 1

@@ -45,6 +45,14 @@ def test_sums_are_exact_and_polling_is_the_reference(tmp_path: Path) -> None:
     assert any("left 2 events out" in note for note in lost.metadata.notes)
 
 
+def test_a_cpu_that_comes_online_has_the_states_of_the_others(tmp_path: Path) -> None:
+    described = histogram_document()["states"]
+    lost = read(tmp_path, states={"1": described["1"]})
+    assert lost.states.keys() == {"POLL", "C6"}
+    assert (lost.reference.count, lost.all.count) == (40, 100)
+    assert any("CPU 0 came online during" in note for note in lost.metadata.notes)
+
+
 def test_the_report_of_a_histogram(tmp_path: Path) -> None:
     read(tmp_path)
     path, page = tmp_path / "counts.json", tmp_path / "report.html"
