@@ -28,6 +28,12 @@
  * To remove a queue is to put its driver's callback back, wait until the interrupt's
  * handler has returned (synchronize_irq()), and unregister its source. After that
  * nobody holds the queue.
+ *
+ * poll_source.c takes the lock of CPU hotplug. Where a driver lets a disk be reset while it is
+ * in use (virtio_blk, Linux 6.15 and later), requests wait in del_vqs() and at DRIVER_OK. A CPU
+ * that goes offline at that very moment may wait for these requests: then neither goes on. The
+ * series has its driver remove sources before it holds requests back; from out here there is
+ * no such place. So do not reset a polled disk while CPUs go offline: write 0 to poll_source first.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -46,6 +52,7 @@
 #include <linux/pci.h>
 #include <linux/poll_source.h>
 #include <linux/rcupdate.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/virtio.h>
@@ -53,6 +60,9 @@
 #include <linux/workqueue.h>
 
 #include "virtio_poll_source.h"
+
+/* A source follows its interrupt so often at most, as in virtqueue_source.c. */
+#define FOLLOW_JIFFIES	(HZ / 10)
 
 static bool enable = true;
 module_param(enable, bool, 0444);
@@ -83,7 +93,7 @@ struct polled_device {
 	const struct virtio_config_ops *transport;
 	struct virtio_config_ops ops;
 	struct list_head node;
-	struct work_struct follow;
+	struct delayed_work follow;
 	struct mutex lock; /* the switch against the device's driver */
 	bool enabled;
 	bool ready;
@@ -241,7 +251,8 @@ static int update(struct polled_device *device)
 
 static void follow_interrupts(struct work_struct *work)
 {
-	struct polled_device *device = container_of(work, struct polled_device, follow);
+	struct polled_device *device = container_of(to_delayed_work(work), struct polled_device,
+						    follow);
 	struct polled_queue *queue;
 
 	mutex_lock(&device->lock);
@@ -256,7 +267,8 @@ static void follow_interrupts(struct work_struct *work)
 
 void queue_follow(struct polled_queue *queue)
 {
-	schedule_work(&queue->device->follow);
+	/* By a timer, and not at once: nothing is woken in idle, or again and again. */
+	schedule_delayed_work(&queue->device->follow, FOLLOW_JIFFIES);
 }
 
 /* A device that cannot be polled goes on as it would without us. */
@@ -319,16 +331,20 @@ static ssize_t poll_source_store(struct device *dev, struct device_attribute *at
 				 const char *text, size_t size)
 {
 	struct polled_device *device = to_device(dev_to_virtio(dev));
+	unsigned int flags;
 	bool enabled;
 	int ret = kstrtobool(text, &enabled);
 
 	if (ret)
 		return ret;
 	mutex_lock(&device->lock);
+	/* The driver may wait for this lock while the disk takes no requests. */
+	flags = memalloc_noio_save();
 	device->enabled = enabled;
 	ret = update(device);
 	if (ret)
 		device->enabled = false;
+	memalloc_noio_restore(flags);
 	mutex_unlock(&device->lock);
 	return ret ?: size;
 }
@@ -358,7 +374,7 @@ static struct polled_device *device_alloc(struct virtio_device *vdev)
 	device->parent = get_device(vdev->dev.parent);
 	device->enabled = enable;
 	mutex_init(&device->lock);
-	INIT_WORK(&device->follow, follow_interrupts);
+	INIT_DELAYED_WORK(&device->follow, follow_interrupts);
 	INIT_LIST_HEAD(&device->queues);
 	return device;
 }
@@ -411,7 +427,7 @@ static void device_unwrap(struct polled_device *device)
 	if (device_is_registered(&device->vdev->dev))
 		device_remove_file(&device->vdev->dev, &dev_attr_poll_source);
 	set_ready(device, false);
-	cancel_work_sync(&device->follow);
+	cancel_delayed_work_sync(&device->follow);
 	WRITE_ONCE(device->vdev->config, device->transport);
 	list_move_tail(&device->node, &retired);
 }

@@ -37,8 +37,9 @@
  * queue is not polled.
  *
  * Life. The driver adds its queues when the device is ready, and removes them before it
- * resets the device. Callbacks come from before the one until after the other. @enabled says
- * whether they count, and while it is false, @follow is disabled.
+ * holds back the device's requests, to reset it. Callbacks come from before the one until
+ * after the other. @enabled says whether they count, and while it is false, @follow is
+ * disabled.
  */
 #include <linux/device.h>
 #include <linux/hardirq.h>
@@ -72,11 +73,13 @@ static void follow_interrupt(struct work_struct *work)
 			poll_source_move(&vs->source, cpu);
 		return;
 	}
-	vs->source.cpu = cpu;
+	WRITE_ONCE(vs->source.cpu, cpu);
 	ret = poll_source_register(&vs->source);
 	vs->registered = !ret;
+	/* An interrupt that goes to and fro tries again and again. */
 	if (ret)
-		dev_warn(&vs->vq->vdev->dev, "%s is not polled: error %d\n", vs->vq->name, ret);
+		dev_warn_once(&vs->vq->vdev->dev, "%s is not polled: error %d\n", vs->vq->name,
+			      ret);
 }
 
 /**
@@ -122,6 +125,8 @@ static void source_disable(struct virtqueue_source *vs)
 	if (vs->registered)
 		poll_source_unregister(&vs->source);
 	vs->registered = false;
+	/* An interrupt that is late finds that the source is of no CPU, and not of the last one. */
+	WRITE_ONCE(vs->source.cpu, NO_CPU);
 }
 
 /**
@@ -154,7 +159,8 @@ EXPORT_SYMBOL_GPL(virtqueue_sources_add);
  * When this returns, no CPU looks at its queues, and what was noticed is handled.
  *
  * Context: process context, before virtio_reset_device(). Must not hold what the handle()
- * of a queue waits for.
+ * of a queue waits for. Takes the lock of CPU hotplug: no request may wait for the caller
+ * meanwhile, as a CPU that goes offline waits for those of its queue.
  */
 void virtqueue_sources_remove(struct virtqueue_sources *sources)
 {
@@ -222,15 +228,17 @@ EXPORT_SYMBOL_GPL(virtqueue_sources_store);
  */
 void virtqueue_source_interrupted(struct virtqueue_source *vs)
 {
-	unsigned int cpu;
+	unsigned int cpu, was;
 
 	if (!READ_ONCE(vs->enabled) || !in_hardirq())
 		return;
 	cpu = smp_processor_id();
-	if (READ_ONCE(vs->cpu) != cpu) {
-		if (vs->cpu != NO_CPU && time_before(jiffies, vs->followed + STAY_JIFFIES))
+	was = READ_ONCE(vs->cpu);
+	if (was != cpu) {
+		/* It may have stayed there for longer than half of what jiffies count. */
+		if (was != NO_CPU && jiffies - READ_ONCE(vs->followed) < STAY_JIFFIES)
 			return;
-		vs->followed = jiffies;
+		WRITE_ONCE(vs->followed, jiffies);
 		WRITE_ONCE(vs->cpu, cpu);
 		queue_work(system_dfl_wq, &vs->follow);
 	} else {
