@@ -13,6 +13,11 @@
 
 #include_next <linux/cpu.h>
 
+#include <linux/types.h>
+#ifdef CONFIG_X86
+#include <asm/cpufeature.h>
+#endif
+
 #ifndef HAVE_ARCH_CPU_IDLE
 #include <linux/irqflags.h>
 #ifdef CONFIG_ARM64
@@ -55,5 +60,18 @@ static __always_inline void compat_cpu_idle(void)
 
 #define arch_cpu_idle compat_cpu_idle
 #endif /* HAVE_ARCH_CPU_IDLE */
+
+/*
+ * Would a halt by the module lose wakeups? In a TDX guest, HLT traps, and who handles that turns
+ * interrupts on before the CPU halts: arch_cpu_idle() knows another way.
+ */
+static inline bool compat_cpu_idle_loses_wakeups(void)
+{
+#if defined(CONFIG_X86) && !defined(HAVE_ARCH_CPU_IDLE)
+	return boot_cpu_has(X86_FEATURE_TDX_GUEST);
+#else
+	return false;
+#endif
+}
 
 #endif /* _LIGHTSLEEP_COMPAT_CPU_H */

@@ -10,7 +10,9 @@
 
 #include <linux/cpu.h>
 #include <linux/cpuidle.h>
+#include <linux/preempt.h>
 #include <linux/printk.h>
+#include <linux/string.h>
 
 #include "idle_override.h"
 #ifdef CONFIG_X86
@@ -52,14 +54,32 @@ static inline bool idle_driver_loses_timer(void)
 #endif
 }
 
+/* Returns whether CPUs have a driver; copies its name, as its module may go away. */
+static inline bool idle_driver_bound(char *name)
+{
+	const struct cpuidle_driver *bound;
+
+	/* Between unregistering a driver and freeing its module, CPUs have had preemption on. */
+	preempt_disable();
+	bound = cpuidle_get_driver();
+	if (bound)
+		strscpy(name, bound->name, CPUIDLE_NAME_LEN);
+	preempt_enable();
+	return bound;
+}
+
 /* Says why the CPUs cannot be ours: -EBUSY or -ENODEV. */
 static inline int idle_driver_refuse(void)
 {
-	const struct cpuidle_driver *bound = cpuidle_get_driver();
 	const char *option = idle_override();
+	char name[CPUIDLE_NAME_LEN];
 
 	if (idle_driver_loses_timer()) {
 		pr_err("the timers of these CPUs stop when they halt (AMD erratum 400): switch C1E off in the firmware\n");
+		return -ENODEV;
+	}
+	if (compat_cpu_idle_loses_wakeups()) {
+		pr_err("this kernel exports no halt that is safe in a TDX guest: use Linux 6.3 or later\n");
 		return -ENODEV;
 	}
 	if (option) {
@@ -67,9 +87,8 @@ static inline int idle_driver_refuse(void)
 		       option);
 		return -EBUSY;
 	}
-	if (bound) {
-		pr_err("the cpuidle driver %s is in use: unload or disable it first\n",
-		       bound->name);
+	if (idle_driver_bound(name)) {
+		pr_err("the cpuidle driver %s is in use: unload or disable it first\n", name);
 		return -EBUSY;
 	}
 	pr_err("cpuidle is disabled, by cpuidle.off=1 on the command line or by Xen\n");
@@ -78,7 +97,8 @@ static inline int idle_driver_refuse(void)
 
 static inline int idle_driver_register(struct cpuidle_driver *driver)
 {
-	if (idle_override() || idle_driver_loses_timer() || cpuidle_register_driver(driver))
+	if (idle_override() || idle_driver_loses_timer() || compat_cpu_idle_loses_wakeups() ||
+	    cpuidle_register_driver(driver))
 		return idle_driver_refuse();
 	return 0;
 }
