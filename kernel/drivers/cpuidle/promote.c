@@ -276,6 +276,8 @@ static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_devi
 		pc->slept_ns += dev->last_residency_ns;
 		pc->switches = switches();
 		dev->states_usage[index].promoted++;
+		/* One that came with the timer ended no sleep that the governor will hear of. */
+		tick_nohz_idle_got_tick();
 		return -1;
 	}
 	if (chosen == PROMOTE_NONE)
