@@ -180,6 +180,9 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)
 {
+	/* Whoever reads it meanwhile has a mix of two estimates, unless this one says nothing. */
+	if (!conclusive)
+		WRITE_ONCE(ic->estimated, false);
 	ic->estimate = *new;
 	if (new->upper_ns < 0) {
 		ic->harm_wait = clamp(2 * ic->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
@@ -225,7 +228,7 @@ static bool update_estimate(struct idle_cost *ic)
 	copy_cycles(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED]);
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
-	ic->estimate_jiffies = jiffies;
+	WRITE_ONCE(ic->estimate_jiffies, jiffies);
 	/* Which says nothing of shorter ones. */
 	if (new.upper_ns < 0 && ic->probe.on)
 		return true;
@@ -498,7 +501,8 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
  * idle_cost_start - measure now and from now on
  * @user: who polls and halts, until idle_cost_stop()
  *
- * Nothing is polled before the first measurement: the price of all CPUs is 0 until then.
+ * What is learned polls nothing before the first measurement: the price of all CPUs is 0 until
+ * then.
  */
 void idle_cost_start(const struct idle_cost_ops *user)
 {

@@ -173,6 +173,17 @@ STATISTIC(polled_ns, READ_ONCE(ls->polled_ns));
 STATISTIC(wasted_ns, READ_ONCE(ls->wasted_ns));
 STATISTIC(limit_ns, lightsleep_limit_ns(ls, lightsleep_clock_ns()));
 STATISTIC(halt_cost_ns, idle_cost_ns(&ls->cost));
+
+/* The estimate may be made anew meanwhile: it is no older than now. */
+static unsigned int age_ms(const struct idle_cost *ic)
+{
+	unsigned long made = READ_ONCE(ic->estimate_jiffies);
+
+	/* Read in this order. */
+	barrier();
+	return jiffies_to_msecs(jiffies - made);
+}
+
 /* The programs' own answer, 0 where they cannot tell. */
 STATISTIC(program_cost_ns, READ_ONCE(ls->cost.estimated) ?
 	  READ_ONCE(ls->cost.estimate.cost_ns) : 0);
@@ -180,8 +191,7 @@ STATISTIC(program_cost_lower_ns, READ_ONCE(ls->cost.estimated) ?
 	  READ_ONCE(ls->cost.estimate.lower_ns) : 0);
 STATISTIC(program_cost_upper_ns, READ_ONCE(ls->cost.estimated) ?
 	  READ_ONCE(ls->cost.estimate.upper_ns) : 0);
-STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.estimated) ?
-	  jiffies_to_msecs(jiffies - READ_ONCE(ls->cost.estimate_jiffies)) : 0);
+STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.estimated) ? age_ms(&ls->cost) : 0);
 STATISTIC(probes, READ_ONCE(ls->cost.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
