@@ -24,6 +24,13 @@ disable() { # STATE 0|1, all CPUs
 	done
 }
 
+# Where threads handle interrupts, no device is polled.
+need_poll_sources() {
+	case $(uname -v) in
+	*PREEMPT_RT*) skip "a kernel with PREEMPT_RT polls no device" ;;
+	esac
+}
+
 is_online() { # CPU; some cannot be anything else
 	[ -e "$CPUS/cpu$1" ] &&
 		{ [ ! -e "$CPUS/cpu$1/online" ] || [ "$(cat "$CPUS/cpu$1/online")" = 1 ]; }

@@ -41,6 +41,7 @@ switch_all() { # VALUE
 }
 
 load_source() { # [PARAMETER=VALUE...]
+	need_poll_sources
 	if [ "$IN_TREE" ]; then
 		[ "$*" = enable=0 ] || switch_all 1
 	else

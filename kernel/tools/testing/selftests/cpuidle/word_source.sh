@@ -22,6 +22,7 @@ fi
 
 # The idle loop decides by itself whether to poll, by how soon tasks run: so each event wakes one there.
 load_source() { # [PARAMETER=VALUE...]
+	need_poll_sources
 	taskset 1 insmod "$MODULES/$SOURCE.ko" cpu=1 ${IN_TREE:+wakes=1} "$@" ||
 		fail "insmod $SOURCE $* failed"
 }
