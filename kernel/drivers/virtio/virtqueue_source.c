@@ -76,7 +76,7 @@ static void follow_interrupt(struct work_struct *work)
 	WRITE_ONCE(vs->source.cpu, cpu);
 	ret = poll_source_register(&vs->source);
 	vs->registered = !ret;
-	/* An interrupt that goes to and fro tries again and again. */
+	/* An interrupt that keeps changing its CPU tries again and again. */
 	if (ret)
 		dev_warn_once(&vs->vq->vdev->dev, "%s is not polled: error %d\n", vs->vq->name,
 			      ret);
