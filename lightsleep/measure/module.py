@@ -62,14 +62,15 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
 
 
 def _check_debugfs(root: Path) -> None:
-    if (root / FILES / "samples").exists():
-        return
+    # Then the files are there, and cannot be opened to write.
     locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
     if locked:
         raise NoModule(
             f"the kernel is locked down ({locked[1]}), which makes debugfs unusable",
             "boot without Secure Boot or lockdown=",
         )
+    if (root / FILES / "samples").exists():
+        return
     if not _mounted(root):
         raise NoModule("debugfs is not mounted", "mount -t debugfs debugfs /sys/kernel/debug")
     raise NoModule(

@@ -48,6 +48,11 @@ MOUNTED = "proc/self/mounts: debugfs /sys/kernel/debug debugfs rw 0 0\n"
             LOADED + MOUNTED + "sys/kernel/security/lockdown: none [integrity] confidentiality\n",
             "the kernel is locked down (integrity)",
         ),
+        (  # where the files are there and cannot be written to
+            f"{LOADED}{MOUNTED}sys/kernel/debug/latency_test/samples: 200\n"
+            "sys/kernel/security/lockdown: none [integrity] confidentiality\n",
+            "the kernel is locked down (integrity)",
+        ),
     ],
 )
 def test_no_module(there: str, complaint: str, bare: Path) -> None:
