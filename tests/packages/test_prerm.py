@@ -10,6 +10,7 @@ import pytest
 from paths import ROOT
 
 OURS = "# Written by lightsleep enable: lightsleep disable removes it.\n"
+COMMAND = "lightsleep"
 MACHINE, CHROOT = 1, 0
 """The exit statuses of ischroot."""
 
@@ -18,13 +19,14 @@ def removed(package: str, root: Path, ischroot: int) -> str:
     """Run the script as dpkg does before it removes a package; return which commands it ran."""
     tools, notes = root / "bin", root / "notes"
     tools.mkdir()
-    for name, status in (("lightsleep", 1), ("ischroot", ischroot)):
+    for name, status in ((COMMAND, 1), ("ischroot", ischroot)):
         (tools / name).write_text(f"#!/bin/sh\necho {name} $1 >> {notes}\nexit {status}\n")
         (tools / name).chmod(0o755)
     for name in ("modules-load.d", "modprobe.d"):
         (root / "etc" / name).mkdir(parents=True)
         (root / "etc" / name / "lightsleep.conf").write_text(OURS)
-    script = (ROOT / f"debian/{package}.prerm").read_text().replace(" /etc/", f" {root}/etc/")
+    script = (ROOT / f"debian/{package}.prerm").read_text()
+    script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
     path = {"PATH": f"{tools}:/usr/bin:/bin"}
     subprocess.run(["/bin/sh", "-c", script, "sh", "remove"], env=path, check=True)
     return notes.read_text()
@@ -38,6 +40,13 @@ def test_on_a_machine_the_command_undoes_all(package: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])
 def test_in_a_chroot_only_our_files_go(package: str, tmp_path: Path) -> None:
     assert "lightsleep" not in removed(package, tmp_path, CHROOT)
+    assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
+
+
+def test_without_a_command_our_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver goes; the command may be gone already, or was never a package."""
+    monkeypatch.setattr("test_prerm.COMMAND", "other")
+    assert "disable" not in removed("lightsleep-dkms", tmp_path, MACHINE)
     assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
 
 
