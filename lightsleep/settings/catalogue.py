@@ -423,7 +423,7 @@ def _files(path: str, context: Context) -> list[str]:
     Several CPUs may have the same file, such as that of their frequency policy.
     """
     names = path.strip("/").split("/")
-    if ".." in names or "**" in names:
+    if ".." in names or any("**" in name for name in names):
         return []
     pattern = "/".join("*".join(map(glob.escape, name.split("*"))) for name in names)
     found = [file for file in context.root.glob(pattern) if file.is_file()]

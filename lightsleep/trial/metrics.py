@@ -109,7 +109,7 @@ def parse_printed(text: str) -> Printed:
         raise WrongUsage(f"metric {name} is measured already: choose another name")
     try:
         return Printed(name, re.compile(pattern, re.MULTILINE), better, rate)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
 
 

@@ -214,7 +214,9 @@ def test_a_decimal_comma_is_refused(number: str) -> None:
         metrics.find(printed, f"n {number}")
 
 
-@pytest.mark.parametrize("text", ["", "x", "x=", "=x", "wall_s=x", "in_C1_pct=x", "a b=x", "x=("])
+@pytest.mark.parametrize(
+    "text", ["", "x", "x=", "=x", "wall_s=x", "in_C1_pct=x", "a b=x", "x=(", "x=a{4294967296}"]
+)
 def test_what_is_no_metric(text: str, root: Path) -> None:
     result = attempt("-m", text, "--", "true")
     assert result.exit_code == 2

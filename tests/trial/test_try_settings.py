@@ -34,6 +34,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no-cpuidle", "kvm-halt-poll:0", "no KVM host"),
         ("no-cpuidle", "sysfs:/sys/nowhere=1", "there is no file"),
         ("no-cpuidle", "sysfs:/sys/**/online=1", "there is no file"),
+        ("no-cpuidle", "sysfs:/sys/a**/online=1", "there is no file"),
         ("no-cpuidle", "sysfs:/sys/no*/where=1", "there is no file"),
         ("no-cpuidle", f"sysfs:/{'x' * 1000}=1", "longer than 1000 characters"),
         ("intel-laptop", "lightsleep", "intel_idle is bound"),
