@@ -62,7 +62,7 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
 
 
 def _check_debugfs(root: Path) -> None:
-    # Then the files are there, and cannot be opened to write.
+    # A kernel that is locked down shows the files, and lets nobody write to them.
     locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
     if locked:
         raise NoModule(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def removed(package: str, root: Path, ischroot: int) -> str:
         (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
     script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
-    path = {"PATH": f"{tools}:/usr/bin:/bin"}
+    for name in ("head", "grep", "rm"):  # and no lightsleep that this machine may have
+        (tools / name).symlink_to(str(shutil.which(name)))
+    path = {"PATH": str(tools)}
     subprocess.run(["/bin/sh", "-c", script, "sh", "remove"], env=path, check=True)
     return notes.read_text()
 

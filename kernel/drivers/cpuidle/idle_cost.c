@@ -180,7 +180,7 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)
 {
-	/* Whoever reads it meanwhile has a mix of two estimates, unless this one says nothing. */
+	/* A reader may get a mix of two estimates, but not of one that says nothing. */
 	if (!conclusive)
 		WRITE_ONCE(ic->estimated, false);
 	ic->estimate = *new;

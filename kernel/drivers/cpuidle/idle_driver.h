@@ -59,7 +59,7 @@ static inline bool idle_driver_bound(char *name)
 {
 	const struct cpuidle_driver *bound;
 
-	/* Between unregistering a driver and freeing its module, CPUs have had preemption on. */
+	/* A module is freed after a grace period, so the name stays while preemption is off. */
 	preempt_disable();
 	bound = cpuidle_get_driver();
 	if (bound)

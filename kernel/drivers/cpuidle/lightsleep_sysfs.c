@@ -174,12 +174,11 @@ STATISTIC(wasted_ns, READ_ONCE(ls->wasted_ns));
 STATISTIC(limit_ns, lightsleep_limit_ns(ls, lightsleep_clock_ns()));
 STATISTIC(halt_cost_ns, idle_cost_ns(&ls->cost));
 
-/* The estimate may be made anew meanwhile: it is no older than now. */
+/* The time of the estimate is read first, as a new one may be made meanwhile. */
 static unsigned int age_ms(const struct idle_cost *ic)
 {
 	unsigned long made = READ_ONCE(ic->estimate_jiffies);
 
-	/* Read in this order. */
 	barrier();
 	return jiffies_to_msecs(jiffies - made);
 }

@@ -29,11 +29,11 @@
  * handler has returned (synchronize_irq()), and unregister its source. After that
  * nobody holds the queue.
  *
- * poll_source.c takes the lock of CPU hotplug. Where a driver lets a disk be reset while it is
- * in use (virtio_blk, Linux 6.15 and later), requests wait in del_vqs() and at DRIVER_OK. A CPU
- * that goes offline at that very moment may wait for these requests: then neither goes on. The
- * series has its driver remove sources before it holds requests back; from out here there is
- * no such place. So do not reset a polled disk while CPUs go offline: write 0 to poll_source first.
+ * poll_source.c takes the lock of CPU hotplug. Where a disk can be reset while it is in use
+ * (virtblk_reset_prepare()), its driver holds requests back during del_vqs() and DRIVER_OK. A
+ * CPU that goes offline at that moment waits for such requests, with the lock, and neither goes
+ * on. The driver of the series removes sources before it holds requests back; a module has no
+ * such place. So do not reset a polled disk while CPUs go offline: write 0 to poll_source first.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -44,7 +44,7 @@ struct polled_queue {
 /* Of a callback, while it runs. */
 struct polled_queue *polled_queue(const struct virtqueue *vq);
 
-/* The interrupt has left the CPU of the source: have the source follow, within 0.1 s. */
+/* The interrupt has left the CPU of the source: have the source follow, 0.1 s later. */
 void queue_follow(struct polled_queue *queue);
 
 static inline struct polled_queue *to_queue(struct poll_source *source)
