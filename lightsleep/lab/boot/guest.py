@@ -31,6 +31,7 @@ from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.boot.unpacked import unpacked
 from lightsleep.lab.boot.vm import VM, Hardware
 from lightsleep.lab.host import aside
 from lightsleep.lab.kernels.build import any_tree
@@ -100,7 +101,7 @@ def prepare(
     return Hardware(
         arch=arch,
         accelerator=accelerator,
-        image=tree.image,
+        image=_image(tree, accelerator),
         initramfs=files,
         root=root.squashfs,
         machine=machine,
@@ -138,6 +139,16 @@ def _emulation(
     if found.name == "kvm":
         return found, arch
     return found, newer.result() if newer else emulator.recent(arch)
+
+
+def _image(tree: KernelTree | ForeignTree, accelerator: Accelerator) -> Path:
+    """Return what QEMU starts. What somebody named is started as it is.
+
+    So it is under KVM, where unpacking takes no time, and where a kernel's code lies may matter.
+    """
+    if isinstance(tree, ForeignTree) or accelerator.name == "kvm":
+        return tree.image
+    return unpacked(tree)
 
 
 def _modules(
