@@ -62,11 +62,16 @@ class EmulatorRaced(GuestFailed):
 
 
 def prepare(
-    machine: Machine, interactive: bool = False, note: Callable[[str], None] = lambda _: None
+    machine: Machine,
+    interactive: bool = False,
+    quick: bool = False,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Hardware:
     """Return what QEMU needs to boot ``machine``, making whatever the cache does not have yet.
 
-    ``note`` hears what is being done. Raises LightsleepError for whatever stands in the way.
+    With ``quick``, an emulated kernel that can be started without unpacking itself is (see
+    unpacked.py). ``note`` hears what is being done. Raises LightsleepError for whatever stands in
+    the way.
     """
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
@@ -101,7 +106,7 @@ def prepare(
     return Hardware(
         arch=arch,
         accelerator=accelerator,
-        image=_image(tree, accelerator),
+        image=_image(tree, accelerator) if quick else tree.image,
         initramfs=files,
         root=root.squashfs,
         machine=machine,
@@ -142,9 +147,9 @@ def _emulation(
 
 
 def _image(tree: KernelTree | ForeignTree, accelerator: Accelerator) -> Path:
-    """Return what QEMU starts. What somebody named is started as it is.
+    """Return what QEMU starts soonest. What somebody named is started as it is.
 
-    So it is under KVM, where unpacking takes no time, and where a kernel's code lies may matter.
+    So it is under KVM, where unpacking takes no time.
     """
     if isinstance(tree, ForeignTree) or accelerator.name == "kvm":
         return tree.image
@@ -391,7 +396,7 @@ def boot(
 
     With ``snapshots``, a folder, it goes on where one like it had booted, or is that one.
     """
-    guest = Guest(machine, prepare(machine), name, snapshots=snapshots)
+    guest = Guest(machine, prepare(machine, quick=True), name, snapshots=snapshots)
     try:
         guest.wait(timeout_s)
         guest.load()

@@ -4,7 +4,9 @@
 An image unpacks itself as it starts, which takes an emulated CPU some two seconds of each boot.
 The kernel within is an ELF file, and QEMU starts one that has an entry point for PVH, the way in
 which a hypervisor starts a kernel without firmware's help: Debian's have it. What runs from there
-on is the same, but for its addresses, which only the unpacking would have drawn at random (KASLR).
+on is the same, at the same addresses in each boot: it is the code that unpacks the kernel which
+draws where it lies, and tells it to draw the rest (KASLR). A comparison is to draw them anew in
+each boot, so this is for tests.
 
 Where an image is: "The Linux/x86 Boot Protocol", Documentation/arch/x86/boot.rst. How a kernel
 says that it can be started so: XEN_ELFNOTE_PHYS32_ENTRY, include/xen/interface/elfnote.h.
