@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a command that was killed together with its restorer leaves behind."""
+"""What a command that was killed together with its restorer leaves behind, and what refuses."""
 
 import json
 from pathlib import Path
 
+import pytest
 from scan_trees import plant
 
 from lightsleep.settings import journalled, restorer
+from lightsleep.settings.restorer_process import RestorerProcess
 
 
 def leave(root: Path, verb: str, *changes: dict[str, str | None]) -> None:
@@ -21,3 +23,15 @@ def knob(path: Path, old: str, new: str) -> dict[str, str | None]:
     """Change a knob, and return the line that tells of it."""
     path.write_text(f"{new}\n")
     return {"knob": str(path), "old": old, "new": new}
+
+
+def refuse_to_set_back(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the end of each session tell of a knob that refuses; return what it tells."""
+    refused, end = "cannot set /sys/knob to 0 again: Device or resource busy", RestorerProcess.end
+
+    def ended(process: RestorerProcess) -> tuple[list[str], list[str]]:
+        notes, others = end(process)
+        return notes, [*others, refused]
+
+    monkeypatch.setattr(RestorerProcess, "end", ended)
+    return refused

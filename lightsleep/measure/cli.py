@@ -28,9 +28,11 @@ from lightsleep.measure.run import Taken, Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import OutputFile, cpus_option, json_option, output_option
 from lightsleep.settings import journalled
+from lightsleep.settings.catalogue import GOVERNOR
 
 ROOT = Path("/")
 DEFAULT_SOURCES: tuple[Source, ...] = ("timer", "ipi", "store")
+HALTPOLL = "haltpoll"
 
 Mode = Literal["auto", "module", "userspace"]
 
@@ -138,6 +140,7 @@ def measure(
 
     with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
         backend, remarks = _backend(stack, mode, load, session)
+        remarks += _obeyed(here, session)
         cells, left_out = plan.cells(here, wish, backend.sources())
         taken = _measure(here, cells, wish, backend, seed, session)
     if taken.ended and not any(tally.valid for tally in taken.tallies):
@@ -178,6 +181,8 @@ def measure(
         raise taken.ended
     if taken.ended:
         raise SystemExit(status_of(taken.ended))
+    if session.refused:
+        raise LightsleepError("measured, but not set back: " + "; ".join(session.refused))
 
 
 def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
@@ -206,6 +211,24 @@ def _backend(
                 "proves which state the kernel asked for, and measures up to the interrupt"
             ]
     return stack.enter_context(userspace.attached(ROOT)), remarks
+
+
+def _obeyed(here: machine.Machine, session: journalled.Session) -> list[str]:
+    """Have a governor that heeds which states are disabled; return a remark where that is another.
+
+    haltpoll polls for a time of its own and then halts, whatever is disabled.
+    """
+    if here.environment["governor"] != HALTPOLL:
+        return []
+    others = [name for name in here.governors if name != HALTPOLL]
+    if not others:
+        return [
+            "this kernel has no governor but haltpoll, which chooses states that are disabled, too"
+        ]
+    session.set(ROOT / GOVERNOR, others[0])
+    return [
+        f"measured under the governor {others[0]}: haltpoll chooses states that are disabled, too"
+    ]
 
 
 def _measure(

@@ -59,6 +59,8 @@ class Machine:
 
     cpus: dict[int, Cpu]
     environment: dict[str, str | int | None]
+    governors: tuple[str, ...] = ()
+    """Those of cpuidle that can be chosen."""
 
 
 def read(root: Path) -> Machine:
@@ -85,6 +87,7 @@ def described(root: Path, scan: Scan, tree: Tree) -> Machine:
             for cpu in scan.cpus
         },
         environment=_environment(scan, tree),
+        governors=tuple(scan.cpuidle.available_governors),
     )
 
 

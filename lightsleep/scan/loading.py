@@ -66,7 +66,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         lockdown=_lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
         secure_boot=_secure_boot(tree.root),
-        container=_container(tree, running),
+        container=container(tree, running),
         root=os.geteuid() == 0 if running else None,
     )
 
@@ -178,7 +178,7 @@ def _secure_boot(root: Path) -> bool | None:
     return content[4] == 1 if len(content) == 5 else None
 
 
-def _container(tree: Tree, running: bool) -> str | None:
+def container(tree: Tree, running: bool) -> str | None:
     """Return what kind of container this is, None where nothing says that it is one.
 
     Kubernetes leaves no file that tells. But a container has process IDs of its own. The other way

@@ -25,6 +25,8 @@ from typing import IO, Any
 import click
 
 from lightsleep.errors import LightsleepError
+from lightsleep.scan import loading
+from lightsleep.scan.tree import Tree
 from lightsleep.settings import restorer
 from lightsleep.settings.lock import holder, locked, opened
 from lightsleep.settings.restorer import KINDS, Setting, Undo, Value
@@ -61,6 +63,7 @@ class Session:
     ) -> None:
         """Note changes in ``journal``, whose first line is written; ``process`` sets them back."""
         self.notes: list[str] = []
+        self.refused: list[str] = []
         self._run_dir = run_dir
         self._journal = journal
         self._header_size = os.fstat(journal.fileno()).st_size
@@ -266,13 +269,19 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
 
     ``verb`` is told to whoever wants a session meanwhile; it and ``about`` stand in the record of
     what is kept. ``notes`` of the session say, from the start, what an earlier one had left behind,
-    and after the context, what could not be set back. A LightsleepError that ends the context
-    tells that as well.
+    and after the context, what there is to tell of setting back. ``refused`` is then the part of
+    it that could not be set back. A LightsleepError that ends the context tells that as well.
 
-    Raises LightsleepError where another process has a session, where an earlier one's journal
-    cannot be trusted or its settings not set back, and where the journal cannot be kept.
+    Raises LightsleepError in a container, where another process has a session, where an earlier
+    one's journal cannot be trusted or its settings not set back, and where the journal cannot be
+    kept.
     """
     root = root.absolute()
+    if kind := loading.container(Tree(root), running=root == Path("/")):
+        raise LightsleepError(
+            f"this is a container ({kind}): where it ends, nothing sets back what was changed, and "
+            "the record of it is lost; run lightsleep on the host of the container"
+        )
     run_dir = root / RUN_DIR
     journal = run_dir / "journal"
     with contextlib.ExitStack() as stack:
@@ -297,15 +306,18 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             yield here
         except LightsleepError as error:
             # Nobody looks at the notes now.
-            for note in [*here.notes, *_finish(process)]:
+            notes, refused = process.end()
+            for note in [*here.notes, *notes, *refused]:
                 error.add_note(note)
             raise
         except BaseException:
-            for note in _finish(process):
+            notes, refused = process.end()
+            for note in [*notes, *refused]:
                 click.echo(note, err=True)
             raise
         else:
-            here.notes += _finish(process)
+            notes, here.refused = process.end()
+            here.notes += [*notes, *here.refused]
 
 
 def kept(root: Path = Path("/")) -> Kept | None:
@@ -484,9 +496,3 @@ def _recover(journal: Path, root: Path) -> list[str]:
     if undos:
         notes.insert(0, f"{earlier}: set back the settings that it had changed")
     return notes
-
-
-def _finish(process: RestorerProcess) -> list[str]:
-    """End the session; return what is worth telling."""
-    notes, refused = process.end()
-    return [*notes, *refused]

@@ -174,7 +174,7 @@ def try_settings(
         what = Subject(metric_command, sample, plan.rounds, how, plan.goes_on)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
-    trial, notes = _run(arms, what, seed)
+    trial, notes, refused = _run(arms, what, seed)
     result = _result(arms, trial, printed, what, seed, notes)
     done = len(trial.runs[BASELINE])
     if not done:
@@ -199,6 +199,8 @@ def try_settings(
             raise LightsleepError(ended)
         click.echo(ended, err=True)
         raise SystemExit(status_of(trial.ended))
+    if refused:
+        raise LightsleepError("tried, but not set back: " + "; ".join(refused))
     if control_failed(result):
         raise SystemExit(1)
     if keep and outcome.winner:
@@ -273,7 +275,8 @@ def _is_set(arm: run.Arm) -> bool:
         return False
 
 
-def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str]]:
+def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str], list[str]]:
+    """Try the settings; return what came of it, what to tell, and what could not be set back."""
     with terminal.progress() as progress, journalled.session(ROOT, "try") as session:
         trial = run.run(
             arms,
@@ -292,7 +295,7 @@ def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list
             f"{done} of {what.rounds} rounds fit into --for: between two periods, "
             "the setting changes and the metric command runs"
         )
-    return trial, notes
+    return trial, notes, session.refused
 
 
 def _result(

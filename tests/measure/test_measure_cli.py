@@ -196,7 +196,45 @@ def test_other_machines(machine: str, power9: FakeBackend, tmp_path: Path) -> No
         assert row["verdict"]["kind"] == "nothing-advertised"
 
 
+@pytest.mark.parametrize("others", ["menu ladder ", ""])
+def test_haltpoll_does_not_govern_meanwhile(
+    others: str, power9: FakeBackend, tmp_path: Path
+) -> None:
+    assert power9.root
+    shutil.rmtree(power9.root)
+    root = unfold("kvm-haltpoll", power9.root)
+    plant(root, f"{CPU}/cpuidle/available_governors: {others}haltpoll")
+    governor, seen, take = root / CPU / "cpuidle/current_governor", set(), power9.run
+    before = governor.read_text()
+    assert before == "haltpoll\n"
+
+    def run_seen(batch: Batch) -> list[Sample]:
+        seen.add(governor.read_text().strip())
+        return take(batch)
+
+    power9.run = run_seen  # type: ignore[method-assign]
+    power9.truth_ns = dict.fromkeys(range(10), 1000)
+    document = measured("-c", "0", "-n", "20")
+    assert seen == {"menu" if others else "haltpoll"}
+    assert governor.read_text() == before
+    said = "measured under the governor menu: haltpoll" if others else "no governor but haltpoll"
+    assert [said in note for note in document["notes"]].count(True) == 1
+    assert document["environment"]["governor"] == "haltpoll"
+
+
 # Things that go wrong on the machine.
+
+
+def test_what_cannot_be_set_back_fails_a_measurement_that_is_shown(
+    power9: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = journals.refuse_to_set_back(monkeypatch)
+    result = run("--json", "-c", "5", "-n", "20")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["rows"]
+    assert refused in document["notes"]
+    assert f"Error: measured, but not set back: {refused}" in " ".join(result.stderr.split())
 
 
 def test_a_state_that_is_never_entered(power9: FakeBackend) -> None:

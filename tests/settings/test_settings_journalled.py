@@ -339,6 +339,14 @@ def test_a_knob_that_shows_a_boolean_its_own_way(machine: Machine) -> None:
     assert machine.knob(0).read_text() == "N\n"
 
 
+def test_a_container_is_no_place_to_change_settings(machine: Machine) -> None:
+    (machine.root / ".dockerenv").touch()
+    before = sorted(machine.root.rglob("*"))
+    with pytest.raises(LightsleepError, match=r"container \(docker\).*run lightsleep on the host"):
+        machine.session().__enter__()
+    assert sorted(machine.root.rglob("*")) == before
+
+
 def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
     with machine.session() as session:
         session.set(machine.knob(0), "1")
@@ -347,6 +355,7 @@ def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
         machine.knob(1).mkdir()
     assert machine.knob(0).read_text() == "0\n"
     assert f"cannot set {machine.knob(1)} to 0 again" in session.notes[0]
+    assert session.refused == session.notes
     with pytest.raises(LightsleepError, match="by hand"), machine.session():
         pass
     machine.knob(1).rmdir()

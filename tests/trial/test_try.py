@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import fake_modules
+import journals
 import pytest
 from click.testing import CliRunner
 from scan_trees import plant, unfold
@@ -231,6 +233,16 @@ def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None
     assert said in " ".join(result.output.split())
     assert "warm-up" in result.output
     assert fake_modules.snapshot(root) == before
+
+
+def test_what_cannot_be_set_back_fails_a_trial_that_is_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = journals.refuse_to_set_back(monkeypatch)
+    result = attempt("--json", "-n", "1", "--no-control", "--", "true")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["environment"]["notes"] == [refused]
+    assert f"Error: tried, but not set back: {refused}" in " ".join(result.stderr.split())
 
 
 def runs(pid: int) -> bool:
