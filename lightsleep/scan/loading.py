@@ -77,11 +77,18 @@ def of_file(loading: Loading, module: Path) -> Loading:
 
 
 def built_in_sources(release: str | None) -> Path | None:
-    """Return the module that was built in the sources, if it was built for this kernel."""
+    """Return the module that was built in the sources: of these sources, and for this kernel.
+
+    An upgrade of the package replaces the sources and leaves what was built of the old ones. It
+    gives files the times that they had in the package, but cannot choose when they changed here.
+    """
     file = KERNEL / f"{MODULE}.ko"
     try:
         built_for = f"vermagic={release} ".encode()
-        return file if release and built_for in file.read_bytes() else None
+        if not release or built_for not in file.read_bytes():
+            return None
+        changed_s = max((x.stat().st_ctime for x in KERNEL.rglob("*.[ch]")), default=0.0)
+        return file if changed_s <= file.stat().st_mtime else None
     except OSError:
         return None
 

@@ -247,6 +247,20 @@ def test_a_module_that_was_built_in_the_sources_can_be_loaded(
     assert "until the next boot" not in dict(in_short(running()))["lightsleep"]
 
 
+def test_a_module_of_older_sources_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightsleep.scan.loading.KERNEL", tmp_path)
+    file = plant(tmp_path, "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP") / "cpuidle_lightsleep.ko"
+    assert loading.built_in_sources("6.12.0") == file
+    source = plant(tmp_path, "drivers/cpuidle/idle.c: new") / "drivers/cpuidle/idle.c"
+    os.utime(source, (0, 0))  # as a package has it
+    os.utime(file, (built := source.stat().st_ctime - 1, built))
+    assert loading.built_in_sources("6.12.0") is None
+    os.utime(file, (built := source.stat().st_ctime + 1, built))
+    assert loading.built_in_sources("6.12.0") == file
+
+
 def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:
     plant(unfold("lightsleep-guest", tmp_path), f"{LOCKED}\n{RELEASE}/modules.dep: x")
     assert found(tmp_path) == []
