@@ -29,7 +29,7 @@ ROOT = Path("/")
 @module_option
 @json_option
 def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_json: bool) -> None:
-    """Make an idle setting the machine's own, until the next boot or for good.
+    """Apply an idle setting to this machine, until the next boot or for good.
 
     SETTING is lightsleep unless given. Its mode, its poll limit, and what waiting is worth may
     follow, as in lightsleep:fixed:100us and lightsleep:weight=20. Other settings, as lightsleep try

@@ -136,7 +136,8 @@ def try_settings(
     several into one. Needs root. COMMAND runs without a shell: for a pipeline, give sh -c '...'.
 
     With --switchback, a service that runs anyway is measured instead: each setting holds for a
-    period, again and again in random order. Of a counter, :rate takes the rise per second.
+    period, again and again in random order. With :rate, the number is a counter: its rise per
+    second counts.
     """
     _check_words(rounds, period_s, total_s, metric_command, command)
     if keep and period_s is not None and not wanted:
