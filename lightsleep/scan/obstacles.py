@@ -63,6 +63,12 @@ def _no_cpuidle(scan: Scan) -> Reason:
         return None
     if scan.loading.loaded or facts.cpuidle_off(scan):
         return None
+    if scan.hypervisor == "Xen":
+        return (
+            "the kernel switches cpuidle off in this kind of Xen guest",
+            "No option of the kernel changes that, so lightsleep cannot run in this guest. On x86, "
+            "it can run in an HVM guest.",
+        )
     return (
         "this kernel shows no cpuidle in /sys/devices/system/cpu/cpuidle",
         "Boot a kernel with CONFIG_CPU_IDLE=y, as the kernels of distributions have.",

@@ -116,11 +116,31 @@ def test_namespaces_tell_a_container_where_its_files_do_not(
     assert loading.read(tree, "6.12.0", running=False).container == recorded
 
 
-def test_a_kernel_without_cpuidle(tmp_path: Path) -> None:
-    unfold("no-cpuidle", tmp_path)
+def without_cpuidle(root: Path) -> Path:
+    unfold("no-cpuidle", root)
     for name in ("current_driver", "current_governor", "available_governors"):
-        (tmp_path / "sys/devices/system/cpu/cpuidle" / name).unlink()
-    assert found(tmp_path) == ["no-cpuidle"]
+        (root / "sys/devices/system/cpu/cpuidle" / name).unlink()
+    return root
+
+
+def test_a_kernel_without_cpuidle(tmp_path: Path) -> None:
+    (one,) = obstacles(collect(without_cpuidle(tmp_path))[0])
+    assert one.id == "no-cpuidle"
+    assert "Boot a kernel with CONFIG_CPU_IDLE=y" in one.fix
+
+
+def test_no_other_kernel_helps_where_xen_is_why_there_is_no_cpuidle(tmp_path: Path) -> None:
+    root = plant(without_cpuidle(tmp_path), "sys/hypervisor/type: xen")
+    (one,) = obstacles(collect(root)[0])
+    assert one.id == "no-cpuidle"
+    assert "Xen" in one.what
+    assert "CONFIG_CPU_IDLE" not in one.fix
+    assert "HVM guest" in one.fix
+
+
+def test_xen_is_no_obstacle_where_there_is_cpuidle(tmp_path: Path) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module\nsys/hypervisor/type: xen")
+    assert found(root) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\x06\0\0\0\1", b"\x06\0\0\0\0", b"garbage"])
