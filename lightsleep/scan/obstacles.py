@@ -10,6 +10,7 @@ told, in the order in which a user has to deal with them: what cannot be changed
 comes before what can. ``scan``, ``status``, ``enable`` and ``try`` all ask obstacles().
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ ENROLL = (
     "/var/lib/shim-signed/mok/MOK.der), then reboot and confirm at the console. mokutil --test-key "
     "tells whether it is."
 )
+
+KERNELS = r"^(6\.([1-9]|1[0-9])|7\.[0-3])([.+~-]|$)"
+OLDEST, NEWEST = "6.1", "7.3"
+ARCHITECTURES = ("x86_64", "aarch64", "ppc64le")
+"""What kernel/dkms-kernels.sh lets DKMS build for: a test compares them."""
 
 HARDWARE_DRIVERS = {
     "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
@@ -132,11 +138,30 @@ def _modules(scan: Scan) -> Reason:
     )
 
 
+def _unsupported_kernel(scan: Scan) -> Reason:
+    here, kernel = scan.loading, scan.kernel
+    if here.loaded or here.installed or here.built:
+        return None
+    supported = f"Linux {OLDEST} to {NEWEST} on {', '.join(ARCHITECTURES)}"
+    if kernel.arch and kernel.arch not in ARCHITECTURES:
+        what = f"there is no {MODULE} for the architecture {kernel.arch}"
+        return what, f"lightsleep supports {supported}."
+    if kernel.release and not re.search(KERNELS, kernel.release):
+        what = f"there is no {MODULE} for kernel {kernel.release}"
+        return (
+            what,
+            f"lightsleep supports {supported}. Boot such a kernel, or look for a newer version of "
+            "lightsleep.",
+        )
+    return None
+
+
 def _not_built(scan: Scan) -> Reason:
     here = scan.loading
     if here.loaded or here.installed or here.built or here.headers is None:
         return None
-    if here.modules is False:  # what is installed would not help
+    # What is installed would not help.
+    if here.modules is False or _unsupported_kernel(scan):
         return None
     release = scan.kernel.release or "unknown"
     what = f"{MODULE} is not installed for kernel {release}"
@@ -198,6 +223,7 @@ RULES: dict[str, Callable[[Scan], Reason]] = {
     "idle-option": _idle_option,
     "other-driver": _other_driver,
     "no-modules": _modules,
+    "unsupported-kernel": _unsupported_kernel,
     "not-built": _not_built,
     "unsigned": _unsigned,
     "not-enrolled": _not_enrolled,

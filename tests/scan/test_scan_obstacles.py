@@ -4,6 +4,7 @@
 import gzip
 import lzma
 import os
+import re
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -18,7 +19,15 @@ from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.scan import loading
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
-from lightsleep.scan.obstacles import RULES, in_short, obstacles
+from lightsleep.scan.obstacles import (
+    ARCHITECTURES,
+    KERNELS,
+    NEWEST,
+    OLDEST,
+    RULES,
+    in_short,
+    obstacles,
+)
 from lightsleep.scan.tree import Tree
 
 RELEASE = "lib/modules/6.12.0"
@@ -30,6 +39,7 @@ SIGNED = f"{MODULE}: {SIGNATURE}\n{LOCKED}\nvar/lib/dkms/mok.pub: KEY"
 OWNER_KEYS = "sys/firmware/efi/mok-variables/MokListRT"
 FIRMWARE_KEYS = "sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 
+OTHER = "proc/sys/kernel/osrelease"
 ARM64 = f"{MODULE}: module\nproc/sys/kernel/arch: aarch64"
 
 # What is planted on a guest without a cpuidle driver -> the obstacles.
@@ -48,6 +58,13 @@ CASES = {
     f"{SIGNED}\nvar/lib/shim-signed/mok/MOK.der: MOK\n{OWNER_KEYS}: MOK": [],  # the other key is
     f"{SIGNED}\n{OWNER_KEYS}: OTHER\n{FIRMWARE_KEYS}: KEY": [],
     SIGNED: [],  # whether it is enrolled is not known
+    f"{OTHER}: 6.0.19-amd64\n{RELEASE}/build/Makefile: all": ["unsupported-kernel"],
+    f"{OTHER}: 7.4.0\n{RELEASE}/build/Makefile: all": ["unsupported-kernel"],
+    f"{OTHER}: 7.3.12+deb14\n{RELEASE}/build/Makefile: all": ["not-built"],
+    f"{OTHER}: 6.1\n{RELEASE}/build/Makefile: all": ["not-built"],
+    f"{OTHER}: 7.4.0\nlib/modules/7.4.0/extra/cpuidle_lightsleep.ko: module": [],
+    "proc/sys/kernel/arch: riscv64": ["unsupported-kernel"],
+    f"{MODULE}: module\nproc/sys/kernel/arch: riscv64": [],
     "proc/cmdline: idle=poll": ["idle-option"],
     "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],
     "proc/cmdline: quiet cpuidle.off=0": [],
@@ -326,6 +343,21 @@ def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> N
     scan = collect(unfold("no-cpuidle", tmp_path))[0]
     assert obstacles(scan) == []
     assert dict(in_short(scan))["lightsleep"].startswith("unknown: whether the module can be")
+
+
+def test_the_kernels_are_those_that_dkms_builds_for() -> None:
+    text = (ROOT / "kernel/dkms-kernels.sh").read_text()
+    limits = dict(re.findall(r'(?m)^BUILD_EXCLUSIVE_(\w+)="(.*)"$', text))
+    assert limits == {
+        "KERNEL": KERNELS,
+        "KERNEL_MIN": OLDEST,
+        "KERNEL_MAX": f"{NEWEST}.999",
+        "ARCH": f"^({'|'.join(ARCHITECTURES)})$",
+    }
+
+
+def test_a_loaded_module_supports_its_kernel(tmp_path: Path) -> None:
+    assert found(plant(unfold("lightsleep-guest", tmp_path), f"{OTHER}: 7.9.0")) == []
 
 
 def test_the_page_names_every_obstacle() -> None:
