@@ -3,9 +3,11 @@
 
 The order is that of docs/how-to/why-not-polling.md: a reason comes before those that follow from
 it. A CPU whose limit is 0 without another reason has idle periods that are too long to poll in.
+Only root may read the system-wide latency limit, which can keep such a CPU polling.
 """
 
 from lightsleep.scan import facts
+from lightsleep.scan.collect import LATENCY_LIMIT
 from lightsleep.scan.model import Cpu, PollStats, Scan
 
 POLL = "POLL"
@@ -31,7 +33,9 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
         return "polls slow its programs"
     if counts.limit_ns != 0:
         return None
-    return "the cost of a halt is 0" if counts.halt_cost_ns == 0 else "idle for too long"
+    why = "the cost of a halt is 0" if counts.halt_cost_ns == 0 else "idle for too long"
+    unknown = LATENCY_LIMIT in scan.problems and _heeds_limits(counts, scan)
+    return f"{why}, or a latency limit keeps it polling (root sees)" if unknown else why
 
 
 def _may_not_halt(cpu: Cpu) -> bool:

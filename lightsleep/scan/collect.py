@@ -34,6 +34,7 @@ OS_RELEASE = "proc/sys/kernel/osrelease"
 ARCH = "proc/sys/kernel/arch"
 INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
+LATENCY_LIMIT = "dev/cpu_dma_latency"
 GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
@@ -310,12 +311,11 @@ def _latency_limit_us(tree: Tree) -> int | None:
 
     The device hands out the effective limit as a native 32-bit integer; 2000 s means no limit.
     """
-    path = "dev/cpu_dma_latency"
-    content = tree.content(path)
+    content = tree.content(LATENCY_LIMIT)
     if content is None:
         return None
     if len(content) != 4:
-        tree.problems[path] = f"{len(content)} bytes, expected 4"
+        tree.problems[LATENCY_LIMIT] = f"{len(content)} bytes, expected 4"
         return None
     limit_us: int = struct.unpack("=i", content)[0]
     return limit_us if 0 <= limit_us < 2_000_000_000 else None

@@ -82,6 +82,30 @@ def test_a_system_wide_latency_limit_keeps_cpus_polling() -> None:
     assert not_polling(cpu, replace(scan, latency_limit_us=1)) == "idle for too long"
 
 
+UNREADABLE = {"dev/cpu_dma_latency": "Permission denied"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        (replace(COUNTS, limit_ns=0), "idle for too long"),
+        (replace(COUNTS, limit_ns=0, halt_cost_ns=0), "the cost of a halt is 0"),
+    ],
+)
+def test_a_limit_that_only_root_may_read_may_be_why_it_polls(counts: PollStats, why: str) -> None:
+    cpu, scan = replace(CPU, lightsleep=counts), replace(SCAN, problems=UNREADABLE)
+    assert not_polling(cpu, SCAN) == why
+    assert not_polling(cpu, scan) == f"{why}, or a latency limit keeps it polling (root sees)"
+
+
+def test_what_no_latency_limit_changes_is_no_guess_without_root() -> None:
+    scan = replace(SCAN, problems=UNREADABLE)
+    cpu = replace(CPU, lightsleep=replace(COUNTS, limit_ns=0))
+    assert not_polling(CPU, scan) is None
+    short = replace(scan, lightsleep=replace(PARAMETERS, host_is_short=True))
+    assert not_polling(cpu, short) == "idle for too long"
+
+
 def test_a_latency_limit_is_not_heeded_when_off_or_where_the_host_is_short_of_cores() -> None:
     cpu = replace(CPU, lightsleep=replace(COUNTS, limit_ns=0))
     scan = replace(SCAN, latency_limit_us=0)
