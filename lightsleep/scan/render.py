@@ -11,6 +11,7 @@ from rich.text import Text
 
 from lightsleep import cpulist
 from lightsleep.scan import explain
+from lightsleep.scan.collect import POLL_SOURCES
 from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State
 from lightsleep.scan.obstacles import in_short
 from lightsleep.scan.rule import Finding
@@ -27,7 +28,7 @@ def render(console: Console, scan: Scan, findings: list[Finding], verbose: bool)
     if polling:
         parts.append(_facts(polling))
     if scan.queues:
-        parts.append(_queues(scan.queues))
+        parts.append(_queues(scan))
     if any(queue.source for queue in scan.queues):
         parts.append(_sources(scan.queues))
     if verbose:
@@ -205,21 +206,23 @@ def _polling(scan: Scan) -> Iterator[tuple[str, str]]:
         yield "disks", ", ".join(queues)
 
 
-def _queues(queues: list[Queue]) -> Table:
+def _queues(scan: Scan) -> Table:
     title = Text("virtio queues", style="bold")
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("queue")
     for column in ("irq", "cpu", "interrupts"):
         table.add_column(column, justify="right")
     table.add_column("while idle")
-    for queue in queues:
+    # Without the list of sources, a queue without one may be polled all the same.
+    without = "-" if POLL_SOURCES in scan.problems else "interrupts"
+    for queue in scan.queues:
         source = queue.source
         table.add_row(
             Text(queue.name),
             str(queue.irq),
             cpulist.format(queue.cpus) or "-",
             _number(queue.interrupts),
-            "interrupts" if not source else "polled" if source.enabled else "too slow",
+            without if not source else "polled" if source.enabled else "too slow",
         )
     return whole(table)
 

@@ -20,7 +20,14 @@ from scans import CPU, check_everything, run, show
 from lightsleep.measure.machine import read as read_machine
 from lightsleep.scan import explain
 from lightsleep.scan.cli import scan
-from lightsleep.scan.collect import INTERRUPTS, collect, cpu_model, idle_options, queue_rows
+from lightsleep.scan.collect import (
+    INTERRUPTS,
+    POLL_SOURCES,
+    collect,
+    cpu_model,
+    idle_options,
+    queue_rows,
+)
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 from lightsleep.scan.tree import Tree, printable
@@ -268,6 +275,17 @@ def test_virtio_queues(tmp_path: Path) -> None:
     assert re.search("virtio0-req.0 +5,000 +4,000 +3,990 +12 +200 +22,000", out)
     assert re.search("virtio0-req.1 +70 +1 +0 +0 +100,000 +30,000", out)
     assert out.count("virtio1-input.0") == 1
+
+
+def test_whether_a_queue_is_polled_is_unknown_where_the_sources_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    root = plant(unfold("lightsleep-tcg", tmp_path), QUEUES)
+    assert re.search("virtio0-req.0 .* 4,283 +interrupts", show(root))
+    (root / POLL_SOURCES).mkdir(parents=True)  # like a folder that only root may look into
+    out = show(root)
+    assert re.search("virtio0-req.0 .* 4,283 +-", out)
+    assert "interrupts\n" not in out.partition("while idle\n")[2]
 
 
 QUEUE_ROW = re.compile(
