@@ -65,7 +65,9 @@ def halt(scan: Scan) -> str:
     elif driver == "intel_idle" and scan.can_mwait is not None:
         how = "MWAIT" if scan.can_mwait else "HLT"
     elif driver in ENTRIES and not facts.idle_override(scan):
-        how = ENTRIES[driver]
+        # On arm64, ACPI describes the same states as the device tree (_LPI).
+        by_psci = driver == "acpi_idle" and scan.kernel.arch == "aarch64"
+        how = ENTRIES["psci_idle" if by_psci else driver]
     else:
         return "unknown"
     if scan.kernel.arch not in DEFAULT_IDLE and scan.kernel.arch != "x86_64":

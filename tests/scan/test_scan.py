@@ -407,6 +407,12 @@ def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
         ("intel-laptop", "", "MWAIT"),
         ("no-cpuidle", f"{CPU}/cpuidle/current_driver: intel_idle", "HLT: exits"),
         ("arm64-psci", "", "WFI"),
+        (
+            "arm64-psci",
+            f"{CPU}/cpuidle/current_driver: acpi_idle",
+            "WFI, or a call of the firmware",
+        ),
+        ("intel-laptop", f"{CPU}/cpuidle/current_driver: acpi_idle", "MWAIT, HLT or a read of an"),
         ("powernv-power9", "", "snooze"),
         ("powernv-power9", f"{CPU}/cpuidle/current_driver: pseries_idle", "H_CEDE"),
     ],
