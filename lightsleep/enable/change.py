@@ -31,6 +31,8 @@ from lightsleep.sources import DKMS_INSTALL
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
 OPTIONS_FILE = "etc/modprobe.d/lightsleep.conf"
 LOAD_FILE = "etc/modules-load.d/lightsleep.conf"
+IN_FORCE = ("in_force", "in_force_by", "in_force_since")
+"""In the record of an enable that only the next boot makes true: what is kept until then."""
 assert set(restorer.FILES) == {OPTIONS_FILE, LOAD_FILE}
 
 
@@ -146,7 +148,8 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
         raise _in_the_way_at_boot(unloaded[0])
     changes = _brought_back(changes, kept)
     changed = []
-    with journalled.session(root, "enable", setting=text) as session:
+    about = {"setting": text} if now else {"setting": text, "later": "yes", **_in_force(kept)}
+    with journalled.session(root, "enable", **about) as session:
         notes = list(session.notes)
         if now:
             with applied(changes, session, root) as made:
@@ -160,6 +163,15 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
             raise Skipped(f"{text} is enabled already: nothing to do")
         session.keep()
     return Changes(changed, notes)
+
+
+def _in_force(kept: journalled.Kept | None) -> dict[str, str]:
+    """Return which setting an earlier enable keeps, by whom and since when; nothing without one."""
+    header = kept.header if kept else {}
+    if header.get("later"):
+        return {name: header[name] for name in IN_FORCE if name in header}
+    there = zip(IN_FORCE, ("setting", "user", "since"), strict=True)
+    return {name: header[key] for name, key in there if key in header}
 
 
 def _brought_back(changes: list[Change], kept: journalled.Kept | None) -> list[Change]:

@@ -45,6 +45,9 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "at boot", f"yes: {', '.join(status.files)}"
     else:
         yield "at boot", "no"
+    if status.later:
+        whose = "" if status.enabled else f", enabled {status.since} by {status.by}"
+        yield "next boot", f"brings {status.later}{whose}"
     if status.unfinished:
         yield "unfinished", status.unfinished
     if status.changed:

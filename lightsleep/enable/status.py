@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE, content_of, is_ours
+from lightsleep.enable.change import IN_FORCE, LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
 from lightsleep.enable.why import not_polling
 from lightsleep.scan import facts
@@ -31,16 +31,19 @@ class Status:
     """The state of this machine.
 
     ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
-    ``since`` who did so and when. ``files`` are ours, ``changed`` the settings that are kept.
-    ``interrupted`` is left of an enable that a crash of the machine ended; ``unfinished`` tells of
-    a command that changes settings now, or that was killed before it set them back. ``stores`` are
-    wakeups without an interrupt per second, at least, by CPU; where they can be told.
+    ``since`` who did so and when. ``later`` is the setting that ``enable --later`` keeps for the
+    next boot; ``by`` and ``since`` are of it where nothing else is enabled. ``files`` are ours,
+    ``changed`` the settings that are kept. ``interrupted`` is left of an enable that a crash of
+    the machine ended; ``unfinished`` tells of a command that changes settings now, or that was
+    killed before it set them back. ``stores`` are wakeups without an interrupt per second, at
+    least, by CPU; where they can be told.
     """
 
     active: bool
     enabled: str | None
     by: str | None
     since: str | None
+    later: str | None
     at_boot: bool
     interrupted: bool
     unfinished: str | None
@@ -57,13 +60,16 @@ def read(root: Path) -> Status:
     scan, _ = collect(root)
     kept = journalled.kept(root)
     header = kept.header if kept else {}
+    later = header.get("setting") if header.get("later") else None
+    setting, by, since = IN_FORCE if later else ("setting", "user", "since")
     files = [name for name in (OPTIONS_FILE, LOAD_FILE) if is_ours(content_of(root, name))]
     active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
     return Status(
         active=active,
-        enabled=header.get("setting"),
-        by=header.get("user"),
-        since=header.get("since"),
+        enabled=header.get(setting),
+        by=header.get(by) or header.get("user"),
+        since=header.get(since) or header.get("since"),
+        later=later,
         at_boot=LOAD_FILE in files,
         interrupted=files == [OPTIONS_FILE],
         unfinished=journalled.unfinished(root),
