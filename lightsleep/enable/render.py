@@ -10,6 +10,7 @@ from rich.text import Text
 
 from lightsleep.enable.status import Status, hit_rate
 from lightsleep.enable.why import not_polling
+from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import PollStats
 from lightsleep.terminal import whole
 
@@ -26,10 +27,25 @@ def render(console: Console, status: Status) -> None:
     if status.pays:
         console.print()
         console.print(Text(status.pays.sentence), crop=False)
+    if not status.active and all(x.id == "not-root" for x in status.obstacles):
+        console.print()
+        console.print(Text(_how_to_load(status)), crop=False)
     for obstacle in status.obstacles:
         console.print()
         console.print(Text(f"{obstacle.what} [{obstacle.id}]"), crop=False)
         console.print(Padding(Text(obstacle.fix), (0, 0, 0, 4), expand=False), crop=False)
+
+
+def _how_to_load(status: Status) -> str:
+    load = "To load it now: sudo lightsleep enable"
+    if status.later:
+        return f"The next boot loads {MODULE}. {load} {status.later}"
+    if status.at_boot:
+        return (
+            f"The boot did not load {MODULE}, or somebody has unloaded it since. journalctl -b -u "
+            f"systemd-modules-load and dmesg say what happened. {load}"
+        )
+    return load
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:

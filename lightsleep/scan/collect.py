@@ -39,10 +39,12 @@ GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
-    r"idle|nohlt|hlt|nohz|nohz_full|isolcpus|powersave|highres|nosmt"
+    r"idle|nohlt|hlt|nohz|nohz_full|isolcpus|powersave|highres|nosmt|module_blacklist"
     r"|processor\.max_cstate|virtio_blk\.poll_queues|nvme\.poll_queues|kvm\.halt_poll_ns\w*"
     r"|(intel_idle|cpuidle|cpuidle_haltpoll|cpuidle_lightsleep|haltpoll)\.\w+"
 )
+
+BLACKLIST = "module_blacklist"
 
 # (file, what it holds on such a machine, hypervisor); the first match decides. Flags come
 # last: they tell that there is a hypervisor, not which.
@@ -147,6 +149,7 @@ def idle_options(cmdline: str) -> dict[str, str | None]:
     """Return the options of a kernel command line that touch idle; a later one replaces an earlier.
 
     Options behind ``--`` are for init. The kernel takes ``-`` and ``_`` in a name for the same.
+    Of the modules that module_blacklist names, only lightsleep's is returned.
     """
     options: dict[str, str | None] = {}
     for word in re.findall(r'(?:[^\s"]|"[^"]*"?)+', cmdline):
@@ -156,6 +159,8 @@ def idle_options(cmdline: str) -> dict[str, str | None]:
         name = name.replace("-", "_")
         if IDLE_OPTIONS.fullmatch(name):
             options[name] = value if equals else None
+    if loading.MODULE in (options.pop(BLACKLIST, None) or "").split(","):
+        options[BLACKLIST] = loading.MODULE
     return options
 
 

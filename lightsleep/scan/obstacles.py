@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lightsleep.scan import explain, facts
+from lightsleep.scan.collect import BLACKLIST
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Scan
 from lightsleep.sources import DKMS_INSTALL
@@ -138,6 +139,16 @@ def _modules(scan: Scan) -> Reason:
     )
 
 
+def _blacklisted(scan: Scan) -> Reason:
+    if scan.loading.loaded or BLACKLIST not in scan.kernel.options:
+        return None
+    return (
+        f"{BLACKLIST} on the kernel command line forbids {MODULE}",
+        f"Remove {MODULE} from {BLACKLIST}, and reboot. If the machine does not boot without it, "
+        "run first: sudo lightsleep disable",
+    )
+
+
 def _unsupported_kernel(scan: Scan) -> Reason:
     here, kernel = scan.loading, scan.kernel
     if here.loaded or here.installed or here.built:
@@ -223,6 +234,7 @@ RULES: dict[str, Callable[[Scan], Reason]] = {
     "idle-option": _idle_option,
     "other-driver": _other_driver,
     "no-modules": _modules,
+    "blacklisted": _blacklisted,
     "unsupported-kernel": _unsupported_kernel,
     "not-built": _not_built,
     "unsigned": _unsigned,

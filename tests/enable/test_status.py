@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What status says of what is enabled, now and at the next boot."""
+"""What status says of what is enabled, now and at the next boot, and of what did not come."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from enabled import done, run, status
+import pytest
+from enabled import MODULE, done, run, status
+from scan_trees import plant
+
+from lightsleep.scan.collect import collect
+from lightsleep.scan.model import Scan
+from lightsleep.scan.tree import Tree
 
 pytest_plugins = "enabled"
+
+
+@pytest.fixture
+def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status reads a machine whose modules only root may load."""
+
+    def collected(root: Path) -> tuple[Scan, Tree]:
+        scan, tree = collect(root)
+        return replace(scan, loading=replace(scan.loading, root=False)), tree
+
+    monkeypatch.setattr("lightsleep.enable.status.collect", collected)
 
 
 def test_what_only_the_next_boot_brings_is_not_in_force(root: Path) -> None:
@@ -35,3 +54,37 @@ def test_what_the_next_boot_brings_where_nothing_is_enabled_now(root: Path) -> N
         run("status").output
     )
     assert "undid lightsleep enable lightsleep:off" in done("disable")
+
+
+def said(root: Path) -> str:
+    return " ".join(run("status").output.split())
+
+
+def test_what_is_not_loaded_is_loaded_by_enable(root: Path) -> None:
+    assert said(root).endswith("To load it now: sudo lightsleep enable")
+    done("enable", "--persist", "--later", "lightsleep:off")
+    assert "The next boot loads cpuidle_lightsleep. To load it now: sudo lightsleep enable" in (
+        said(root)
+    )
+    assert said(root).endswith("enable lightsleep:off")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    assert "The boot did not load cpuidle_lightsleep, or somebody has unloaded it" in said(root)
+    assert "journalctl -b -u systemd-modules-load" in said(root)
+    (root / MODULE).unlink()
+    plant(root, "lib/modules/6.12.0/build/Makefile: all")
+    assert "To load it now" not in said(root)  # not-built says what to do first
+
+
+def test_who_is_not_root_is_told_how_to_load_it(root: Path, as_user: None) -> None:
+    assert "To load it now: sudo lightsleep enable" in said(root)
+    assert "only root may load a module" in said(root)
+
+
+def test_after_a_boot_that_the_command_line_rescued(root: Path) -> None:
+    done("enable", "--persist", "--later")
+    shutil.rmtree(root / "run/lightsleep")
+    plant(root, "proc/cmdline: quiet module_blacklist=cpuidle_lightsleep")
+    assert [x["id"] for x in status()["obstacles"]] == ["blacklisted"]
+    assert "module_blacklist on the kernel command line forbids cpuidle_lightsleep" in said(root)
+    assert "To load it now" not in said(root)
+    done("disable")

@@ -65,6 +65,9 @@ CASES = {
     f"{OTHER}: 7.4.0\nlib/modules/7.4.0/extra/cpuidle_lightsleep.ko: module": [],
     "proc/sys/kernel/arch: riscv64": ["unsupported-kernel"],
     f"{MODULE}: module\nproc/sys/kernel/arch: riscv64": [],
+    f"{MODULE}: module\nproc/cmdline: module_blacklist=a,cpuidle_lightsleep": ["blacklisted"],
+    f"{MODULE}: module\nproc/cmdline: module_blacklist=cpuidle_lightsleep_x,cpuidle": [],
+    f"{MODULE}: module\nproc/cmdline: module_blacklist=cpuidle_lightsleep module_blacklist=b": [],
     "proc/cmdline: idle=poll": ["idle-option"],
     "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],
     "proc/cmdline: quiet cpuidle.off=0": [],
@@ -300,6 +303,7 @@ def test_a_module_of_older_sources_is_not_loaded(
 
 def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:
     plant(unfold("lightsleep-guest", tmp_path), f"{LOCKED}\n{RELEASE}/modules.dep: x")
+    plant(tmp_path, "proc/cmdline: module_blacklist=cpuidle_lightsleep")  # of a built-in one
     assert found(tmp_path) == []
     assert dict(in_short(collect(tmp_path)[0]))["lightsleep"].startswith("active")
 

@@ -35,10 +35,11 @@ def test_recording_scans_as_the_machine_did(machine: str, tmp_path: Path) -> Non
 
 def test_recording_gives_nobody_away(tmp_path: Path) -> None:
     root = unfold("intel-laptop", tmp_path / "machine")
+    blacklist = "module_blacklist=secret16,cpuidle_lightsleep"
     plant(
         root,
-        """
-        proc/cmdline: root=UUID=secret1 ip=secret2 idle=halt -- secret3
+        f"""
+        proc/cmdline: root=UUID=secret1 ip=secret2 idle=halt {blacklist} -- secret3
         proc/sys/kernel/osrelease: 6.12.0-secret4
         proc/sys/kernel/hostname: secret5
         proc/cpuinfo: model name : Common CPU
@@ -64,7 +65,7 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
             assert b"secret" not in member.name.encode() + file.read()
         cmdline = tar.extractfile("proc/cmdline")
         assert cmdline
-        assert cmdline.read() == b'idle="halt"\n'
+        assert cmdline.read() == b'idle="halt" module_blacklist="cpuidle_lightsleep"\n'
     # gzip must not keep the name either.
     assert b"secret" not in archive.read_bytes()
 
