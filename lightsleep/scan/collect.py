@@ -184,8 +184,8 @@ def cpu_model(cpuinfo: str) -> str | None:
 
 def _can_mwait(tree: Tree) -> bool | None:
     """Return whether an x86 CPU offers MWAIT; None where /proc/cpuinfo does not tell."""
-    flags = re.search(r"(?m)^flags\s*:(.*)$", tree.text("proc/cpuinfo") or "")
-    return "monitor" in flags[1].split() if flags else None
+    flags = loading.cpuinfo_words(tree, "flags")
+    return None if flags is None else "monitor" in flags
 
 
 def cpu_seconds(

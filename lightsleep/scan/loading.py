@@ -68,6 +68,8 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         secure_boot=_secure_boot(tree.root),
         container=container(tree, running),
         root=os.geteuid() == 0 if running else None,
+        tdx_guest=_has(tree, "flags", "tdx_guest"),
+        timers_stop=_has(tree, "bugs", "apic_c1e"),
     )
 
 
@@ -183,6 +185,17 @@ def _secure_boot(root: Path) -> bool | None:
     """Return the EFI variable: four bytes of attributes, then one of value."""
     content = b"".join(_contents(root, [SECURE_BOOT]))
     return content[4] == 1 if len(content) == 5 else None
+
+
+def cpuinfo_words(tree: Tree, key: str) -> list[str] | None:
+    """Return what /proc/cpuinfo lists of the first CPU under ``key``; None where it does not."""
+    found = re.search(rf"(?m)^{key}[ \t]*:(.*)$", tree.text("proc/cpuinfo") or "")
+    return found[1].split() if found else None
+
+
+def _has(tree: Tree, key: str, word: str) -> bool | None:
+    words = cpuinfo_words(tree, key)
+    return None if words is None else word in words
 
 
 def container(tree: Tree, running: bool) -> str | None:

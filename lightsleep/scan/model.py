@@ -221,7 +221,9 @@ class Loading:
     modules that use ours. ``installed`` is the file of the module for the running kernel. Without
     one, ``built`` is the file that was built in the sources, which no boot finds. ``headers`` is
     None where /lib/modules cannot be read: a recording has none. ``lockdown`` is integrity or
-    confidentiality, ``container`` the kind of container.
+    confidentiality, ``container`` the kind of container. ``tdx_guest`` tells of a TDX guest,
+    ``timers_stop`` of CPUs whose timers stop when they halt (AMD erratum 400); both are None where
+    /proc/cpuinfo does not tell.
     """
 
     loaded: bool
@@ -239,6 +241,8 @@ class Loading:
     secure_boot: bool | None
     container: str | None
     root: bool | None
+    tdx_guest: bool | None
+    timers_stop: bool | None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ OLDEST, NEWEST = "6.1", "7.3"
 ARCHITECTURES = ("x86_64", "aarch64", "ppc64le")
 """What kernel/dkms-kernels.sh lets DKMS build for: a test compares them."""
 
+TDX_SAFE_SINCE = (6, 3)
+"""Since "cpuidle-haltpoll: Replace default_idle() with arch_cpu_idle()"."""
+
 HARDWARE_DRIVERS = {
     "intel_idle": "Booting with intel_idle.max_cstate=0 does not help: acpi_idle is bound then.",
     "acpi_idle": "No option unbinds acpi_idle alone.",
@@ -137,6 +140,24 @@ def _modules(scan: Scan) -> Reason:
         "If kernel.modules_disabled is 1, only a reboot resets it. Otherwise boot a kernel with "
         "CONFIG_MODULES=y, or build one with lightsleep's series of patches.",
     )
+
+
+def _timers_stop(scan: Scan) -> Reason:
+    if scan.loading.loaded or not scan.loading.timers_stop:
+        return None
+    return (
+        "the timers of these CPUs stop when they halt (AMD erratum 400)",
+        "Switch C1E off in the firmware.",
+    )
+
+
+def _tdx_guest(scan: Scan) -> Reason:
+    version = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", scan.kernel.release or "")
+    if scan.loading.loaded or not scan.loading.tdx_guest or version is None:
+        return None
+    if (int(version[1]), int(version[2])) >= TDX_SAFE_SINCE:
+        return None
+    return "this kernel exports no halt that is safe in a TDX guest", "Use Linux 6.3 or later."
 
 
 def _blacklisted(scan: Scan) -> Reason:
@@ -233,6 +254,8 @@ RULES: dict[str, Callable[[Scan], Reason]] = {
     "cpuidle-off": _cpuidle_off,
     "idle-option": _idle_option,
     "other-driver": _other_driver,
+    "timers-stop": _timers_stop,
+    "tdx-guest": _tdx_guest,
     "no-modules": _modules,
     "blacklisted": _blacklisted,
     "unsupported-kernel": _unsupported_kernel,

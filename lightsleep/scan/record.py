@@ -23,8 +23,8 @@ from lightsleep.scan.collect import (
 )
 from lightsleep.scan.tree import Tree
 
-CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|CPU part|machine|flags)[ \t]*:.*\n"
-CPU_FLAGS = {"hypervisor", "monitor"}
+CPUINFO_KEYS = r"(?m)^(?:processor|model name|cpu|CPU part|machine|flags|bugs)[ \t]*:.*\n"
+CPU_WORDS = {"flags": {"hypervisor", "monitor", "tdx_guest"}, "bugs": {"apic_c1e"}}
 
 
 def _cmdline(text: str) -> str:
@@ -44,8 +44,9 @@ def _cpuinfo(text: str) -> str:
     for line in re.findall(CPUINFO_KEYS, text):
         key, _, value = (part.strip() for part in line.partition(":"))
         seen.setdefault(key, value)
-    if "flags" in seen:
-        seen["flags"] = " ".join(flag for flag in seen["flags"].split() if flag in CPU_FLAGS)
+    for key, used in CPU_WORDS.items():
+        if key in seen:
+            seen[key] = " ".join(word for word in seen[key].split() if word in used)
     return "".join(f"{key}\t: {value}\n" for key, value in seen.items())
 
 

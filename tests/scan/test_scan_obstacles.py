@@ -39,6 +39,8 @@ SIGNED = f"{MODULE}: {SIGNATURE}\n{LOCKED}\nvar/lib/dkms/mok.pub: KEY"
 OWNER_KEYS = "sys/firmware/efi/mok-variables/MokListRT"
 FIRMWARE_KEYS = "sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 
+KO = "cpuidle_lightsleep.ko"
+TDX = "proc/cpuinfo: flags : hypervisor tdx_guest"
 OTHER = "proc/sys/kernel/osrelease"
 ARM64 = f"{MODULE}: module\nproc/sys/kernel/arch: aarch64"
 
@@ -68,6 +70,11 @@ CASES = {
     f"{MODULE}: module\nproc/cmdline: module_blacklist=a,cpuidle_lightsleep": ["blacklisted"],
     f"{MODULE}: module\nproc/cmdline: module_blacklist=cpuidle_lightsleep_x,cpuidle": [],
     f"{MODULE}: module\nproc/cmdline: module_blacklist=cpuidle_lightsleep module_blacklist=b": [],
+    f"{MODULE}: module\nproc/cpuinfo: bugs : fxsave_leak apic_c1e": ["timers-stop"],
+    f"{MODULE}: module\nproc/cpuinfo: bugs : amd_e400": [],
+    f"{TDX}\n{OTHER}: 6.2.16-amd64\nlib/modules/6.2.16-amd64/extra/{KO}: x": ["tdx-guest"],
+    f"{TDX}\n{OTHER}: 6.3\nlib/modules/6.3/extra/{KO}: x": [],
+    f"proc/cpuinfo: flags : fpu\n{OTHER}: 6.1.0\nlib/modules/6.1.0/extra/{KO}: x": [],
     "proc/cmdline: idle=poll": ["idle-option"],
     "proc/cmdline: idle=halt cpuidle.off=1": ["cpuidle-off", "idle-option"],
     "proc/cmdline: quiet cpuidle.off=0": [],
@@ -304,6 +311,7 @@ def test_a_module_of_older_sources_is_not_loaded(
 def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:
     plant(unfold("lightsleep-guest", tmp_path), f"{LOCKED}\n{RELEASE}/modules.dep: x")
     plant(tmp_path, "proc/cmdline: module_blacklist=cpuidle_lightsleep")  # of a built-in one
+    plant(tmp_path, f"{TDX}\n{OTHER}: 6.1.0\nproc/cpuinfo: bugs : apic_c1e")
     assert found(tmp_path) == []
     assert dict(in_short(collect(tmp_path)[0]))["lightsleep"].startswith("active")
 
@@ -358,6 +366,22 @@ def test_the_kernels_are_those_that_dkms_builds_for() -> None:
         "KERNEL_MAX": f"{NEWEST}.999",
         "ARCH": f"^({'|'.join(ARCHITECTURES)})$",
     }
+
+
+@pytest.mark.parametrize(
+    ("planted", "option"),
+    [
+        ("proc/cpuinfo: bugs : apic_c1e", "switch C1E off in the firmware"),
+        (f"{TDX}\n{OTHER}: 6.2.0", "use Linux 6.3 or later"),
+    ],
+)
+def test_a_refusal_of_the_driver_is_told_in_its_words(
+    planted: str, option: str, tmp_path: Path
+) -> None:
+    one = obstacles(collect(plant(unfold("no-cpuidle", tmp_path), planted))[0])[0]
+    driver = (ROOT / "kernel/drivers/cpuidle/idle_driver.h").read_text()
+    assert f'pr_err("{one.what}: {option}\\n");' in driver
+    assert f"{one.fix[0].lower()}{one.fix[1:].rstrip('.')}" == option
 
 
 def test_a_loaded_module_supports_its_kernel(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
         proc/sys/kernel/osrelease: 6.12.0-secret4
         proc/sys/kernel/hostname: secret5
         proc/cpuinfo: model name : Common CPU
-        proc/cpuinfo: flags : fpu secret6 monitor
+        proc/cpuinfo: flags : fpu secret6 monitor tdx_guest
+        proc/cpuinfo: bugs : secret17 apic_c1e
         proc/cpuinfo: Serial : secret7
         proc/interrupts: 27: 4 PCI-MSIX-0000:00:01.0 1-edge virtio0-req.0
         proc/interrupts: 30: 9 PCI-MSIX-0000:00:03.0 1-edge secret15-rx-0
@@ -63,6 +64,10 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
             file = tar.extractfile(member)
             assert file
             assert b"secret" not in member.name.encode() + file.read()
+        cpuinfo = tar.extractfile("proc/cpuinfo")
+        assert cpuinfo
+        words = cpuinfo.read().decode().splitlines()[1:]
+        assert words == ["flags\t: monitor tdx_guest", "bugs\t: apic_c1e"]
         cmdline = tar.extractfile("proc/cmdline")
         assert cmdline
         assert cmdline.read() == b'idle="halt" module_blacklist="cpuidle_lightsleep"\n'
