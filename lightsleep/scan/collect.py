@@ -58,6 +58,8 @@ HYPERVISORS = [
     ("sys/class/dmi/id/sys_vendor", r"QEMU", "QEMU"),
     ("sys/class/dmi/id/product_name", r"VirtualBox", "VirtualBox"),
     ("sys/class/dmi/id/product_name", r"Google Compute Engine", "KVM"),
+    ("sys/class/dmi/id/product_name", r"^KVM$|OpenStack|KubeVirt", "KVM"),
+    ("sys/class/dmi/id/sys_vendor", r"KubeVirt", "KVM"),
     # arm64 guests have neither a clock nor a flag that tells. EC2's product is the instance type.
     ("sys/class/dmi/id/modalias", r":svnAmazonEC2:pn[^:.]+\.(?!metal)", "KVM"),
     ("sys/class/dmi/id/modalias", r":svnMicrosoftCorporation:pnVirtualMachine:", "Hyper-V"),

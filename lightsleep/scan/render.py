@@ -69,7 +69,8 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     yield from _cpuidle(scan)
     yield "halt", explain.halt(scan)
     yield "wakeup", explain.wakeup(scan) or "unknown"
-    if scan.stolen_s is not None and scan.hypervisor:
+    # Time is stolen in guests only, also in one that does not show its hypervisor.
+    if scan.stolen_s or (scan.stolen_s is not None and scan.hypervisor):
         share = _share(int(scan.stolen_s * 1e6), scan.kernel.uptime_s, len(scan.cpus) or 1)
         yield "stolen", f"{scan.stolen_s:,.1f} s since boot ({share})"
     if scan.energy:

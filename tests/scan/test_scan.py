@@ -129,6 +129,15 @@ def test_offline_cpus(tmp_path: Path) -> None:
             "Hyper-V",
         ),
         ("arm64-psci", f"{MODALIAS}: dmi:svnMicrosoftCorporation:pnSurfacePro:pvr:", None),
+        *(
+            ("arm64-psci", f"sys/class/dmi/id/{text}", hypervisor)
+            for text, hypervisor in {
+                "product_name: KVM": "KVM",
+                "product_name: OpenStack Nova": "KVM",
+                "sys_vendor: KubeVirt": "KVM",
+                "product_name: KVM Switch 8": None,
+            }.items()
+        ),
         (
             "arm64-psci",
             "sys/class/dmi/id/product_name: Apple Virtualization Generic Platform",
@@ -441,6 +450,16 @@ def test_stolen_time_and_energy_are_where_they_are_counted(tmp_path: Path) -> No
     assert result.stolen_s == pytest.approx(800 / os.sysconf("SC_CLK_TCK"))
     assert result.energy == ["intel-rapl:0"]
     assert collect(tmp_path, [0])[0].stolen_s == pytest.approx(600 / os.sysconf("SC_CLK_TCK"))
+
+
+@pytest.mark.parametrize(("stolen", "shown"), [(0, False), (800, True)])
+def test_stolen_time_tells_of_a_guest_whose_hypervisor_is_not_seen(
+    stolen: int, shown: bool, tmp_path: Path
+) -> None:
+    root = plant(unfold("arm64-psci", tmp_path), f"proc/stat: cpu 1 2 3 4 5 6 7 {stolen} 0 0")
+    text = show(root)
+    assert "no hypervisor seen" in text
+    assert ("\nstolen " in text) == shown
 
 
 def test_the_cpu_model_is_found_whatever_it_is_called() -> None:
