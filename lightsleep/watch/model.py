@@ -37,10 +37,14 @@ class CpuCount(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All counters at one moment; ``time_s`` is of the monotonic clock."""
+    """All counters at one moment; ``time_s`` is of the monotonic clock.
+
+    ``wait_weight`` is the parameter of lightsleep's module, where that is loaded.
+    """
 
     time_s: float
     driver: str | None
     governor: str | None
     mode: str | None
     cpus: dict[int, CpuCount]
+    wait_weight: int | None = None

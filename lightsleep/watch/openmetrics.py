@@ -34,6 +34,9 @@ class Family:
 
 
 INFO = Family("info", "gauge", "The cpuidle driver and governor, and lightsleep's mode.")
+WEIGHT = Family(
+    "wait_weight", "gauge", "What a second of waiting is worth, in seconds of idle CPU time."
+)
 ENTRIES = Family("idle_state_entries_total", "counter", "Entries into an idle state.")
 SPENT = Family("idle_state_seconds_total", "counter", "Time in an idle state.")
 STUCK = Family(
@@ -93,6 +96,7 @@ def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:
     cpus = [(f'cpu="{number}"', cpu) for number, cpu in snapshot.cpus.items()]
     names = {"driver": snapshot.driver, "governor": snapshot.governor, "mode": snapshot.mode}
     yield INFO, [(",".join(_label(name, value or "none") for name, value in names.items()), 1)]
+    yield WEIGHT, [] if snapshot.wait_weight is None else [("", snapshot.wait_weight)]
     yield ENTRIES, _by_state(cpus, "usage", None)
     yield SPENT, _by_state(cpus, "time_us", 1e-6)
     yield (

@@ -234,6 +234,7 @@ class Reader:
                 )
                 for number, files in self._cpus.items()
             },
+            wait_weight=self._scan.lightsleep.wait_weight if self._scan.lightsleep else None,
         )
 
     def close(self) -> None:
@@ -249,6 +250,7 @@ class Reader:
             f"{CPU_DIR}/cpuidle/current_driver",
             f"{CPU_DIR}/cpuidle/current_governor",
             f"sys/module/{MODULE}/parameters/mode",
+            f"sys/module/{MODULE}/parameters/wait_weight",
         )
         self._layout_files = [file for path in paths if (file := self._open_for_good(path))]
         # First: what changes while the rest is read shows in the next round.

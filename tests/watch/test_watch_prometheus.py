@@ -29,6 +29,7 @@ def metrics(tmp_path: Path) -> bytes:
     root = unfold("lightsleep-guest", tmp_path)
     cpu = "sys/devices/system/cpu/cpu{0-3}"
     plant(root, f"{cpu}/cpuidle/state0/promote/stuck_us: 5\n{cpu}/lightsleep/halt_cost_ns: 7000")
+    plant(root, "sys/module/cpuidle_lightsleep/parameters/wait_weight: 20")
     rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
     with contextlib.closing(Reader(root, None)) as reader:
@@ -42,6 +43,7 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
         for name, family in families.items()
     }
     assert values["lightsleep_info"] == {("lightsleep", "menu", "adaptive"): 1}
+    assert values["lightsleep_wait_weight"] == {(): 20}
     assert values["lightsleep_idle_state_seconds"]["3", "HALT"] == 600
     assert values["lightsleep_idle_state_entries"]["0", "POLL"] == 100_000
     assert values["lightsleep_polled_in_vain_seconds"]["1",] == 1
@@ -49,6 +51,16 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_halt_cost_seconds"]["0",] == pytest.approx(7e-6)
     assert values["lightsleep_interrupts"]["2", "ipi"] == 5
     assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
+
+
+def test_a_weight_that_is_changed_shows_in_the_next_round(tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    weight = "sys/module/cpuidle_lightsleep/parameters/wait_weight"
+    plant(root, f"{weight}: 4")
+    with contextlib.closing(Reader(root, None)) as reader:
+        assert reader.read().wait_weight == 4
+        plant(root, f"{weight}: 20")
+        assert reader.read().wait_weight == 20
 
 
 def test_states_of_one_name_are_two_series(tmp_path: Path) -> None:
