@@ -52,14 +52,15 @@ BEHIND_STATES = {
     "stuck": Column("stuck %", lambda x: x.stuck, _share),
     "stolen": Column("stolen %", lambda x: x.stolen, _share),
 }
-SORTS = ("cpu", *BEFORE_STATES, *BEHIND_STATES)
+COLUMNS = BEFORE_STATES | BEHIND_STATES
+SORTS = ("cpu", *COLUMNS)
 
 
 def sort_cpus(found: Sequence[CpuRates], sort: str) -> list[CpuRates]:
     """Return CPUs by number, or by a column, the largest first."""
     if sort == "cpu":
         return sorted(found, key=lambda x: x.cpu or 0)
-    value = (BEFORE_STATES | BEHIND_STATES)[sort].value
+    value = COLUMNS[sort].value
     return sorted(found, key=lambda x: (-(value(x) or 0.0), x.cpu or 0))
 
 
@@ -87,7 +88,8 @@ def lines(
             break
         cells.append(column)
         columns.pop(0)
-    out = [_headline(after, span_s), ""]
+    lacking = sort != "cpu" and all(COLUMNS[sort].value(x) is None for x in found)
+    out = [_headline(after, span_s, COLUMNS[sort].title if lacking else None), ""]
     out += ["  ".join(row) for row in zip(*cells, strict=True)]
     if hidden := len(found) - len(shown) + 1:
         out.append(f"{hidden} more CPUs; --top, --sort and --cpus choose")
@@ -117,8 +119,15 @@ def _columns(whole: CpuRates) -> list[Column]:
     return [x for x in kept if has_own or x.title not in settings]
 
 
-def _headline(after: Snapshot, span_s: float) -> str:
-    said = f"over {span_s:.1f} s: driver {after.driver or 'none'}"
+def _headline(after: Snapshot, span_s: float, lacking: str | None) -> str:
+    """Return the first line; ``lacking`` is what CPUs cannot be sorted by.
+
+    That comes first: a narrow screen cuts the line.
+    """
+    said = f"over {span_s:.1f} s: "
+    if lacking:
+        said += f"no CPU shows {lacking}, so they are sorted by number; "
+    said += f"driver {after.driver or 'none'}"
     if after.governor:
         said += f", governor {after.governor}"
     if after.mode:

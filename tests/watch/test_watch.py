@@ -162,6 +162,17 @@ def test_a_narrow_screen_says_what_it_leaves_out() -> None:
     assert lines[-1] == "too narrow for: ipi/s, timer/s"
 
 
+def test_what_no_cpu_shows_sorts_none_and_is_named() -> None:
+    found = [CpuRates(n, busy=n / 4, wakes=float(n)) for n in range(4)]
+    lines = view(found, sort="polls")
+    assert lines[0].startswith("over 1.0 s: no CPU shows polls/s, so they are sorted by number; ")
+    assert [line.split()[0] for line in lines[3:6]] == ["all", "0", "1"]
+    for sort in ("wakes", "cpu"):
+        assert "sorted" not in view(found, sort=sort)[0]
+    one_polls = [*found, CpuRates(4, polls=0.0)]
+    assert "sorted" not in view(one_polls, sort="polls")[0]
+
+
 def test_without_a_driver_it_says_so() -> None:
     nothing = Snapshot(1, None, None, None, {})
     assert (
