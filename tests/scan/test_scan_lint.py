@@ -135,6 +135,7 @@ QUIET = {
     "haltpoll-grow-start": [
         ("sap-hana-guest", f"{HALTPOLL}_grow_start: 2400000"),
         ("sap-hana-guest", f"{HALTPOLL}_ns: 0"),
+        ("sap-hana-guest", f"{HALTPOLL}_allow_shrink: N"),
     ],
     "haltpoll-zero": [
         ("kvm-haltpoll", ""),

@@ -12,6 +12,8 @@ def _haltpoll_grow_start(scan: Scan) -> str | None:
     knobs = scan.haltpoll
     if not knobs or not knobs.guest_halt_poll_ns or knobs.grow_start_ns is None:
         return None
+    if knobs.allow_shrink is False:  # the limit rises to its cap and stays there
+        return None
     if knobs.grow_start_ns <= knobs.guest_halt_poll_ns:
         return None
     return (
