@@ -304,3 +304,18 @@ def test_documentation_lists_the_rules() -> None:
     page = (ROOT / "docs" / "scan.md").read_text()
     rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (warning|note) \| (.+?) \|$", page)
     assert rows == [(rule.id, rule.severity, rule.why) for rule in RULES]
+
+
+def test_haltpoll_is_no_advice_where_the_kernel_does_not_offer_it(tmp_path: Path) -> None:
+    change = f"{GOVERNOR}: menu\n{CPU}/cpuidle/available_governors: menu"
+    (absent,) = (
+        x for x in findings("sap-hana-guest", change, tmp_path / "a") if x.id == "haltpoll-unused"
+    )
+    assert absent.what.endswith("the governor is menu, and this kernel offers no haltpoll")
+    assert "where the kernel offers it" in absent.fix
+    (there,) = (
+        x
+        for x in findings("sap-hana-guest", f"{GOVERNOR}: menu", tmp_path / "b")
+        if x.id == "haltpoll-unused"
+    )
+    assert there.what.endswith("the governor is menu")

@@ -40,7 +40,10 @@ def _haltpoll_unused(scan: Scan) -> str | None:
         changed.insert(0, "driver haltpoll")
     if not changed:
         return None
-    return f"{', '.join(changed)}, but the governor is {scan.cpuidle.governor or 'none'}"
+    absent = "haltpoll" not in scan.cpuidle.available_governors
+    return f"{', '.join(changed)}, but the governor is {scan.cpuidle.governor or 'none'}" + (
+        ", and this kernel offers no haltpoll" if absent else ""
+    )
 
 
 def _haltpoll_not_bound(scan: Scan) -> str | None:
@@ -91,7 +94,7 @@ RULES = (
         _haltpoll_unused,
         "Only the haltpoll governor reads guest_halt_poll_*. Under any other governor, these "
         "settings have no effect.",
-        "Write haltpoll to current_governor, or remove the settings.",
+        "Write haltpoll to current_governor, where the kernel offers it, or remove the settings.",
     ),
     Rule(
         "haltpoll-not-bound",
