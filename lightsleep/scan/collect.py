@@ -44,6 +44,7 @@ IDLE_OPTIONS = re.compile(
     r"|(intel_idle|cpuidle|cpuidle_haltpoll|cpuidle_lightsleep|haltpoll)\.\w+"
 )
 
+PARTITION_NAME = "proc/device-tree/ibm,partition-name"
 BLACKLIST = "module_blacklist"
 
 # (file, what it holds on such a machine, hypervisor); the first match decides. Flags come
@@ -66,7 +67,7 @@ HYPERVISORS = [
     ("sys/class/dmi/id/product_name", r"Apple Virtualization", "Apple Virtualization"),
     ("proc/device-tree/compatible", r"linux,dummy-virt", "unknown"),
     ("proc/cpuinfo", r"(?m)^machine\s*:.*emulated by qemu", "QEMU"),
-    ("proc/device-tree/ibm,partition-name", r".", "PowerVM"),
+    (PARTITION_NAME, r".", "PowerVM"),
     ("proc/cpuinfo", r"(?m)^flags\s*:.*\bhypervisor\b", "unknown"),
 ]
 

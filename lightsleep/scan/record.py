@@ -18,6 +18,7 @@ from lightsleep.scan.collect import (
     HYPERVISORS,
     INTERRUPTS,
     OS_RELEASE,
+    PARTITION_NAME,
     idle_options,
     queue_rows,
 )
@@ -75,6 +76,8 @@ ANONYMISE: dict[str, Callable[[str], str]] = {
         for path, _, _ in HYPERVISORS
         if path.startswith(("sys/class/dmi/", "proc/device-tree/"))
     },
+    # That there is one tells of PowerVM.
+    PARTITION_NAME: lambda text: "recorded\n" if text else "",
 }
 
 

@@ -54,6 +54,7 @@ def test_recording_gives_nobody_away(tmp_path: Path) -> None:
         sys/class/block/md_secret11/queue/io_poll: 0
         sys/class/net/eth0/address: secret12
         etc/machine-id: secret13
+        proc/device-tree/ibm,partition-name: secret18
         """,
     )
     archive = tmp_path / "secret14.tar.gz"
@@ -99,3 +100,17 @@ def test_recording_of_this_machine_names_no_host(tmp_path: Path) -> None:
         contents = [file.read() for member in tar if (file := tar.extractfile(member))]
     assert contents
     assert len(host) < 4 or not any(host.encode() in content for content in contents)
+
+
+@pytest.mark.parametrize("name", ["lpar-7", "zebra"])
+def test_of_a_partitions_name_not_a_letter_is_recorded(name: str, tmp_path: Path) -> None:
+    root = unfold("powernv-power9", tmp_path / "machine")
+    plant(root, f"proc/device-tree/ibm,partition-name: {name}")
+    archive = tmp_path / "x.tar.gz"
+    assert run("--root", root, "--record", archive).exit_code == 0
+    with tarfile.open(archive) as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        tar.extractall(tmp_path / "copy")
+    found = tmp_path / "copy/proc/device-tree/ibm,partition-name"
+    assert found.read_text() == "recorded\n"
+    assert collect(tmp_path / "copy")[0].hypervisor == "PowerVM"
