@@ -75,6 +75,17 @@ def _in_the_way_at_boot(module: str) -> WrongUsage:
     )
 
 
+def _built_in(options: str | None) -> WrongUsage:
+    """Return the error for a driver that is part of the kernel; ``options`` is OPTIONS_FILE's."""
+    words = (options or "").removeprefix(HEADER).split()[2:]
+    to_do = f"add {' '.join(f'{MODULE}.{x}' for x in words)} to it, and reboot. " if words else ""
+    return WrongUsage(
+        f"--persist: {MODULE} is built into this kernel, so it is there at every boot. A boot "
+        f"finds its parameters on the kernel command line only: {to_do or 'none is needed here. '}"
+        "For this boot, leave out --persist"
+    )
+
+
 def content_of(root: Path, name: str) -> str | None:
     """Return what one of restorer.FILES holds, None without it. Raises LightsleepError."""
     try:
@@ -136,7 +147,9 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
     files = persistent_files(changes) if persist else {}
-    if persist and not scan.loading.installed and not scan.loading.built_in:
+    if persist and scan.loading.built_in:
+        raise _built_in(files[OPTIONS_FILE])
+    if persist and not scan.loading.installed:
         raise LightsleepError(
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
             f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"

@@ -372,6 +372,32 @@ def test_the_module_must_be_installed_to_last(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "lightsleep:fixed:100us",
+            "only: add cpuidle_lightsleep.mode=fixed cpuidle_lightsleep.poll_limit_us=100 to it",
+        ),
+        ("lightsleep", "only: none is needed here."),
+    ],
+)
+@pytest.mark.parametrize("later", [[], ["--later"]])
+def test_no_file_sets_the_parameters_of_a_driver_that_is_built_in(
+    setting: str, said: str, later: list[str], root: Path
+) -> None:
+    done("enable")
+    (root / "sys/module/cpuidle_lightsleep/initstate").unlink()
+    (root / "run/lightsleep/kept").unlink()
+    before = fake_modules.snapshot(root)
+    refused = run("enable", setting, "--persist", *later)
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.output.split())
+    assert fake_modules.snapshot(root) == before
+    done("enable", "lightsleep:off")
+    assert mode(root) == "off"
+
+
+@pytest.mark.parametrize(
     "setting",
     [
         *("as-is", "qos:10us", "nonsense", "", "lightsleep:fast", "lightsleep:0us"),
