@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import configparser
+import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,10 +15,17 @@ from paths import ROOT
 PROFILE = ROOT / "contrib/tuned/lightsleep"
 
 
-def called(tmp_path: Path, *words: str, status: int = 0) -> tuple[int, str]:
-    """Run the script with a command that notes what it is told; return its status and the notes."""
+def called(tmp_path: Path, *words: str, status: int = 0, at_boot: bool = False) -> tuple[int, str]:
+    """Run the script with a command that notes what it is told; return its status and the notes.
+
+    What it is asked for in JSON is not noted.
+    """
     notes, command = tmp_path / "notes", tmp_path / "lightsleep"
-    command.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexit {status}\n')
+    document = json.dumps({"active": True, "at_boot": at_boot, "files": []}, indent=1)
+    command.write_text(
+        f"#!/bin/sh\n[ \"$*\" = 'status --json' ] && echo '{document}' && exit 4\n"
+        f'echo "$@" >> {notes}\nexit {status}\n'
+    )
     command.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(
@@ -40,6 +49,20 @@ def test_it_tells_lightsleep_what_tuned_tells_it(
     assert called(tmp_path, *words) == (0, told)
     assert called(tmp_path, *words, status=1)[0] == 1
     assert called(tmp_path, *words, status=4)[0] == (4 if words[0] == "verify" else 0)
+
+
+@pytest.mark.parametrize("word", ["start", "stop"])
+def test_what_an_administrator_enabled_at_every_boot_stays(word: str, tmp_path: Path) -> None:
+    assert called(tmp_path, word, at_boot=True) == (0, "")
+    assert called(tmp_path, "verify", at_boot=True) == (0, "status\n")
+
+
+def test_it_reads_what_status_prints() -> None:
+    """The script looks for a text, as tuned's machines may have no tool for JSON."""
+    schema = json.loads((ROOT / "lightsleep/enable/status.schema.json").read_text())
+    assert "at_boot" in schema["required"]
+    looked_for = re.findall(r"\*'(.*)'\*\)", (PROFILE / "script.sh").read_text())
+    assert looked_for == [json.dumps({"at_boot": True}, indent=1).strip("{}\n ")]
 
 
 def test_it_refuses_the_rest(tmp_path: Path) -> None:

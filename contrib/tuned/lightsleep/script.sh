@@ -1,10 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 # Called by tuned: start when the profile is chosen and at boot, stop when it is left, verify on
-# "tuned-adm verify". tuned loads the profile at each boot, so nothing is enabled persistently.
+# "tuned-adm verify". tuned loads the profile at each boot, so nothing is enabled persistently. Where
+# an administrator has run "lightsleep enable --persist", start and stop leave that alone.
 
 # Runs lightsleep; that there is nothing to do (4) is success.
 change() {
+	case $(lightsleep status --json) in
+	*'"at_boot": true'*)
+		echo "lightsleep is enabled at every boot: left as it is"
+		return
+		;;
+	esac
 	status=0
 	lightsleep "$1" || status=$?
 	[ "$status" = 4 ] || return "$status"
