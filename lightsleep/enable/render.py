@@ -2,6 +2,7 @@
 """A status on the terminal: facts, a row per CPU, and the sentence that says whether it pays."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
@@ -57,10 +58,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "enabled", "not by lightsleep enable since this boot"
     if status.interrupted:
         yield "at boot", f"no; {status.files[0]} is left of an interrupted enable"
-    elif status.at_boot:
-        yield "at boot", f"yes: {', '.join(status.files)}"
     else:
-        yield "at boot", "no"
+        yield "at boot", _at_boot(status)
     if status.later:
         whose = "" if status.enabled else f", enabled {status.since} by {status.by}"
         yield "next boot", f"brings {status.later}{whose}"
@@ -77,6 +76,16 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         # 0 also says that the machine was too busy to be measured; CPUs have figures of their own.
         unsure = "" if own.halt_cost_ns else " (nothing measured on the machine, or nothing lost)"
         yield "halt cost", f"{_number(own.halt_cost_ns)} ns{unsure}"
+
+
+def _at_boot(status: Status) -> str:
+    folders = " and ".join(str(Path(name).parent) for name in status.unreadable)
+    denied = f"only root may look into {folders}"
+    if status.at_boot is None:
+        return f"unknown: {denied}"
+    if not status.at_boot:
+        return "no"
+    return f"yes: {', '.join(status.files)}" + (f"; {denied}" if folders else "")
 
 
 def _cpus(status: Status) -> Table:

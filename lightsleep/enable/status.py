@@ -11,6 +11,7 @@ from typing import Any
 from lightsleep.enable.change import IN_FORCE, LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
 from lightsleep.enable.why import not_polling
+from lightsleep.errors import LightsleepError
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import PollStats, Scan
@@ -33,7 +34,8 @@ class Status:
     ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
     ``since`` who did so and when. ``later`` is the setting that ``enable --later`` keeps for the
     next boot; ``by`` and ``since`` are of it where nothing else is enabled. ``files`` are ours,
-    ``changed`` the settings that are kept. ``interrupted`` is left of an enable that a crash of
+    ``unreadable`` those which only root may read: ``at_boot`` is None where one of them says it.
+    ``changed`` are the settings that are kept. ``interrupted`` is left of an enable that a crash of
     the machine ended; ``unfinished`` tells of a command that changes settings now, or that was
     killed before it set them back. ``stores`` are wakeups without an interrupt per second, at
     least, by CPU; where they can be told.
@@ -44,10 +46,11 @@ class Status:
     by: str | None
     since: str | None
     later: str | None
-    at_boot: bool
+    at_boot: bool | None
     interrupted: bool
     unfinished: str | None
     files: list[str]
+    unreadable: list[str]
     changed: list[str]
     scan: Scan
     stores: dict[int, float]
@@ -62,7 +65,7 @@ def read(root: Path) -> Status:
     header = kept.header if kept else {}
     later = header.get("setting") if header.get("later") else None
     setting, by, since = IN_FORCE if later else ("setting", "user", "since")
-    files = [name for name in (OPTIONS_FILE, LOAD_FILE) if is_ours(content_of(root, name))]
+    files, unreadable = _our_files(root)
     active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
     return Status(
         active=active,
@@ -70,16 +73,34 @@ def read(root: Path) -> Status:
         by=header.get(by) or header.get("user"),
         since=header.get(since) or header.get("since"),
         later=later,
-        at_boot=LOAD_FILE in files,
-        interrupted=files == [OPTIONS_FILE],
+        at_boot=None if LOAD_FILE in unreadable else LOAD_FILE in files,
+        interrupted=files == [OPTIONS_FILE] and not unreadable,
         unfinished=journalled.unfinished(root),
         files=[f"/{name}" for name in files],
+        unreadable=[f"/{name}" for name in unreadable],
         changed=[name for _, name in kept.undos] if kept else [],
         scan=scan,
         stores=_stores(root) if active and scan.cpus else {},
         pays=pays(scan) if active else None,
         obstacles=[] if active else obstacles(scan),
     )
+
+
+def _our_files(root: Path) -> tuple[list[str], list[str]]:
+    """Return our files that are there, and those which only root may read. Raises LightsleepError.
+
+    On some machines, users may not look into folders of /etc.
+    """
+    ours, unreadable = [], []
+    for name in (OPTIONS_FILE, LOAD_FILE):
+        try:
+            if is_ours(content_of(root, name)):
+                ours.append(name)
+        except LightsleepError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            unreadable.append(name)
+    return ours, unreadable
 
 
 def _stores(root: Path) -> dict[int, float]:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What status says of what is enabled, now and at the next boot, and of what did not come."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from enabled import MODULE, done, run, status
+from enabled import LOAD, MODULE, done, run, status
 from scan_trees import plant
 
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree
+from lightsleep.settings import restorer
 
 pytest_plugins = "enabled"
 
@@ -88,3 +90,33 @@ def test_after_a_boot_that_the_command_line_rescued(root: Path) -> None:
     assert "module_blacklist on the kernel command line forbids cpuidle_lightsleep" in said(root)
     assert "To load it now" not in said(root)
     done("disable")
+
+
+@pytest.mark.parametrize(
+    ("folder", "at_boot", "line"),
+    [
+        ("etc/modules-load.d", None, "unknown: only root may look into /etc/modules-load.d"),
+        ("etc/modprobe.d", True, f"yes: /{LOAD}; only root may look into /etc/modprobe.d"),
+    ],
+)
+def test_a_folder_that_only_root_may_look_into(
+    folder: str, at_boot: bool | None, line: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("enable", "--persist", "lightsleep:off")
+    read_file = restorer.read_file
+
+    def refused(root: Path, name: str) -> str | None:
+        if Path(name).parent == root / folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read_file(root, name)
+
+    monkeypatch.setattr(restorer, "read_file", refused)
+    found = status()
+    assert (found["active"], found["enabled"], found["at_boot"]) == (
+        True,
+        "lightsleep:off",
+        at_boot,
+    )
+    assert found["unreadable"] == [f"/{folder}/lightsleep.conf"]
+    assert found["interrupted"] is False
+    assert line in said(root)
