@@ -266,7 +266,8 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
         damaged = True
     files = _our_files(root, refused)
     ours = {("file", str(root / name)): Undo(None, {text}) for name, text in files.items()}
-    unloads = _unloads(root, refused)
+    stays, unloads = _unloads(root)
+    refused += stays
     earlier = kept.undos if kept else {}
     # The last of them is undone first.
     undos = {x: y for x, y in unloads.items() if x not in earlier} | ours
@@ -275,6 +276,9 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
         return refused
     before = _values(root, undos)
     left, more = alone.undo(undos, kept, forget=not damaged)
+    if stays:  # what rmmod says of that is no news
+        again = f"cannot {restorer.said(('module', MODULE), None)} again: "
+        more = [x for x in more if not x.startswith(again)]
     after = _values(root, undos)
     if kept:
         changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
@@ -317,25 +321,26 @@ def _our_files(root: Path, refused: list[str]) -> dict[str, str]:
     return found
 
 
-def _unloads(root: Path, refused: list[str]) -> dict[Setting, Undo]:
-    """Return how to unload our module, whoever loaded it, where it is loaded and may go."""
+def _unloads(root: Path) -> tuple[list[str], dict[Setting, Undo]]:
+    """Return why our module stays, and how to unload it, where it is loaded and may go.
+
+    It goes whoever loaded it.
+    """
     there = restorer.read_module(root, MODULE)
     if there is None:
-        return {}
+        return [], {}
     scan, _ = collect(root)
     if kind := scan.loading.container:
-        refused.append(
+        return [
             f"{MODULE} stays loaded: this is a container ({kind}), and all of the machine idles by "
             "it. Unload it on the machine itself: lightsleep disable"
-        )
-    elif holders := scan.loading.holders:
-        refused.append(
+        ], {}
+    if holders := scan.loading.holders:
+        return [
             f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "
             f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
-        )
-    else:
-        return {("module", MODULE): Undo(None, {there})}
-    return {}
+        ], {}
+    return [], {("module", MODULE): Undo(None, {there})}
 
 
 def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:

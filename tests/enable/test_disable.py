@@ -104,6 +104,24 @@ def test_a_module_in_use(root: Path) -> None:
     assert not (root / LOAD).exists()
 
 
+def test_a_module_that_another_one_uses_is_complained_of_once(root: Path) -> None:
+    done("enable", "lightsleep+governor:ladder")
+    plant(root, "busy: cpuidle_lightsleep")
+    holder = root / "sys/module/cpuidle_lightsleep/holders/virtio_poll_source"
+    holder.mkdir(parents=True)
+    result = run("disable")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "cpuidle_lightsleep stays loaded: virtio_poll_source uses it" in said
+    assert "cannot unload" not in said
+    assert "in use" not in said
+    assert status()["active"] is True
+    (root / "busy").unlink()
+    holder.rmdir()
+    done("disable")
+    assert status()["active"] is False
+
+
 def test_in_a_container_the_machines_driver_stays(root: Path) -> None:
     done("enable", "--persist")
     shutil.rmtree(root / "run/lightsleep")  # of the machine, not of the container
