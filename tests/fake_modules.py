@@ -2,9 +2,10 @@
 """modprobe, insmod and rmmod for a machine in a folder, as settings are tested with it.
 
 Each module is a folder in sys/module with its parameters; the drivers bind and go as theirs do. A
-module named in the file ``refused`` of the folder cannot be loaded, one in ``absent`` is not
-installed, one in ``ignored`` is not loaded, and nobody complains; one in ``busy`` cannot be
-unloaded. The file ``slow`` holds how many seconds each takes when it is half done.
+module named in the file ``refused`` of the folder cannot be loaded, nor can one in ``denied``,
+which is refused as a kernel does that is locked down. One in ``absent`` is not installed, one in
+``ignored`` is not loaded, and nobody complains; one in ``busy`` cannot be unloaded. The file
+``slow`` holds how many seconds each takes when it is half done.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ case $0 in */modprobe)
 	} ;;
 esac
 grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
+grep -qsx "$name" ROOT/denied && { echo "$0: denied: Operation not permitted" >&2; exit 1; }
 grep -qsx "$name" ROOT/ignored && exit 0
 here=ROOT/sys/module/$name
 idle=ROOT/sys/devices/system/cpu/cpuidle

@@ -56,7 +56,7 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
             raise NoModule(
                 f"the kernel module {NAME} is not loaded", "use --load to load or build it"
             )
-        _load(session)
+        _load(session, root)
     _check_debugfs(root)
     return KernelBackend(root)
 
@@ -92,10 +92,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _load(session: Session) -> None:
+def _load(session: Session, root: Path) -> None:
     """Load the module as installed (DKMS), else build it on the spot."""
     try:
-        apply.load(session, NAME, ["modprobe", NAME])
+        apply.load(session, root, NAME, ["modprobe", NAME])
     except LightsleepError as error:
         if NOT_INSTALLED not in error.message:
             error.add_note(USERSPACE.capitalize())
@@ -108,7 +108,8 @@ def _load(session: Session) -> None:
             try:
                 session.load(NAME, ["insmod", str(module)])
             except LightsleepError as error:
-                raise NoModule(f"the kernel refuses {NAME}", _hint(error.message)) from error
+                remedy = _hint(error.message, root)
+                raise NoModule(f"the kernel refuses {NAME}", remedy) from error
     except OSError as error:
         # Of a folder, each file that could not be copied is told: the first one is enough.
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)
@@ -152,8 +153,8 @@ def _compiler(headers: Path) -> str:
     return "clang" if by_clang else "gcc"
 
 
-def _hint(refusal: str) -> str:
-    if re.search(r"key|permitted", refusal, re.IGNORECASE):
+def _hint(refusal: str, root: Path) -> str:
+    if apply.signature_refused(refusal, root):
         return f"{refusal} (Secure Boot loads only signed modules: sign it, or disable Secure Boot)"
     return refusal
 

@@ -63,7 +63,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         headers=_headers(tree, libraries, running),
         signed=_signed(file) if file else None,
         enrolled=_enrolled(tree.root),
-        lockdown=_lockdown(tree),
+        lockdown=lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
         secure_boot=_secure_boot(tree.root),
         container=container(tree, running),
@@ -176,7 +176,8 @@ def _contents(root: Path, files: Iterable[str]) -> list[bytes]:
     return [content for content in found if content is not None]
 
 
-def _lockdown(tree: Tree) -> str | None:
+def lockdown(tree: Tree) -> str | None:
+    """Return integrity or confidentiality where the kernel is locked down, else None."""
     found = re.search(r"\[(\w+)\]", tree.text("sys/kernel/security/lockdown") or "")
     return found[1] if found and found[1] != "none" else None
 

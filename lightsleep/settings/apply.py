@@ -8,13 +8,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
+from lightsleep.scan.loading import lockdown
 from lightsleep.scan.obstacles import ENROLL
+from lightsleep.scan.tree import Tree
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
 from lightsleep.settings.journalled import Session
 
 LATENCY = "dev/cpu_dma_latency"
-REJECTED = "Key was rejected"
-"""What modprobe says of a module that is signed with a key which the kernel does not accept."""
+REJECTED = ("Key was rejected", "Required key not available")
+"""What modprobe says where the kernel accepts only signed modules, and not this one's key."""
+
+DENIED = "Operation not permitted"
+"""What it says instead where only lockdown asks for a signature."""
 
 
 @contextlib.contextmanager
@@ -32,7 +37,7 @@ def applied(changes: Sequence[Change], session: Session, root: Path) -> Iterator
                     new = session.set(root / path, value)
                 case Load(module, argv, sets):
                     knob = (root / sets.path, sets.value) if sets else None
-                    if not load(session, module, argv, knob):
+                    if not load(session, root, module, argv, knob):
                         raise _overtaken(module, "loaded")
                 case Unload(module, reload, sets):
                     knob = (root / sets.path, sets.value) if sets else None
@@ -50,15 +55,26 @@ def _overtaken(module: str, what: str) -> LightsleepError:
 
 
 def load(
-    session: Session, module: str, argv: Sequence[str], sets: tuple[Path, str] | None = None
+    session: Session,
+    root: Path,
+    module: str,
+    argv: Sequence[str],
+    sets: tuple[Path, str] | None = None,
 ) -> bool:
     """Load a module as Session.load() does; an error tells how to have its key accepted, too."""
     try:
         return session.load(module, list(argv), sets)
     except LightsleepError as error:
-        if REJECTED in error.message:
+        if signature_refused(error.message, root):
             error.add_note(ENROLL)
         raise
+
+
+def signature_refused(refusal: str, root: Path) -> bool:
+    """Return whether a module was refused because of its signature, or for want of one."""
+    if any(text in refusal for text in REJECTED):
+        return True
+    return DENIED in refusal and lockdown(Tree(root)) is not None
 
 
 @contextlib.contextmanager

@@ -240,6 +240,16 @@ def test_a_refused_module_leaves_nothing(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize("locked", ["[none] integrity", "none [integrity]"])
+def test_a_kernel_that_is_locked_down_does_not_speak_of_keys(locked: str, root: Path) -> None:
+    plant(root, f"denied: cpuidle_lightsleep\n{MODULE}: ~Module signature appended~")
+    plant(root, f"sys/kernel/security/lockdown: {locked} confidentiality")
+    result = run("enable")
+    assert result.exit_code == 1
+    assert "Operation not permitted" in result.output
+    assert ("mokutil --import" in result.output) == ("[integrity]" in locked)
+
+
 def test_a_file_that_cannot_be_written(root: Path) -> None:
     plant(root, "etc/modules-load.d: in the way")
     before = fake_modules.snapshot(root)

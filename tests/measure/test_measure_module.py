@@ -124,6 +124,26 @@ def test_load_says_why_the_installed_module_is_refused(bare: Path) -> None:
     assert "headers" not in said
 
 
+@pytest.mark.parametrize(
+    ("refusal", "locked", "hint"),
+    [
+        ("refused", "[none] integrity", True),
+        ("denied", "none [integrity]", True),
+        ("denied", "[none] integrity", False),
+    ],
+)
+def test_load_says_why_a_module_that_was_just_built_is_refused(
+    refusal: str, locked: str, hint: bool, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_build", lambda folder: folder / "test_cpuidle_latency.ko")
+    plant(bare, f"{refusal}: test_cpuidle_latency\nsys/kernel/security/lockdown: {locked}")
+    result = run("--load", "--mode", "module")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "the kernel refuses test_cpuidle_latency" in said
+    assert ("sign it, or disable Secure Boot" in said) == hint
+
+
 def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
     plant(bare, f"{FILES}/run: x\n{FILES}/samples: x")
     (bare / "absent").unlink()
