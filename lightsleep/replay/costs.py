@@ -51,16 +51,22 @@ PAIRS_OF_CPU = 1 << 14
 """So many pairs of waker and wakee are counted on each CPU: those that come first."""
 
 
+Content = tuple[object, ...]
+"""What a table of idle states says: of each, index, name, whether it polls, and what it advertises.
+() where nobody described any."""
+
+
 class Tables:
     """Which CPUs have the same table of states: a number for each CPU.
 
     CPUs of which nobody described any state share the last number. ``first`` has a CPU of each
-    other table.
+    other table. A number holds as long as no CPU is forgotten (keep_seen() of architecture.py);
+    ``contents`` has what each number stands for.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         """Compare what the states of CPUs are called and advertise."""
-        numbers: dict[tuple[object, ...], int] = {}
+        numbers: dict[Content, int] = {}
         self.of_cpu: dict[int, int] = {}
         for cpu, states in sorted(metadata.states.items()):
             table = tuple(
@@ -73,11 +79,16 @@ class Tables:
             )
             self.of_cpu[cpu] = numbers.setdefault(table, len(numbers))
         self.count = len(numbers) + 1
+        self.contents: list[Content] = [*numbers, ()]
         self.first = {table: cpu for cpu, table in sorted(self.of_cpu.items(), reverse=True)}
 
     def __getitem__(self, cpu: int) -> int:
         """Return the number of a CPU's table."""
         return self.of_cpu.get(cpu, self.count - 1)
+
+    def number(self, content: Content) -> int:
+        """Return the number of the table that says so; the last one where no CPU has it."""
+        return self.contents.index(content) if content in self.contents else self.count - 1
 
     def of(self, cpus: Ns) -> Ns:
         """Return the number of each CPU's table."""
@@ -237,10 +248,11 @@ class Evidence:
     def __init__(self, metadata: Metadata) -> None:
         """Begin with nothing."""
         self._metadata, self._tables = metadata, Tables(metadata)
-        self._by_state: defaultdict[tuple[int, int], Wakes] = defaultdict(Wakes)
+        # By what a table says, not by its number: CPUs that had no event are forgotten in the end.
+        self._by_table: defaultdict[tuple[Content, int], Wakes] = defaultdict(Wakes)
         self._reference = Wakes()
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
-        self._cpus: dict[int, int] = {}  # of each table, the lowest that woke from a halt
+        self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
         self._turns = Wakes()
         self._by_interrupt = 0
         self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
@@ -257,9 +269,10 @@ class Evidence:
         for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
             lowest = int(rows.cpu[of_table].min())
-            self._cpus[table] = min(lowest, self._cpus.get(table, lowest))
+            content = self._tables.contents[table]
+            self._cpus[content] = min(lowest, self._cpus.get(content, lowest))
             for state in distinct(rows.state[of_table]):
-                self._by_state[table, state].add(rows.wait_ns[of_table & (rows.state == state)])
+                self._by_table[content, state].add(rows.wait_ns[of_table & (rows.state == state)])
         for cpu in distinct(rows.cpu[by_task]):
             self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
         self._turns.add(self._turns_of(rows))
@@ -285,11 +298,11 @@ class Evidence:
 
     def merge(self, other: Evidence) -> None:
         """Add what other CPUs of the same recording say."""
-        for key, wakes in other._by_state.items():
-            self._by_state[key].merge(wakes)
+        for key, wakes in other._by_table.items():
+            self._by_table[key].merge(wakes)
         self._reference.merge(other._reference)
-        for table, cpu in other._cpus.items():
-            self._cpus[table] = min(cpu, self._cpus.get(table, cpu))
+        for content, cpu in other._cpus.items():
+            self._cpus[content] = min(cpu, self._cpus.get(content, cpu))
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
         self._by_interrupt += other._by_interrupt
@@ -325,20 +338,23 @@ class Evidence:
         ``given`` has the cost of each state that halts, where somebody knows better. Raises
         LightsleepError where it lacks one that tasks were woken out of.
         """
-        if not self._by_state:
+        if not self._by_table:
             return None
         metadata, reference = self._metadata, self._reference
-        often = sorted(self._by_state, key=lambda key: (self._by_state[key].count, key))
-        usual = self._usual_ns(self._by_state[often[-1]])
-        doubt = [] if usual is None or given else self._doubt(self._by_state[often[-1]])
-        halted_ns = {key: self._by_state[key].percentile_ns(0.5) for key in often}
+        tables = Tables(metadata)
+        by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
+        often = sorted(by_state, key=lambda key: (by_state[key].count, key))
+        usual = self._usual_ns(by_state[often[-1]])
+        doubt = [] if usual is None or given else self._doubt(by_state[often[-1]])
+        halted_ns = {key: by_state[key].percentile_ns(0.5) for key in often}
         supposed = None
         if usual is None and metadata.driver_cost_ns and given is None:
             measured_ns = median(metadata.driver_cost_ns.values())
             supposed = max(0.0, halted_ns[often[-1]] - measured_ns)
         states = {key: max(0.0, halted_ns[key] - (usual or supposed or 0.0)) for key in often}
         if given is not None:
-            states = _given(metadata, self._tables, given, often, self._cpus)
+            cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
+            states = _given(metadata, tables, given, often, cpus)
         counted = Counter[int]()
         for pairs in self._pairs.values():
             counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
@@ -354,7 +370,7 @@ class Evidence:
             lacks_driver=metadata.lacks_driver,
             ranks={}
             if usual is None
-            else {key: ranked(wakes, reference) for key, wakes in self._by_state.items()},
+            else {key: ranked(wakes, reference) for key, wakes in by_state.items()},
             given=given is not None,
             measured=given.file if given else "",
             halts=dict(often),  # of each table, the last one stays
@@ -362,7 +378,7 @@ class Evidence:
             supposed_ns=supposed,
             warnings=(*notes(metadata), *doubt),
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
-            measured_wakes=sum(wakes.count for wakes in self._by_state.values()),
+            measured_wakes=sum(wakes.count for wakes in by_state.values()),
             estimated_wakes=self._by_interrupt,
         )
 

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replays import ENGINES, US, metadata, period
+from recordings import PIPE
+from replays import ENGINES, US, metadata, period, run
 
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE
-from lightsleep.periods.source import as_batch
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import write_parquet
+from lightsleep.record.sidecar import beside
 from lightsleep.replay import costs
 from lightsleep.replay.account import replay
 from lightsleep.replay.costs import Evidence, Pairs, costs_of
@@ -112,3 +118,28 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     assert found
     assert found.supposed_ns is None
     assert found.halt_ns == pytest.approx(80 * US, rel=0.03)
+
+
+BIG = [{"index": 1, "name": "big", "latency_us": 50, "residency_us": 90, "polls": False}]
+LITTLE = [BIG[0] | {"name": "little", "latency_us": 5}]
+SHARED = {"index": 2, "name": "deep", "latency_us": 500, "residency_us": 900, "polls": False}
+
+
+@pytest.mark.parametrize("cpu", [1, 3])
+def test_cpus_that_had_no_event_have_no_part_in_the_costs(cpu: int, tmp_path: Path) -> None:
+    """Until the end, CPUs that nobody described are taken to have the states that all share."""
+    trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
+    text = gzip.decompress(PIPE.read_bytes()).decode()
+    trace.write_text(text.replace("[001]", f"[{cpu:03}]").replace("cpu_id=1", f"cpu_id={cpu}"))
+    document = json.loads(beside(PIPE).read_text())
+    document["states"] = {"0": [*BIG, SHARED], str(cpu): [*LITTLE, SHARED]}
+    beside(trace).write_text(json.dumps(document))
+    recording = open_recording(trace)
+    found = costs_of(recording.metadata, recording.batches)
+    assert found
+    assert {key for key, _ in found.states} == {0, 1}
+    list(write_parquet(open_recording(trace), table))
+    for words in ((), ("--halt-cost", "40us")):
+        first, second = (json.loads(run(x, *words, "--json").stdout) for x in (trace, table))
+        assert first["policies"] == second["policies"]
+        assert first["policies"][0]["as_recorded"]["waited_ns"] > 0
