@@ -380,8 +380,9 @@ def gain(within: Replay, name: str, over: str = STOCK) -> Gain:
     """
     of, stock = within.outcomes[name], within.outcomes[over]
     ends = []
-    for end, mine in enumerate((of.recorded, of.earliest)):
-        parts = stock.recorded.tally.paid_ns - mine.tally.paid_ns
+    # Both at the same end: what a wakeup is supposed to cost differs from one to the other.
+    for end, (other, mine) in enumerate(zip(stock.ends(), of.ends(), strict=True)):
+        parts = other.tally.paid_ns - mine.tally.paid_ns
         reach = t_quantile(BLOCKS - 1, TAIL) * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
         ends.append((float(parts.sum()), max(reach, _between(within.machines(), name, over, end))))
     low = min(total - reach for total, reach in ends)
@@ -397,7 +398,7 @@ def _between(machines: list[Machine], name: str, over: str, end: int) -> float:
     count = len(machines)
     if count < 2:
         return 0.0
-    gained = np.array([x.paid_ns[over][0] - x.paid_ns[name][end] for x in machines], np.float64)
+    gained = np.array([x.paid_ns[over][end] - x.paid_ns[name][end] for x in machines], np.float64)
     spans_ns = np.array([x.span_ns for x in machines], np.float64)
     differ = gained - spans_ns * (gained.sum() / max(1.0, float(spans_ns.sum())))
     spread = math.sqrt(count / (count - 1) * float((differ**2).sum()))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -22,10 +23,10 @@ from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record.sidecar import beside
 from lightsleep.replay import costs
-from lightsleep.replay.account import replay
+from lightsleep.replay.account import gain, replay
 from lightsleep.replay.costs import Evidence, Pairs, costs_of
 from lightsleep.replay.engine import Engine
-from lightsleep.replay.policies import STOCK
+from lightsleep.replay.policies import STOCK, parse
 from lightsleep.replay.rows import distinct
 
 pair = st.integers(0, 8) | st.sampled_from([1 << 40, (1 << 62) - 1])
@@ -118,6 +119,29 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     assert found
     assert found.supposed_ns is None
     assert found.halt_ns == pytest.approx(80 * US, rel=0.03)
+
+
+def test_who_does_what_was_recorded_gains_nothing_whatever_wakeups_cost() -> None:
+    known = metadata()
+    known.driver_cost_ns = {0: 30_000}
+    halts = [period(1000 * n, 300, wait_us=100, pair=(7 + n % 2, 8 - n % 2)) for n in range(80)]
+    found = costs_of(known, [as_batch("host", halts)])
+    assert found
+    assert found.supposed_ns == pytest.approx(70 * US, rel=0.03)
+    assert len(found.loops) == 2
+    alike = replay(known, found, [as_batch("host", halts)], parse("stock,fixed:0ns,fixed:1ms"))
+    same = replay(
+        dataclasses.replace(known, host="other"),
+        found,
+        [as_batch("host", halts)],
+        parse("stock,fixed:0ns,fixed:1ms"),
+    )
+    for _ in range(2):
+        waited = [x.waits.total_ns for x in alike.outcomes["fixed:0ns"].ends()]
+        assert waited[0] < waited[1]
+        assert vars(gain(alike, "fixed:0ns")) == {"ns": 0, "low_ns": 0, "high_ns": 0}
+        assert gain(alike, "fixed:1ms").high_ns > gain(alike, "fixed:1ms").low_ns
+        alike.merge(same)
 
 
 BIG = [{"index": 1, "name": "big", "latency_us": 50, "residency_us": 90, "polls": False}]
