@@ -37,15 +37,23 @@ def recommendation(replay: Replay) -> str:
     ]
     if not others:
         return "Nothing to recommend: no policy that polls was replayed."
-    best = max(others, key=lambda outcome: gain(replay, outcome.name).low_ns)
-    saved = gain(replay, best.name)
-    if saved.low_ns <= 0 or saved.ns < WORTH * replay.span_ns:
-        return (
-            "Keep what was recorded: no policy is shown to be better. The nearest is "
+    gains = {x.name: gain(replay, x.name) for x in others}
+    shown = [x for x in others if gains[x.name].low_ns > 0]
+    worth = [x for x in shown if gains[x.name].ns >= WORTH * replay.span_ns]
+    best = max(worth or shown or others, key=lambda outcome: gains[outcome.name].low_ns)
+    saved = gains[best.name]
+    if not worth:
+        gained = (
             f"{best.name}, {_signed(saved.ns)} of {_together(replay)} in "
             f"{seconds(replay.span_ns)} (95 % interval {_signed(saved.low_ns)} to "
             f"{_signed(saved.high_ns)})."
         )
+        if shown:
+            return (
+                "Keep what was recorded: what a policy is shown to gain is less than "
+                f"{100 * WORTH:g} % of the recording's time. The best is {gained}"
+            )
+        return "Keep what was recorded: no policy is shown to be better. The nearest is " + gained
     return (
         f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved {seconds(saved.ns)} of "
         f"{_together(replay)} (95 % interval {seconds(saved.low_ns)} to "
