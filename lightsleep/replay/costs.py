@@ -5,8 +5,9 @@
    median for CPUs found polling or awake (the reference of lost.py). Where that does not tell,
    but the module had measured what a halt costs, a CPU that is awake is taken to be so much faster.
    Else, nothing is subtracted and the cost is an upper bound. The states of a big and of a little
-   CPU are different ones: only CPUs whose tables of states are the same share a median. What a user
-   says (given.py) replaces all of that.
+   CPU are different ones: only CPUs whose tables of states are the same share a median. A state
+   that fewer than ENOUGH such wakeups came out of costs as much as the one of its table that most
+   came out of. What a user says (given.py) replaces all of that.
 2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
    among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
    the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
@@ -254,7 +255,7 @@ class Evidence:
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
         self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
         self._turns = Wakes()
-        self._by_interrupt = 0
+        self._by_interrupt: Counter[tuple[Content, int]] = Counter()
         self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -263,8 +264,7 @@ class Evidence:
         by_task = rows.woken & (rows.waker != 0)
         self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
         asleep = (rows.state != AWAKE) & ~rows.polls
-        halted = by_task & asleep
-        self._by_interrupt += int((rows.woken & ~by_task & asleep).sum())
+        halted = rows.woken & asleep
         table_of = self._tables.of(rows.cpu)
         for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
@@ -272,7 +272,11 @@ class Evidence:
             content = self._tables.contents[table]
             self._cpus[content] = min(lowest, self._cpus.get(content, lowest))
             for state in distinct(rows.state[of_table]):
-                self._by_table[content, state].add(rows.wait_ns[of_table & (rows.state == state)])
+                here = of_table & (rows.state == state)
+                if count := int((here & by_task).sum()):
+                    self._by_table[content, state].add(rows.wait_ns[here & by_task])
+                if others := int(here.sum()) - count:
+                    self._by_interrupt[content, state] += others
         for cpu in distinct(rows.cpu[by_task]):
             self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
         self._turns.add(self._turns_of(rows))
@@ -305,7 +309,7 @@ class Evidence:
             self._cpus[content] = min(cpu, self._cpus.get(content, cpu))
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
-        self._by_interrupt += other._by_interrupt
+        self._by_interrupt.update(other._by_interrupt)
 
     def _usual_ns(self, halted: Wakes) -> float | None:
         """Return the median of the reference; None where it cannot tell what a halt costs.
@@ -352,9 +356,21 @@ class Evidence:
             measured_ns = median(metadata.driver_cost_ns.values())
             supposed = max(0.0, halted_ns[often[-1]] - measured_ns)
         states = {key: max(0.0, halted_ns[key] - (usual or supposed or 0.0)) for key in often}
+        cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
+        halts = dict(often)  # of each table, the last one stays
+        few: list[str] = []
+        rare: set[tuple[int, int]] = set()
         if given is not None:
-            cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
             states = _given(metadata, tables, given, often, cpus)
+        else:
+            counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
+            counts |= {key: wakes.count for key, wakes in by_state.items()}
+            usually = {
+                table: (table, halts[table]) if table in halts else often[-1] for table in cpus
+            }
+            rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
+            states |= {key: states[usually[key[0]]] for key in rare}
+            few = _told_by_few(metadata, cpus, counts, usually)
         counted = Counter[int]()
         for pairs in self._pairs.values():
             counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
@@ -370,16 +386,16 @@ class Evidence:
             lacks_driver=metadata.lacks_driver,
             ranks={}
             if usual is None
-            else {key: ranked(wakes, reference) for key, wakes in by_state.items()},
+            else {key: ranked(x, reference) for key, x in by_state.items() if key not in rare},
             given=given is not None,
             measured=given.file if given else "",
-            halts=dict(often),  # of each table, the last one stays
+            halts=halts,
             driver_ns={} if given else dict(metadata.driver_cost_ns),
             supposed_ns=supposed,
-            warnings=(*notes(metadata), *doubt),
+            warnings=(*notes(metadata), *doubt, *few),
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
-            estimated_wakes=self._by_interrupt,
+            estimated_wakes=self._by_interrupt.total(),
         )
 
 
@@ -391,6 +407,38 @@ def costs_of(
     for batch in batches:
         evidence.add(batch)
     return evidence.costs(given)
+
+
+def _told_by_few(
+    metadata: Metadata,
+    cpus: Mapping[int, int],
+    counts: Mapping[tuple[int, int], int],
+    usually: Mapping[int, tuple[int, int]],
+) -> list[str]:
+    """Return a warning for each table whose states too few wakeups by tasks came out of.
+
+    ``cpus`` has a CPU of each table, ``counts`` the wakeups by table and state, and ``usually`` the
+    table and state whose cost each table's other states have then.
+    """
+    said = []
+    for table, cpu in sorted(cpus.items()):
+        where = f"of CPU {cpu} and those with the same states " if len(cpus) > 1 else ""
+        other, usual = usually[table]
+        name = metadata.name(cpus[other], usual)
+        few = sorted(x for x, count in counts.items() if x[0] == table and count < ENOUGH)
+        rare = [metadata.name(cpu, state) for _, state in few if (table, state) != (other, usual)]
+        if rare:
+            of = f" on CPU {cpus[other]}" if other != table else ""
+            said.append(
+                f"{', '.join(rare)} {where}woke tasks fewer than {ENOUGH} times by another CPU, so "
+                f"that leaving one counts as what leaving {name}{of} costs"
+            )
+        if (other, usual) in few:
+            said.append(
+                f"{counts[other, usual]} wakeups by tasks are all that tells what leaving {name} "
+                f"{where}costs"
+            )
+    return said
 
 
 def _given(

@@ -10,8 +10,8 @@ loop, its tick of 250 Hz, and what latencies and residencies its driver advertis
 - The next timer is the one that the recorded governor was told of. Where it did not ask, it is the
   timer that ended the interval, else 1 s away.
 - A task that finds the CPU polling does not wait. Any other waits for as long as it did, plus what
-  leaving the chosen state typically costs more than leaving the recorded one. A state that the
-  recording never saw costs what its driver advertises.
+  leaving the chosen state typically costs more than leaving the recorded one. A state that
+  no task was woken out of costs what its driver advertises.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from recordings import PIPE
-from replays import metadata, period, run
+from replays import DEEP, ENGINES, HALT, US, judged, metadata, period, run
 
 from lightsleep.periods import architecture
 from lightsleep.periods.model import AWAKE
@@ -21,6 +22,8 @@ from lightsleep.record import sidecar
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import costs_of
+from lightsleep.replay.engine import Engine
+from lightsleep.replay.given import Given
 
 
 def test_what_a_recording_lacks_is_said_of_its_replay(tmp_path: Path) -> None:
@@ -84,3 +87,46 @@ def test_wakeups_that_are_mostly_estimated_are_named(by_task: int) -> None:
     told = [x for x in said if "a.dat: 301 wakeups from halts were by the CPU's own timers" in x]
     assert len(told) == (by_task == 300)
     assert all(f"what {by_task} wakeups by tasks took" in x for x in told)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+@pytest.mark.parametrize("deep", [0, 1, 29, 30])
+def test_a_state_that_few_wakeups_tell_of_costs_what_the_usual_one_does(
+    deep: int, make_engine: Callable[[], Engine]
+) -> None:
+    rows = [period(1000 * n, 500, HALT, 60) for n in range(40)]
+    rows += [period(1000 * n, 500, DEEP, 310) for n in range(40, 40 + deep)]
+    rows += [period(1000 * n, 500, DEEP, 9, pair=(0, 8), cause="timer") for n in range(80, 85)]
+    rows += [period(1_000_000 + n, 0, AWAKE, 10) for n in range(40)]
+    batch = as_batch("host", rows)
+    found = costs_of(judged(), [batch])
+    assert found
+    assert found.states[0, HALT] == pytest.approx(50 * US, rel=0.05)
+    told = deep == 30
+    assert found.states[0, DEEP] == pytest.approx((300 if told else 50) * US, rel=0.05)
+    warned = [x for x in found.warnings if x.startswith("C6 woke tasks fewer than 30 times")]
+    assert len(warned) == (not told)
+    assert all(x.endswith("what leaving C1 costs") for x in warned)
+    assert (found.measured_wakes, found.estimated_wakes) == (40 + deep, 5)
+    # Of a wakeup by a task, what it took above the reference still counts as it was.
+    ((_, made),) = make_engine().reader(judged(), found).intervals(batch)
+    by_task = made.cost_ns[40 : 40 + deep]
+    assert by_task.tolist() == pytest.approx([300 * US] * deep, rel=0.05)
+    assert made.cost_ns[-5:].tolist() == [round(found.states[0, DEEP])] * 5
+    assert not costs_of(judged(), [batch], Given(7_000)).warnings  # type: ignore[union-attr]
+
+
+def test_the_usual_state_of_few_wakeups_is_named_and_so_is_that_of_another_cpu() -> None:
+    known = judged()
+    known.advertised_us[1, DEEP] = 200
+    rows = [period(1000 * n, 500, HALT, 60) for n in range(29)]
+    timed = [period(1000 * n, 500, HALT, 9, (0, 8), 1, "timer") for n in range(40)]
+    found = costs_of(known, [as_batch("host", [*rows, *timed])])
+    assert found
+    assert found.states[1, HALT] == found.states[0, HALT]
+    assert list(found.warnings) == [
+        "29 wakeups by tasks are all that tells what leaving C1 of CPU 0 and those with the same "
+        "states costs",
+        "C1 of CPU 1 and those with the same states woke tasks fewer than 30 times by another CPU, "
+        "so that leaving one counts as what leaving C1 on CPU 0 costs",
+    ]
