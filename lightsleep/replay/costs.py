@@ -152,6 +152,8 @@ class Costs:
     ``warnings`` is what a reader of the recording has to know, lost events for one.
     ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
+    ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when
+    the next timer was due.
     """
 
     reference_ns: float | None
@@ -171,6 +173,8 @@ class Costs:
     warnings: tuple[str, ...] = ()
     measured_wakes: int = 0
     estimated_wakes: int = 0
+    periods: int = 0
+    untimed: int = 0
 
     @property
     def mostly_estimated(self) -> bool:
@@ -256,6 +260,7 @@ class Evidence:
         self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
         self._turns = Wakes()
         self._by_interrupt: Counter[tuple[Content, int]] = Counter()
+        self._periods = self._untimed = 0
         self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -263,7 +268,10 @@ class Evidence:
         rows = Rows(self._metadata, batch)
         by_task = rows.woken & (rows.waker != 0)
         self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
-        asleep = (rows.state != AWAKE) & ~rows.polls
+        idle = rows.state != AWAKE
+        self._periods += int(idle.sum())
+        self._untimed += int((idle & (rows.sleep_ns < 0)).sum())
+        asleep = idle & ~rows.polls
         halted = rows.woken & asleep
         table_of = self._tables.of(rows.cpu)
         for table in distinct(table_of[halted]):
@@ -310,6 +318,8 @@ class Evidence:
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
         self._by_interrupt.update(other._by_interrupt)
+        self._periods += other._periods
+        self._untimed += other._untimed
 
     def _usual_ns(self, halted: Wakes) -> float | None:
         """Return the median of the reference; None where it cannot tell what a halt costs.
@@ -396,6 +406,8 @@ class Evidence:
             turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
             estimated_wakes=self._by_interrupt.total(),
+            periods=self._periods,
+            untimed=self._untimed,
         )
 
 

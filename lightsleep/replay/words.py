@@ -14,6 +14,7 @@ from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.governed import Governor
+from lightsleep.replay.intervals import FAR_NS
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us
@@ -71,6 +72,7 @@ def _together(replay: Replay) -> str:
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     """Return what to know about the figures."""
     said = [replay.slow] if replay.slow else []
+    governed = any(Governor.named(name) for name in replay.outcomes)
     for path, cost in costs:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
         if cost.measured:
@@ -94,6 +96,12 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "policy saves of it, are mostly estimated"
             )
         said += [f"{path}: {warning}" for warning in cost.warnings]
+        if governed and cost.untimed:
+            said.append(
+                f"{path}: does not say of {cost.untimed:,} of {cost.periods:,} idle periods when "
+                "the next timer was due. Governors are told when it came, where a timer ended the "
+                f"period, and else {seconds(FAR_NS)}"
+            )
         if cost.driver_ns:
             low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
             known = us(low) if low == high else f"{us(low)} to {us(high)}"
@@ -120,7 +128,7 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
             f"the interval covers how much these {len(machines)} recordings differ; it says "
             "nothing of other machines"
         )
-    if any(Governor.named(name) for name in replay.outcomes):
+    if governed:
         said.append(
             "governors choose among idle states. How much power each state saves is not counted, "
             "so that shallow states look better than they are"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from recordings import PIPE
-from replays import DEEP, ENGINES, HALT, US, judged, metadata, period, run
+from replays import DEEP, ENGINES, HALT, NO_COSTS, US, judged, metadata, period, run
 
 from lightsleep.periods import architecture
 from lightsleep.periods.model import AWAKE
@@ -20,8 +20,8 @@ from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import open_table, write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay import words
-from lightsleep.replay.account import Replay
-from lightsleep.replay.costs import costs_of
+from lightsleep.replay.account import Outcome, Replay
+from lightsleep.replay.costs import Evidence, costs_of
 from lightsleep.replay.engine import Engine
 from lightsleep.replay.given import Given
 
@@ -130,3 +130,21 @@ def test_the_usual_state_of_few_wakeups_is_named_and_so_is_that_of_another_cpu()
         "C1 of CPU 1 and those with the same states woke tasks fewer than 30 times by another CPU, "
         "so that leaving one counts as what leaving C1 on CPU 0 costs",
     ]
+
+
+def test_timers_that_nobody_knows_are_counted_where_governors_ask_for_them() -> None:
+    rows = [period(1000 * n, 500) for n in range(5)]
+    rows += [(*row[:4], 90 * US, *row[5:]) for row in rows[:2]]
+    rows.append(period(9000, 0, AWAKE))
+    halves = [Evidence(metadata()) for _ in range(2)]
+    for half, some in zip(halves, (rows[:3], rows[3:]), strict=True):
+        half.add(as_batch("host", some))
+    halves[0].merge(halves[1])
+    costs = halves[0].costs()
+    assert costs
+    assert (costs.untimed, costs.periods) == (5, 7)
+    for policy, told in (("menu@6.12", 1), ("fixed:50us", 0)):
+        made = Replay({policy: Outcome(policy)}, 10**9, 10**9, 0.0, 601)
+        said = words.notes(made, [("a.dat", costs)])
+        assert sum("a.dat: does not say of 5 of 7 idle periods" in x for x in said) == told
+        assert not any("next timer" in x for x in words.notes(made, [("a", NO_COSTS)]))
