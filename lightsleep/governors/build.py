@@ -55,24 +55,23 @@ def governor_sources(version: str) -> Path:
     """
 
     def build(scratch: Path) -> None:
-        names = [
-            f"*/drivers/cpuidle/governors/{x}" for x in ("gov.h", *map("{}.c".format, GOVERNORS))
-        ]
-        command: list[str | Path] = [
-            "tar",
-            "-xf",
-            _archive(version),
-            "-C",
-            scratch,
-            "--strip-components=4",
-        ]
-        done = subprocess.run(
-            [*command, "--wildcards", "--occurrence=1", *names], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise LightsleepError(f"unpacking the governors of {version}: {done.stderr.strip()}")
+        archive = _archive(version)
+        sources = [f"{name}.c" for name in GOVERNORS]
+        _unpack(archive, sources, version, scratch)
+        if any('"gov.h"' in (scratch / x).read_text() for x in sources):  # not in old kernels
+            _unpack(archive, ["gov.h"], version, scratch)
 
     return cache.code(f"linux-governors-{version}", build, needs_mb=10)
+
+
+def _unpack(archive: Path, names: Sequence[str], version: str, to: Path) -> None:
+    command: list[str | Path] = ["tar", "-xf", archive, "-C", to, "--strip-components=4"]
+    patterns = [f"*/drivers/cpuidle/governors/{name}" for name in names]
+    done = subprocess.run(
+        [*command, "--wildcards", "--occurrence=1", *patterns], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise LightsleepError(f"unpacking the governors of {version}: {done.stderr.strip()}")
 
 
 def _archive(version: str) -> Path:
@@ -106,7 +105,8 @@ def library_file(version: str, flags: Sequence[str] = ()) -> Path:
                     (folder / header).parent.mkdir(parents=True, exist_ok=True)
                     (folder / header).write_text("")  # kernel.h has it all
         words: list[str | Path] = [
-            *("-std=gnu11", "-O2", "-w", "-shared", "-fPIC"),
+            # What kernel.h lacks is an error of the linker, and no library that cannot be loaded.
+            *("-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-Wl,-z,defs"),
             *("-DCONFIG_CPU_IDLE_PROMOTE", *flags, f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}"),
             *("-include", str(HERE / "kernel.h")),
             *(HERE / "machine.c", *theirs, *ours),

@@ -127,6 +127,7 @@ extern struct task_struct *current;
 bool need_resched(void);
 
 #define idle_should_enter_s2idle()	false
+#define nr_iowait_cpu(cpu)		0UL	/* no recording says how many tasks wait for I/O */
 #define cpu_is_isolated(cpu)		false
 #define housekeeping_cpu(cpu, type)	true
 #define trace_cpu_idle_promote(...)	do { } while (0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import platform
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from recordings import PIPE
-from replays import DEEP, MENU, run
+from replays import DEEP, MENU, needs_compiler, run
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
@@ -153,6 +154,56 @@ def test_a_kernel_whose_source_is_not_here(tmp_path: Path, monkeypatch: pytest.M
     assert done.exit_code == 1
     assert "install the package linux-source-99.1" in " ".join(done.output.split())
     assert list(tmp_path.glob("linux-governors-*")) == []
+
+
+def sources_with(menu: str, folder: Path) -> Path:
+    """Write governors of a kernel: menu is this, and the others do nothing."""
+    for name, text in (("menu", menu), ("teo", ""), ("ladder", "")):
+        (folder / f"{name}.c").write_text(f"#include <linux/sched/stat.h>\n{text}\n")
+    return folder
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_old_kernels_have_no_header_of_governors(
+    header: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    package = tmp_path / "linux-source-6.1"
+    governors = package / "tree/drivers/cpuidle/governors"
+    governors.mkdir(parents=True)
+    wanted = {f"{name}.c" for name in build.GOVERNORS}
+    for name in wanted:
+        (governors / name).write_text('#include "gov.h"\n' if header and name == "teo.c" else "")
+    if header:
+        (governors / "gov.h").write_text("")
+        wanted.add("gov.h")
+    with tarfile.open(package / "source.tar.xz", "w:xz") as archive:
+        archive.add(package / "tree", "linux-source-6.1")
+    assert wanted <= {x.name for x in build.governor_sources("6.1").iterdir()}
+
+
+@needs_compiler
+def test_menu_of_old_kernels_asks_who_waits_for_io(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    menu = "unsigned int waiting(unsigned int cpu) { return nr_iowait_cpu(cpu); }"
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "governor_sources", lambda _: sources_with(menu, tmp_path))
+    ffi, lib = build.load(build.library_file("6.1"))
+    ffi.cdef("unsigned int waiting(unsigned int cpu);")
+    assert lib.waiting(0) == 0
+
+
+@needs_compiler
+def test_what_a_governor_calls_and_nobody_defines_is_an_error_of_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    menu = "unsigned int of_a_later_kernel(void); int f(void) { return of_a_later_kernel(); }"
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "governor_sources", lambda _: sources_with(menu, tmp_path))
+    with pytest.raises(LightsleepError, match=r"(?s)cannot compile.*of_a_later_kernel"):
+        build.library_file("9.9")
+    assert not list((tmp_path / "cache").glob("library-*/*.so"))
 
 
 def test_a_damaged_library_is_an_error_in_words(tmp_path: Path) -> None:
