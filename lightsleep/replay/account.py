@@ -218,8 +218,8 @@ def replay(
         for name, make in policies.items()
         if make
     ]
-    # Without closed loops, both ends of the bracket are the same.
-    ends = 2 if len(costs.loops) else 1
+    # Else, both ends of the bracket are the same.
+    ends = 2 if len(costs.loops) or costs.supposed_ns else 1
     idle_ns = wakes = 0
     limits: dict[int, Limits] = {}
     beginnings: dict[int, _Beginning | None] = {}
@@ -285,10 +285,16 @@ def _both_ends(
     )
     earliest = dataclasses.replace(recorded, idle_ns=found.earliest_ns)
     if costs.supposed_ns:  # at this end, all of each wakeup is what leaving the state took
-        more_ns = round(costs.supposed_ns)  # too much for those few that took even less
-        most_ns = np.where(found.woken, found.cost_ns + more_ns, 0)
-        buckets = bucket(most_ns).astype(np.uint16)
-        earliest = dataclasses.replace(earliest, cost_ns=most_ns, bucket=buckets)
+        most_ns = found.cost_ns + found.more_ns  # too much for those few that took even less
+        more_ns = np.where(found.halted, np.minimum(found.more_ns, found.arrival_ns), found.more_ns)
+        earliest = dataclasses.replace(
+            earliest,
+            cost_ns=most_ns,
+            bucket=bucket(most_ns).astype(np.uint16),
+            exit_ns=found.exit_ns + more_ns,
+            typical_ns=found.typical_ns + round(costs.supposed_ns),
+            supposed_ns=round(costs.supposed_ns),
+        )
     return recorded, earliest
 
 

@@ -177,13 +177,16 @@ class _Made:
 
     COLUMNS: ClassVar = {
         **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
-        **dict.fromkeys(("cost_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"),
+        **dict.fromkeys(
+            ("cost_ns", "more_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"
+        ),
         **dict.fromkeys(("state", "halted", "woken", "block", "resumes"), "uint8_t"),
     }
 
     def __init__(self, count: int) -> None:
         self.entered_ns, self.arrival_ns, self.earliest_ns = np.zeros((3, count), np.int64)
-        self.cost_ns, self.typical_ns, self.timer_ns = np.zeros((3, count), np.int64)
+        self.cost_ns, self.more_ns = np.zeros((2, count), np.int64)
+        self.typical_ns, self.timer_ns = np.zeros((2, count), np.int64)
         self.polled_ns, self.exit_ns = np.zeros((2, count), np.int64)
         self.state, self.halted, self.woken, self.block = np.zeros((4, count), np.uint8)
         self.resumes = np.zeros(count, np.uint8)
@@ -194,6 +197,7 @@ class _Made:
             arrival_ns=self.arrival_ns[part],
             earliest_ns=self.earliest_ns[part],
             cost_ns=self.cost_ns[part],
+            more_ns=self.more_ns[part],
             typical_ns=self.typical_ns[part],
             timer_ns=self.timer_ns[part],
             polled_ns=self.polled_ns[part],

@@ -142,7 +142,8 @@ class GovernorRunner:
         made, stays = self._choices(intervals)
         last = made["last"]
         awake = self._awake[last]
-        waited_ns = np.maximum(intervals.cost_ns + self._cost_ns[last] - intervals.typical_ns, 0)
+        left_ns = self._cost_ns[last] + intervals.supposed_ns
+        waited_ns = np.maximum(intervals.cost_ns + left_ns - intervals.typical_ns, 0)
         cost_ns = np.where(intervals.woken & ~awake, waited_ns, 0)
         priced = replace(intervals, cost_ns=cost_ns, bucket=bucket(cost_ns).astype(np.uint16))
         tally.add(priced, made["polled_ns"].astype(np.int64), ~awake, weight, stays)

@@ -51,20 +51,21 @@ static int64_t usual_of(const struct costs *c, size_t state, int64_t wait_ns)
 	return c->rank_usual_ns[low];
 }
 
-/* What leaving the state of a row took: no longer than from when the timer that ended it was due. */
-static int64_t left_ns(const struct costs *c, const struct rows *r, size_t i, int64_t cost_ns)
+/* What leaving the state of a row took at most: as long as since the timer that ended it was due. */
+static int64_t most_ns(const struct costs *c, const struct rows *r, size_t i)
 {
 	int64_t late_ns = r->length_ns[i] - r->sleep_ns[i];
 
 	if (c->given || r->cause[i] != c->timer || r->sleep_ns[i] < 0 || late_ns < 0)
-		return cost_ns;
-	return min_of(cost_ns, late_ns);
+		return INT64_MAX;
+	return late_ns;
 }
 
 #define FAR_NS	1000000000
 
 struct ended {
 	int64_t paid_ns;
+	int64_t more_ns;
 	int64_t timer_at_ns;
 	bool polls;
 	bool woken;
@@ -77,14 +78,16 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 {
 	int64_t exit_ns = e->polls ? 0 : e->paid_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
-	/* All of the peer's wakeup, and what the arrival left of its own. */
-	int64_t peer_ns = s->cost_ns + 2 * c->supposed_ns;
+	/* What the arrival left of its own wakeup, and all of the peer's. */
+	int64_t earlier_ns = (e->polls ? 0 : e->more_ns) +
+			     (e->looped ? s->cost_ns + c->supposed_ns : 0);
 	size_t i = d->next[cpu]++;
 
 	d->entered_ns[i] = s->entered_ns;
 	d->arrival_ns[i] = arrival_ns;
-	d->earliest_ns[i] = arrival_ns - (e->looped ? min_of(arrival_ns, peer_ns) : 0);
+	d->earliest_ns[i] = arrival_ns - min_of(arrival_ns, earlier_ns);
 	d->cost_ns[i] = e->woken ? e->paid_ns : 0;
+	d->more_ns[i] = e->more_ns;
 	d->typical_ns[i] = s->cost_ns;
 	d->timer_ns[i] = e->timer_at_ns ? max_of(e->timer_at_ns - s->entered_ns, 0) : FAR_NS;
 	d->polled_ns[i] = s->polled_ns;
@@ -145,12 +148,15 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		if (polls)
 			e.paid_ns = s->cost_ns;
 		else if (c->given || (c->itself >> (r->cause[i] & 31) & 1) || !e.woken)
-			e.paid_ns = left_ns(c, r, i, s->cost_ns);
+			e.paid_ns = min_of(s->cost_ns, most_ns(c, r, i));
 		else if (known)
 			e.paid_ns = max_of(r->wait_ns[i] - usual_of(c, table * STATES + state,
 								    r->wait_ns[i]), 0);
 		else
 			e.paid_ns = max_of(r->wait_ns[i] - c->reference_ns, 0);
+		if (e.woken)
+			e.more_ns = polls ? c->supposed_ns : min_of(c->supposed_ns,
+								   most_ns(c, r, i) - e.paid_ns);
 		e.looped = e.woken && c->loop_count &&
 			   is_in(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);
 		emit(c, s, &e, d, cpu);

@@ -104,6 +104,7 @@ struct recorded_intervals {
 	int64_t *arrival_ns;
 	int64_t *earliest_ns;
 	int64_t *cost_ns;
+	int64_t *more_ns;
 	int64_t *typical_ns;
 	int64_t *timer_ns;
 	int64_t *polled_ns;

@@ -2,7 +2,7 @@
 """The idle intervals of a recording: what policies are replayed on.
 
 An *idle interval* of a CPU begins when it has nothing to run, and ends when something arrives. It
-does not depend on how the CPU spent the time. A policy decides how much of it the CPU polls. Three
+does not depend on how the CPU spent the time. A policy decides how much of it the CPU polls. Four
 things are derived from the rows of the recording, and from what wakeups cost there (costs.py):
 
 1. *One interval, several periods.* A CPU that polls to its limit and then halts has two rows. A
@@ -17,9 +17,10 @@ things are derived from the rows of the recording, and from what wakeups cost th
 3. *Closed loops.* Where two tasks wake each other in turn, a faster wakeup of one makes the other's
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
-   between the two. So where only the module's cost tells what a wakeup of an awake CPU takes, this
-   end takes that to be nothing: all of a wakeup is what leaving the state took, the peer's and its
-   own.
+   between the two.
+4. *A cost that is only supposed.* Where only the module's cost tells what a wakeup of an awake CPU
+   takes, that may be nothing. At the second end, all of a wakeup is what leaving the state took. So
+   something arrived earlier by as much, and in a loop, the peer's wakeup was that much longer, too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows
-from lightsleep.replay.stays import NO_STATE
+from lightsleep.replay.stays import NEVER_NS, NO_STATE
 
 FAR_NS = 1_000_000_000
 """Until the next timer, where nobody knows: it is not what ended the interval."""
@@ -50,20 +51,22 @@ class RecordedIntervals:
     """Some intervals of one CPU. Arrays have an element per interval.
 
     ``arrival_ns`` and ``earliest_ns`` are the two ends of when something arrived. ``cost_ns`` is
-    what a wakeup costs if the CPU has halted, 0 where no task waited; ``typical_ns`` what leaving
-    that state costs typically. ``timer_ns`` is the time until the next timer. ``polled_ns`` is how
-    long the CPU polled in the recording, ``halted`` whether it left its poll. ``state`` is the
-    state that a CPU halts in unless it polls until something arrives, NO_STATE where nobody knows,
-    and ``exit_ns`` how long leaving it takes; stays.py says more of both. ``block`` is the part
-    of the recording that an interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a
-    histogram. ``resumes`` says that it begins at once after an interval that ended without a task:
-    an interrupt came, and does not end the poll of a CPU.
+    what a wakeup costs if the CPU has halted, 0 where no task waited; ``more_ns`` what it costs
+    beyond that at the earlier end; ``typical_ns`` what leaving that state costs typically.
+    ``timer_ns`` is the time until the next timer. ``polled_ns`` is how long the CPU polled in the
+    recording, ``halted`` whether it left its poll. ``state`` is the state that a CPU halts in
+    unless it polls until something arrives, NO_STATE where nobody knows, and ``exit_ns`` how long
+    leaving it takes; stays.py says more of both. ``block`` is the part of the recording that an
+    interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a histogram. ``resumes`` says
+    that it begins at once after an interval that ended without a task: an interrupt came, and does
+    not end the poll of a CPU.
     """
 
     entered_ns: Ns
     arrival_ns: Ns
     earliest_ns: Ns
     cost_ns: Ns
+    more_ns: Ns
     typical_ns: Ns
     timer_ns: Ns
     polled_ns: Ns
@@ -100,6 +103,7 @@ class _Part:
     state: Ns
     cost_ns: Ns
     paid_ns: Ns
+    more_ns: Ns
     timer_at_ns: Ns
 
     def taken(self, chosen: Ns | slice) -> _Part:
@@ -139,7 +143,7 @@ class Reader:
         end_ns = rows.entered_ns + rows.length_ns
         late_ns = rows.length_ns - rows.sleep_ns
         timed = rows.by_timer & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
-        left_ns = np.where(timed & (not self.costs.given), np.minimum(cost_ns, late_ns), cost_ns)
+        most_ns = np.where(timed & (not self.costs.given), late_ns, NEVER_NS)
         typical = rows.polls | rows.by_itself | self.costs.given | ~rows.woken
         known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
         timer_at_ns = np.where(
@@ -147,6 +151,8 @@ class Reader:
             rows.entered_ns + rows.sleep_ns,
             np.where(rows.by_timer, end_ns - np.where(rows.polls, 0, cost_ns), 0),
         )
+        paid_ns = np.where(typical, np.minimum(cost_ns, most_ns), own_ns)
+        more_ns = np.minimum(round(self.costs.supposed_ns or 0), most_ns - paid_ns)
         all_rows = _Part(
             entered_ns=rows.entered_ns,
             end_ns=end_ns,
@@ -158,7 +164,8 @@ class Reader:
             pair=rows.pair,
             state=np.where(rows.polls, self.costs.halt_states(tables), known),
             cost_ns=cost_ns,
-            paid_ns=np.where(typical, left_ns, own_ns),
+            paid_ns=paid_ns,
+            more_ns=np.where(rows.woken, more_ns, 0),
             timer_at_ns=timer_at_ns,
         )
         for cpu in np.unique(rows.cpu).tolist():
@@ -196,16 +203,17 @@ class Reader:
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
         loop = part.woken & np.isin(part.pair, self.costs.loops)
-        # All of the peer's wakeup, and what ``arrival`` left of its own.
-        peer_ns = part.cost_ns + 2 * round(self.costs.supposed_ns or 0)
-        earlier = np.where(loop, np.minimum(arrival, peer_ns), 0)
+        # What ``arrival`` left of its own wakeup, and all of the peer's.
+        peer_ns = part.cost_ns + round(self.costs.supposed_ns or 0)
+        earlier = np.where(halted, part.more_ns, 0) + np.where(loop, peer_ns, 0)
         cost_ns = np.where(part.woken, part.paid_ns, 0)
         since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)
         return RecordedIntervals(
             entered_ns=part.entered_ns,
             arrival_ns=arrival,
-            earliest_ns=arrival - earlier,
+            earliest_ns=arrival - np.minimum(arrival, earlier),
             cost_ns=cost_ns,
+            more_ns=part.more_ns,
             typical_ns=part.cost_ns,
             timer_ns=np.where(
                 part.timer_at_ns != 0, np.maximum(part.timer_at_ns - part.entered_ns, 0), FAR_NS

@@ -34,6 +34,7 @@ class Intervals:
 
     RecordedIntervals says what each is; ``idle_ns`` is one end of when something arrived.
     ``limits`` are those of the CPU, ``turn_ns`` is what its way from a poll to a halt takes.
+    ``supposed_ns`` is what leaving each state costs beyond what Costs says, at this end.
     """
 
     idle_ns: Ns
@@ -50,6 +51,7 @@ class Intervals:
     typical_ns: Ns
     timer_ns: Ns
     arrival_ns: Ns
+    supposed_ns: int = 0
 
     def __len__(self) -> int:
         """Return the number of intervals."""
@@ -60,7 +62,7 @@ class Intervals:
         columns = {
             field.name: getattr(self, field.name)[:count].copy()
             for field in dataclasses.fields(self)
-            if field.name not in ("limits", "turn_ns")
+            if field.name not in ("limits", "turn_ns", "supposed_ns")
         }
         return dataclasses.replace(self, **columns)
 

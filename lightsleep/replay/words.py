@@ -80,7 +80,8 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
         if cost.supposed_ns is not None:
             text += (
                 ", as the module had measured: wakeups that found a CPU polling or awake are too "
-                "few, or took longer, and do not tell; --halt-cost sets it"
+                "few, or took longer, and do not tell; --halt-cost sets it. At the other end of "
+                "each range, all of a wakeup is the halt's"
             )
         elif cost.reference_ns is None and not cost.given:
             text += (

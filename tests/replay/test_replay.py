@@ -276,22 +276,25 @@ def timed(row: Row, timer_us: int | None) -> Row:
     return (*row[:4], None if timer_us is None else timer_us * US, *row[5:])
 
 
-def replayed(batches: list[pa.RecordBatch], engine: Engine | None = None) -> Replay:
+def replayed(
+    batches: list[pa.RecordBatch], engine: Engine | None = None, supposed_ns: float | None = None
+) -> Replay:
     loops = np.array([7 << 32 | 8, 8 << 32 | 7])
     ranks = {(0, HALT): Ranks((0, 10_000, 60_000), (3_000, 5_000, 30_000))}
     costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, ranks=ranks, halts={0: HALT})
-    costs.turn_ns = 7_000
+    costs.turn_ns, costs.supposed_ns = 7_000, supposed_ns
     return replay(judged(), costs, batches, POLICIES, engine=engine)
 
 
 @needs_compiler
 @settings(max_examples=60, deadline=None)
-@given(rows_of_cpus)
+@given(rows_of_cpus, st.sampled_from([None, 20_000.0]))
 def test_compiled_and_python_make_the_same_intervals(
-    drawn: Drawn,
+    drawn: Drawn, supposed_ns: float | None
 ) -> None:
     batches = [as_batch("host", made(drawn)), as_batch("host", [period(10**6, 50, cpu=0)])]
-    compiled, python = (replayed(batches, x) for x in (CompiledEngine(), PythonEngine()))
+    engines = CompiledEngine(), PythonEngine()
+    compiled, python = (replayed(batches, x, supposed_ns) for x in engines)
     assert (compiled.idle_ns, compiled.wakes) == (python.idle_ns, python.wakes)
     for name, outcome in compiled.outcomes.items():
         other = python.outcomes[name]

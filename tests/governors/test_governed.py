@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a governor is told of recorded periods, and what becomes of its choices.
+
+The governors here are no kernel's: each always chooses the same state.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from replays import HALT, NO_COSTS, POLL, US, judged, needs_compiler, period
+
+from lightsleep.governors import build
+from lightsleep.periods.build import Row
+from lightsleep.periods.source import as_batch
+from lightsleep.replay.account import Outcome, replay
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.policies import parse
+
+CONSTANT = """\
+static int enable_{name}(struct cpuidle_driver *drv, struct cpuidle_device *dev) {{ return 0; }}
+static void reflect_{name}(struct cpuidle_device *dev, int index) {{ }}
+static int select_{name}(struct cpuidle_driver *drv, struct cpuidle_device *dev, bool *stop_tick)
+{{
+\t*stop_tick = {stops};
+\treturn {state};
+}}
+static struct cpuidle_governor governor_{name} = {{
+\t.name = "{name}", .enable = enable_{name}, .select = select_{name}, .reflect = reflect_{name},
+}};
+static int init_{name}(void) {{ return cpuidle_register_governor(&governor_{name}); }}
+postcore_initcall(init_{name});
+"""
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have menu halt, teo poll, and ladder halt without the tick."""
+    chosen = {"menu": (HALT, "false"), "teo": (POLL, "false"), "ladder": (HALT, "true")}
+    for name, (state, stops) in chosen.items():
+        text = CONSTANT.format(name=name, state=state, stops=stops)
+        (tmp_path / f"{name}.c").write_text(text)
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "governor_sources", lambda _: tmp_path)
+
+
+def governed(rows: list[Row], costs: Costs, name: str) -> Outcome:
+    return replay(judged(), costs, [as_batch("host", rows)], parse(f"stock,{name}")).outcomes[name]
+
+
+COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, 0.0, halts={0: HALT})
+SUPPOSED = Costs(
+    None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, 0.0, halts={0: HALT}, supposed_ns=60_000.0
+)
+
+
+@pytest.mark.usefixtures("constant")
+def test_who_halts_as_it_was_recorded_waits_as_long_at_both_ends() -> None:
+    rows = [period(1000 * n, 300, wait_us=100) for n in range(50)]
+    for costs, ends_us in ((COSTS, (100, 100)), (SUPPOSED, (40, 100))):
+        outcome = governed(rows, costs, "menu@9.9")
+        assert [x.waits.total_ns // US for x in outcome.ends()] == [50 * x for x in ends_us]
