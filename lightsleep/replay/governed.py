@@ -151,13 +151,15 @@ class GovernorRunner:
     def _choices(self, intervals: Intervals) -> tuple[Any, Stays]:
         # A governor learns from how long the CPU slept: what a late wakeup took is part of that.
         late_ns = np.where(intervals.woken, intervals.cost_ns - intervals.typical_ns, 0)
-        ends_ns = intervals.entered_ns + np.maximum(intervals.arrival_ns + late_ns, 0)
+        # What came once a timer was due did not come before it, however short its wakeup was.
+        due_ns = np.where(intervals.arrival_ns >= intervals.timer_ns, intervals.timer_ns, 0)
+        ends_ns = intervals.entered_ns + np.maximum(intervals.arrival_ns + late_ns, due_ns)
         first_ns = self._busy_since_ns
         first_ns = int(intervals.entered_ns[0]) if first_ns is None else first_ns
         since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
         self._busy_since_ns = int(ends_ns[-1])
         periods = np.empty((len(intervals), 3), np.uint64)
-        periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, ENTERED_NS)
+        periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, np.maximum(due_ns, ENTERED_NS))
         periods[:, 1] = np.maximum(intervals.entered_ns - since_ns, 0)
         periods[:, 2] = intervals.timer_ns
         choices = np.zeros(len(intervals), CHOICE)

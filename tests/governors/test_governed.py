@@ -63,3 +63,28 @@ def test_who_halts_as_it_was_recorded_waits_as_long_at_both_ends() -> None:
     for costs, ends_us in ((COSTS, (100, 100)), (SUPPOSED, (40, 100))):
         outcome = governed(rows, costs, "menu@9.9")
         assert [x.waits.total_ns // US for x in outcome.ends()] == [50 * x for x in ends_us]
+
+
+def timed(row: Row, timer_us: int) -> Row:
+    return (*row[:4], timer_us * US, *row[5:])
+
+
+@pytest.mark.usefixtures("constant")
+@pytest.mark.parametrize(
+    ("row", "idle_us"),
+    [
+        # The timer was due at 90 us. Leaving the state took 10 us, where 40 are usual.
+        (timed(period(0, 100, wait_us=5, cause="timer"), 90), 90),
+        (timed(period(0, 100, wait_us=5, cause="timer"), 50), 60),
+        # Nobody knows when this one was due: 40 us before the end.
+        (period(0, 100, wait_us=5, cause="timer"), 60),
+        # A task of another CPU came before the timer, and its wakeup took less than usual.
+        (timed(period(0, 100, wait_us=10), 900), 60),
+    ],
+)
+def test_no_timer_wakes_a_simulated_cpu_before_it_is_due(row: Row, idle_us: int) -> None:
+    rows = [row, period(1000, 300, wait_us=40)]
+    polled_us = governed(rows, COSTS, "teo@9.9").recorded.polled_ns / US
+    # A poll of 20 us is followed by a turn of 1 us through the idle loop.
+    expected_us = sum(x - (x // 21 + 0.3) for x in (idle_us, 260))
+    assert polled_us == pytest.approx(expected_us, abs=2)
