@@ -153,7 +153,8 @@ class Costs:
     ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
     ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when
-    the next timer was due.
+    the next timer was due. ``doubted`` says that the reference differs so much that it shows no
+    halt to cost anything.
     """
 
     reference_ns: float | None
@@ -175,6 +176,12 @@ class Costs:
     estimated_wakes: int = 0
     periods: int = 0
     untimed: int = 0
+    doubted: bool = False
+
+    @property
+    def at_most(self) -> bool:
+        """Whether nothing tells how much of a wakeup is the halt's: all of it counts."""
+        return self.reference_ns is None and self.supposed_ns is None and not self.given
 
     @property
     def mostly_estimated(self) -> bool:
@@ -408,6 +415,7 @@ class Evidence:
             estimated_wakes=self._by_interrupt.total(),
             periods=self._periods,
             untimed=self._untimed,
+            doubted=bool(doubt),
         )
 
 

@@ -27,9 +27,17 @@ TITLES = PRICED + STAYED
 WORTH = 0.001
 """A gain below this share of the recording's time is not worth a change."""
 
+UNKNOWN = (
+    " But the recording does not show what a halt costs, and the interval does not cover that: "
+    "measure it, and replay again with --measured or --halt-cost."
+)
 
-def recommendation(replay: Replay) -> str:
-    """Return which policy to prefer, by how much, and how sure that is."""
+
+def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
+    """Return which policy to prefer, by how much, and how sure that is.
+
+    ``costs`` has the costs of each recording: where they are not known, a gain is not, either.
+    """
     stock = replay.outcomes[STOCK]
     others = [
         x
@@ -55,13 +63,15 @@ def recommendation(replay: Replay) -> str:
                 f"{100 * WORTH:g} % of the recording's time. The best is {gained}"
             )
         return "Keep what was recorded: no policy is shown to be better. The nearest is " + gained
+    at_most = any(cost.at_most for _, cost in costs)
     return (
-        f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved {seconds(saved.ns)} of "
+        f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved "
+        f"{'at most ' if at_most else ''}{seconds(saved.ns)} of "
         f"{_together(replay)} (95 % interval {seconds(saved.low_ns)} to "
         f"{seconds(saved.high_ns)}): tasks would have waited {_range(best, _waited)} instead of "
         f"{seconds(_waited(stock.recorded))}, and CPUs polled {_range(best, _polled)} instead of "
         f"{seconds(_polled(stock.recorded))}."
-    )
+    ) + (UNKNOWN if at_most or any(cost.doubted for _, cost in costs) else "")
 
 
 def _together(replay: Replay) -> str:
@@ -83,7 +93,7 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "few, or took longer, and do not tell; --halt-cost sets it. At the other end of "
                 "each range, all of a wakeup is the halt's"
             )
-        elif cost.reference_ns is None and not cost.given:
+        elif cost.at_most:
             text += (
                 ", at most: wakeups that found a CPU polling or awake are too few, or took "
                 "longer, and do not tell how much of that is the scheduler's; --halt-cost sets it"
@@ -151,7 +161,7 @@ def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -
     stayed = [(x[0], *x[priced:]) for x in cells]
     console.print(whole(_table(("policy", *STAYED), stayed)), crop=False)
     console.print(f"\n{explained(replay)}")
-    console.print(Text(recommendation(replay), "bold"))
+    console.print(Text(recommendation(replay, costs), "bold"))
     for note in notes(replay, costs):
         console.print(Text.assemble(("note: ", "bold cyan"), note))
 
@@ -297,6 +307,6 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
             }
             for name, outcome in replay.outcomes.items()
         ],
-        "recommendation": recommendation(replay),
+        "recommendation": recommendation(replay, costs),
         "notes": notes(replay, costs),
     }

@@ -41,7 +41,7 @@ def section(key: str, replay: Replay, costs: Sequence[tuple[str, Costs]]) -> Rep
         key=key,
         label=", ".join(path for path, _ in costs),
         title="What other idle policies would have made of it",
-        recommendation=words.recommendation(replay),
+        recommendation=words.recommendation(replay, costs),
         titles=words.TITLES,
         rows=words.rows(replay),
         front=[name for name in replay.outcomes if name in words.front(replay)],

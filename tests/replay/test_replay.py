@@ -400,11 +400,11 @@ def test_a_recommendation_has_an_interval_that_bears_it() -> None:
     saved = gain(outcome, "fixed:30us")
     assert saved.ns == 999 * (40 - 20) * US
     assert saved.low_ns > 0
-    assert words.recommendation(outcome).startswith("Try fixed:30us.")
+    assert words.recommendation(outcome, []).startswith("Try fixed:30us.")
     # Nobody comes within any limit.
     rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
     outcome = replay(metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))
-    assert words.recommendation(outcome).startswith("Keep what was recorded")
+    assert words.recommendation(outcome, []).startswith("Keep what was recorded")
 
 
 def test_waiting_counts_as_often_as_its_weight_says() -> None:
@@ -416,7 +416,7 @@ def test_waiting_counts_as_often_as_its_weight_says() -> None:
         )
         saved = gain(outcome, "fixed:100us")
         assert saved.ns == 999 * (weight * 40 - 100) * US
-        assert words.recommendation(outcome).startswith("Try") == worth
+        assert words.recommendation(outcome, []).startswith("Try") == worth
         assert (outcome.outcomes[OPTIMUM].recorded.tally["hits"] > 0) == worth
 
 

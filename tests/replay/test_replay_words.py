@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-import pytest
-from replays import US
+import dataclasses
 
+import pytest
+from replays import NO_COSTS, US, metadata, period
+
+from lightsleep.periods.model import AWAKE
+from lightsleep.periods.source import as_batch
 from lightsleep.replay import words
 from lightsleep.replay.account import Outcome, Replay
+from lightsleep.replay.costs import Costs, costs_of
 from lightsleep.replay.policies import STOCK
 
 
@@ -36,4 +41,39 @@ def gaining(**by_block_us: tuple[int, int]) -> Replay:
 def test_a_policy_is_recommended_that_is_better_and_by_enough(
     gains: dict[str, tuple[int, int]], said: str
 ) -> None:
-    assert said in words.recommendation(gaining(**gains))
+    assert said in words.recommendation(gaining(**gains), [])
+
+
+KNOWN = dataclasses.replace(NO_COSTS, reference_ns=5_000.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "at_most", "asked"),
+    [
+        (KNOWN, False, False),
+        (dataclasses.replace(KNOWN, doubted=True), False, True),
+        (NO_COSTS, True, True),
+        (dataclasses.replace(NO_COSTS, supposed_ns=5_000.0), False, False),
+        (dataclasses.replace(NO_COSTS, given=True), False, False),
+    ],
+)
+def test_a_gain_is_no_more_certain_than_what_a_halt_costs(
+    costs: Costs, at_most: bool, asked: bool
+) -> None:
+    gains = gaining(large=(230, -30))
+    for known in ([("a.dat", costs)], [("b.dat", KNOWN), ("a.dat", costs)]):
+        said = words.recommendation(gains, known)
+        assert ("saved at most 2.00 ms" in said) == at_most
+        assert ("saved 2.00 ms" in said) != at_most
+        assert ("--halt-cost" in said) == asked
+
+
+def test_a_doubted_reference_is_known_to_who_recommends() -> None:
+    halts = [period(1000 * n, 100, wait_us=7) for n in range(2000)]
+    for late, doubted in ((0, False), (20, True)):
+        waits_us = [2] * (40 - late) + [20] * late
+        awake = [period(3_000_000 + n, 0, AWAKE, wait) for n, wait in enumerate(waits_us)]
+        costs = costs_of(metadata(), [as_batch("host", [*halts, *awake])])
+        assert costs
+        assert costs.doubted == doubted
+        assert not costs.at_most
