@@ -39,11 +39,7 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
     ``costs`` has the costs of each recording: where they are not known, a gain is not, either.
     """
     stock = replay.outcomes[STOCK]
-    others = [
-        x
-        for name, x in replay.outcomes.items()
-        if name not in (STOCK, OPTIMUM) and not Governor.named(name)
-    ]
+    others = [x for name, x in replay.outcomes.items() if name != STOCK and _is_judged(name)]
     if not others:
         return "Nothing to recommend: no policy that polls was replayed."
     gains = {x.name: gain(replay, x.name) for x in others}
@@ -72,6 +68,14 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
         f"{seconds(_waited(stock.recorded))}, and CPUs polled {_range(best, _polled)} instead of "
         f"{seconds(_polled(stock.recorded))}."
     ) + (UNKNOWN if at_most or any(cost.doubted for _, cost in costs) else "")
+
+
+def _is_judged(name: str) -> bool:
+    """Return whether a policy is compared with others: not if it knows the future, nor a governor.
+
+    What a governor's states save of power is not counted.
+    """
+    return name != OPTIMUM and not Governor.named(name)
 
 
 def _together(replay: Replay) -> str:
@@ -192,11 +196,14 @@ def explained(replay: Replay) -> str:
 
 
 def front(replay: Replay) -> set[str]:
-    """Return the policies than which no other both polls less and makes tasks wait less."""
+    """Return the policies than which no other both polls less and makes tasks wait less.
+
+    Governors of the kernel are left out, as in the recommendation.
+    """
     points = {
         name: (x.recorded.polled_ns, x.recorded.waits.total_ns)
         for name, x in replay.outcomes.items()
-        if name != OPTIMUM
+        if _is_judged(name)
     }
     return {
         name

@@ -14,6 +14,7 @@ from lightsleep.replay import words
 from lightsleep.replay.account import Outcome, Replay
 from lightsleep.replay.costs import Costs, costs_of
 from lightsleep.replay.policies import STOCK
+from lightsleep.replay.tally import SUMS
 
 
 def gaining(**by_block_us: tuple[int, int]) -> Replay:
@@ -77,3 +78,14 @@ def test_a_doubted_reference_is_known_to_who_recommends() -> None:
         assert costs
         assert costs.doubted == doubted
         assert not costs.at_most
+
+
+def test_governors_are_not_compared_with_policies_that_poll() -> None:
+    made = gaining(**{"fixed:50us": (40, 40), "haltpoll": (40, 40), "teo@6.12": (230, 230)})
+    polled_and_waited = {STOCK: (0, 90), "fixed:50us": (10, 50), "haltpoll": (20, 60)}
+    for name, (polled_ns, waited_ns) in (polled_and_waited | {"teo@6.12": (0, 10)}).items():
+        recorded = made.outcomes[name].recorded.tally
+        recorded.data[SUMS.index("polled_ns")] = polled_ns
+        recorded.data[SUMS.index("waited_ns")] = waited_ns
+    assert words.front(made) == {STOCK, "fixed:50us"}
+    assert "teo" not in words.recommendation(made, [])
