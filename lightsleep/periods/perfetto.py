@@ -47,6 +47,11 @@ COMPRESSED = {50: "zlib", 133: "zstd"}
 
 TICK_NAMES = tuple(name.encode() for name in TICKS)
 
+SEVERAL = (
+    "two data sources linux.ftrace recorded CPU {cpu} at the same time, and only one is read: name "
+    "all events in one data source, and record again"
+)
+
 OTHERS = "the trace holds events of other machines, too, which are left out"
 
 
@@ -78,6 +83,8 @@ def opened(path: Path) -> Iterator[Trace]:
             raise LightsleepError(f"{path}: damaged at byte {error.at}: {error}") from error
         except OSError as error:
             raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
+        if trace.doubled is not None:
+            raise LightsleepError(f"{path}: {SEVERAL.format(cpu=trace.doubled)}")
         yield trace
 
 
@@ -113,12 +120,15 @@ class Place(NamedTuple):
 class Trace:
     """A trace that is being read. Iterating over it yields lines of the kernel's trace.
 
-    ``notes`` say what is not read of it.
+    ``notes`` say what is not read of it. ``doubled`` is a CPU that two data sources recorded at the
+    same time, each with a sequence of packets of its own; None where there is no such CPU.
     """
 
     def __init__(self, file: BinaryIO, messages: _Messages) -> None:
         """Read ``file``: find() comes first."""
         self.notes: list[str] = []
+        self.doubled: int | None = None
+        self._ends_ns: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by CPU and sequence
         self._file, self._messages = file, messages
         self._first_ns: int | None = None
         self._last_ns = 0
@@ -245,6 +255,10 @@ class Trace:
         if times:
             self._first_ns = min(*times, times[0] if self._first_ns is None else self._first_ns)
             self._last_ns = max(*times, self._last_ns)
+            ends_ns = self._ends_ns[cpu]
+            if any(x != sequence and min(times) < end for x, end in ends_ns.items()):
+                self.doubled = cpu if self.doubled is None else self.doubled
+            ends_ns[sequence] = max(*times, ends_ns.get(sequence, 0))
         ticks = self._sets.setdefault(self._ticks[sequence], len(self._sets))
         begin, end = place.begin + field.begin, place.begin + field.end
         lost = int(cpu in self._missing)

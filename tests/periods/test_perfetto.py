@@ -505,3 +505,25 @@ def test_what_perfetto_writes(name: str, causes: set[str]) -> None:
     assert len(by_tasks) > 30
     assert {x["ended_by"] for x in by_tasks} == {"ipi"}
     assert sum(x["waker_comm"] == "<...>" for x in waits) <= 2
+
+
+def test_of_two_data_sources_the_trace_says_that_one_is_read(tmp_path: Path) -> None:
+    """Each writes all events that it was asked for, in a sequence of its own."""
+
+    def of(sequence: int, at_us: int, cpu: int) -> bytes:
+        events = [idle(at_us, cpu, 1), left(at_us + 5, cpu)]
+        made = pb.TracePacket(trusted_packet_sequence_id=sequence)
+        made.ftrace_events.CopyFrom(pb.FtraceEventBundle(cpu=cpu, event=events))
+        return delimited(1, made.SerializeToString())
+
+    path = tmp_path / "x.pftrace"
+    path.write_bytes(of(3, 10, 0) + of(3, 20, 1) + of(4, 21, 1) + of(4, 10, 0))
+    for command in (report, replay_command):
+        done = CliRunner().invoke(command, [str(path)])
+        assert done.exit_code == 1
+        said = " ".join(done.output.split())
+        assert "two data sources linux.ftrace recorded CPU 1 at the same time" in said
+        assert "name all events in one data source, and record again" in said
+    # One that began when another had ended, or that recorded other CPUs, is read.
+    path.write_bytes(of(3, 10, 0) + of(3, 20, 1) + of(4, 30, 1) + of(4, 10, 2))
+    assert sorted(x["cpu"] for x in rows_of(path)[0]) == [0, 1, 1, 2]
