@@ -86,7 +86,7 @@ def _together(replay: Replay) -> str:
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     """Return what to know about the figures."""
     said = [replay.slow] if replay.slow else []
-    governed = any(Governor.named(name) for name in replay.outcomes)
+    governors = [x for x in map(Governor.named, replay.outcomes) if x]
     for path, cost in costs:
         text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
         if cost.measured:
@@ -111,7 +111,7 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
                 "policy saves of it, are mostly estimated"
             )
         said += [f"{path}: {warning}" for warning in cost.warnings]
-        if governed and cost.untimed:
+        if governors and cost.untimed:
             said.append(
                 f"{path}: does not say of {cost.untimed:,} of {cost.periods:,} idle periods when "
                 "the next timer was due. Governors are told when it came, where a timer ended the "
@@ -143,10 +143,16 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
             f"the interval covers how much these {len(machines)} recordings differ; it says "
             "nothing of other machines"
         )
-    if governed:
+    if governors:
         said.append(
             "governors choose among idle states. How much power each state saves is not counted, "
             "so that shallow states look better than they are"
+        )
+    if any(governor.promote for governor in governors):
+        said.append(
+            "promotion leaves no state that stops the CPU's timer, and neither leaves nor enters "
+            "one that several CPUs enter together. No recording says which states do so: on a "
+            "machine with such states, a kernel promotes less often than +promote does here"
         )
     if replay.loop_share:
         said.append(

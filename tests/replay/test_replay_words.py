@@ -89,3 +89,9 @@ def test_governors_are_not_compared_with_policies_that_poll() -> None:
         recorded.data[SUMS.index("waited_ns")] = waited_ns
     assert words.front(made) == {STOCK, "fixed:50us"}
     assert "teo" not in words.recommendation(made, [])
+
+
+def test_what_promotion_does_not_know_of_states_is_said_where_it_is_replayed() -> None:
+    for name, told in (("teo@6.12", 0), ("teo@6.12+promote", 1), ("fixed:50us", 0)):
+        notes = words.notes(gaining(**{name: (1, 1)}), [])
+        assert sum("stops the CPU's timer" in note for note in notes) == told
