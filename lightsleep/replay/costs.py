@@ -15,8 +15,10 @@
    for something else, such as a softirq or a host. That is in the reference, too, and no poll
    avoids it. With the median alone subtracted, it would count as a slow exit.
 3. *Closed loops.* Two tasks that wake each other in turn form a conversation.
-4. *A turn through the idle loop*: the median time from the end of a period that no task ended, to
-   the next one. A CPU that has polled in vain takes it before it halts.
+4. *A turn through the idle loop*: the median time from the end of a poll that reached its limit, to
+   the next period. A CPU that has polled in vain takes it before it halts. Where fewer than ENOUGH
+   such polls tell, it is the median time from the end of any period that no task ended. That is too
+   long: it contains what is left of an interrupt's handler.
 
 The evidence for all is added up by CPU, so that several processes may read a recording: what they
 found together is the same for any number of them.
@@ -265,10 +267,11 @@ class Evidence:
         self._reference = Wakes()
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
         self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
-        self._turns = Wakes()
+        self._turns, self._after_polls = Wakes(), Wakes()
         self._by_interrupt: Counter[tuple[Content, int]] = Counter()
         self._periods = self._untimed = 0
-        self._ended: dict[int, tuple[int, bool]] = {}  # of each CPU, its last row; see _turns_of()
+        # Of each CPU, its last row: when it ended; whether without a task, or at a poll's limit.
+        self._ended: dict[int, tuple[int, bool, bool]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
@@ -294,26 +297,31 @@ class Evidence:
                     self._by_interrupt[content, state] += others
         for cpu in distinct(rows.cpu[by_task]):
             self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
-        self._turns.add(self._turns_of(rows))
+        self._add_turns(rows)
 
-    def _turns_of(self, rows: Rows) -> Ns:
-        """Return the times from rows that no task ended to the next ones of their CPUs."""
+    def _add_turns(self, rows: Rows) -> None:
+        """Count the times from rows that no task ended to the next ones of their CPUs."""
         if not len(rows.cpu):
-            return np.zeros(0, np.int64)
+            return
         order = np.argsort(rows.cpu.astype(np.uint16), kind="stable")  # CPUs are below MAX_CPUS
         cpu, entered_ns = rows.cpu[order], rows.entered_ns[order]
         end_ns, asleep = entered_ns + rows.length_ns[order], rows.state[order] != AWAKE
         nobody = (rows.nobody & ~rows.woken)[order] & asleep
+        expired = rows.continued[order]
         first = np.flatnonzero(np.diff(cpu, prepend=-1))
         last = np.append(first[1:], len(cpu)) - 1
         before_ns = np.concatenate([[0], end_ns[:-1]])
         follows = np.concatenate([[False], nobody[:-1]])
+        follows_poll = np.concatenate([[False], expired[:-1]])
         for begin, end in zip(first.tolist(), last.tolist(), strict=True):
             number = int(cpu[begin])
-            before_ns[begin], follows[begin] = self._ended.get(number, (0, False))
-            self._ended[number] = int(end_ns[end]), bool(nobody[end])
-        turns_ns: Ns = (entered_ns - before_ns)[follows & asleep]
-        return turns_ns[(turns_ns >= 0) & (turns_ns <= JOINED_NS)]
+            ended = self._ended.get(number, (0, False, False))
+            before_ns[begin], follows[begin], follows_poll[begin] = ended
+            self._ended[number] = int(end_ns[end]), bool(nobody[end]), bool(expired[end])
+        turns_ns = entered_ns - before_ns
+        near = asleep & (turns_ns >= 0) & (turns_ns <= JOINED_NS)
+        self._turns.add(turns_ns[near & follows])
+        self._after_polls.add(turns_ns[near & follows_poll])
 
     def merge(self, other: Evidence) -> None:
         """Add what other CPUs of the same recording say."""
@@ -324,6 +332,7 @@ class Evidence:
             self._cpus[content] = min(cpu, self._cpus.get(content, cpu))
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
+        self._after_polls.merge(other._after_polls)
         self._by_interrupt.update(other._by_interrupt)
         self._periods += other._periods
         self._untimed += other._untimed
@@ -392,6 +401,7 @@ class Evidence:
         for pairs in self._pairs.values():
             counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
         loops = _loops(counted)
+        turns = self._after_polls if self._after_polls.count >= ENOUGH else self._turns
         wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
         return Costs(
             reference_ns=usual,
@@ -410,7 +420,7 @@ class Evidence:
             driver_ns={} if given else dict(metadata.driver_cost_ns),
             supposed_ns=supposed,
             warnings=(*notes(metadata), *doubt, *few),
-            turn_ns=round(self._turns.percentile_ns(0.5)) if self._turns.count >= ENOUGH else 0,
+            turn_ns=round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0,
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
             estimated_wakes=self._by_interrupt.total(),
             periods=self._periods,

@@ -104,6 +104,24 @@ def test_a_turn_through_the_idle_loop_is_known_from_periods_that_no_task_ended()
     assert few.turn_ns == 0
 
 
+@pytest.mark.parametrize(("polls", "turn_us"), [(29, 12), (30, 3)])
+def test_polls_that_reached_their_limit_tell_best_how_long_a_turn_takes(
+    polls: int, turn_us: int
+) -> None:
+    rows = []
+    for n in range(60):  # the handler of the tick takes some of the time
+        rows.append(period(1000 * n, 100, wait_us=None, cause="tick"))
+        rows.append(period(1000 * n + 112, 100))
+    for n in range(60, 60 + polls):
+        rows.append(period(1000 * n, 100, POLL, wait_us=None, cause="unknown"))
+        rows.append(period(1000 * n + 103, 100))
+    parts = ([as_batch("host", rows)], [as_batch("host", [row]) for row in rows])
+    for batches in parts:
+        costs = costs_of(metadata(), batches)
+        assert costs
+        assert costs.turn_ns == pytest.approx(turn_us * US, rel=0.03)
+
+
 def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     polled = period(0, 100, POLL, None, cause="unknown")
     assert len(intervals(polled, period(101, 60))) == 1
