@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whether a governor that is compiled here chooses what the recorded one chose.
 
-The governor is asked in each recorded period, and learns from what the recorded CPU did then. Where
-it is the governor that was recorded, both choose the same state, but for what a recording lacks:
+The governor is asked in each recorded period, and learns from what the recorded CPU did then. (A
+replay does not do that: in governed.py, a governor learns from its own choices.) Where it is the
+governor that was recorded, both choose the same state, but for what a recording lacks:
 
 - what the governor had learned before the recording began;
 - how far away the tick was: the governor counts from when its CPU began to be idle, which no event
