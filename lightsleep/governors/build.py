@@ -29,7 +29,7 @@ INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
 
 MACHINE = """
 struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
-struct period { uint64_t idle_ns, busy_ns, timer_ns; };
+struct period { uint64_t idle_ns, busy_ns, timer_ns, nobody, tick, resumes; };
 struct choice { uint64_t polled_ns; int32_t first, last; };
 struct recorded { uint64_t begin_ns, length_ns; int64_t sleep_ns, next_ns; int32_t state;
                   uint16_t tick; uint8_t leaves, expired; };

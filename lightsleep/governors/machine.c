@@ -21,11 +21,17 @@
  * @idle_ns: until a task is woken
  * @busy_ns: how long one has run before
  * @timer_ns: until the next timer that the kernel knows of, but for the tick
+ * @nobody: no task is woken then: an interrupt comes, and the CPU stays in its idle loop
+ * @tick: that interrupt is the tick
+ * @resumes: the CPU has stayed in its idle loop since the last period
  */
 struct period {
 	u64 idle_ns;
 	u64 busy_ns;
 	u64 timer_ns;
+	u64 nobody;
+	u64 tick;
+	u64 resumes;
 };
 
 /**
@@ -98,6 +104,11 @@ static u64 now_ns, wake_ns, timer_ns, tick_ns, limit_ns = KTIME_MAX;
 static s64 next_ns = UNKNOWN_NS;
 static bool tick_stopped, got_tick, asked;
 static struct hrtimer *armed;
+static bool nobody, by_tick;	/* what ends the period: see struct period */
+
+/* A poll that an interrupt without a task came into: it goes on in the next period. */
+static int poll_index = -1;
+static u64 poll_begin_ns;
 
 int cpuidle_register_governor(struct cpuidle_governor *one)
 {
@@ -126,7 +137,7 @@ u64 local_clock(void)
 
 bool need_resched(void)
 {
-	return wake_ns <= now_ns;
+	return !nobody && wake_ns <= now_ns;
 }
 
 bool tick_nohz_tick_stopped(void)
@@ -182,28 +193,49 @@ static u64 poll_time_ns(void)
 	return POLL_MAX_NS;
 }
 
+/* The tick comes, if it runs, however long the CPU was in a state. */
+static void pass_ticks(void)
+{
+	if (by_tick && wake_ns <= now_ns)	/* the recorded one */
+		got_tick = true;
+	if (!tick_stopped && tick_ns <= now_ns) {
+		got_tick = true;
+		tick_ns += TICK_NSEC;
+	}
+}
+
+/*
+ * Polls until a task is woken, or up to the limit. Neither a timer nor another interrupt ends a
+ * poll. Returns false if the poll goes on in the next period.
+ */
+static bool poll(int index)
+{
+	u64 limit_ns = poll_begin_ns + poll_time_ns();
+
+	device.poll_time_limit = wake_ns > limit_ns;
+	now_ns = max_t(u64, now_ns, min(wake_ns, limit_ns));
+	poll_index = !device.poll_time_limit && nobody ? index : -1;
+	if (poll_index < 0)
+		now_ns += driver.states[index].exit_latency_ns;
+	pass_ticks();
+	device.last_residency_ns = now_ns - poll_begin_ns;
+	return poll_index < 0;
+}
+
 /*
  * No timer ends a stay before its wakeup: the recorded period would have ended there.
  * A timer that was due by then was late, or had been cancelled.
  */
-static void enter(int index)
+static void sleep(int index)
 {
 	u64 begin_ns = now_ns;
 	u64 expiry_ns = armed ? armed->expires : NEVER;
 	u64 end_ns = min(min(wake_ns, expiry_ns), tick_stopped ? NEVER : tick_ns);
 
-	if (driver.states[index].flags & CPUIDLE_FLAG_POLLING) {
-		device.poll_time_limit = end_ns > now_ns + poll_time_ns();
-		if (device.poll_time_limit)
-			end_ns = now_ns + poll_time_ns();
-	}
 	now_ns = (end_ns > now_ns ? end_ns : now_ns) + driver.states[index].exit_latency_ns;
 	if (expiry_ns <= now_ns)
 		armed->function(armed);
-	if (!tick_stopped && tick_ns <= now_ns) {
-		got_tick = true;
-		tick_ns += TICK_NSEC;
-	}
+	pass_ticks();
 	device.last_residency_ns = now_ns - begin_ns;
 }
 
@@ -230,6 +262,18 @@ static void judge(int index, struct totals *totals)
 		totals->too_shallow_ns += stay_ns;
 }
 
+static bool polls(int index)
+{
+	return driver.states[index].flags & CPUIDLE_FLAG_POLLING;
+}
+
+static void left(int index, struct totals *totals)
+{
+	totals->time_ns[index] += device.last_residency_ns;
+	totals->wakes++;
+	judge(index, totals);
+}
+
 /* A CPU that was woken meanwhile does not sleep: call_cpuidle(). */
 static int call(int index, struct totals *totals)
 {
@@ -242,12 +286,14 @@ static int call(int index, struct totals *totals)
 	}
 	device.next_hrtimer = tick_nohz_get_next_hrtimer();
 	promoting = cpuidle_promote_arm(&device, index);
-	enter(index);
+	poll_begin_ns = now_ns;
+	if (!polls(index))
+		sleep(index);
+	else if (!poll(index))
+		return index;
 	if (promoting)
 		cpuidle_promote_disarm();
-	totals->time_ns[index] += device.last_residency_ns;
-	totals->wakes++;
-	judge(index, totals);
+	left(index, totals);
 	return index;
 }
 
@@ -266,45 +312,86 @@ static u64 longest_ns(void)
 	return ns;
 }
 
+static u64 slept_ns;	/* since the governor was asked */
+
+static int choose(struct choice *made, struct totals *totals)
+{
+	bool stop_tick = true;
+	int index = cpuidle_promote_select(&device, &stop_tick);
+
+	if (index >= 0) {
+		totals->promotions++;
+		totals->forbidden += is_forbidden(index);
+	} else {
+		int chosen = governor->select(&driver, &device, &stop_tick);
+
+		slept_ns = 0;
+		made->first = made->first < 0 ? chosen : made->first;
+		index = cpuidle_promote_raise(&device, chosen);
+		totals->forbidden += index != chosen && is_forbidden(index);
+	}
+	/* tick_nohz_next_event() says no where a timer is near. */
+	if (stop_tick && timer_ns > now_ns + TICK_NSEC)
+		tick_stopped = true;
+	return index;
+}
+
+/* The governor learns of a stay; @index is negative where the CPU entered no state. */
+static void reflect(int index, struct totals *totals)
+{
+	bool rejected = index < 0;
+
+	slept_ns += device.last_residency_ns;
+	index = cpuidle_promote_reflect(&device, index);
+	if (index >= 0) {
+		totals->empty += rejected && !slept_ns;
+		totals->untrue += device.last_residency_ns > slept_ns ||
+				  device.last_residency_ns + longest_ns() < slept_ns;
+		governor->reflect(&device, index);
+	}
+	now_ns += LOOP_NS - SELECT_NS;
+}
+
+/* Goes on with the poll of the last period. Returns its state. */
+static int go_on(struct totals *totals)
+{
+	int index = poll_index;
+
+	if (poll(index))
+		left(index, totals);
+	return index;
+}
+
 static struct choice go_idle(struct totals *totals)
 {
 	struct choice made = { .first = -1, .last = -1 };
-	u64 slept_ns = 0;
 
-	while (!need_resched()) {
-		bool rejected, stop_tick = true;
-		int index = cpuidle_promote_select(&device, &stop_tick);
+	while (now_ns < wake_ns) {
+		u64 begin_ns = now_ns;
+		int index = poll_index < 0 ? call(choose(&made, totals), totals) : go_on(totals);
 
-		if (index >= 0) {
-			totals->promotions++;
-			totals->forbidden += is_forbidden(index);
-		} else {
-			int chosen = governor->select(&driver, &device, &stop_tick);
-
-			slept_ns = 0;
-			made.first = made.first < 0 ? chosen : made.first;
-			index = cpuidle_promote_raise(&device, chosen);
-			totals->forbidden += index != chosen && is_forbidden(index);
-		}
-		/* tick_nohz_next_event() says no where a timer is near. */
-		if (stop_tick && timer_ns > now_ns + TICK_NSEC)
-			tick_stopped = true;
-		index = call(index, totals);
-		rejected = index < 0;
-		slept_ns += device.last_residency_ns;
-		made.last = rejected ? -1 : index;
-		if (!rejected && driver.states[index].flags & CPUIDLE_FLAG_POLLING)
-			made.polled_ns += device.last_residency_ns;
-		index = cpuidle_promote_reflect(&device, index);
-		if (index >= 0) {
-			totals->empty += rejected && !slept_ns;
-			totals->untrue += device.last_residency_ns > slept_ns ||
-					  device.last_residency_ns + longest_ns() < slept_ns;
-			governor->reflect(&device, index);
-		}
-		now_ns += LOOP_NS - SELECT_NS;
+		made.last = index < 0 ? -1 : index;
+		if (index >= 0 && polls(index))
+			made.polled_ns += now_ns - max_t(u64, begin_ns, poll_begin_ns);
+		if (poll_index >= 0)
+			break;
+		reflect(index, totals);
 	}
 	return made;
+}
+
+/* A task ran: tick_nohz_idle_exit(). If the CPU was polling still, the task ended that. */
+static void leave_loop(struct totals *totals)
+{
+	int index = poll_index;
+
+	poll_index = -1;
+	if (index >= 0) {
+		left(index, totals);
+		reflect(index, totals);
+	}
+	tick_stopped = false;
+	idle_task.nvcsw++;
 }
 
 extern bool *param_promote_arg;
@@ -344,14 +431,17 @@ void machine_run(const struct period *periods, struct choice *choices, size_t co
 {
 	memset(totals, 0, sizeof(*totals));
 	for (size_t i = 0; i < count; i++) {
+		if (!periods[i].resumes)
+			leave_loop(totals);
 		now_ns += periods[i].busy_ns;
+		poll_begin_ns += periods[i].busy_ns;	/* the recorded exit is no part of a poll */
 		if (tick_ns <= now_ns)
 			tick_ns += (now_ns - tick_ns + TICK_NSEC) / TICK_NSEC * TICK_NSEC;
 		wake_ns = now_ns + periods[i].idle_ns;
 		timer_ns = now_ns + periods[i].timer_ns;
+		nobody = periods[i].nobody;
+		by_tick = periods[i].tick;
 		choices[i] = go_idle(totals);
-		tick_stopped = false;
-		idle_task.nvcsw++;
 	}
 }
 

@@ -276,6 +276,8 @@ def _both_ends(
         state=found.state,
         exit_ns=found.exit_ns,
         resumes=found.resumes,
+        nobody=found.nobody,
+        tick=found.tick,
         limits=limits,
         turn_ns=costs.turn_ns,
         entered_ns=found.entered_ns,

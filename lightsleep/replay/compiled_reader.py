@@ -79,7 +79,7 @@ class CompiledReader:
         columns["sleep_ns"] = sleep_lengths(batch)
         # A CPU may have one interval more than rows: one that was open before.
         counts = np.bincount(cpus, minlength=most)
-        causes = {name: code(batch, name) for name in ("unknown", "timer")}
+        causes = {name: code(batch, name) for name in ("unknown", "timer", "tick")}
         causes["itself"] = sum(1 << code(batch, name) for name in ITSELF if code(batch, name) >= 0)
         yield from self._made(columns, causes, counts + (counts > 0))
 
@@ -95,6 +95,7 @@ class CompiledReader:
             made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
             since_ns = max(entered - (self._metadata.first_ns or 0), 0)
             made.block[0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
+            made.nobody[0] = True
             made.resumes[0] = nobody and entered - ended <= JOINED_NS
             yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
         self._open[:] = 0
@@ -180,7 +181,9 @@ class _Made:
         **dict.fromkeys(
             ("cost_ns", "more_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"
         ),
-        **dict.fromkeys(("state", "halted", "woken", "block", "resumes"), "uint8_t"),
+        **dict.fromkeys(
+            ("state", "halted", "woken", "block", "resumes", "nobody", "tick"), "uint8_t"
+        ),
     }
 
     def __init__(self, count: int) -> None:
@@ -189,7 +192,7 @@ class _Made:
         self.typical_ns, self.timer_ns = np.zeros((2, count), np.int64)
         self.polled_ns, self.exit_ns = np.zeros((2, count), np.int64)
         self.state, self.halted, self.woken, self.block = np.zeros((4, count), np.uint8)
-        self.resumes = np.zeros(count, np.uint8)
+        self.resumes, self.nobody, self.tick = np.zeros((3, count), np.uint8)
 
     def taken(self, part: slice, buckets: Any) -> RecordedIntervals:
         return RecordedIntervals(
@@ -208,6 +211,8 @@ class _Made:
             block=self.block[part],
             bucket=buckets,
             resumes=self.resumes[part].view(np.bool_),
+            nobody=self.nobody[part].view(np.bool_),
+            tick=self.tick[part].view(np.bool_),
         )
 
 

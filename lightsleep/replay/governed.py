@@ -9,6 +9,8 @@ loop, its tick of 250 Hz, and what latencies and residencies its driver advertis
   promotion may choose it.
 - The next timer is the one that the recorded governor was told of. Where it did not ask, it is the
   timer that ended the interval, else 1 s away.
+- After an interrupt without a task, the CPU stays in its idle loop: a stopped tick stays stopped,
+  and a poll goes on. Where the recorded tick ended a period, the governor is told so.
 - A task that finds the CPU polling does not wait. Any other waits for as long as it did, plus what
   leaving the chosen state typically costs more than leaving the recorded one. A state that
   no task was woken out of costs what its driver advertises.
@@ -158,10 +160,13 @@ class GovernorRunner:
         first_ns = int(intervals.entered_ns[0]) if first_ns is None else first_ns
         since_ns = np.concatenate([[first_ns], ends_ns[:-1]])
         self._busy_since_ns = int(ends_ns[-1])
-        periods = np.empty((len(intervals), 3), np.uint64)
+        periods = np.empty((len(intervals), 6), np.uint64)
         periods[:, 0] = np.maximum(intervals.idle_ns + late_ns, np.maximum(due_ns, ENTERED_NS))
         periods[:, 1] = np.maximum(intervals.entered_ns - since_ns, 0)
         periods[:, 2] = intervals.timer_ns
+        periods[:, 3] = intervals.nobody
+        periods[:, 4] = intervals.nobody & intervals.tick
+        periods[:, 5] = intervals.resumes
         choices = np.zeros(len(intervals), CHOICE)
         ffi = self._cpu.ffi
         totals = ffi.new("struct totals *")

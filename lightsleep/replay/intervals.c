@@ -71,6 +71,7 @@ struct ended {
 	bool woken;
 	bool nobody;
 	bool looped;
+	bool tick;
 };
 
 static inline void emit(const struct costs *c, struct open_interval *s, const struct ended *e,
@@ -97,6 +98,8 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 	d->woken[i] = e->woken;
 	d->block[i] = min_of(max_of(s->entered_ns - c->first_ns, 0) / c->width_ns, c->blocks - 1);
 	d->resumes[i] = s->nobody && s->entered_ns - s->ended_ns <= c->joined_ns;
+	d->nobody[i] = e->nobody;
+	d->tick[i] = e->tick;
 	s->ended_ns = s->end_ns;
 	s->nobody = e->nobody;
 }
@@ -120,6 +123,7 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 			continue;
 		}
 		e.nobody = !r->somebody[i] && !e.woken;
+		e.tick = r->cause[i] == c->tick;
 		if (s->open && begin_ns - s->end_ns > c->joined_ns) {
 			/* What went on without a result polled, and woke nobody. */
 			struct ended in_vain = {

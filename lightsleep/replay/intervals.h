@@ -47,6 +47,7 @@ struct rows {
  * @halt_ns: what leaving a state in which the CPU polls costs, by table: what a halt does
  * @halt_state: the state of a halt where the recorded CPU only polled, by table
  * @unknown: the cause of periods that ended without evidence
+ * @tick: the cause of those that the tick ended
  * @timer: the cause of those that a timer ended
  * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
  * @given: the user says what each wakeup from a halt costs
@@ -70,6 +71,7 @@ struct costs {
 	int64_t blocks;
 	int8_t unknown;
 	int8_t timer;
+	int8_t tick;
 	uint8_t itself;
 	uint8_t given;
 	const int64_t *loops;
@@ -114,6 +116,8 @@ struct recorded_intervals {
 	uint8_t *woken;
 	uint8_t *block;
 	uint8_t *resumes;
+	uint8_t *nobody;
+	uint8_t *tick;
 };
 
 void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,

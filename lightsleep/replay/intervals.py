@@ -59,7 +59,7 @@ class RecordedIntervals:
     leaving it takes; stays.py says more of both. ``block`` is the part of the recording that an
     interval begins in, ``bucket`` where a wait of ``cost_ns`` is in a histogram. ``resumes`` says
     that it begins at once after an interval that ended without a task: an interrupt came, and does
-    not end the poll of a CPU.
+    not end the poll of a CPU. ``nobody`` says that it ended without a task, ``tick`` by the tick.
     """
 
     entered_ns: Ns
@@ -77,6 +77,8 @@ class RecordedIntervals:
     block: npt.NDArray[np.uint8]
     bucket: npt.NDArray[np.uint16]
     resumes: Flags
+    nobody: Flags
+    tick: Flags
 
     def __len__(self) -> int:
         """Return the number of intervals."""
@@ -99,6 +101,8 @@ class _Part:
     continued: Flags
     woken: Flags
     nobody: Flags
+    alone: Flags
+    tick: Flags
     pair: Ns
     state: Ns
     cost_ns: Ns
@@ -160,7 +164,9 @@ class Reader:
             polls=rows.polls,
             continued=rows.continued,
             woken=rows.woken,
-            nobody=rows.nobody & ~rows.woken,
+            nobody=rows.nobody & ~rows.woken,  # nor a task that came before the next row
+            alone=rows.nobody & ~rows.woken,
+            tick=rows.by_tick,
             pair=rows.pair,
             state=np.where(rows.polls, self.costs.halt_states(tables), known),
             cost_ns=cost_ns,
@@ -228,6 +234,8 @@ class Reader:
             ),
             bucket=bucket(cost_ns).astype(np.uint16),
             resumes=resumes,
+            nobody=part.alone,
+            tick=part.tick,
         )
 
 

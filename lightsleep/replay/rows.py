@@ -86,6 +86,7 @@ class Rows:
         self.pair = self.waker << 32 | wakee
         ended_by = codes_of(batch)
         unknown = ended_by == code(batch, "unknown")
+        self.by_tick = ended_by == code(batch, "tick")
         self.by_timer = ended_by == code(batch, "timer")
         self.by_itself = np.isin(ended_by, [code(batch, cause) for cause in ITSELF])
         self.sleep_ns = sleep_lengths(batch)

@@ -45,6 +45,8 @@ class Intervals:
     state: npt.NDArray[np.uint8]
     exit_ns: Ns
     resumes: Flags
+    nobody: Flags
+    tick: Flags
     limits: Limits
     turn_ns: int
     entered_ns: Ns

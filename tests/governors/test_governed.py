@@ -19,6 +19,7 @@ from lightsleep.replay.costs import Costs
 from lightsleep.replay.policies import parse
 
 CONSTANT = """\
+static int asked;
 static int enable_{name}(struct cpuidle_driver *drv, struct cpuidle_device *dev) {{ return 0; }}
 static void reflect_{name}(struct cpuidle_device *dev, int index) {{ }}
 static int select_{name}(struct cpuidle_driver *drv, struct cpuidle_device *dev, bool *stop_tick)
@@ -38,8 +39,8 @@ pytestmark = needs_compiler
 
 @pytest.fixture
 def constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have menu halt, teo poll, and ladder halt without the tick."""
-    chosen = {"menu": (HALT, "false"), "teo": (POLL, "false"), "ladder": (HALT, "true")}
+    """Have menu halt, teo poll, and ladder halt and stop the tick when it is asked first."""
+    chosen = {"menu": (HALT, "false"), "teo": (POLL, "false"), "ladder": (HALT, "!asked++")}
     for name, (state, stops) in chosen.items():
         text = CONSTANT.format(name=name, state=state, stops=stops)
         (tmp_path / f"{name}.c").write_text(text)
@@ -88,3 +89,22 @@ def test_no_timer_wakes_a_simulated_cpu_before_it_is_due(row: Row, idle_us: int)
     # A poll of 20 us is followed by a turn of 1 us through the idle loop.
     expected_us = sum(x - (x // 21 + 0.3) for x in (idle_us, 260))
     assert polled_us == pytest.approx(expected_us, abs=2)
+
+
+@pytest.mark.usefixtures("constant")
+@pytest.mark.parametrize(("wait_us", "most", "least"), [(None, 2, 2), (40, 99, 10)])
+def test_a_stopped_tick_stays_stopped_until_a_task_runs(
+    wait_us: int | None, most: int, least: int
+) -> None:
+    rows = [period(0, 500, wait_us=wait_us, cause="device"), period(510, 50_000, wait_us=40)]
+    assert least <= governed(rows, COSTS, "ladder@9.9").recorded.tally["halts"] <= most
+
+
+@pytest.mark.usefixtures("constant")
+@pytest.mark.parametrize(("wait_us", "shallow_us"), [(None, 20), (40, 0)])
+def test_an_interrupt_without_a_task_ends_no_poll(wait_us: int | None, shallow_us: int) -> None:
+    """A poll of 20 us, its limit, is too shallow. One of 12 us and one of 15 us are not."""
+    rows = [period(0, 52, wait_us=wait_us, cause="ipi"), period(54, 55, wait_us=40)]
+    account = governed(rows, COSTS, "teo@9.9").recorded
+    assert account.tally["too_shallow_ns"] == shallow_us * US
+    assert account.waits.total_ns == 0

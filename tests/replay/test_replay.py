@@ -320,6 +320,20 @@ def test_compiled_and_python_make_the_same_intervals(
         assert (outcome.earliest.tally.data == other.earliest.tally.data).all()
 
 
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(rows_of_cpus)
+def test_compiled_and_python_say_the_same_of_each_interval(drawn: Drawn) -> None:
+    batch = as_batch("host", made(drawn))
+    read = []
+    for engine in (CompiledEngine(), PythonEngine()):
+        reader = engine.reader(judged(), NO_COSTS)
+        parts = [*reader.intervals(batch), *reader.rest()]
+        names = [x.name for x in dataclasses.fields(RecordedIntervals)]
+        read.append([(cpu, {x: getattr(part, x).tolist() for x in names}) for cpu, part in parts])
+    assert sorted(read[0], key=str) == sorted(read[1], key=str)
+
+
 @settings(max_examples=60)
 @given(rows_of_cpus, st.integers(1, 40))
 def test_no_cut_of_the_data_changes_a_figure(drawn: Drawn, size: int) -> None:

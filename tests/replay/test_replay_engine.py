@@ -55,6 +55,8 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         state=(costs_ns % 3).astype(np.uint8),
         exit_ns=costs_ns % 5000 - 100,
         resumes=costs_ns % 2 == 0,
+        nobody=~woken,
+        tick=~woken,
         limits=Limits.of(judged(), 0),
         turn_ns=turn_ns,
         **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),

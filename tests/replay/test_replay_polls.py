@@ -30,6 +30,7 @@ def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row, turn_ns:
             columns = {x: getattr(found, x) for x in ("cost_ns", "bucket", "woken", "block")}
             columns |= {x: getattr(found, x) for x in ("state", "exit_ns", "resumes", "entered_ns")}
             columns |= {x: getattr(found, x) for x in ("typical_ns", "timer_ns", "arrival_ns")}
+            columns |= {x: getattr(found, x) for x in ("nobody", "tick")}
             limits_of = Limits.of(metadata(), 0)
             recorded = Intervals(
                 idle_ns=found.arrival_ns, limits=limits_of, turn_ns=turn_ns, **columns
