@@ -108,3 +108,14 @@ def test_an_interrupt_without_a_task_ends_no_poll(wait_us: int | None, shallow_u
     account = governed(rows, COSTS, "teo@9.9").recorded
     assert account.tally["too_shallow_ns"] == shallow_us * US
     assert account.waits.total_ns == 0
+
+
+@pytest.mark.usefixtures("constant")
+@pytest.mark.parametrize(("cause", "polled"), [("tick", True), ("device", False)])
+def test_a_governor_is_told_of_the_recorded_tick(cause: str, polled: bool, tmp_path: Path) -> None:
+    """This one halts, and polls once it was told of a tick."""
+    text = CONSTANT.format(name="menu", state=f"asked ? {POLL} : {HALT}", stops="false")
+    learns = "int index) { asked = asked || tick_nohz_idle_got_tick(); }"
+    (tmp_path / "menu.c").write_text(text.replace("int index) { }", learns))
+    rows = [period(0, 500, wait_us=None, cause=cause), period(510, 100, wait_us=40)]
+    assert (governed(rows, COSTS, "menu@9.9").recorded.polled_ns > 0) == polled
