@@ -7,16 +7,20 @@ The table, the page and the JSON summary all read this and compute nothing thems
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from lightsleep.compare.method import (
     Comparison,
+    Estimate,
     Summary,
     Verdict,
     compare,
     compare_jointly,
+    distance,
+    has_ratio,
     summarise,
 )
 from lightsleep.compare.result import Claim, CompareResult, MetricResult, Role
@@ -63,10 +67,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class BoundAnalysis:
+    """A bound of a ratio, and arm - bound x reference in the unit of the metric."""
+
+    bound: float
+    difference: Estimate
+
+
+@dataclass(frozen=True)
 class ClaimAnalysis:
     """A claim and what came of it; ``comparison`` is None where samples allow none.
 
-    ``beyond`` has the samples that refute a claim without a reference.
+    ``beyond`` has the samples that refute a claim without a reference. ``from_bounds`` has what a
+    bounded claim was judged by where a sample is 0, so that the comparison is no ratio.
     """
 
     claim: Claim
@@ -74,6 +87,7 @@ class ClaimAnalysis:
     outcome: Outcome
     comparison: Comparison | None
     beyond: list[float] = field(default_factory=list)
+    from_bounds: list[BoundAnalysis] = field(default_factory=list)
 
     @property
     def unit(self) -> str:
@@ -139,9 +153,11 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
         return ClaimAnalysis(claim, metrics, outcome, None, beyond)
     theirs = [metric.samples.get(claim.reference, []) for metric in metrics]
     better = metrics[0].better
-    # Counts that may be 0 have no ratio for a bound, but one may have more of them.
+    # Counts that may be 0 have no ratio, but one arm may have more of them, or a multiple of them.
     alone = metrics[0].unit == "%" or (claim.is_gain and len(metrics) == 1 and ours[0])
     try:
+        if len(metrics) == 1 and ours[0] and not (alone or has_ratio(theirs[0], ours[0], "")):
+            return _judge_bounds(claim, metrics[0], theirs[0], ours[0], result.boots)
         if alone:
             comparison = compare(theirs[0], ours[0], better, metrics[0].unit, boots=result.boots)
         else:
@@ -149,6 +165,33 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
     except ValueError:
         return ClaimAnalysis(claim, metrics, Outcome.OPEN, None)
     return ClaimAnalysis(claim, metrics, _outcome(claim, comparison), comparison)
+
+
+def _judge_bounds(
+    claim: Claim,
+    metric: MetricResult,
+    theirs: Sequence[float],
+    ours: Sequence[float],
+    boots: int,
+) -> ClaimAnalysis:
+    """Judge bounds of a ratio by differences. Raises ValueError where these say nothing, either."""
+    comparison = compare(theirs, ours, metric.better, metric.unit, boots=boots)
+    above = distance(theirs, ours, claim.least, boots) if claim.at_least is not None else None
+    below = distance(theirs, ours, claim.most, boots) if claim.at_most is not None else None
+    found = [
+        BoundAnalysis(bound, difference)
+        for bound, difference in ((claim.least, above), (claim.most, below))
+        if difference
+    ]
+    if not found:
+        outcome = Outcome.OPEN
+    elif (not above or above.low >= 0) and (not below or below.high <= 0):
+        outcome = Outcome.HELD
+    elif (above and above.high < 0) or (below and below.low > 0):
+        outcome = Outcome.REFUTED
+    else:
+        outcome = Outcome.OPEN
+    return ClaimAnalysis(claim, [metric], outcome, comparison, from_bounds=found)
 
 
 def _within(claim: Claim, low: float, high: float) -> bool:
@@ -207,6 +250,7 @@ def to_json(result: CompareResult) -> dict[str, Any]:
                 "outcome": found.outcome,
                 "comparison": dataclasses.asdict(found.comparison) if found.comparison else None,
                 "beyond": found.beyond,
+                "from_bounds": [dataclasses.asdict(bound) for bound in found.from_bounds],
             }
             for found in judge_claims(result)
         ],

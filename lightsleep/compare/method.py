@@ -7,7 +7,9 @@ alike, so an arm is compared with its reference within each round, and only then
 1. The effect in a round is the logarithm of arm / reference, because noise multiplies: a host that
    is busy for a third of the time takes a third of the speed of every arm. Percentages, and
    quantities of which some sample is not positive (a count that may be 0), have no ratio; for them
-   the effect is arm - reference.
+   the effect is arm - reference. A bound of their ratio is still asked: where the reference is
+   positive and the arm is not negative, arm / reference <= bound is arm - bound x reference <= 0,
+   and that difference is compared with 0.
 2. The estimate over all rounds is the Hodges-Lehmann estimate: the median of the averages of all
    pairs of rounds, each round with itself included (Walsh averages).
 3. Its interval is that of Wilcoxon's signed-rank test: from the c-th smallest to the c-th largest
@@ -199,6 +201,21 @@ def compare_jointly(
     logs = [_logs(theirs, ours) for ours, theirs in zip(arm, reference, strict=True)]
     effects = [statistics.fmean(x) for x in zip(*logs, strict=True)]
     return _judge(effects, better, CONFIDENCE, boots, as_ratio=True)
+
+
+def distance(
+    reference: Sequence[float], arm: Sequence[float], bound: float, boots: int = 1
+) -> Estimate | None:
+    """Return arm - bound x reference, in their unit, with its interval: above 0 is a higher ratio.
+
+    None where there are too few rounds for an interval. Raises ValueError where the reference is
+    not positive or the arm negative, so that no ratio has a meaning, and as compare() does.
+    """
+    _check_paired(reference, arm)
+    if min(reference, default=0) <= TINY or min(arm, default=0) < 0:
+        raise ValueError("the reference is not positive or the arm negative: there is no ratio")
+    effects = [ours - bound * theirs for ours, theirs in zip(arm, reference, strict=True)]
+    return _judge(effects, "none", CONFIDENCE, boots, as_ratio=False).difference
 
 
 def _check_paired(reference: Sequence[float], arm: Sequence[float]) -> None:

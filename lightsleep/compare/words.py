@@ -321,6 +321,8 @@ def outcome(found: ClaimAnalysis) -> str:
         interval = f" ({effect_interval(comparison, found.unit)})"
         said = finding(comparison, _as_one(found.metrics, found.unit))
         return f"{found.outcome}: {said}{interval if comparison.verdict.differs else ''}"
+    if found.from_bounds:
+        return f"{found.outcome}: {_from_bounds(found)}"
     ends = comparison.effect
     if comparison.ratio:
         low, value, high = map(units.factor, (ends.low, ends.value, ends.high))
@@ -329,6 +331,20 @@ def outcome(found: ClaimAnalysis) -> str:
         units.digits(end, found.unit, points=True) for end in (ends.low, ends.value, ends.high)
     )
     return f"{found.outcome}: {value} points (95 % CI {low} to {high})"
+
+
+def _from_bounds(found: ClaimAnalysis) -> str:
+    """Say by which differences bounds were judged: lightsleep - 0.1 x stock is -3.6 (...)."""
+    claim, unit = found.claim, found.unit
+    said = []
+    for bound in found.from_bounds:
+        ends = bound.difference
+        low, value, high = (units.digits(end, unit) for end in (ends.low, ends.value, ends.high))
+        said.append(
+            f"{claim.arm} - {bound.bound:.4g} × {claim.reference} is {value} {unit}".rstrip()
+            + f" (95 % CI {low} to {high})"
+        )
+    return f"a sample is 0, so differences were judged: {'; '.join(said)}"
 
 
 def _beyond_bounds(found: ClaimAnalysis) -> str:

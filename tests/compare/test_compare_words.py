@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from comparisons import made_up
 
-from lightsleep.compare.analysis import Outcome, analyse, judge_claims
+from lightsleep.compare.analysis import Outcome, analyse, judge_claims, to_json
 from lightsleep.compare.result import Claim, MetricResult
 from lightsleep.compare.words import (
     by_chance,
@@ -129,6 +129,51 @@ def test_a_gain_in_a_count_that_may_be_0_is_decided_by_the_difference() -> None:
     result.claims = [gain, replace(gain, at_most=0.5)]
     decided, bound = judge_claims(result)
     assert decided.outcome is Outcome.HELD
-    assert outcome(bound).endswith("a sample is not positive, so there is no ratio")
+    assert bound.outcome is Outcome.HELD
     metric.samples["lightsleep"] = []
     assert outcome(judge_claims(result)[0]).endswith("lightsleep has no samples")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected", "said"),
+    [
+        (
+            {"at_most": 0.1},
+            Outcome.HELD,
+            "lightsleep - 0.1 × stock is -0.800 (95 % CI -0.900 to -0.550)",
+        ),
+        ({"at_least": 0.1}, Outcome.REFUTED, "is -0.800 (95 % CI -0.900 to -0.550)"),
+        (
+            {"at_most": 0.0001},
+            Outcome.OPEN,
+            "0.0001 × stock is -0.000800 (95 % CI -0.000900 to 0.499)",
+        ),
+        ({"at_most": 0.5, "at_least": 0.1}, Outcome.REFUTED, "; lightsleep - 0.5 × stock is -4"),
+        ({"at_most": 0.5, "at_least": 1e-6}, Outcome.OPEN, "; lightsleep - 0.5 × stock is -4"),
+    ],
+)
+def test_a_bound_of_counts_that_may_be_0_is_judged_by_differences(
+    bounds: dict[str, float], expected: Outcome, said: str
+) -> None:
+    result = made_up(n=18, metrics=1)
+    (metric,) = result.metrics.values()
+    metric.unit = ""
+    metric.samples["stock"] = [9.0, 8.0, 10.0, 9.0, 6.0, 12.0] * 3
+    metric.samples["lightsleep"] = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0] * 3
+    result.claims = [Claim("lightsleep", "stock", tuple(result.metrics), **bounds)]
+    (found,) = judge_claims(result)
+    assert found.outcome is expected
+    assert said in outcome(found)
+    (document,) = to_json(result)["claims"]
+    assert [x["bound"] for x in document["from_bounds"]] == sorted(bounds.values())
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(0.0, 1.0), (1.0, -1.0)])
+def test_a_bound_without_a_meaning_is_not_judged(theirs: float, ours: float) -> None:
+    result = made_up(n=18, metrics=1)
+    (metric,) = result.metrics.values()
+    metric.samples |= {"stock": [theirs] * 18, "lightsleep": [ours] * 18}
+    result.claims = [Claim("lightsleep", "stock", tuple(result.metrics), at_most=0.5)]
+    (found,) = judge_claims(result)
+    assert (found.outcome, found.from_bounds) == (Outcome.OPEN, [])
+    assert outcome(found).endswith("a sample is not positive, so there is no ratio")
