@@ -187,6 +187,19 @@ def check_claims(
             raise ValueError(f"{where}: {claim.metrics[0]} has no direction that is better")
         if len(claimed) > 1 and any(metric.unit == "%" for metric in claimed):
             raise ValueError(f"{where}: percentages have no ratio, so none together with others")
+        if claim.reference is not None and claimed[0].unit != "%":
+            _check_bounds_of_ratio(claim, where)
+
+
+def _check_bounds_of_ratio(claim: Claim, where: str) -> None:
+    """Raise ValueError for bounds that each ratio is above."""
+    for name, bound in (("at_least", claim.at_least), ("at_most", claim.at_most)):
+        if bound is not None and bound <= 0:
+            raise ValueError(
+                f"{where}.{name}: {bound:g} bounds the ratio {claim.arm} / {claim.reference}, and "
+                "a ratio is above 0: name a bound above 0, or, for a bound of the metric itself, "
+                "no reference"
+            )
 
 
 def _check_arms(document: dict[str, Any]) -> None:

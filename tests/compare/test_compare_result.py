@@ -187,6 +187,8 @@ def test_results_of_an_older_lightsleep_have_no_claims(tmp_path: Path, document:
             "without a reference, it needs bounds of one metric",
         ),
         ({"at_least": 2, "at_most": 0.5}, "claims[0]: at_least is above at_most"),
+        ({"at_most": 0}, "claims[0].at_most: 0 bounds the ratio lightsleep / stock, and a ratio"),
+        ({"at_least": -0.05}, "claims[0].at_least: -0.05 bounds the ratio lightsleep / stock"),
     ],
 )
 def test_a_claim_that_nobody_could_judge_is_refused(
