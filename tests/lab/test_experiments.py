@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What experiments ask of their data: each part of a hypothesis can be refuted."""
+
+from __future__ import annotations
+
+from lightsleep.compare.analysis import Outcome, judge_claims
+from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.lab.experiments import smp_mask
+from lightsleep.lab.run.experiment import Experiment
+
+ROUNDS = 9
+
+
+def outcome(experiment: Experiment, arm: str, metric: str, value: float) -> Outcome:
+    """Return what comes of the claim about an arm itself where it has ``value`` in a round.
+
+    In all other rounds, and in all other arms and metrics, it has 0.
+    """
+    assert isinstance(experiment.metrics, tuple)
+    arms = [x.name for x in experiment.arms]
+    result = CompareResult(
+        experiment="test",
+        title=experiment.title,
+        hypothesis=experiment.hypothesis,
+        created="",
+        environment={},
+        protocol={"runs": ROUNDS},
+        arms=arms,
+        roles={x.name: x.role for x in experiment.arms},
+        metrics={
+            x.name: MetricResult(
+                x.unit, x.better, x.title, x.description, {name: [0.0] * ROUNDS for name in arms}
+            )
+            for x in experiment.metrics
+        },
+        claims=[x for x in experiment.claims if (x.arm, x.reference) == (arm, None)],
+    )
+    result.metrics[metric].samples[arm][2] = value
+    (found,) = [x for x in judge_claims(result) if x.claim.metrics == (metric,)]
+    return found.outcome
+
+
+def test_one_interrupt_refutes_that_none_is_sent() -> None:
+    experiment = smp_mask.EXPERIMENT
+    assert outcome(experiment, "series", "ipis_sent", 0) is Outcome.HELD
+    assert outcome(experiment, "series", "ipis_sent", 1) is Outcome.REFUTED
