@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
-from lightsleep.lab.experiments import smp_mask
+from lightsleep.lab.experiments import halt_cost, smp_mask
 from lightsleep.lab.run.experiment import Experiment
 
 ROUNDS = 9
@@ -44,3 +46,33 @@ def test_one_interrupt_refutes_that_none_is_sent() -> None:
     experiment = smp_mask.EXPERIMENT
     assert outcome(experiment, "series", "ipis_sent", 0) is Outcome.HELD
     assert outcome(experiment, "series", "ipis_sent", 1) is Outcome.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("used_us", "halting_us", "expected"),
+    [
+        (40.0, 100.0, Outcome.HELD),
+        (49.9, 100.0, Outcome.HELD),
+        (50.1, 100.0, Outcome.REFUTED),
+        (30.1, 100.0, Outcome.HELD),
+        (29.9, 100.0, Outcome.REFUTED),
+        # Halting is no slower, or even faster.
+        (40.0, 60.0, Outcome.REFUTED),
+        (40.0, 55.0, Outcome.REFUTED),
+        (0.0, 55.0, Outcome.REFUTED),
+    ],
+)
+def test_a_cost_too_far_from_the_loss_is_published_and_refutes(
+    used_us: float, halting_us: float, expected: Outcome
+) -> None:
+    """A wakeup takes 60 us with CPUs that poll."""
+    used, halting, polling = (
+        dict.fromkeys(halt_cost.LOADED, x) for x in (used_us, halting_us, 60.0)
+    )
+    values = halt_cost.figures(used_us, used, halting, polling)
+    assert isinstance(halt_cost.EXPERIMENT.metrics, tuple)
+    assert values.keys() == {x.name for x in halt_cost.EXPERIMENT.metrics}
+    assert values["redis_us"] == halting_us - 60.0
+    for name in halt_cost.LOADED:
+        value = values[f"off_in_{name}_us"]
+        assert outcome(halt_cost.EXPERIMENT, "guest-1", f"off_in_{name}_us", value) is expected

@@ -196,12 +196,11 @@ def test_the_driver_is_compared_with_what_each_program_loses() -> None:
     assert isinstance(halt_cost.EXPERIMENT.metrics, tuple)
     assert figures.keys() == {metric.name for metric in halt_cost.EXPERIMENT.metrics}
     assert figures["pipe_us"] == pytest.approx(50)
-    assert figures["used_in_pipe_pct"] == pytest.approx(104)
-    assert figures["used_in_redis_pct"] == pytest.approx(50)
-    with pytest.raises(
-        LightsleepError, match=r"redis: .* 79\.0 us .* 80\.0 us .*nothing to compare"
-    ):
-        halt_cost.figures(30.0, learned, halting | {"redis": 79.0}, polling)
+    assert figures["off_in_pipe_us"] == pytest.approx(2 - 12.5)
+    assert figures["off_in_redis_us"] == pytest.approx(52 - 26)
+    faster = halt_cost.figures(30.0, learned, halting | {"redis": 79.0}, polling)
+    assert faster["redis_us"] == pytest.approx(-1)
+    assert faster["off_in_redis_us"] == pytest.approx(53.25)
 
 
 def test_the_driver_is_read_in_its_own_mode_which_it_has_again_at_the_end(
@@ -234,7 +233,7 @@ def test_the_driver_is_read_in_its_own_mode_which_it_has_again_at_the_end(
     figures = halt_cost.measure(cast(Guest, driver))
     assert figures["machine_us"] == 30
     assert figures["used_in_nginx_us"] == 52
-    assert figures["used_in_nginx_pct"] == 52
+    assert figures["off_in_nginx_us"] == 48 - 25
     modes = [("adaptive", "200"), ("off", "200"), ("fixed", str(halt_cost.LONG_US))]
     assert driver.ran == [(name, *mode) for mode in modes for name in halt_cost.LOADED]
     assert driver.is_now == before
