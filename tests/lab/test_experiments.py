@@ -7,7 +7,7 @@ import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
-from lightsleep.lab.experiments import halt_cost, smp_mask
+from lightsleep.lab.experiments import halt_cost, measure_store, smp_mask
 from lightsleep.lab.run.experiment import Experiment
 
 ROUNDS = 9
@@ -76,3 +76,22 @@ def test_a_cost_too_far_from_the_loss_is_published_and_refutes(
     for name in halt_cost.LOADED:
         value = values[f"off_in_{name}_us"]
         assert outcome(halt_cost.EXPERIMENT, "guest-1", f"off_in_{name}_us", value) is expected
+
+
+def test_rejected_samples_are_no_wakes_without_an_interrupt() -> None:
+    row = {
+        "latencies_ns": [1200] * 600,
+        "path": "none",
+        "invalid": {"not-polling": 150, "timeout": 50},
+        "raw": {"p50_ns": 1200},
+    }
+    found = measure_store.figures(row, 700)
+    assert found == {"wake_us": 1.2, "without_ipi_pct": 75, "tracepoint": 700, "uncounted": 0}
+    assert isinstance(measure_store.EXPERIMENT.metrics, tuple)
+    assert found.keys() == {x.name for x in measure_store.EXPERIMENT.metrics}
+    by_ipi = row | {"path": "ipi"}
+    assert measure_store.figures(by_ipi, 3)["without_ipi_pct"] == 0
+    missed = measure_store.figures(row, 590)["uncounted"]
+    assert missed == 10
+    experiment = measure_store.EXPERIMENT
+    assert outcome(experiment, "store-poll", "uncounted", missed) is Outcome.REFUTED
