@@ -112,9 +112,14 @@ def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) ->
         )
         for arm in metric.arms
     ]
-    return f"### {text(metric.metric.title)}\n\n{text(metric.metric.description)}\n\n" + table(
-        headings, rows
-    )
+    contrary = words.contrary_medians(metric, result.baseline, limit)
+    parts = [
+        f"### {text(metric.metric.title)}",
+        text(metric.metric.description),
+        table(headings, rows),
+        *(f"{text(said)}." for said in contrary),
+    ]
+    return "\n\n".join(parts)
 
 
 def _median(arm: ArmAnalysis, unit: str) -> str:

@@ -65,6 +65,8 @@ def print_table(result: CompareResult, console: Console) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
+        for said in words.contrary_medians(metric, result.baseline, limit):
+            console.print(Text(f"  {said}"))
     _print_notes(metrics, result, console)
 
 

@@ -196,7 +196,38 @@ def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[
             said.append(sentence(arm.name, arm.baseline, baseline, metric.metric))
         if arm.limit and limit:
             said.append(sentence(arm.name, arm.limit, limit, metric.metric))
-    return said
+    return said + contrary_medians(metric, baseline, limit)
+
+
+def contrary_medians(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[str]:
+    """Say where medians go another way than a difference that is shown, arm by arm."""
+    said = [
+        contrary_median(metric, arm.name, comparison, other)
+        for arm in metric.arms
+        for comparison, other in ((arm.baseline, baseline), (arm.limit, limit))
+        if comparison and other
+    ]
+    return [x for x in said if x]
+
+
+def contrary_median(metric: MetricAnalysis, arm: str, comparison: Comparison, other: str) -> str:
+    """Say that the medians of two arms go another way than the difference that is shown.
+
+    Empty where they do not, or are the same in the digits that are shown.
+    """
+    effect, summaries = comparison.effect, {x.name: x.summary for x in metric.arms}
+    ours, theirs = summaries[arm], summaries[other]
+    if not (comparison.verdict.differs and effect and ours and theirs):
+        return ""
+    is_higher = effect.value > (1 if comparison.ratio else 0)
+    shown = [units.value(x.median, metric.metric.unit) for x in (ours, theirs)]
+    if shown[0] == shown[1] or is_higher == (ours.median > theirs.median):
+        return ""
+    way = "lower" if is_higher else "higher"
+    return (
+        f"Yet the median of {arm} is {way} than that of {other} ({' and '.join(shown)}): arms are "
+        "compared round by round, and a median is of one arm alone"
+    )
 
 
 def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[tuple[bool, str]]:
@@ -366,8 +397,8 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     no gain is claimed, the first claim that is refuted, else the first that held, else the first;
     of several, one for which a difference is shown.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
-    baseline's lowest and highest median. Then the first percentage that something is claimed of,
-    arm by arm; then how much all of it is worth.
+    baseline's lowest and highest median. Where the medians go another way, that. Then the first
+    percentage that something is claimed of, arm by arm; then how much all of it is worth.
     """
     claims = judge_claims(result)
     said = _first_finding(result, claims, metrics) or _ends(result, metrics)
@@ -397,12 +428,19 @@ def _first_finding(
         metric = _as_one(found.metrics, found.unit)
         said = sentence(found.claim.arm, found.comparison, found.claim.reference, metric)
         more = "" if gains else f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"
-        return f"{metric.title}: {said}{more}."
+        contrary = ""
+        if len(found.metrics) == 1:
+            (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
+            contrary = contrary_median(
+                one, found.claim.arm, found.comparison, found.claim.reference
+            )
+        return f"{metric.title}: {said}{more}.{f' {contrary}.' if contrary else ''}"
     for first in metrics[:1]:
         for arm in first.arms_as("treatment")[:1]:
             if arm.baseline:
                 said = sentence(arm.name, arm.baseline, result.baseline, first.metric)
-                return f"{first.metric.title}: {said}."
+                contrary = contrary_median(first, arm.name, arm.baseline, result.baseline)
+                return f"{first.metric.title}: {said}.{f' {contrary}.' if contrary else ''}"
     return ""
 
 

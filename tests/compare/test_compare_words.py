@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 
 import pytest
 from comparisons import made_up
+from rich.console import Console
 
 from lightsleep.compare.analysis import Outcome, analyse, judge_claims, to_json
-from lightsleep.compare.result import Claim, MetricResult
+from lightsleep.compare.markdown import page
+from lightsleep.compare.result import Claim, CompareResult, MetricResult
+from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (
     by_chance,
     claim,
+    contrary_medians,
     control_sentences,
     finding,
     headline,
     outcome,
+    sentences,
     together,
 )
 
@@ -177,3 +183,40 @@ def test_a_bound_without_a_meaning_is_not_judged(theirs: float, ours: float) -> 
     (found,) = judge_claims(result)
     assert (found.outcome, found.from_bounds) == (Outcome.OPEN, [])
     assert outcome(found).endswith("a sample is not positive, so there is no ratio")
+
+
+def contrary() -> CompareResult:
+    """Return a result in which lightsleep is higher in 16 of 18 rounds, and its median lower."""
+    result = made_up(n=18, metrics=1)
+    (metric,) = result.metrics.values()
+    metric.unit, metric.better = "%", "higher"
+    metric.samples["stock"] = [float(80 + i) for i in range(18)]
+    metric.samples["lightsleep"] = [88.4] * 11 + [float(93 + i) for i in range(7)]
+    result.claims = [Claim("lightsleep", "stock", tuple(result.metrics))]
+    return result
+
+
+def test_medians_that_go_the_other_way_are_said_to() -> None:
+    result = contrary()
+    said = (
+        "Yet the median of lightsleep is lower than that of stock (88.40 % and 88.50 %): arms are "
+        "compared round by round, and a median is of one arm alone"
+    )
+    assert "lightsleep is 2.40 points higher" in headline(result, analyse(result))
+    assert f"). {said}. " in headline(result, analyse(result))
+    result.claims = []
+    assert f"). {said}. " in headline(result, analyse(result))
+    (metric,) = analyse(result)
+    assert said in sentences(metric, "stock", "idle=poll")
+    assert f"|\n\n{said}." in page(result, "x.json")
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_table(result, console)
+    assert said in console.export_text()
+
+
+def test_medians_that_agree_are_not_mentioned() -> None:
+    result = made_up(n=18)
+    assert not any(contrary_medians(x, "stock", "idle=poll") for x in analyse(result))
+    result = contrary()
+    result.metrics["sched_pipe_s"].samples["stock"][8:10] = [88.400, 88.401]
+    assert contrary_medians(analyse(result)[0], "stock", "idle=poll") == []
