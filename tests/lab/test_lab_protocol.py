@@ -389,6 +389,26 @@ def test_at_rest_sleepers_are_told_from_spinners(
     assert all(guest.checked == 1 for guest in fake.values())
 
 
+@pytest.mark.parametrize(("threads", "asleep_pct"), [(1, 0), (4, 75)])
+def test_a_guest_whose_vcpus_share_a_thread_is_awake_while_that_runs(
+    threads: int, asleep_pct: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four vCPUs, and one thread that always runs: all of them are in it, or one is."""
+    monkeypatch.setattr(protocol, "SETTLE_S", 0.0)
+
+    class Runs(FakeGuest):
+        def vcpu_threads(self) -> list[int]:
+            return list(range(threads))
+
+        def vcpu_time(self) -> ThreadTime:
+            return ThreadTime(ran_ns=time.monotonic_ns(), waited_ns=0)
+
+    guests = {name: cast(Guest, Runs(name, [])) for name in "abc"}
+    four = experiment(lambda _: {}, metrics=(WAIT, IDLE_RESIDENCY), rest_s=0.2, vcpus=4)
+    (asleep,) = protocol.rest(four, guests, 1, quiet())
+    assert asleep == {name: pytest.approx(asleep_pct, abs=5) for name in "abc"}
+
+
 def test_waiting_for_a_core_counts_as_awake() -> None:
     before, after = ThreadTime(100, 50), ThreadTime(400, 650)
     assert after.awake_since(before) == 900

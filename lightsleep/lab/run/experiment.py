@@ -42,7 +42,9 @@ IDLE_RESIDENCY = Metric(
     title="Idle guest asleep",
     description=(
         "Share of the vCPUs' time in which the host ran no guest code, with the guest left alone: "
-        "100 x (1 - CPU time of the vCPU threads / (wall time x vCPUs)), from the host's schedstat."
+        "100 x (1 - CPU time of the vCPU threads / (wall time x their number)), from the host's "
+        "schedstat. If one thread runs all vCPUs (tcg-single, tcg-icount), it sleeps only while "
+        "all of them are idle."
     ),
 )
 """Measured by the protocol itself, from the host: the same means for every arm."""

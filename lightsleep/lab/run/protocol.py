@@ -161,12 +161,8 @@ def rest(
     experiment: Experiment, guests: Mapping[str, Guest], spans: int, progress: Progress
 ) -> Iterator[dict[str, float]]:
     """Leave all guests alone side by side; yield by arm how much of each span it slept, in %."""
-    spinning = [
-        thread
-        for arm in experiment.arms
-        if arm.spins
-        for thread in guests[arm.name].vm.vcpu_threads()
-    ]
+    threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
+    spinning = [thread for arm in experiment.arms if arm.spins for thread in threads[arm.name]]
 
     def sample() -> dict[str, hosttime.ThreadTime]:
         return {name: guest.vcpu_time() for name, guest in guests.items()}
@@ -183,8 +179,11 @@ def rest(
             with progress.rest(f"all guests at rest, {number + 1} of {spans}", experiment.rest_s):
                 time.sleep(experiment.rest_s)
             after, now_ns = sample(), time.monotonic_ns()
-            all_ns = (now_ns - start_ns) * experiment.vcpus
-            yield {arm.name: _asleep(arm, before, after, all_ns) for arm in experiment.arms}
+            wall_ns = now_ns - start_ns
+            yield {
+                arm.name: _asleep(arm, before, after, wall_ns * len(threads[arm.name]))
+                for arm in experiment.arms
+            }
     for guest in guests.values():
         guest.check()
 
