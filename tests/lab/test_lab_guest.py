@@ -8,9 +8,10 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 
@@ -20,7 +21,7 @@ from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import AgentGone, Completed
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.machine import Devices, Machine
-from lightsleep.lab.boot.vm import Hardware, with_files
+from lightsleep.lab.boot.vm import VM, Hardware, with_files
 from lightsleep.lab.kernels.config import ARCHES
 
 RACED = """\
@@ -195,6 +196,36 @@ def test_a_guest_that_has_ended_has_no_cpu_time(
     monkeypatch.setattr(booted.vm, "process", ended, raising=False)
     with pytest.raises(GuestFailed, match="the guest has ended"):
         booted.vcpu_time()
+
+
+@pytest.mark.parametrize("command", [Guest.pause, Guest.resume])
+def test_a_guest_that_ended_between_commands_fails_with_its_console(
+    command: Callable[[Guest], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def gone() -> None:
+        raise LightsleepError("QEMU failed to execute 'stop': EOFError()")
+
+    boots(monkeypatch, tmp_path, "", "")
+    ends, lives = Guest(Machine(), HARDWARE, "ends"), Guest(Machine(), HARDWARE, "lives")
+    monkeypatch.setattr(guest, "ENDING_S", 0.01)
+    with subprocess.Popen(["true"]) as ended, subprocess.Popen(["sleep", "100"]) as runs:
+        ended.wait()
+        for one, process in ((ends, ended), (lives, runs)):
+            vm = SimpleNamespace(
+                pause=gone,
+                resume=gone,
+                process=process,
+                console=lambda: RACED,
+                said=lambda: "",
+            )
+            vm.ended = partial(VM.ended, cast(VM, vm))
+            monkeypatch.setattr(one, "vm", vm)
+        with pytest.raises(EmulatorRaced, match="ends: the guest has ended") as raised:
+            command(ends)
+        assert "Oops: int3: 0000 [#1]" in raised.value.message
+        with pytest.raises(LightsleepError, match=r"^lives: QEMU failed to execute 'stop'"):
+            command(lives)
+        runs.kill()
 
 
 def test_the_command_that_repeats_a_guest_names_its_accelerator() -> None:

@@ -44,6 +44,8 @@ REBOOTS = 2
 """How often a guest is booted anew that QEMU's emulation ended before it did anything."""
 
 CLOCK_ANSWER_S = 20.0
+ENDING_S = 1.0
+"""How long a QEMU that answers no more may take until its end is seen."""
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
@@ -310,6 +312,26 @@ class Guest:
             return hosttime.thread_time(self.vm.process.pid, self._vcpus)
         except (FileNotFoundError, ProcessLookupError):
             raise self.failure("the guest has ended") from None
+
+    def pause(self) -> None:
+        """Stop all CPUs; the guest's clocks stand still. Raises GuestFailed where it has ended."""
+        with self._commanded():
+            self.vm.pause()
+
+    def resume(self) -> None:
+        """Let the CPUs run on. Raises GuestFailed where the guest has ended."""
+        with self._commanded():
+            self.vm.resume()
+
+    @contextlib.contextmanager
+    def _commanded(self) -> Iterator[None]:
+        """Tell a QEMU that has ended from one that refuses a command."""
+        try:
+            yield
+        except LightsleepError as error:
+            if self.vm.ended(ENDING_S) is not None:
+                raise self.failure("the guest has ended") from error
+            raise LightsleepError(f"{self.name}: {error.message}") from error
 
     def shell(self) -> None:
         """Give the console to a shell; return when it, or the guest, has ended."""

@@ -212,9 +212,11 @@ class VM:
         """Return what QEMU itself has printed."""
         return _content(self._said)
 
-    def ended(self) -> int | None:
-        """Return QEMU's exit status, or None while it runs."""
-        return self.process.poll()
+    def ended(self, within_s: float = 0) -> int | None:
+        """Return QEMU's exit status, or None if it still runs after ``within_s``."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(within_s)
+        return None
 
     def close(self) -> None:
         """End QEMU, whatever state it is in, and release what it held. May be called twice."""

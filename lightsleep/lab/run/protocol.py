@@ -152,9 +152,9 @@ def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float])
 @contextlib.contextmanager
 def running(guest: Guest) -> Iterator[None]:
     """Let one paused guest run."""
-    guest.vm.resume()
+    guest.resume()
     yield
-    guest.vm.pause()
+    guest.pause()
 
 
 def rest(
@@ -449,7 +449,7 @@ def boot_all(
 
     def wait_for(name: str) -> None:
         guests[name].wait()
-        guests[name].vm.pause()
+        guests[name].pause()
 
     names = list(machines)
     for name, ahead in zip(names, [None, *names], strict=False):
