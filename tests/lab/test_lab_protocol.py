@@ -192,6 +192,26 @@ def test_a_guest_that_fails_fails_the_comparison() -> None:
         )
 
 
+@pytest.mark.parametrize(("fails_at", "when"), [(1, "warm-up"), (3, "round 2 of 2")])
+def test_a_failure_says_in_which_turn_it_happened(fails_at: int, when: str) -> None:
+    guests, _ = fakes("a", "b", "c")
+    turns = 0
+
+    def measure(guest: Guest) -> dict[str, float]:
+        nonlocal turns
+        turns += guest.name == "b"
+        if turns == fails_at:
+            raise LightsleepError("perf bench: killed after 60 s")
+        return {"wait_s": 1.0}
+
+    with pytest.raises(LightsleepError) as raised:
+        protocol.run_rounds(
+            experiment(measure), (WAIT,), guests, ["abc"] * 3, quiet(), label="boot 2 of 9, "
+        )
+    said = raised.value.format_message()
+    assert said == f"perf bench: killed after 60 s\nthis happened in: boot 2 of 9, {when}: b"
+
+
 def test_all_arms_have_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["kvm", "tcg", "kvm"])
 

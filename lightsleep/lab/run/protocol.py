@@ -104,17 +104,19 @@ def run_rounds(
     for number, arms in enumerate(order, 1 - experiment.warmup):
         what = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
         for name in arms:
-            guest = guests[name]
-            with progress.step(f"{label}{what}: {name}"), running(guest):
-                with clocks[name].span(guest) if clocks else contextlib.nullcontext():
-                    if number > 0:
-                        with loads.turn(name) if loads else contextlib.nullcontext():
-                            values = experiment.measure(guest)
-                        _record(samples, f"{name}, {label}{what}", name, values)
-                    else:
-                        (experiment.warm or experiment.measure)(guest)
-                if clocks:
-                    clocks[name].check(guest)
+            guest, turn = guests[name], f"{label}{what}: {name}"
+            with progress.step(turn):
+                with telling(turn), running(guest):
+                    with clocks[name].span(guest) if clocks else contextlib.nullcontext():
+                        if number > 0:
+                            with loads.turn(name) if loads else contextlib.nullcontext():
+                                values = experiment.measure(guest)
+                        else:
+                            (experiment.warm or experiment.measure)(guest)
+                    if clocks:
+                        clocks[name].check(guest)
+                if number > 0:
+                    _record(samples, f"{name}, {label}{what}", name, values)
     if experiment.rest_s:
         for asleep in rest(experiment, guests, len(order) - experiment.warmup, progress):
             for name, percent in asleep.items():
@@ -147,6 +149,16 @@ def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float])
                 f"{LARGEST:g}: take a larger unit"
             )
         samples[metric][arm].append(float(value))
+
+
+@contextlib.contextmanager
+def telling(when: str) -> Iterator[None]:
+    """Add to an error when in the comparison it happened, and to which arm."""
+    try:
+        yield
+    except LightsleepError as error:
+        error.add_note(f"this happened in: {when}")
+        raise
 
 
 @contextlib.contextmanager
@@ -402,7 +414,7 @@ def run_boot(
             )
             for name in order[0]:
                 # Alone: what a module measures as it is loaded is not disturbed by other guests.
-                with running(guests[name]):
+                with telling(f"{label}start: {name}"), running(guests[name]):
                     guests[name].load()
                     experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
