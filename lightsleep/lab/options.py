@@ -143,9 +143,16 @@ def arguments_given(name: str) -> list[str]:
         ):
             continue
         given = context.params[parameter.name]
+        is_time = parameter.callback is seconds
         for value in given if parameter.multiple else [given]:
-            words += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], str(value)]
+            told = _time(value) if is_time else str(value)
+            words += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], told]
     return words
+
+
+def _time(value_s: float) -> str:
+    """Return a time as the command line takes it: 600s, 0.5s."""
+    return f"{value_s:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _foreign(image: Path | None, modules: Path | None, tree: Path | None) -> ForeignKernel | None:

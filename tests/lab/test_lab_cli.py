@@ -160,6 +160,26 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     assert not (tmp_path / "__pycache__").exists()
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("10m", 600), ("1.5s", 1.5), ("0.02s", 0.02)])
+def test_a_recorded_command_takes_the_time_that_it_names(
+    given: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[float] = []
+
+    def compare(_: str, __: Experiment, machine: Machine, *___: object) -> CompareResult:
+        ran.append(machine.boot_timeout)
+        return made
+
+    made = made_up(n=18)
+    monkeypatch.setattr(protocol, "compare", compare)
+    arguments = ["lab", "compare", "idle", "--boot-timeout", given]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    again = shlex.split(command(made))[1:]
+    assert again[again.index("--boot-timeout") + 1].endswith("s")
+    assert CliRunner().invoke(main, again).exit_code == 0
+    assert ran == [pytest.approx(seconds)] * 2
+
+
 def test_an_experiment_may_have_rounds_and_boots_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
