@@ -38,15 +38,20 @@ def output() -> Console:
     """
     environment = _environment()
     if sys.stdout.isatty():
-        return Console(highlight=False, _environ=environment)
+        return Console(highlight=False, markup=False, _environ=environment)
     width = None if "COLUMNS" in environment else UNLIMITED
     trimmed = cast(TextIO, _Trimmed(sys.stdout))
-    return Console(highlight=False, width=width, file=trimmed, _environ=environment)
+    return Console(highlight=False, markup=False, width=width, file=trimmed, _environ=environment)
 
 
 def messages(force_terminal: bool | None = None) -> Console:
-    """Return stderr; ``force_terminal`` is what Rich takes it for, where that is given."""
-    return Console(stderr=True, force_terminal=force_terminal, _environ=_environment())
+    """Return stderr; ``force_terminal`` is what Rich takes it for, where that is given.
+
+    What stands in brackets is shown as it is: it may be a part of a name, or of a kernel's log.
+    """
+    return Console(
+        stderr=True, markup=False, force_terminal=force_terminal, _environ=_environment()
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -98,7 +103,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     """
     console = messages()
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeRemainingColumn(),
         console=console,

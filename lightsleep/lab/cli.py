@@ -13,6 +13,7 @@ from typing import get_args
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lightsleep import terminal
 from lightsleep.compare import words
@@ -137,7 +138,7 @@ def compare(
 
         def show(what: str, left_s: float | None) -> None:
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
-            status.update(what + left)
+            status.update(Text(what + left))  # a string would be taken for markup
             if not screen and what + left not in said:
                 said.add(what + left)  # each arm prepares what the others do
                 console.print(what + left)
@@ -239,7 +240,7 @@ def shell(
     console = terminal.messages()
     with console.status("preparing") as status:
         hardware = prepare(
-            machine, interactive=True, note=lambda x: status.update(f"preparing: {x}")
+            machine, interactive=True, note=lambda x: status.update(Text(f"preparing: {x}"))
         )
     console.print(f"{hardware.accelerator.name}: {hardware.accelerator.reason}; Ctrl-A X ends it")
     guest = Guest(machine, hardware)

@@ -109,7 +109,8 @@ def watched(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Pass the rows of a recording on, and show on a terminal how far they are."""
     console = messages()
-    columns = [TextColumn("reading {task.fields[file]}"), BarColumn(), TimeRemainingColumn()]
+    name = TextColumn("reading {task.fields[file]}", markup=False)
+    columns = [name, BarColumn(), TimeRemainingColumn()]
     bar = Progress(*columns, console=console, disable=not has_screen(console), transient=True)
     with bar:
         task = bar.add_task("", total=metadata.expected_ns, file=metadata.source)

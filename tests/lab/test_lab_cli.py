@@ -3,14 +3,18 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
 from comparisons import made_up
+from rich.console import RenderableType
+from rich.status import Status
 
-from lightsleep import sources
+from lightsleep import sources, terminal
 from lightsleep.cli import main
 from lightsleep.compare.markdown import command
 from lightsleep.compare.result import FORMAT, CompareResult
@@ -231,6 +235,39 @@ def test_a_turn_that_the_host_disturbed_is_named(monkeypatch: pytest.MonkeyPatch
     ) in " ".join(result.stderr.split())
     made.environment["accelerator"]["name"] = "tcg-icount"
     assert "not quiet" not in CliRunner().invoke(main, ["lab", "compare", "idle"]).stderr
+
+
+SAID = "starting over: b: Oops: int3: 0000 [#1] PREEMPT SMP, in [/usr/bin/foo]"
+
+
+@pytest.mark.parametrize("screen", [True, False])
+def test_what_a_kernel_says_in_brackets_is_shown(
+    screen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    def compare(*given: object) -> CompareResult:
+        show = cast(Callable[[str, float | None], None], given[-1])
+        show(SAID, None)
+        return made
+
+    made = made_up()
+    made.protocol["booted_again"] = [SAID]
+    update = Status.update
+
+    def seen(status: Status, said: RenderableType) -> None:
+        update(status, said)
+        with status.console.capture() as captured:
+            status.console.print(status.renderable)
+        shown.append(captured.get())
+
+    monkeypatch.setattr(Status, "update", seen)
+    monkeypatch.setattr(terminal, "has_screen", lambda _: screen)
+    monkeypatch.setattr(protocol, "compare", compare)
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert result.stderr.count(SAID) == (1 if screen else 2)
+    assert SAID in shown[0]
 
 
 def test_a_control_that_differs_fails_the_run_and_loses_nothing(
