@@ -36,6 +36,8 @@ from lightsleep.lab.run import protocol
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
 from lightsleep.lab.run.progress import Progress
 
+MORE = dataclasses.replace(WAIT, name="more_s")
+
 
 def test_equal_seed_equal_order_and_every_arm_once_per_round() -> None:
     order = protocol.draw_order("abcd", 50, 7)
@@ -162,7 +164,7 @@ def test_metrics_of_the_machine_that_no_result_could_hold_are_refused() -> None:
     guests, _ = fakes("a", "b", "c")
     wrong = (dataclasses.replace(WAIT, title=""),)
     with pytest.raises(LightsleepError, match=r"metrics\.wait_s\.title: ''"):
-        protocol.promised(experiment(lambda _: {}, metrics=lambda _: wrong), guests)
+        protocol.promised(experiment(lambda _: {}, metrics=lambda _: wrong), guests, 6)
 
 
 def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
@@ -173,9 +175,26 @@ def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
         asked.append(guest.name)
         return (WAIT,)
 
-    assert protocol.promised(experiment(lambda _: {}, metrics=metrics), guests) == (WAIT,)
+    assert protocol.promised(experiment(lambda _: {}, metrics=metrics), guests, 6) == (WAIT,)
     assert asked == ["a"]
     assert world == ["+a", "-a"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rest_s", "rounds", "said"),
+    [
+        ((WAIT,), 1, 18, "on this machine: metrics: IDLE_RESIDENCY is missing, and rest_s is not"),
+        ((WAIT, IDLE_RESIDENCY), 0, 18, "nothing measures IDLE_RESIDENCY, as rest_s is 0"),
+        ((WAIT, MORE), 0, 6, "6 rounds are too few to judge the control in 2 metrics .* least 7"),
+    ],
+)
+def test_metrics_that_depend_on_the_machine_are_checked_before_the_first_round(
+    metrics: tuple[Metric, ...], rest_s: float, rounds: int, said: str
+) -> None:
+    guests, _ = fakes("a", "b", "c")
+    asks = experiment(lambda _: {}, metrics=lambda _: metrics, rest_s=rest_s)
+    with pytest.raises(LightsleepError, match=said):
+        protocol.promised(asks, guests, rounds)
 
 
 def test_a_guest_that_fails_fails_the_comparison() -> None:

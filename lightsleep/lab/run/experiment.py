@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from lightsleep import document
+from lightsleep.compare.method import rounds_needed
 from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, MetricResult, Role
 from lightsleep.errors import WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
+from lightsleep.order import CONFIDENCE
 
 TimedBy = Literal["guest", "host"]
 
@@ -123,11 +125,17 @@ class Experiment:
         if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
             raise ValueError("metrics: neither a tuple of Metric nor a function")
         if not callable(self.metrics):
-            if self.rest_s and IDLE_RESIDENCY not in self.metrics:
-                raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
-            if not self.rest_s and IDLE_RESIDENCY in self.metrics:
-                raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
             self.check(self.metrics)
+
+    def rounds_for(self, metrics: Sequence[Metric]) -> int:
+        """Return the fewest rounds that can tell whether a control differs in these metrics.
+
+        0 where no arm is a control.
+        """
+        controls = sum(arm.role == "control" for arm in self.arms)
+        if not controls or not metrics:
+            return 0
+        return rounds_needed(1 - (1 - CONFIDENCE) / (controls * len(metrics)))
 
     @property
     def baseline(self) -> Arm:
@@ -137,6 +145,10 @@ class Experiment:
     def check(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for metrics, arms and claims of which no result can be written."""
         metrics = tuple(metrics)
+        if self.rest_s and IDLE_RESIDENCY not in metrics:
+            raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
+        if not self.rest_s and IDLE_RESIDENCY in metrics:
+            raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
         clocks = get_args(TimedBy)
         if wrong := next((x for x in metrics if x.clock not in clocks), None):
             raise ValueError(

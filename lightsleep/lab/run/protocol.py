@@ -265,13 +265,13 @@ def attempt(
     thrown_away: list[str] = []
 
     def boot(number: int) -> Booted:
-        rounds = order[number * each : (number + 1) * each]
+        turns = order[number * each : (number + 1) * each]
         label = f"boot {number + 1} of {boots}, " if boots > 1 else ""
         tries = 0
         while True:
             try:
                 with progress.all_or_nothing():
-                    return run_boot(experiment, machines, hardware, rounds, progress, label)
+                    return run_boot(experiment, machines, hardware, turns, progress, label, rounds)
             except ClockOff as error:
                 tries += 1
                 if tries == BOOT_TRIES:
@@ -399,8 +399,12 @@ def run_boot(
     order: Sequence[Sequence[str]],
     progress: Progress,
     label: str,
+    rounds: int,
 ) -> Booted:
-    """Boot all arms, run the rounds of ``order``, and end all guests."""
+    """Boot all arms, run the rounds of ``order``, and end all guests; ``rounds`` are all of them.
+
+    Raises LightsleepError for whatever goes wrong; see also promised().
+    """
     real_time = all(x.accelerator.real_time for x in hardware.values())
     facts: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -418,7 +422,7 @@ def run_boot(
                     guests[name].load()
                     experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
-            metrics = promised(experiment, guests)
+            metrics = promised(experiment, guests, rounds)
             ours = list(guests.values())
             if experiment.neighbour:
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
@@ -436,8 +440,23 @@ def run_boot(
     return Booted(metrics, true, rates, known, other_pct, loads.of_turns)
 
 
-def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metric, ...]:
-    """Return the metrics, asking the baseline's guest where they depend on the machine."""
+def judges_the_control(experiment: Experiment, metrics: Sequence[Metric], rounds: int) -> None:
+    """Raise LightsleepError for rounds that leave it open whether a control differs."""
+    if rounds < (needed := experiment.rounds_for(metrics)):
+        raise LightsleepError(
+            f"{rounds} rounds are too few to judge the control in {len(metrics)} metrics without "
+            f"false alarms: at least {needed}"
+        )
+
+
+def promised(
+    experiment: Experiment, guests: Mapping[str, Guest], rounds: int
+) -> tuple[Metric, ...]:
+    """Return the metrics, asking the baseline's guest where they depend on the machine.
+
+    Raises LightsleepError where all ``rounds`` could not judge the control in so many of them, or
+    no result could hold them.
+    """
     if isinstance(experiment.metrics, tuple):
         return experiment.metrics
     baseline = guests[experiment.baseline.name]
@@ -447,6 +466,7 @@ def promised(experiment: Experiment, guests: Mapping[str, Guest]) -> tuple[Metri
         experiment.check(metrics)
     except ValueError as error:
         raise LightsleepError(f"the experiment's metrics on this machine: {error}") from error
+    judges_the_control(experiment, metrics, rounds)
     return metrics
 
 
