@@ -9,12 +9,13 @@ import click
 
 from lightsleep.compare.same import NAME, report
 from lightsleep.lab.run import protocol, repeat
+from lightsleep.lab.run.experiment import LEAST_BOOTS
 
 
 @click.command()
 @click.argument("runs", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--boots", type=click.IntRange(protocol.LEAST_BOOTS), default=protocol.BOOTS)
+@click.option("--boots", type=click.IntRange(LEAST_BOOTS), default=protocol.BOOTS)
 @click.option("--rounds", type=int, default=protocol.ROUNDS, help="Rounds of each comparison.")
 def main(runs: int, folder: Path, boots: int, rounds: int) -> None:
     """Compare the same RUNS times; results are in FOLDER, and those there are not run again."""

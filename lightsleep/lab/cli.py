@@ -72,10 +72,10 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
 )
 @click.option(
     "--boots",
-    type=click.IntRange(protocol.LEAST_BOOTS),
+    type=click.IntRange(experiment.LEAST_BOOTS),
     help="How often each arm is booted; the rounds are divided among the boots. "
     "Default: the experiment's if it divides them, else the largest number from "
-    f"{protocol.BOOTS} down to {protocol.LEAST_BOOTS} that divides the rounds, else one boot for "
+    f"{protocol.BOOTS} down to {experiment.LEAST_BOOTS} that divides the rounds, else one boot for "
     "each round.",
 )
 @click.option(

@@ -275,6 +275,11 @@ def metric(**changes: Any) -> dict[str, Any]:
             {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
             "b has the role 'cure', which is none of baseline, ",
         ),
+        ({"rounds": 4}, "rounds: 4 give no 95 % confidence interval: 6 are needed at least"),
+        ({"rounds": -3}, "rounds: -3 give no 95 % confidence interval"),
+        ({"rounds": 0}, "rounds: 0 give no 95 % confidence interval"),
+        ({"boots": 1}, "boots: 1 do not tell how boots differ: 3 are needed at least"),
+        ({"rounds": 8, "boots": 3}, "rounds: 8 cannot be divided among 3 boots"),
         # What no result file could hold.
         (metric(better="less"), "metrics.wait_s.better: 'less' is not one of ['lower', "),
         (metric(clock="wall"), "metrics.wait_s.clock: 'wall' is none of guest, host"),

@@ -21,6 +21,9 @@ from lightsleep.order import CONFIDENCE
 
 TimedBy = Literal["guest", "host"]
 
+LEAST_BOOTS = 3
+"""How often each arm is booted at least."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -122,6 +125,7 @@ class Experiment:
                 raise ValueError(
                     f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}"
                 )
+        self._check_rounds()
         if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
             raise ValueError("metrics: neither a tuple of Metric nor a function")
         if not callable(self.metrics):
@@ -141,6 +145,22 @@ class Experiment:
     def baseline(self) -> Arm:
         """The arm with which the others are compared."""
         return next(arm for arm in self.arms if arm.role == "baseline")
+
+    def _check_rounds(self) -> None:
+        """Raise ValueError for rounds and boots that the command line would refuse."""
+        rounds, boots, least = self.rounds, self.boots, rounds_needed()
+        if rounds is not None and rounds < least:
+            raise ValueError(
+                f"rounds: {rounds} give no 95 % confidence interval: {least} are needed at least"
+            )
+        if boots is not None and boots < LEAST_BOOTS:
+            raise ValueError(
+                f"boots: {boots} do not tell how boots differ: {LEAST_BOOTS} are needed at least"
+            )
+        if rounds and boots and rounds % boots:
+            raise ValueError(
+                f"rounds: {rounds} cannot be divided among {boots} boots: name a multiple of them"
+            )
 
     def check(self, metrics: Iterable[Metric]) -> None:
         """Raise ValueError for metrics, arms and claims of which no result can be written."""

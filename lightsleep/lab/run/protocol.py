@@ -44,7 +44,7 @@ from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import Arch
 from lightsleep.lab.run.clock import Clock, ClockOff, corrected
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, LEAST_BOOTS, Arm, Experiment, Metric
 from lightsleep.lab.run.progress import Progress
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
@@ -55,8 +55,8 @@ SETTLE_S = 1.0
 ROUNDS = 18
 """Rounds where nobody chose. In as many boots as BOOTS, they show a difference of 20 % in at least
 9 of 10 comparisons, with the noise of this lab: tests draw from what was recorded of it."""
-LEAST_BOOTS, BOOTS = 3, 9
-"""How often each arm is booted, at least and where nobody chose."""
+BOOTS = 9
+"""How often each arm is booted where nobody chose."""
 
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
