@@ -173,6 +173,20 @@ def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(
         Guest(Machine(), HARDWARE).wait()
 
 
+def test_of_a_console_on_the_terminal_no_log_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, LOADED, said="")
+    started = Guest(Machine(), replace(HARDWARE, interactive=True))
+    # Its own copy of the console is empty.
+    monkeypatch.setattr(started.vm, "console", str)
+    started.load()
+    with pytest.raises(GuestFailed) as raised:
+        started.run(["true"])
+    assert raised.value.message == ("guest: the guest went away\nthe console was on the terminal")
+    assert not list(tmp_path.iterdir())
+
+
 def test_where_no_console_can_be_kept_the_failure_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -357,7 +357,12 @@ class Guest:
         self._complained = bool(splat.find(self.vm.console()))
 
     def failure(self, why: str) -> GuestFailed:
-        """Return an error with all a developer needs, keeping the console's log."""
+        """Return an error with all a developer needs, keeping the console's log.
+
+        Of a guest whose console is the terminal there is no log.
+        """
+        if self._hardware.interactive:
+            return GuestFailed(f"{self.name}: {why}\nthe console was on the terminal")
         log = self.vm.console()
         # What started it, where the kernel said so, else how far it got.
         lines = log.splitlines()
