@@ -323,6 +323,26 @@ def test_what_the_emulator_ended_starts_over_and_says_so(
     assert "started_over" not in compared(made_up())[0].protocol
 
 
+def test_the_time_of_an_attempt_that_was_thrown_away_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+
+    def attempt(*_: object) -> CompareResult:
+        nonlocal now_s
+        now_s += 300
+        if now_s < 1500:
+            raise RACED
+        made = made_up()
+        made.protocol["took_s"] = 300
+        return made
+
+    monkeypatch.setattr(protocol, "attempt", attempt)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    result = protocol.compare("idle", EXPERIMENT, Machine(), 4, 2, 1, lambda *_: None)
+    assert result.protocol["took_s"] == 600
+
+
 @pytest.mark.parametrize("ends", [(RACED, RACED), (GuestFailed("b: panic"),)])
 def test_but_once_and_for_nothing_else(
     compared: Callable[..., object], ends: tuple[GuestFailed, ...]

@@ -226,12 +226,14 @@ def compare(
     over, once. Where a guest's clock was too far off, its boot is done again. The result says so.
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
+    start_s = time.monotonic()
     try:
         return attempt(name, experiment, machine, rounds, boots, seed, show)
     except EmulatorRaced as error:
         why = error.message.splitlines()[0]
     show(f"starting over: {why}", None)
     result = attempt(name, experiment, machine, rounds, boots, seed, show)
+    result.protocol["took_s"] = round(time.monotonic() - start_s)
     result.protocol["started_over"] = why
     return result
 
