@@ -31,6 +31,7 @@ from lightsleep.lab.kernels.config import ARCHES, ROOTS, lookup
 from lightsleep.lab.kernels.series import bases, read_topics, write_mails
 from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.lab.options import (
+    accel_named,
     arch_option,
     arguments_given,
     available,
@@ -116,6 +117,7 @@ def compare(
         arms=named,
         vcpus=vcpus,
         kernel_named=kernel_named(),
+        accel_named=accel_named(),
     )
     rounds = rounds or chosen.rounds or protocol.ROUNDS
     boots = boots or (chosen.boots if rounds % (chosen.boots or 1) == 0 else None)

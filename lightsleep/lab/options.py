@@ -77,7 +77,8 @@ _OPTIONS = (
         type=click.Choice(get_args(Wanted)),
         default="auto",
         show_default=True,
-        help="auto: KVM if a short boot proves that it works, else emulation (TCG).",
+        help="auto: KVM if a short boot proves that it works, else emulation (TCG). An experiment "
+        "may have another default.",
     ),
     click.option("--append", default="", help="Kernel parameters to add."),
     *(
@@ -121,6 +122,12 @@ def kernel_named() -> bool:
     """Return whether the command line names a kernel of any kind."""
     source = click.get_current_context().get_parameter_source
     return any(source(name) not in (ParameterSource.DEFAULT, None) for name in ("kernel", *FOREIGN))
+
+
+def accel_named() -> bool:
+    """Return whether the command line names an accelerator; auto is one."""
+    source = click.get_current_context().get_parameter_source("accel")
+    return source not in (ParameterSource.DEFAULT, None)
 
 
 TOLD_ELSEWHERE = ("rounds", "boots", "seed", "output")

@@ -184,6 +184,25 @@ def test_a_recorded_command_takes_the_time_that_it_names(
     assert ran == [pytest.approx(seconds)] * 2
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("", "tcg-icount"), ("--accel auto", "auto"), ("--accel kvm", "kvm")],
+)
+def test_an_accelerator_that_is_named_counts_even_auto(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[set[str]] = []
+
+    def compare(_: str, chosen: Experiment, machine: Machine, *__: object) -> CompareResult:
+        ran.append({x.accel for x in protocol.machines_of(chosen, machine).values()})
+        return made_up()
+
+    monkeypatch.setattr(protocol, "compare", compare)
+    arguments = ["lab", "compare", "driver-cost", *words.split()]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert ran == [{expected}]
+
+
 def test_an_experiment_may_have_rounds_and_boots_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

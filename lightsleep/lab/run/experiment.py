@@ -198,8 +198,11 @@ def adapted(
     arms: Sequence[str] = (),
     vcpus: int | None = None,
     kernel_named: bool = False,
+    accel_named: bool = False,
 ) -> Experiment:
     """Return an experiment as the command line wants it: some of its arms, other numbers of CPUs.
+
+    Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
     Raises WrongUsage where it cannot be so, or where its arms would ignore the kernel that was
     named.
@@ -227,4 +230,5 @@ def adapted(
         arms=kept,
         claims=tuple(x for x in experiment.claims if {x.arm, x.reference or x.arm} <= {*names}),
         vcpus=vcpus or experiment.vcpus,
+        accel=None if accel_named else experiment.accel,
     )
