@@ -230,6 +230,24 @@ def test_a_package_that_only_updates_have_does_not_hide_what_is_wrong(
     assert not said
 
 
+def test_what_fails_without_updates_is_not_taken_for_the_mirror(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = ["Mirror sync in progress? [IP: x]", "write: No space left on device"]
+
+    def run(*_: object) -> str:
+        raise LightsleepError(said.pop(0))
+
+    monkeypatch.setattr(roots, "mirrors", lambda: ("https://deb.example/", "https://sec.example/"))
+    monkeypatch.setattr(host, "run", run)
+    monkeypatch.setattr(host, "need", lambda *_: None)
+    with pytest.raises(LightsleepError, match="No space left on device") as raised:
+        roots.unpack(X86, "bookworm", "bookworm", ["make"], tmp_path / "into")
+    assert raised.type is LightsleepError
+    assert raised.value.format_message().endswith("updates: Mirror sync in progress? [IP: x]")
+    assert not said
+
+
 def test_mirrors_are_reached_as_this_machines_apt_reaches_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,6 +39,9 @@ name packages that it does not have. Seen with updates for a rarer architecture,
 itself for days after it changed, which it does every few months."""
 
 
+NOT_THERE = "Unable to locate package"
+"""What apt says of a package that a suite does not have, or has no longer."""
+
 REACHES = re.compile(r"Acquire::(https?::(?!Pipeline)|Retries |ForceIPv)")
 """Lines of apt's configuration that say how to reach a mirror."""
 
@@ -228,7 +231,10 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
             return
         except LightsleepError as error:
             # Some packages are among the updates only.
-            if not OUT_OF_STEP.search(error.message) and not why:
+            expected = OUT_OF_STEP.search(error.message) or (why and NOT_THERE in error.message)
+            if not expected and why:
+                error.add_note(f"before that, with more of the mirror's updates: {why}")
+            if not expected:
                 raise
             shutil.rmtree(into, ignore_errors=True)
             why = why or error.message

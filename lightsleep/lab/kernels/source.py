@@ -9,10 +9,7 @@ from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import host
 from lightsleep.lab.kernels.config import ARCHES
-from lightsleep.lab.kernels.roots import unpack
-
-NOT_THERE = "Unable to locate package"
-"""What apt says of a package that a suite does not have, or has no longer."""
+from lightsleep.lab.kernels.roots import NOT_THERE, unpack
 
 
 def kernel_source(version: str = "6.12", suite: str = "bookworm", target: str = "") -> Path:
