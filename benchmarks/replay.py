@@ -122,10 +122,24 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     cost_ns = np.full(count, 40_000)
     block = (np.arange(count) * BLOCKS // count).astype(np.uint8)
     begins_ns = np.cumsum(idle_ns + 100_000)
+    never = np.zeros(count, np.bool_)
     intervals = Intervals(
-        *(idle_ns, cost_ns, bucket(cost_ns).astype(np.uint16), cost_ns > 0, block),
-        *(np.zeros(count, np.uint8), cost_ns, np.zeros(count, np.bool_), LIMITS, TURN_NS),
-        *(begins_ns, cost_ns, idle_ns, idle_ns),
+        idle_ns=idle_ns,
+        cost_ns=cost_ns,
+        bucket=bucket(cost_ns).astype(np.uint16),
+        woken=cost_ns > 0,
+        block=block,
+        state=np.zeros(count, np.uint8),
+        exit_ns=cost_ns,
+        resumes=never,
+        nobody=never,
+        tick=never,
+        limits=LIMITS,
+        turn_ns=TURN_NS,
+        entered_ns=begins_ns,
+        typical_ns=cost_ns,
+        timer_ns=idle_ns,
+        arrival_ns=idle_ns,
     )
     runs, found = engine()[0], {}
     for name, make in parse(POLICIES).items():

@@ -191,8 +191,8 @@ def _polling(scan: Scan) -> Iterator[tuple[str, str]]:
         )
     if scan.kvm:
         yield (
-            "kvm host",
-            f"halt_poll_ns {_number(scan.kvm.halt_poll_ns)}, grow {_number(scan.kvm.grow)} "
+            "as host",
+            f"kvm halt_poll_ns {_number(scan.kvm.halt_poll_ns)}, grow {_number(scan.kvm.grow)} "
             f"from {_number(scan.kvm.grow_start_ns)}, shrink {_number(scan.kvm.shrink)}",
         )
     if scan.io.busy_poll_us or scan.io.busy_read_us:

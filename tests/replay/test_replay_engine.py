@@ -59,6 +59,7 @@ def test_compiled_and_python_give_the_same_to_the_last_digit(
         tick=~woken,
         limits=Limits.of(judged(), 0),
         turn_ns=turn_ns,
+        supposed_ns=0,
         **dict.fromkeys(("entered_ns", "typical_ns", "timer_ns", "arrival_ns"), idle_ns),
     )
     engines: tuple[Engine, ...] = (CompiledEngine(), PythonEngine())
