@@ -85,6 +85,7 @@ def test_other_work_on_the_host_is_noted_turn_by_turn(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     monkeypatch.setattr(hosttime, "busy_s", lambda: busy_s)
     monkeypatch.setattr(hosttime, "process_s", lambda _: 0.0)
+    monkeypatch.setattr(os, "times", lambda: os.times_result((0.0,) * 5))
     loads = hosttime.Loads([])
     order = protocol.draw_order("abc", 3, 3)
     protocol.run_rounds(experiment(measure), (WAIT,), guests, order, quiet(), label="", loads=loads)
