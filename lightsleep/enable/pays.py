@@ -5,7 +5,8 @@ A poll that ends with a wakeup (a hit) spares a halt. The driver knows for each 
 from a halt costs more than one from a poll. So the time saved is the sum over CPUs of hits x that
 cost: time that wakers and the woken would have waited. A poll that ends without a wakeup is time
 polled in vain. It delays nothing, for the CPU was idle, but it uses power, and in a guest the
-host's CPU.
+host's CPU. So does the time of a hit, up to the wakeup: the sentence also says how much was polled
+in all.
 
 The rule: it pays if the time saved, times the driver's exchange rate (``wait_weight``), is at least
 the time polled in vain. A driver without that parameter is judged at a rate of 1.
@@ -67,6 +68,8 @@ def pays(scan: Scan) -> Pays:
         f"{hits:,} polls spared a halt each, {seconds(saved_ns)} of waiting in all, against "
         f"{seconds(wasted_ns)} polled in vain"
     )
+    if polled_ns := sum(x.polled_ns or 0 for x in counts):
+        figures += f", of {seconds(polled_ns)} polled"
     if weight != 1:
         figures += f" (a second of waiting counts as {weight} of polling)"
     pays_off = saved_ns * weight >= wasted_ns

@@ -571,6 +571,13 @@ def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
     assert (found.saved_ns, found.wasted_ns) == (4 * 70_000 * 52_000, 4 * 10**9)
 
 
+@pytest.mark.parametrize("polled_ns", [0, 3 * 10**9])
+def test_the_sentence_says_how_much_was_polled_in_all(polled_ns: int, tmp_path: Path) -> None:
+    counted = f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polled_ns: {polled_ns}"
+    found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), counted))[0])
+    assert ("polled in vain, of 12 s polled" in found.sentence) == bool(polled_ns)
+
+
 def test_status_does_not_take_an_unknown_cost_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
