@@ -20,6 +20,7 @@ from lightsleep import cache
 from lightsleep.lab import host
 from lightsleep.lab.boot.guest import Guest, prepare
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
+from lightsleep.lab.kernels.roots import squashed
 
 pytestmark = [
     pytest.mark.boot,
@@ -92,10 +93,9 @@ def disk(tree: Path) -> Path:
     """Return the disk of a machine with Debian and its kernel's headers."""
 
     def build(scratch: Path) -> None:
-        options = ("-comp", "zstd", "-Xcompression-level", "3", "-no-progress", "-quiet")
-        host.run(["mksquashfs", tree, scratch / "disk", *options], "packing the disk")
+        squashed(tree, scratch / "disk")
 
-    return cache.entry(f"{tree.parent.name}-disk", build, needs_mb=1000) / "disk"
+    return cache.entry(f"{tree.parent.name}-disk", build, needs_mb=2000) / "disk"
 
 
 class Computer:

@@ -57,6 +57,10 @@ PYTHON = ("python3", "dash", "coreutils", "base-files")
 FETCH_S = 6 * 3600.0
 """For how long packages may come over a slow line. apt gives up one on which nothing comes."""
 
+UNCOMPRESSED = ("-noI", "-noD", "-noF", "-noX")
+"""How mksquashfs packs: an emulated CPU takes longer to decompress than the host to read, and no
+kernel lacks what it needs."""
+
 COMPILE = """\
 umask 022
 python3 -I -m compileall -q -j0 --invalidation-mode {how} -s/mnt -p/ /mnt/usr
@@ -288,7 +292,7 @@ def kernel_tree(arch: Arch, kernel: Kernel, tools: Sequence[str] = ()) -> Kernel
         host.run(["depmod", "-b", tree, _release(tree)], "listing module dependencies")
 
     key = cache.digest(repr(kernel), repr((*BUILD_TOOLS, *tools)))
-    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1200) / "tree"
+    path = cache.entry(f"kernel-{arch.name}-{kernel.name}-{key}", build, needs_mb=1600) / "tree"
     return KernelTree(kernel, path, _release(path))
 
 
@@ -321,7 +325,7 @@ def _release(tree: Path) -> str:
 def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
     """Return the root ``name`` of ROOTS.
 
-    The first time, this takes some 20 s and 400 MB for "base", 40 s and 1 GB for "programs".
+    The first time, this takes some 20 s and 700 MB for "base", 40 s and 1.4 GB for "programs".
 
     Raises LightsleepError where packages cannot be fetched or the disk is full.
     """
@@ -329,23 +333,28 @@ def guest_root(arch: Arch, name: str = "base") -> GuestRoot:
     packages = lookup("root", ROOTS, name)
 
     def build(scratch: Path) -> None:
-        host.need("mksquashfs")
         tree = scratch / "tree"
         unpack(arch, GUEST_SUITE, GUEST_SUITE, list(packages), tree)
         compile_python(tree, "timestamp")
         shutil.copy2(tree / "usr/bin/busybox", scratch / "busybox")
-        host.run(
-            [
-                *("mksquashfs", tree, scratch / "root.squashfs", "-comp", "zstd"),
-                *("-Xcompression-level", "3", "-all-root", "-no-progress", "-quiet"),
-            ],
-            "packing the guest's root",
-        )
+        squashed(tree, scratch / "root.squashfs", "-all-root")
         shutil.rmtree(tree)
 
-    key = cache.digest(GUEST_SUITE, repr(packages), repr(PYTHON), COMPILE)
-    path = cache.entry(f"root-{arch.name}-{key}", build, needs_mb=1200)
+    key = cache.digest(GUEST_SUITE, repr(packages), repr(PYTHON), COMPILE, repr(UNCOMPRESSED))
+    path = cache.entry(f"root-{arch.name}-{key}", build, needs_mb=1600)
     return GuestRoot(path / "root.squashfs", path / "busybox")
+
+
+def squashed(tree: Path, image: Path, *options: str) -> None:
+    """Make a squashfs ``image`` of ``tree``; ``options`` are mksquashfs's.
+
+    Raises LightsleepError where the tool is missing or fails.
+    """
+    host.need("mksquashfs")
+    host.run(
+        ["mksquashfs", tree, image, *UNCOMPRESSED, *options, "-no-progress", "-quiet"],
+        "packing a root file system",
+    )
 
 
 def compile_python(tree: Path, how: str) -> None:
