@@ -75,10 +75,11 @@ class Model:
         b = len(limits) - 1
         if b < len(ends) and self.sum_ns[b] <= self.weight[b] * cap_ns:
             limits.append(cap_ns)
-        best = min(map(self._price, limits))
-        if best == self._price(0):
+        best, at_once = min(map(self._price, limits)), self._price(0)
+        if best == at_once:
             return 0
-        return max(limit for limit in limits if self._price(limit) <= best + best // SLACK)
+        most = min(best + best // SLACK, at_once - 1)
+        return max(limit for limit in limits if self._price(limit) <= most)
 
     def _price(self, limit_ns: int) -> int:
         # The bucket that ends at the limit is caught, so is the one that a cap is in.

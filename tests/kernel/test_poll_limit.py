@@ -229,6 +229,15 @@ def test_a_mixture_costs_little_more_than_its_best_boundary(pattern: Pattern, sl
     assert total(idle[64:], limits[64:], cost) <= slack * best
 
 
+@pytest.mark.parametrize("every", [10, 50, 100, 1000])
+@pytest.mark.parametrize("cost", [100 * US, 400 * US])
+def test_a_rare_short_wait_makes_no_polls_that_cost_more_than_none(every: int, cost: int) -> None:
+    """A CPU at rest that a timer wakes, and now and then two interrupts in a row."""
+    idle = np.where(np.arange(40_000) % every, 4 * MS, 300)
+    limits = PollLimit(cost, SECOND).replay(idle)
+    assert total(idle[256:], limits[256:], cost) <= 1.005 * total(idle[256:], 0, cost)
+
+
 def test_a_rare_long_wait_does_not_cost_the_longer_ones() -> None:
     """One wait in a hundred is far too long; the seven in a hundred up to 32 us are caught."""
     idle = with_rare_longer_waits(np.random.default_rng(5), 30_000)

@@ -22,7 +22,8 @@
  *    into it, so the cost that each bucket boundary would have had as a limit
  *    is known exactly, not estimated from bucket middles. Where none of them
  *    beats halting at once, nothing is polled. Otherwise the limit is the
- *    highest boundary that costs at most 1/8 more than the cheapest: a missed
+ *    highest boundary that costs at most 1/8 more than the cheapest, and less
+ *    than halting at once: a missed
  *    wake costs this CPU C, but whoever waits for this CPU loses C as well,
  *    and if that is a CPU that polls, it may then miss in turn. Where nothing
  *    lasted longer, a higher limit costs nothing at all, and covers what the
@@ -36,7 +37,8 @@
  *    a few of them empty the memory, and the next workload fills it anew.
  *
  *    A mostly idle CPU sees durations far above C. Every limit above 0 then
- *    only adds to the price, and the limit is 0.
+ *    only adds to the price, and the limit is 0. Where a few short ones are among
+ *    them, as when an interrupt follows another, it is what pays for these.
  *
  * 2. Promise. Whatever the pattern, made by an adversary even, the total cost
  *    is at most twice what the clairvoyant pays, plus a warm-up of
@@ -177,7 +179,8 @@ static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
 	if (best == price[0])
 		return 0;
 
-	best += best / POLL_LIMIT_SLACK;
+	/* But none that would have cost more than no poll at all. */
+	best = min(best + best / POLL_LIMIT_SLACK, price[0] - 1);
 	for (i = n - 1; price[i] > best; i--)
 		;
 	return min(bucket_end_ns(i - 1), cap_ns);
