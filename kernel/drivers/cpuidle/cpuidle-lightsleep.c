@@ -181,7 +181,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	const struct cpuidle_state_usage *usage = ls->dev.states_usage;
 	u64 total_ns = usage[POLL_INDEX].time_ns + usage[HALT_INDEX].time_ns;
 	u64 residency_ns = total_ns - ls->seen_ns;
-	u64 cost_ns = idle_cost_ns(&ls->cost);
+	u64 wakeup_ns = idle_cost_wakeup_ns(&ls->cost);
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 	u64 pauses = ls->contention.pauses;
 
@@ -212,8 +212,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		/* A measurement may have begun or ended between the poll and the halt. */
 		ls->wasted_ns += ls->period_counted_ns;
 		/* The residency includes the wakeup itself; what ended it does not. */
-		if (residency_ns > cost_ns)
-			ls->period_ns += residency_ns - cost_ns;
+		if (residency_ns > wakeup_ns)
+			ls->period_ns += residency_ns - wakeup_ns;
 		learn(ls, ls->period_ns);
 		break;
 	}

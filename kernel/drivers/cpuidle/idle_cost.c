@@ -30,8 +30,8 @@
  * CPU time a microsecond of waiting is worth. The price follows the cost only where that
  * changed by more than an eighth: each change makes the policy begin a new account.
  *
- * Context: process context, serialised by cost_mutex, but for idle_cost_ns() and
- * idle_cost_machine_ns().
+ * Context: process context, serialised by cost_mutex, but for idle_cost_ns(),
+ * idle_cost_wakeup_ns() and idle_cost_machine_ns().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -128,6 +128,22 @@ u64 idle_cost_ns(const struct idle_cost *ic)
 		return READ_ONCE(machine_cost_ns);
 	cost_ns = READ_ONCE(ic->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
+}
+
+/**
+ * idle_cost_wakeup_ns - how long the wakeup itself takes that ends a halt of one CPU
+ * @ic: the CPU
+ *
+ * What programs lose may be more: it counts what their waker does, and cold caches. None of
+ * that is part of the idle period.
+ *
+ * Context: as for idle_cost_ns().
+ *
+ * Return: the time, in ns, for which the CPU is still idle when its wakeup has arrived.
+ */
+u64 idle_cost_wakeup_ns(const struct idle_cost *ic)
+{
+	return min(idle_cost_ns(ic), READ_ONCE(machine_cost_ns));
 }
 
 /* By what a halt is known to cost, the experiment on programs bounds what it takes. */
@@ -396,8 +412,14 @@ int idle_cost_calibrate(bool quiet)
 #endif
 	}
 	known_harmful |= ret == -EBUSY;
-	if (ret && running && !results)
+	if (ret && running && !results) {
 		set_machine_cost(known_harmful ? 0 : ASSUMED_COST_NS);
+#ifdef LIGHTSLEEP_MODULE
+		/* A latency request below what is assumed has to be honoured as well. */
+		if (!known_harmful)
+			ops->set_exit_latency(ASSUMED_COST_NS);
+#endif
+	}
 	if (!ret && !quiet)
 		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %lld ns)\n",
 			machine_cost_ns, found->estimate.cost_ns);

@@ -213,7 +213,7 @@ static void learn(struct idle_poll *ip)
 
 	/* What was not polled includes the wakeup itself where the CPU halted. */
 	if (ip->outcome == IDLE_ENDED && ip->halted)
-		idle_ns -= min(idle_ns - ip->spent_ns, idle_cost_ns(&ip->cost));
+		idle_ns -= min(idle_ns - ip->spent_ns, idle_cost_wakeup_ns(&ip->cost));
 	poll_limit_update(&ip->policy, &p, idle_ns);
 }
 

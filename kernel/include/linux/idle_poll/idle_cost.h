@@ -86,6 +86,7 @@ struct idle_cost_ops {
 };
 
 u64 idle_cost_ns(const struct idle_cost *ic);
+u64 idle_cost_wakeup_ns(const struct idle_cost *ic);
 u64 idle_cost_machine_ns(void);
 void idle_cost_init(struct idle_cost *ic, unsigned int cpu);
 void idle_cost_start(const struct idle_cost_ops *ops);

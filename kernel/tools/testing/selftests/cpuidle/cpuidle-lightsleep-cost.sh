@@ -90,6 +90,9 @@ assumes_a_cost_while_busy() {
 	last_message " $(cat $CPUS/cpu0/lightsleep/halt_cost_ns) ns is assumed" ||
 		fail "CPU 0 uses another cost than the log says"
 	[ "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" -gt 0 ] || fail "no cost is assumed"
+	latency_ns=$(($(cat $CPUS/cpu0/cpuidle/state1/latency) * 1000))
+	[ $latency_ns -ge "$(cat $CPUS/cpu0/lightsleep/halt_cost_ns)" ] ||
+		fail "HALT is said to take $latency_ns ns, less than is assumed"
 }
 
 # A new estimate between two of these reads is no fault, and comes once a second.
