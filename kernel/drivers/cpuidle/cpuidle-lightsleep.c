@@ -22,7 +22,7 @@
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
- * several calls; it ends with a wakeup, or with the interrupt that ends the halt.
+ * several calls: it lasts until a task runs. Interrupts that wake none end halts, not periods.
  * Where the tick is stopped, a timer of the timer wheel that is armed meanwhile waits
  * for the end of the poll, as in poll_idle(). A timeout of one tick lasts a whole tick
  * at least, so a poll shorter than that delays only timers that are due already. One
@@ -38,7 +38,9 @@
  * The polling flag is set first of all, so that a waker need not send an
  * interrupt while the previous period is accounted for and the next limit is
  * chosen. Nothing on the way from a poll to the task that was woken takes a
- * decision: that waits until the CPU is idle again.
+ * decision: that waits until the CPU is idle again. (It stays set while softirqs run on top of a
+ * poll, as in poll_idle(): a call that waits for this CPU then waits for them. The series has a
+ * patch for that, of the softirq code; a module has none.)
  *
  * Context of the enter function: idle task of the CPU that owns @dev, called
  * and left with interrupts off and preemption disabled. RCU is watching
@@ -174,7 +176,10 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 
 /*
  * Accounts for the previous call; true if the idle period that it was part of
- * still goes on.
+ * still goes on: it ends where a task ran, or where a poll saw work. An interrupt that wakes
+ * nobody ends a halt, but it would end no poll. A CPU that took the next one for a wakeup to
+ * poll for would do so in vain. Where a device takes part in the polls of the CPU, that next one
+ * may be its, so there a halt ends the period.
  */
 static bool account_residency(struct lightsleep *ls, u64 now_ns)
 {
@@ -211,6 +216,11 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	case IDLE_HALTED:
 		/* A measurement may have begun or ended between the poll and the halt. */
 		ls->wasted_ns += ls->period_counted_ns;
+		ls->period_counted_ns = 0;
+		if (ls->switches == idle_switches() && !poll_sources_here()) {
+			ls->period_ns += residency_ns;
+			return true;
+		}
 		/* The residency includes the wakeup itself; what ended it does not. */
 		if (residency_ns > wakeup_ns)
 			ls->period_ns += residency_ns - wakeup_ns;
@@ -219,13 +229,14 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	}
 
 	ls->outcome = IDLE_NONE;
+	ls->period_polled = false;
 	ls->period_ns = 0;
 	ls->period_counted_ns = 0;
 	return false;
 }
 
 /*
- * A cycle ends where a task ran; an interrupt that only ended a halt does not count.
+ * A cycle ends where a task ran; what a device had for the last poll does not count.
  * A new one begins with an idle period, and may be a deliberate halt.
  */
 static void update_cycle(struct lightsleep *ls, u64 now_ns)
@@ -253,8 +264,10 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 {
 	bool woken;
 
-	if (!ls->forced)
+	if (!ls->forced && !ls->period_polled) {
+		ls->period_polled = true;
 		ls->cost.polls++;
+	}
 	poll_gaps_begin(&ls->gaps, start_ns);
 	poll_sources_start();
 	local_irq_enable();
@@ -303,6 +316,7 @@ static int leave_halted(struct lightsleep *ls)
 		return leave_awake(ls);
 	}
 
+	ls->switches = idle_switches();
 	count_wait(ls, WAIT_HALT, &ls->cost.halts);
 	if (ls->deliberate)
 		ls->deliberate_halts++;
@@ -336,6 +350,9 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 		return true;
 	if (ls->must_not_poll)
 		return index == POLL_INDEX;
+	/* Not by a request, where the user forbids polls: unless the governor had no other state. */
+	if (ls->dev.states_usage[POLL_INDEX].disable && index != POLL_INDEX)
+		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
 	if (!is_free(ls))

@@ -40,7 +40,8 @@ enum lightsleep_mode {
  * @IDLE_WOKEN: a wakeup ended the poll
  * @IDLE_ABORTED: a wakeup came when the CPU was about to halt
  * @IDLE_EXPIRED: the poll reached its limit; the idle period goes on
- * @IDLE_HALTED: the CPU halted, and an interrupt ended that
+ * @IDLE_HALTED: the CPU halted, and an interrupt ended that; where no task ran, the idle
+ *	period goes on
  */
 enum idle_outcome {
 	IDLE_NONE,
@@ -65,14 +66,15 @@ enum idle_outcome {
  * @required: a halt was forbidden in the last call
  * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
- * @period_ns: time polled so far in the open idle period
+ * @period_polled: the open idle period is one of those that were polled
+ * @period_ns: how long the open idle period is so far
  * @period_counted_ns: of that, what is in @polled_ns
  * @seen_ns: residency that is accounted for already
  * @cycle_start_ns: when the open cycle began, 0 if none is open
  * @cycle_switches: context switches of the idle task by then
  * @gaps: the last poll
  * @short_waits: which waits of its polls do not wait
- * @switches: context switches of the idle task when the last poll expired
+ * @switches: context switches of the idle task when the last poll expired, or the halt began
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
  * @polled_ns: time polled, without measurements
@@ -88,6 +90,7 @@ struct lightsleep {
 	bool required;
 	bool forced;
 	bool deliberate;
+	bool period_polled;
 	u64 period_ns;
 	u64 period_counted_ns;
 	u64 seen_ns;

@@ -110,6 +110,21 @@ limit_becomes() { # NS
 	return 1
 }
 
+# At rest, nearly no poll sees the end of its idle period: a halt follows.
+tells_what_was_polled_in_vain() {
+	loaded mode=fixed poll_limit_us=500
+	sleep 3 # it may still measure, and what that polls does not count
+	polled=$(statistic polled_ns)
+	wasted=$(statistic wasted_ns)
+	sleep 3
+	polled=$(($(statistic polled_ns) - polled))
+	wasted=$(($(statistic wasted_ns) - wasted))
+	echo "at rest, $wasted of $polled ns polled in vain"
+	[ $polled -gt 0 ] || [ "$(statistic contention_pauses)" = 0 ] || skip "the host is short of cores"
+	[ $polled -gt 0 ] || fail "does not poll"
+	[ $((2 * wasted)) -gt $polled ] || fail "only $wasted of $polled ns in vain"
+}
+
 takes_parameters_at_run_time() {
 	loaded mode=fixed poll_limit_us=77
 	[ "$(parameter mode) $(parameter poll_limit_us)" = "fixed 77" ] || fail "lost at load"
@@ -290,6 +305,43 @@ obeys_disabled_states() {
 	done
 }
 
+# A request below the latency of HALT has the CPU poll, but not where the user forbids polls.
+polls_for_no_request_where_polls_are_forbidden() {
+	loaded mode=fixed
+	latency=$(cat $CPUS/cpu0/cpuidle/state1/latency)
+	[ "$latency" -gt 1 ] || skip "HALT is said to take $latency us"
+	disable 0 1
+	limit_all 1
+	sleep 1
+	halts=$(usage 1)
+	polled=$(statistic polled_ns)
+	sleep 2
+	halts=$(($(usage 1) - halts))
+	polled=$(($(statistic polled_ns) - polled))
+	lift_limit_of_all
+	disable 0 0
+	[ $halts -gt 0 ] || fail "never halts"
+	[ $polled = 0 ] || fail "polled for $polled ns"
+}
+
+# However many calls of the driver an idle period takes: such a poll ends every 200 us.
+counts_a_period_once() {
+	loaded
+	pauses=$(statistic contention_pauses)
+	limit_all
+	sleep 1
+	polls=$(statistic polls)
+	polled=$(statistic polled_ns)
+	sleep 2
+	polls=$(($(statistic polls) - polls))
+	polled=$(($(statistic polled_ns) - polled))
+	lift_limit_of_all
+	echo "$polls polls in $polled ns"
+	[ "$(statistic contention_pauses)" = "$pauses" ] || skip "the host is short of cores"
+	[ $polled -gt 1000000000 ] || fail "polled for $polled ns"
+	[ $((polls * 1000000)) -lt $polled ] || fail "counted $polls polls in $polled ns"
+}
+
 survives_hotplug_under_load() {
 	loaded
 	start_load
@@ -370,10 +422,11 @@ fi
 
 if [ $# = 0 ]; then
 	set -- binds_and_names_its_states enters_both_states \
-		accounts_for_its_time shows_all_counters_in_one_line \
+		accounts_for_its_time shows_all_counters_in_one_line tells_what_was_polled_in_vain \
 		takes_parameters_at_run_time refuses_bad_parameters survives_random_writes \
 		works_under_every_governor \
 		obeys_latency_qos obeys_resume_latency heeds_no_limit_when_off obeys_disabled_states \
+		polls_for_no_request_where_polls_are_forbidden counts_a_period_once \
 		survives_hotplug_under_load loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi

@@ -32,9 +32,9 @@ statistic() { # NAME, all CPUs
 	sum $CPUS/cpu*/lightsleep/"$1"
 }
 
-limit_all() { # asks for a latency of 0
+limit_all() { # [BYTE]: asks for a latency of so many us, in octal; without it, of 0
 	exec 3> /dev/cpu_dma_latency
-	printf '\0\0\0\0' >&3
+	printf "\\${1:-0}"'\0\0\0' >&3
 }
 
 lift_limit_of_all() {

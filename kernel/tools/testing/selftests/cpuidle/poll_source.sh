@@ -285,6 +285,32 @@ holds_nothing_while_the_cpu_is_offline() {
 	ends_well
 }
 
+hold_timer_is_set() {
+	grep -q poll_sources_hold_over /proc/timer_list
+}
+
+# On a CPU that is busy for long, holds get longer and longer: the source goes during one of these.
+leaves_no_timer_behind() {
+	[ -r /proc/timer_list ] || skip "the kernel does not list its timers"
+	load_driver mode=fixed poll_limit_us=10000
+	parameter hold_us 10000000
+	load_source period_us=100
+	it_polls
+	timeout 60 taskset 2 sh -c 'while :; do :; done' &
+	hog=$!
+	set=0
+	for _ in $(seq 100); do
+		if hold_timer_is_set; then set=$((set + 1)); else set=0; fi
+		[ $set -lt 10 ] || break
+		sleep 0.1
+	done
+	cat $TABLE
+	[ $set -eq 10 ] || skip "no hold is long"
+	ends_well
+	! hold_timer_is_set || fail "its timer is set, and the source gone"
+	kill $hog
+}
+
 is_a_wake_to_learn_from() {
 	load_driver
 	load_source period_us=50
@@ -295,6 +321,25 @@ is_a_wake_to_learn_from() {
 	echo "$hits hits, limit $limit ns"
 	[ "$limit" -gt 0 ] || skip "polling does not pay on this machine"
 	[ "$hits" -gt 0 ] || fail "no hit"
+	ends_well
+}
+
+# An interrupt that wakes nobody ends a halt, but no poll: there is nothing to poll for. The timer that
+# plays the device is one, on the CPU that loads the module.
+does_not_poll_for_interrupts() {
+	load_driver
+	taskset 2 insmod "$MODULES/$SOURCE.ko" cpu=0 period_us=200 || fail "insmod failed"
+	sleep 1
+	start=$(now_us)
+	polled=$(cat $STATISTICS/polled_ns)
+	halts=$(cat $STATISTICS/halts)
+	sleep 3
+	us=$(($(now_us) - start))
+	polled=$((($(cat $STATISTICS/polled_ns) - polled) / 1000))
+	halts=$(($(cat $STATISTICS/halts) - halts))
+	echo "polled for $polled of $us us, $halts halts"
+	[ $halts -gt 300 ] || skip "only $halts halts"
+	[ $((polled * 20)) -lt $us ] || fail "polled for $polled of $us us"
 	ends_well
 }
 
@@ -422,7 +467,7 @@ elif [ $# = 0 ]; then
 		holds_nothing_during_a_poll holds_no_longer_than_that \
 		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor \
 		holds_nothing_while_the_cpu_halts holds_nothing_while_the_cpu_is_offline \
-		is_a_wake_to_learn_from survives_hotplug comes_and_goes_while_polled \
+		leaves_no_timer_behind does_not_poll_for_interrupts is_a_wake_to_learn_from survives_hotplug comes_and_goes_while_polled \
 		holds_its_driver refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
 fi
 trap 'rm -f "$LOAD"; unload' EXIT
