@@ -384,6 +384,17 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
 	set_machine_cost(median(results_ns));
 }
 
+/* While nothing is measured. */
+static void assume_cost(void)
+{
+#ifdef LIGHTSLEEP_MODULE
+	/* A latency request below it has to be honoured as well. */
+	if (!known_harmful)
+		ops->set_exit_latency(ASSUMED_COST_NS);
+#endif
+	set_machine_cost(known_harmful ? 0 : ASSUMED_COST_NS);
+}
+
 /**
  * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
@@ -412,14 +423,8 @@ int idle_cost_calibrate(bool quiet)
 #endif
 	}
 	known_harmful |= ret == -EBUSY;
-	if (ret && running && !results) {
-		set_machine_cost(known_harmful ? 0 : ASSUMED_COST_NS);
-#ifdef LIGHTSLEEP_MODULE
-		/* A latency request below what is assumed has to be honoured as well. */
-		if (!known_harmful)
-			ops->set_exit_latency(ASSUMED_COST_NS);
-#endif
-	}
+	if (ret && running && !results)
+		assume_cost();
 	if (!ret && !quiet)
 		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %lld ns)\n",
 			machine_cost_ns, found->estimate.cost_ns);
