@@ -17,10 +17,11 @@ worth together shows in how they resemble each other, but only if there are many
 (lightsleep/order.py). So each has BATCH samples, however many are wanted: tests simulate that the
 intervals then hold what they should where batches differ, and with 50 in a batch they do not. And a
 batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the progress bar
-wait for at most. A state that is never entered, or a source that is dead, shows in a few samples: a
-second batch without a valid one closes the cell. A cell that yields valid samples is topped up
-until it has what was asked for, or until it took TRIES times as many, or PATIENCE batches of which
-not one sample in YIELD was valid.
+wait for at most. A state that is never entered, or a source that is dead, shows in a few samples;
+but so does a burst of other work. Two batches or more without a valid sample close the cell once
+they have HOPELESS samples, or took HOPELESS_NS. A cell that yields valid samples is topped up until
+it has what was asked for, or until it took TRIES times as many, or PATIENCE batches of which not
+one sample in YIELD was valid.
 
 Launch distance. Between arming and launch the CPU must run to the idle loop (FLOOR_NS), enter the
 state and stay there. A state is only ever a fair choice for sleeps of its target residency, and it
@@ -52,6 +53,8 @@ BATCH = 10
 PATIENCE = 16
 TRIES = 4
 YIELD = 8
+HOPELESS = 50
+HOPELESS_NS = 1_000_000_000
 
 # What a sample takes beside its distance and the latency, for estimates only.
 OVERHEAD_NS = 50_000
@@ -113,12 +116,16 @@ class Cell:
         )
 
 
-def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int) -> int:
+def next_batch(cell: Cell, wanted: int, tried: int, valid: int, batches: int, taken_ns: int) -> int:
     """Return how many samples to take next for a cell, 0 where it is finished.
 
-    ``tried`` and ``valid`` count the samples so far, ``batches`` what they came in.
+    ``tried`` and ``valid`` count the samples so far, ``batches`` what they came in. All batches of
+    the cell together took ``taken_ns``.
     """
-    hopeless = batches >= (PATIENCE if valid else 2) and valid * YIELD < tried
+    if valid:
+        hopeless = batches >= PATIENCE and valid * YIELD < tried
+    else:
+        hopeless = batches >= 2 and (tried >= HOPELESS or taken_ns >= HOPELESS_NS)
     left = min(wanted - valid, wanted * TRIES - tried)
     if hopeless or left <= 0:
         return 0

@@ -67,7 +67,8 @@ class Tally:
         """Return how many samples to take next, 0 where there is nothing more to do."""
         if self.closed:
             return 0
-        return next_batch(self.cell, wanted, len(self.samples), len(self.valid), self.batches)
+        tried, valid = len(self.samples), len(self.valid)
+        return next_batch(self.cell, wanted, tried, valid, self.batches, self.elapsed_ns)
 
     def left_ns(self, wanted: int) -> int:
         """Return about how long the rest takes."""

@@ -39,7 +39,7 @@ def test_a_batch_keeps_to_the_limits_of_the_module(
     latency: int | None, residency: int | None, samples: int
 ) -> None:
     cell = Cell("ipi", 0, 1, state(3, latency, residency))
-    size = plan.next_batch(cell, samples, tried=1, valid=0, batches=1)
+    size = plan.next_batch(cell, samples, tried=1, valid=0, batches=1, taken_ns=0)
     batch = cell.batch(size)
     assert 1000 <= batch.min_ns < batch.max_ns <= 10**9
     assert 0 <= batch.min_residency_ns <= batch.min_ns
@@ -69,16 +69,32 @@ def test_portions_end_with_enough_or_with_a_reason(
 ) -> None:
     rng = random.Random(seed)
     cell = Cell("ipi", 0, 1, state(3, latency))
-    tried = valid = batches = 0
-    while size := plan.next_batch(cell, wanted, tried, valid, batches):
-        tried, batches = tried + size, batches + 1
+    tried = valid = batches = taken_ns = 0
+    while size := plan.next_batch(cell, wanted, tried, valid, batches, taken_ns):
+        tried, batches, taken_ns = tried + size, batches + 1, taken_ns + size * cell.cost_ns()
         valid += sum(rng.random() < chance for _ in range(size))
         assert size == 1 or size * cell.distances()[1] < 10**9
     assert valid <= wanted
     assert tried <= wanted * plan.TRIES
     assert valid == wanted or tried == wanted * plan.TRIES or valid * plan.YIELD < tried
     if not chance:
-        assert batches <= 2
+        assert batches <= max(2, -(-plan.HOPELESS // plan.BATCH))
+
+
+def test_a_short_burst_of_other_work_closes_no_cell() -> None:
+    cell, ms = Cell("ipi", 0, 1, state(1, 2, 10)), 10**6
+    for tried in (10, 20, 49):
+        batches = -(-tried // plan.BATCH)
+        assert plan.next_batch(cell, 500, tried, 0, batches, taken_ns=tried * ms) > 0
+    assert plan.next_batch(cell, 500, tried=50, valid=0, batches=5, taken_ns=50 * ms) == 0
+    # After the burst it goes on as if there had been none.
+    assert plan.next_batch(cell, 500, tried=50, valid=1, batches=5, taken_ns=50 * ms) == plan.BATCH
+
+
+def test_where_each_sample_takes_long_a_second_batch_closes_the_cell() -> None:
+    dead, seconds = Cell("ipi", 0, 1, state(1, 2, 10)), 10**9
+    assert plan.next_batch(dead, 500, tried=10, valid=0, batches=1, taken_ns=10 * seconds) > 0
+    assert plan.next_batch(dead, 500, tried=20, valid=0, batches=2, taken_ns=20 * seconds) == 0
 
 
 def test_every_round_holds_every_cell_in_random_order() -> None:
