@@ -7,11 +7,12 @@ import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
-from lightsleep.errors import LightsleepError
+from lightsleep.compare.analysis import Outcome, judge_claims
+from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.lab.experiments.promotion import figures
+from lightsleep.lab.experiments.promotion import EXPERIMENT, figures
 from lightsleep.lab.loads.promotions import KERNEL, Counts, counts
 from lightsleep.lab.loads.silence import EXIT, Silence, complete, silences
 
@@ -102,10 +103,45 @@ def test_figures_are_of_those_that_were_misled() -> None:
     }
 
 
-def test_silences_that_misled_nobody_are_no_result() -> None:
-    """A time of 0 would be the best there is."""
-    with pytest.raises(LightsleepError, match="each of 1 silences began in the deepest state"):
-        figures([Silence(3, 0, True, 1_000, 1, 1_000)], Counts(6, 30, 60, 0))
+NEVER = figures([Silence(3, 0, True, 1_000, 1, 1_000)], Counts(6, 30, 60, 0))
+MISLED = figures([Silence(1, 1_000, False, 0, 3, 1_000)], Counts(6, 30, 60, 0))
+
+
+def outcomes(arm: dict[str, float], reference: dict[str, float]) -> list[Outcome]:
+    """Return what comes of both claims about ladder, with the same figures in each round."""
+    assert isinstance(EXPERIMENT.metrics, tuple)
+    asked = ("lightsleep-ladder", "off")
+    result = CompareResult(
+        experiment="test",
+        title="",
+        hypothesis="",
+        created="",
+        environment={},
+        protocol={"runs": 9},
+        arms=[*asked],
+        roles={"lightsleep-ladder": "treatment", "off": "baseline"},
+        metrics={
+            x.name: MetricResult(
+                *(x.unit, x.better, x.title, x.description),
+                {"lightsleep-ladder": [arm[x.name]] * 9, "off": [reference[x.name]] * 9},
+            )
+            for x in EXPERIMENT.metrics
+        },
+        claims=[x for x in EXPERIMENT.claims if (x.arm, x.reference) == asked],
+    )
+    shallow, misled = judge_claims(result)
+    assert (shallow.claim.metrics, misled.claim.metrics) == (("exit_shallow_us",), ("fooled_pct",))
+    return [shallow.outcome, misled.outcome]
+
+
+def test_an_arm_that_is_never_misled_ends_no_comparison_and_proves_nothing() -> None:
+    assert (NEVER["exit_shallow_us"], NEVER["longest_us"], NEVER["fooled_pct"]) == (0, 0, 0)
+    assert outcomes(NEVER, NEVER) == [Outcome.OPEN, Outcome.HELD]
+    assert outcomes(MISLED, NEVER) == [Outcome.OPEN, Outcome.HELD]
+    # A time of 0 would be the best there is.
+    assert outcomes(NEVER, MISLED)[1] is Outcome.REFUTED
+    quickly = figures([Silence(1, 10, True, 990, 3, 1_000)], Counts(6, 30, 60, 0))
+    assert outcomes(quickly, MISLED) == [Outcome.HELD, Outcome.HELD]
 
 
 CPUS = "/sys/devices/system/cpu"
