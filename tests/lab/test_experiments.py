@@ -7,16 +7,18 @@ import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
-from lightsleep.lab.experiments import halt_cost, measure_store, smp_mask
+from lightsleep.lab.experiments import halt_cost, measure_store, promotion_cost, smp_mask
 from lightsleep.lab.run.experiment import Experiment
 
 ROUNDS = 9
 
 
-def outcome(experiment: Experiment, arm: str, metric: str, value: float) -> Outcome:
+def outcome(
+    experiment: Experiment, arm: str, metric: str, value: float, others: float = 0.0
+) -> Outcome:
     """Return what comes of the claim about an arm itself where it has ``value`` in a round.
 
-    In all other rounds, and in all other arms and metrics, it has 0.
+    In all other rounds, and in all other arms and metrics, it has ``others``.
     """
     assert isinstance(experiment.metrics, tuple)
     arms = [x.name for x in experiment.arms]
@@ -31,7 +33,7 @@ def outcome(experiment: Experiment, arm: str, metric: str, value: float) -> Outc
         roles={x.name: x.role for x in experiment.arms},
         metrics={
             x.name: MetricResult(
-                x.unit, x.better, x.title, x.description, {name: [0.0] * ROUNDS for name in arms}
+                x.unit, x.better, x.title, x.description, {name: [others] * ROUNDS for name in arms}
             )
             for x in experiment.metrics
         },
@@ -95,3 +97,14 @@ def test_rejected_samples_are_no_wakes_without_an_interrupt() -> None:
     assert missed == 10
     experiment = measure_store.EXPERIMENT
     assert outcome(experiment, "store-poll", "uncounted", missed) is Outcome.REFUTED
+
+
+@pytest.mark.parametrize("arm", ["menu-promotion", "teo-promotion"])
+@pytest.mark.parametrize("load", promotion_cost.LOADS)
+def test_a_load_that_hardly_armed_the_timer_does_not_show_that_it_costs_nothing(
+    arm: str, load: str
+) -> None:
+    experiment, metric = promotion_cost.EXPERIMENT, f"{load}_armed_pct"
+    assert outcome(experiment, arm, metric, 95.0, others=95.0) is Outcome.HELD
+    assert outcome(experiment, arm, metric, 0.06, others=95.0) is Outcome.REFUTED
+    assert promotion_cost.LOADS[load] in {x.metrics[0] for x in experiment.claims if x.arm == arm}
