@@ -44,7 +44,7 @@ EXPERIMENT = Experiment(
     title="Promotion over a mix of sleeps",
     hypothesis=(
         "With promotion a CPU spends more of its idle time in the deepest state, under menu and "
-        "under teo."
+        "under teo; under menu also more than with a timer that only ends the sleep."
     ),
     arms=arms(),
     metrics=(
@@ -71,6 +71,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim("menu-promotion", "menu", ("deep_pct",)),
         Claim("teo-promotion", "teo", ("deep_pct",)),
+        Claim("menu-promotion", "menu-timer", ("deep_pct",)),
     ),
     warmup=0,
     accel="tcg-icount",
