@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,13 +45,28 @@ def test_counts_the_disk_and_only_the_disk(guest: Guest) -> None:
     assert disks.counters(guest, DISKS[0]) == (1000, 1101, 728)
 
 
+def test_a_disks_interrupts_that_the_cpus_own_replace_are_not_saved(
+    guest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"read": {"iops": 300.0}, "write": {"iops": 100.0}}
+    jobs = {"jobs": [{"jobname": workload, **said} for workload in disks.WORKLOADS]}
+    guest.machine = SimpleNamespace(append="maxcpus=1")
+    guest.run = lambda argv: SimpleNamespace(stdout=json.dumps(jobs))
+    counted = iter([(1000, 50, 200), (1100, 55, 310)])
+    monkeypatch.setattr(disks, "counters", lambda guest, disk: next(counted))
+    values = disks.measure_one(guest, DISKS[1])
+    assert values.keys() == {x.name for x in disks.metrics(DISKS[1:])}
+    assert (values["irqs_per_io_20us"], values["own_irqs_per_io_20us"]) == (0.05, 1.1)
+    assert values["all_irqs_per_io_20us"] == 1.15
+
+
 def test_counts_both_ways_of_the_network(guest: Guest) -> None:
     assert poll_source_net.device_interrupts(guest) == 23
 
 
 def test_each_disk_has_its_own_metrics() -> None:
     names = [metric.name for metric in disks.metrics(DISKS)]
-    assert len(set(names)) == len(names) == 10
+    assert len(set(names)) == len(names) == 12
     assert {"randread_iops", "randread_20us_iops", "irqs_per_io", "irqs_per_io_20us"} <= set(names)
 
 

@@ -32,6 +32,8 @@ FIO = (
 )
 
 OWN_INTERRUPTS = ("Local timer interrupts", "IRQ work interrupts")
+REPLACED = 1.1
+"""How many times as many interrupts in all there may be where a CPU's own replace the disk's."""
 
 ARMS = (
     Arm("irq", "baseline", "stock", append=ONE_CPU),
@@ -105,6 +107,13 @@ def _metrics(disk: Disk) -> tuple[Metric, ...]:
             f"Interrupts of the CPU's own per request, {disk.what}",
             f"{' and '.join(OWN_INTERRUPTS)} in /proc/interrupts, during all workloads",
         ),
+        Metric(
+            f"all_irqs_per_io{disk.ending}",
+            "",
+            "lower",
+            f"Both together, {disk.what}",
+            "Interrupts of the disk and those of the CPU's own, per request",
+        ),
     )
 
 
@@ -134,6 +143,7 @@ def measure_one(guest: Guest, disk: Disk) -> dict[str, float]:
     )
     values[f"irqs_per_io{disk.ending}"] = irqs / requests
     values[f"own_irqs_per_io{disk.ending}"] = own_irqs / requests
+    values[f"all_irqs_per_io{disk.ending}"] = (irqs + own_irqs) / requests
     return values
 
 
