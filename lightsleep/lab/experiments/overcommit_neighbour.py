@@ -14,7 +14,8 @@ EXPERIMENT = Experiment(
     hypothesis=(
         "Beside a guest that keeps the host busy, lightsleep keeps saturated programs (redis_50, "
         "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
-        "QoS request for 0 us slower than stock. A limit of 1000 us is expected to lose."
+        "QoS request for 0 us slower than stock. A limit of 1000 us makes the programs and these "
+        "wakeups more than 5 % slower."
     ),
     arms=ARMS,
     metrics=METRICS,
