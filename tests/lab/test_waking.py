@@ -60,6 +60,22 @@ def test_no_verdict_is_no_wrong_one(kind: str) -> None:
     assert (figures["wrong_verdicts"], figures["open_verdicts"]) == (0, 1)
 
 
+@pytest.mark.parametrize("arm", ["honest", "liar"])
+def test_a_tool_that_never_decides_does_not_tell_the_truth(arm: str) -> None:
+    document = honest()
+    for row in document["rows"]:
+        if row["verdict"]["kind"] == "agrees":
+            row["verdict"]["kind"] = "too-noisy"
+    found = measure_truth.figures(document)
+    assert (found["wrong_verdicts"], found["open_verdicts"]) == (0, 8)
+    (claim,) = (
+        x
+        for x in measure_truth.EXPERIMENT.claims
+        if (x.arm, x.reference, x.metrics) == (arm, None, ("open_verdicts",))
+    )
+    assert claim.most < found["open_verdicts"]
+
+
 def test_samples_of_a_state_that_is_never_entered_count_as_wrong() -> None:
     document = honest()
     waking.row_of(document, "timer", "never")["latencies_ns"] = [5]

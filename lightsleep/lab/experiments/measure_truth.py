@@ -39,6 +39,8 @@ SAMPLES = 100
 
 CANNOT_TELL = ("too-few", "too-noisy")
 """Verdicts that are none."""
+OPEN = 2
+"""How many of the verdicts of a round may be none."""
 
 
 def synthetic(states: str) -> tuple[str, ...]:
@@ -92,10 +94,11 @@ EXPERIMENT = Experiment(
     hypothesis=(
         "With states that take exactly 2, 20, 200 and 2000 us, the median, less the busy "
         f"baseline, is within {TOLERANCE:.0%} or {TOLERANCE_US:g} us of that, by timer and by "
-        "IPI; states that advertise half of what they take are called optimistic, and a state "
+        "IPI. States of 20 us and more that advertise half of what they take are called "
+        "optimistic. That of 2 us, advertised as 1 us, agrees: both cannot be told apart. A state "
         "that is never entered is called so and not measured. Falsified by one median beyond "
-        "tolerance or one wrong verdict. That a verdict cannot be given is not wrong, and is "
-        "counted."
+        f"tolerance, one wrong verdict, or more than {OPEN} verdicts in a round that cannot be "
+        "given."
     ),
     arms=(
         Arm(
@@ -161,6 +164,7 @@ EXPERIMENT = Experiment(
             for arm in ("honest", "liar")
             for metric in ("beyond_tolerance", "wrong_verdicts")
         ),
+        *(Claim(arm, None, ("open_verdicts",), at_most=OPEN) for arm in ("honest", "liar")),
         # What a state advertises does not change what it takes.
         *(
             Claim(
