@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.lab.experiments import halt_cost, measure_store, promotion_cost, smp_mask
+from lightsleep.lab.loads import interrupts
 from lightsleep.lab.run.experiment import Experiment
 
 ROUNDS = 9
@@ -48,6 +53,19 @@ def test_one_interrupt_refutes_that_none_is_sent() -> None:
     experiment = smp_mask.EXPERIMENT
     assert outcome(experiment, "series", "ipis_sent", 0) is Outcome.HELD
     assert outcome(experiment, "series", "ipis_sent", 1) is Outcome.REFUTED
+
+
+def test_what_a_call_to_nobody_takes_is_not_counted_in_the_net(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smp_mask, "call_ns", lambda guest, targets, wait: 300 + 100 * targets)
+    monkeypatch.setattr(interrupts, "received", lambda guest, row: 5)
+    monkeypatch.setattr(smp_mask, "busy", lambda guest: contextlib.nullcontext())
+    guest: Any = SimpleNamespace(run=lambda argv, timeout_s: SimpleNamespace(stdout="7\n"))
+    found = smp_mask.measure(guest)
+    assert isinstance(smp_mask.EXPERIMENT.metrics, tuple)
+    assert found.keys() == {x.name for x in smp_mask.EXPERIMENT.metrics}
+    assert (found["many_7_ns"], found[smp_mask.NET_NS]) == (1000, 700)
 
 
 @pytest.mark.parametrize(

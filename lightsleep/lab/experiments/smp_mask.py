@@ -23,6 +23,7 @@ from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 VCPUS = 8
 TARGETS = (1, 3, 7)
 CALLS_PER_RUN = 10
+NET_NS = "many_7_net_ns"
 RUN = "/sys/kernel/debug/test_smp_mask/run"
 RUN_S = 120.0
 BUSY = "/run/busy"
@@ -86,6 +87,7 @@ def measure(guest: Guest) -> dict[str, float]:
     before = interrupts.received(guest, interrupts.CALLS)
     for n in TARGETS:
         values[f"many_{n}_ns"] = call_ns(guest, n, wait=False)
+    values[NET_NS] = values["many_7_ns"] - values["many_0_ns"]
     values["ipis_sent"] = interrupts.received(guest, interrupts.CALLS) - before
     for n in TARGETS:
         values[f"many_{n}_wait_ns"] = call_ns(guest, n, wait=True)
@@ -106,9 +108,9 @@ EXPERIMENT = Experiment(
     title="Function calls to several CPUs that poll",
     hypothesis=(
         "With the series, a caller that does not wait spends at least 60 % less on a call to 7 "
-        "polling CPUs, not counting what a call to nobody takes, and no interrupt is sent; a call "
-        "to one is as it was, because the kernel spares that interrupt anyway; calls to busy CPUs "
-        "are no slower."
+        "polling CPUs, whether what a call to nobody takes is counted or not, and no interrupt is "
+        "sent; a call to one is as it was, because the kernel spares that interrupt anyway; calls "
+        "to busy CPUs are no slower."
     ),
     arms=(
         Arm(
@@ -157,6 +159,13 @@ EXPERIMENT = Experiment(
             )
             for n in TARGETS
         ),
+        Metric(
+            NET_NS,
+            "ns",
+            "lower",
+            "Call to 7 polling, net",
+            "Call to 7 polling, less the call to nobody of the same round",
+        ),
         *(
             Metric(
                 f"many_{n}_wait_ns",
@@ -197,6 +206,7 @@ EXPERIMENT = Experiment(
     measure=measure,
     claims=(
         Claim("series", "stock", ("many_7_ns",), at_most=0.4),
+        Claim("series", "stock", (NET_NS,), at_most=0.4),
         Claim("series", "stock", ("many_1_ns",), at_most=1.2),
         Claim("series", "stock", tuple(f"many_busy_{n}_ns" for n in TARGETS), at_most=1.2),
         Claim("series", "stock", ("munmap_us",), at_most=1.2),

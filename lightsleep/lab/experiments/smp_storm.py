@@ -13,6 +13,7 @@ from lightsleep.lab.loads.interrupts import CALLS, received
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 SECONDS = 3
+KINDS = ("calls", "unmap")
 
 
 def rate(guest: Guest, kind: str) -> tuple[float, float]:
@@ -27,7 +28,7 @@ def rate(guest: Guest, kind: str) -> tuple[float, float]:
 def measure(guest: Guest) -> dict[str, float]:
     """Run both kinds once."""
     values: dict[str, float] = {}
-    for kind in ("calls", "unmap"):
+    for kind in KINDS:
         values[f"{kind}_per_s"], values[f"{kind}_ipis_per_s"] = rate(guest, kind)
     return values
 
@@ -36,7 +37,8 @@ EXPERIMENT = Experiment(
     title="CPUs that are all busy and call one another",
     hypothesis=(
         "With the series, CPUs that are busy call one another as often per second as without, and "
-        "unmap memory as often, by as many interrupts."
+        "unmap memory as often: both together at least 0.9 times. Each raises as many interrupts "
+        "per second, to a tenth."
     ),
     arms=(
         Arm("stock", "baseline", "without the series", kernel="6.12-plain"),
@@ -51,7 +53,9 @@ EXPERIMENT = Experiment(
             "Calls between busy CPUs",
             f"membarrier(2), GLOBAL_EXPEDITED, by a process on each CPU, for {SECONDS} s",
         ),
-        Metric("calls_ipis_per_s", "1/s", "none", "Their interrupts", "From /proc/interrupts"),
+        Metric(
+            "calls_ipis_per_s", "1/s", "none", "Interrupts of these calls", "From /proc/interrupts"
+        ),
         Metric(
             "unmap_per_s",
             "1/s",
@@ -60,11 +64,16 @@ EXPERIMENT = Experiment(
             "256 KiB mapped, touched and unmapped by a thread on each CPU, all of one process, "
             f"for {SECONDS} s",
         ),
-        Metric("unmap_ipis_per_s", "1/s", "none", "Their interrupts", "From /proc/interrupts"),
+        Metric(
+            "unmap_ipis_per_s", "1/s", "none", "Interrupts of unmapping", "From /proc/interrupts"
+        ),
     ),
     measure=measure,
     claims=(
         Claim("series", "stock", ("calls_per_s", "unmap_per_s"), at_least=0.9),
-        Claim("series", "stock", ("calls_ipis_per_s", "unmap_ipis_per_s"), at_least=0.9),
+        *(
+            Claim("series", "stock", (f"{kind}_ipis_per_s",), at_least=0.9, at_most=1 / 0.9)
+            for kind in KINDS
+        ),
     ),
 )
