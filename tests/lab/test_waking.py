@@ -98,3 +98,20 @@ def test_rows_are_found_and_ordered() -> None:
 
 def test_names_of_metrics_are_plain() -> None:
     assert measure_table.name_of({"source": "ipi", "name": "C6-A (deep)"}) == "ipi_c6_a_deep_us"
+
+
+def test_a_state_that_is_faster_than_a_busy_cpu_counts_beyond_the_intervals() -> None:
+    rows = [row for row in honest()["rows"] if row["name"] != measure_truth.NEVER]
+    found = measure_table.figures(rows)
+    assert found["faster_than_busy"] == 0
+    assert {"ipi_busy_us", "ipi_t20_us", "timer_t2000_us"} < found.keys()
+    busy = next(x for x in rows if x["source"] == "ipi" and x["kind"] == "busy")["raw"]
+    state = next(x for x in rows if x["source"] == "ipi" and x["name"] == "T20")["raw"]
+    state["p50_ns"], state["ci_ns"] = busy["ci_ns"][0], [1, busy["ci_ns"][0]]
+    assert measure_table.figures(rows)["faster_than_busy"] == 0
+    state["ci_ns"] = [1, busy["ci_ns"][0] - 1]
+    assert measure_table.figures(rows)["faster_than_busy"] == 1
+    state["ci_ns"] = None
+    assert measure_table.figures(rows)["faster_than_busy"] == 0
+    (claim,) = measure_table.EXPERIMENT.claims
+    assert (claim.arm, claim.metrics, claim.most) == ("stock", ("faster_than_busy",), 0)
