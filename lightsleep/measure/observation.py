@@ -9,8 +9,9 @@ The state must have been entered before the launch, and not left before it: an i
 the CPU still in its state, as on x86, or run after it has left, as on arm64.
 
 A store wakes a thread. The way from the idle loop to the thread is the same for every state and is
-not measured, so a CPU counts as awake when it left its state. A store counts only if no interrupt
-was sent.
+not measured, so a CPU counts as awake when it left its state. By any other source it counts as
+awake when the handler or the called function runs. So latencies by store and by other sources end
+at different points. A store counts only if no interrupt was sent.
 """
 
 from dataclasses import dataclass, fields

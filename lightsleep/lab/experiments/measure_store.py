@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a wake costs that needs no interrupt: a store to a CPU that polls, against an IPI to HALT.
 
+Both wakes have ends of their own: that by store ends where the CPU leaves its state, that by IPI
+where the called function runs.
+
 The ledger of paths is checked against the kernel's own: wakes of this CPU without an IPI, counted
 by the tracepoint sched_wake_idle_without_ipi over the very same measurement.
 """
@@ -81,7 +84,14 @@ EXPERIMENT = Experiment(
         Arm("ipi-halt-again", "control", "booted as ipi-halt is", modules=(MODULE,)),
     ),
     metrics=(
-        Metric("wake_us", "us", "lower", "Wake latency", "Median from launch to wake, raw"),
+        Metric(
+            "wake_us",
+            "us",
+            "lower",
+            "Wake latency",
+            "Median, raw: from the launch until the CPU leaves its state (store), or until the "
+            "called function runs on it (IPI)",
+        ),
         Metric(
             "without_ipi_pct",
             "%",
