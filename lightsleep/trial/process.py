@@ -4,8 +4,9 @@
 What it prints comes through a pipe. In a file it would be lost where a script opens /dev/stdout or
 /dev/stderr anew, as ``> /dev/stderr`` and ``| tee /dev/stderr`` do: that truncates a file.
 
-Whoever waits here is not to disturb the run. So it sleeps until something is printed, and then
-reads at most every PAUSE_S, which the size of the pipe allows.
+Whoever waits here is not to disturb the run. So it sleeps until something is printed, waits for
+PAUSE_S, and reads. Where so much is printed that the pipe would be full by then, it waits for less:
+until the pipe is half full, at the rate of the last read.
 """
 
 import contextlib
@@ -79,21 +80,26 @@ class _Output:
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
         self.open = True
+        self.size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
         self._kept = bytearray()
 
-    def read(self) -> None:
-        """Take what is there now: no more than is kept, as a daemon may print without end."""
+    def read(self) -> int:
+        """Take what is there now, and return how many bytes that is.
+
+        No more than is kept, as a daemon may print without end.
+        """
         taken = 0
         while self.open and taken < MOST_OUTPUT:
             try:
                 piece = os.read(self.pipe, PIPE_BYTES)
             except BlockingIOError:
-                return
+                break
             self.open = bool(piece)
             taken += len(piece)
             self._kept += piece
             if len(self._kept) > 2 * MOST_OUTPUT:
                 del self._kept[:-MOST_OUTPUT]
+        return taken
 
     def text(self) -> str:
         return self._kept[-MOST_OUTPUT:].decode(errors="replace")
@@ -113,6 +119,7 @@ def _attend(process: subprocess.Popen[bytes], output: _Output, limit_s: float | 
     """Read until a command ends, and leave it to be reaped. Raises LightsleepError."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     ended = os.pidfd_open(process.pid)
+    pause_s = PAUSE_S
     try:
         while True:
             left_s = None if deadline is None else deadline - time.monotonic()
@@ -121,11 +128,18 @@ def _attend(process: subprocess.Popen[bytes], output: _Output, limit_s: float | 
             files = [ended, output.pipe] if output.open else [ended]
             if ended in select.select(files, [], [], left_s)[0]:
                 return
-            if select.select([ended], [], [], PAUSE_S)[0]:
+            begin_s = time.monotonic()
+            if select.select([ended], [], [], pause_s)[0]:
                 return
-            output.read()
+            taken = output.read()
+            pause_s = _pause_s(taken, time.monotonic() - begin_s, output.size)
     finally:
         os.close(ended)
+
+
+def _pause_s(taken: int, span_s: float, size: int) -> float:
+    """Return after how long a pipe is half full, as ``taken`` bytes came in ``span_s``."""
+    return min(PAUSE_S, span_s * size / 2 / taken) if taken else PAUSE_S
 
 
 def _signal_name(number: int) -> str:

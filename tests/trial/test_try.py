@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import fake_modules
 import journals
@@ -313,6 +314,28 @@ def test_the_end_of_much_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(process, "MOST_OUTPUT", 100_000)
     text = EXECUTE(["seq", "500000"])[2]
     assert (len(text), text[-8:]) == (100_000, "\n500000\n")
+
+
+def test_a_command_that_prints_much_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PAUSE_S", 0.5)
+    wall_s, _, text = EXECUTE(["head", "-c", "40M", "/dev/zero"])
+    assert wall_s < 2  # a pipe of 1 MiB that is emptied twice a second
+    assert len(text) == process.MOST_OUTPUT
+
+
+def test_a_command_that_prints_little_is_read_at_long_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = []
+    pause_s = process._pause_s
+
+    def noted(*words: Any) -> float:
+        pauses.append(pause_s(*words))
+        return pauses[-1]
+
+    monkeypatch.setattr(process, "_pause_s", noted)
+    EXECUTE(["sh", "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.05; done"])
+    assert set(pauses) == {process.PAUSE_S}
 
 
 def test_a_command_that_prints_without_end_has_its_limit() -> None:
