@@ -205,17 +205,34 @@ def container(tree: Tree, running: bool) -> str | None:
     Kubernetes leaves no file that tells. But a container has process IDs of its own. The other way
     round, the files are in a virtual machine, too, that has its root file system from an image of a
     container. It has all namespaces of the machine. A container may share some of them.
+
+    One that shares the process IDs has another root folder than init. So has a chroot, and a
+    service may have namespaces of its own: only both together tell. Who may not look at the root
+    folder of init goes by two namespaces.
     """
     if name := tree.line("run/systemd/container"):
         return name
-    own = [_is_own(tree.root, name) for name in MACHINE_NAMESPACES] if running else []
-    if own and all(x is False for x in own):
+    names = MACHINE_NAMESPACES if running else ()
+    own = {name: _is_own(tree.root, name) for name in names}
+    if own and all(x is False for x in own.values()):
         return None
     if tree.exists(".dockerenv"):
         return "docker"
     if tree.exists("run/.containerenv"):
         return "podman"
-    return "unknown" if own and own[0] else None
+    if own.pop("pid", None):
+        return "unknown"
+    elsewhere = _has_another_root(tree.root) if own else False
+    least = 2 if elsewhere is None else 1
+    count = sum(x is True for x in own.values())
+    return "unknown" if elsewhere is not False and count >= least else None
+
+
+def _has_another_root(root: Path) -> bool | None:
+    """Return whether init has another root folder; None where that is not known."""
+    with contextlib.suppress(OSError):
+        return not (root / "proc/1/root").samefile(root)
+    return None
 
 
 def _is_own(root: Path, namespace: str) -> bool | None:

@@ -143,6 +143,32 @@ def test_namespaces_tell_a_container_where_its_files_do_not(
     assert loading.read(tree, "6.12.0", running=False).container == recorded
 
 
+@pytest.mark.parametrize(
+    ("own", "root_of_init", "kind"),
+    [
+        ("ipc uts cgroup", "other", "unknown"),
+        ("cgroup", "other", "unknown"),
+        ("ipc uts", "here", None),  # a service with PrivateIPC= and ProtectHostname=
+        ("ipc uts", None, "unknown"),
+        ("uts", None, None),
+        ("", "other", None),  # a chroot
+    ],
+)
+def test_a_container_that_shares_the_processes_of_the_host(
+    own: str, root_of_init: str | None, kind: str | None, tmp_path: Path
+) -> None:
+    """As of docker run --pid=host, where no file names it."""
+    root = plant(unfold("no-cpuidle", tmp_path / "here"), "")
+    (root / "proc/self/ns").mkdir(parents=True)
+    for name, namespace in (MACHINE | dict.fromkeys(own.split(), "x:[4026532282]")).items():
+        (root / "proc/self/ns" / name).symlink_to(namespace)
+    if root_of_init:
+        (root / "proc/1").mkdir()
+        (tmp_path / "other").mkdir()
+        (root / "proc/1/root").symlink_to(tmp_path / root_of_init)
+    assert loading.container(Tree(root), running=True) == kind
+
+
 def without_cpuidle(root: Path) -> Path:
     unfold("no-cpuidle", root)
     for name in ("current_driver", "current_governor", "available_governors"):
