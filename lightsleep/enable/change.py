@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lightsleep.enable import boot
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE
@@ -161,7 +162,10 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
         raise _in_the_way_at_boot(unloaded[0])
     changes = _brought_back(changes, kept)
     changed = []
-    about = {"setting": text} if now else {"setting": text, "later": "yes", **_in_force(kept)}
+    in_force = _in_force(kept)
+    about = {"setting": text, "later": "yes", **in_force}
+    if now:
+        about = {"setting": together(in_force.get("in_force"), text)}
     with journalled.session(root, "enable", **about) as session:
         notes = list(session.notes)
         if now:
@@ -175,7 +179,30 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
         if not session.changed:
             raise Skipped(f"{text} is enabled already: nothing to do")
         session.keep()
+    if persist and (lacking := boot.kernels_without_module(root)):
+        notes.append(without_module(lacking))
     return Changes(changed, notes)
+
+
+def without_module(releases: Sequence[str]) -> str:
+    """Return what to say of kernels that would boot without our module."""
+    return f"a boot of {', '.join(releases)} does not load {MODULE}: it is not installed there"
+
+
+EXCLUDED = {"lightsleep": ("haltpoll",), "haltpoll": ("lightsleep", "governor")}
+"""By the name of a part, what no longer holds with it: haltpoll brings its own governor."""
+
+
+def together(earlier: str | None, text: str) -> str:
+    """Return what holds where ``text`` is enabled after ``earlier``, as one setting."""
+    parts: dict[str, str] = {}
+    for part in [*(earlier.split("+") if earlier else []), *text.split("+")]:
+        name, _, value = part.partition(":")
+        own = f"sysfs:{value.partition('=')[0]}" if name == "sysfs" else name
+        for key in (own, *EXCLUDED.get(name, ())):
+            parts.pop(key, None)
+        parts[own] = part
+    return "+".join(parts.values())
 
 
 def _in_force(kept: journalled.Kept | None) -> dict[str, str]:
@@ -233,6 +260,7 @@ def disable(root: Path) -> Changes:
     """
     changed: list[str] = []
     notes: list[str] = []
+    others: list[str] = []
     try:
         with journalled.exclusive(root, "disable") as alone:
             notes += alone.notes
@@ -240,6 +268,7 @@ def disable(root: Path) -> Changes:
             refused = _undo(root, alone, changed, notes)
             if refused:
                 raise LightsleepError("\n".join(refused))
+        others = _loaded_by_others(root)
         foreign = [name for name in restorer.FILES if (root / name).exists()]
         if foreign:
             raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
@@ -250,8 +279,21 @@ def disable(root: Path) -> Changes:
         raise
     # To set back what a killed command had left is something, too.
     if not changed and not notes:
-        raise Skipped("lightsleep is not enabled on this machine: nothing to do")
-    return Changes(changed, notes)
+        nothing = Skipped("lightsleep is not enabled on this machine: nothing to do")
+        for line in others:
+            nothing.add_note(line)
+        raise nothing
+    return Changes(changed, notes + others)
+
+
+def _loaded_by_others(root: Path) -> list[str]:
+    """Return what to say of files of somebody else that load the driver at boot."""
+    return [
+        f"/{name} loads {MODULE} at boot, or a module that needs it, and was not written by "
+        "lightsleep: to end that, remove the line there"
+        for name in boot.read(root).files
+        if name != LOAD_FILE
+    ]
 
 
 def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[str]) -> list[str]:

@@ -39,14 +39,19 @@ def render(console: Console, status: Status) -> None:
 
 def _how_to_load(status: Status) -> str:
     load = "To load it now: sudo lightsleep enable"
-    if status.later:
-        return f"The next boot loads {MODULE}. {load} {status.later}"
+    if status.at_boot and _is_later(status):
+        return f"The next boot loads {MODULE}. {load} {status.boot_setting or ''}".rstrip()
     if status.at_boot:
         return (
             f"The boot did not load {MODULE}, or somebody has unloaded it since. journalctl -b -u "
             f"systemd-modules-load and dmesg say what happened. {load}"
         )
     return load
+
+
+def _is_later(status: Status) -> bool:
+    """Whether what was enabled holds from the next boot on, and nothing does until then."""
+    return not status.enabled and status.since is not None
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
@@ -56,13 +61,15 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "enabled", f"{status.enabled}, since {status.since} by {status.by}"
     elif status.active:
         yield "enabled", "not by lightsleep enable since this boot"
-    if status.interrupted:
+    if status.interrupted and status.at_boot is False:
         yield "at boot", f"no; {status.files[0]} is left of an interrupted enable"
     else:
         yield "at boot", _at_boot(status)
-    if status.later:
-        whose = "" if status.enabled else f", enabled {status.since} by {status.by}"
-        yield "next boot", f"brings {status.later}{whose}"
+    if status.boot_setting:
+        whose = f", enabled {status.since} by {status.by}" if _is_later(status) else ""
+        yield "next boot", f"brings {status.boot_setting}{whose}"
+    if status.at_boot and status.kernels_without_module:
+        yield "not with", f"{', '.join(status.kernels_without_module)}: no {MODULE} is installed"
     if status.unfinished:
         yield "unfinished", status.unfinished
     if status.changed:
@@ -82,10 +89,11 @@ def _at_boot(status: Status) -> str:
     folders = " and ".join(str(Path(name).parent) for name in status.unreadable)
     denied = f"only root may look into {folders}"
     if status.at_boot is None:
-        return f"unknown: {denied}"
+        return f"unknown: {denied if folders else 'only root may tell'}"
     if not status.at_boot:
         return "no"
-    return f"yes: {', '.join(status.files)}" + (f"; {denied}" if folders else "")
+    files = dict.fromkeys([*status.files, *status.boot_files])
+    return f"yes: {', '.join(files)}" + (f"; {denied}" if folders else "")
 
 
 def _cpus(status: Status) -> Table:

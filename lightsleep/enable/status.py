@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightsleep.enable import boot
 from lightsleep.enable.change import IN_FORCE, LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
 from lightsleep.enable.why import not_polling
@@ -31,10 +32,11 @@ LOOK_S = 0.2
 class Status:
     """The state of this machine.
 
-    ``enabled`` is the setting that ``lightsleep enable`` keeps since this boot, ``by`` and
-    ``since`` who did so and when. ``later`` is the setting that ``enable --later`` keeps for the
-    next boot; ``by`` and ``since`` are of it where nothing else is enabled. ``files`` are ours,
-    ``unreadable`` those which only root may read: ``at_boot`` is None where one of them says it.
+    ``enabled`` is what ``lightsleep enable`` keeps since this boot, as one setting, ``by`` and
+    ``since`` who changed it last and when. Where only the next boot brings what was enabled,
+    ``enabled`` is None, and ``by`` and ``since`` are of that. ``boot_setting`` is what each boot
+    brings, and ``boot_files`` load the driver then, whoever wrote them. ``at_boot`` is None where
+    only root may tell. ``files`` are ours, ``unreadable`` those which only root may read.
     ``changed`` are the settings that are kept. ``interrupted`` is left of an enable that a crash of
     the machine ended; ``unfinished`` tells of a command that changes settings now, or that was
     killed before it set them back. ``stores`` are wakeups without an interrupt per second, at
@@ -45,8 +47,10 @@ class Status:
     enabled: str | None
     by: str | None
     since: str | None
-    later: str | None
     at_boot: bool | None
+    boot_setting: str | None
+    boot_files: list[str]
+    kernels_without_module: list[str]
     interrupted: bool
     unfinished: str | None
     files: list[str]
@@ -63,17 +67,19 @@ def read(root: Path) -> Status:
     scan, _ = collect(root)
     kept = journalled.kept(root)
     header = kept.header if kept else {}
-    later = header.get("setting") if header.get("later") else None
-    setting, by, since = IN_FORCE if later else ("setting", "user", "since")
+    setting, by, since = IN_FORCE if header.get("later") else ("setting", "user", "since")
     files, unreadable = _our_files(root)
+    at_boot = boot.read(root)
     active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
     return Status(
         active=active,
         enabled=header.get(setting),
         by=header.get(by) or header.get("user"),
         since=header.get(since) or header.get("since"),
-        later=later,
-        at_boot=None if LOAD_FILE in unreadable else LOAD_FILE in files,
+        at_boot=True if at_boot.files else None if at_boot.denied else False,
+        boot_setting=at_boot.setting,
+        boot_files=[f"/{name}" for name in at_boot.files],
+        kernels_without_module=boot.kernels_without_module(root),
         interrupted=files == [OPTIONS_FILE] and not unreadable,
         unfinished=journalled.unfinished(root),
         files=[f"/{name}" for name in files],

@@ -10,6 +10,7 @@ import pytest
 from enabled import LOAD, MODULE, done, run, status
 from scan_trees import plant
 
+from lightsleep.enable import change
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree
@@ -32,30 +33,130 @@ def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_only_the_next_boot_brings_is_not_in_force(root: Path) -> None:
     done("enable", "lightsleep:fixed:100us")
     since = status()["since"]
-    assert status()["later"] is None
-    for later in ("lightsleep:off", "lightsleep:adaptive:50us"):
+    assert status()["boot_setting"] is None
+    for later in ("lightsleep:off", "lightsleep:50us"):
         done("enable", "--persist", "--later", later)
         found = status()
-        assert (found["enabled"], found["later"]) == ("lightsleep:fixed:100us", later)
+        assert (found["enabled"], found["boot_setting"]) == ("lightsleep:fixed:100us", later)
         assert found["since"] == since
     said = run("status").output
     assert "lightsleep:fixed:100us, since" in said
-    assert "brings lightsleep:adaptive:50us\n" in said
+    assert "brings lightsleep:50us\n" in said
     done("enable", "--persist", "lightsleep:off")
-    assert (status()["enabled"], status()["later"]) == ("lightsleep:off", None)
+    assert (status()["enabled"], status()["boot_setting"]) == ("lightsleep:off", "lightsleep:off")
     done("disable")
-    assert (status()["enabled"], status()["later"]) == (None, None)
+    assert (status()["enabled"], status()["boot_setting"]) == (None, None)
 
 
 def test_what_the_next_boot_brings_where_nothing_is_enabled_now(root: Path) -> None:
     done("enable", "--persist", "--later", "lightsleep:off")
     found = status()
-    assert (found["enabled"], found["later"]) == (None, "lightsleep:off")
+    assert (found["enabled"], found["boot_setting"]) == (None, "lightsleep:off")
     assert found["by"]
     assert f"brings lightsleep:off, enabled {found['since']} by {found['by']}" in (
         run("status").output
     )
     assert "undid lightsleep enable lightsleep:off" in done("disable")
+
+
+def test_the_next_boot_is_shown_whatever_is_enabled_after(root: Path) -> None:
+    done("enable", "--persist", "--later", "lightsleep:off")
+    done("enable", "lightsleep:fixed:100us:weight=20")
+    done("enable", "governor:ladder")
+    found = status()
+    assert found["enabled"] == "lightsleep:fixed:100us:weight=20+governor:ladder"
+    assert (found["at_boot"], found["boot_setting"]) == (True, "lightsleep:off")
+    assert "brings lightsleep:off\n" in run("status").output
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    assert (status()["enabled"], status()["boot_setting"]) == (None, "lightsleep:off")
+
+
+@pytest.mark.parametrize(
+    ("texts", "together"),
+    [
+        (["lightsleep", "lightsleep:off"], "lightsleep:off"),
+        (["governor:menu", "kvm-halt-poll:0", "governor:teo"], "kvm-halt-poll:0+governor:teo"),
+        (["lightsleep+governor:menu", "haltpoll"], "haltpoll"),
+        (["haltpoll:200us", "lightsleep"], "lightsleep"),
+        (["sysfs:/sys/a=1", "sysfs:/sys/b=1", "sysfs:/sys/a=2"], "sysfs:/sys/b=1+sysfs:/sys/a=2"),
+    ],
+)
+def test_what_several_commands_enabled_together(texts: list[str], together: str) -> None:
+    earlier = None
+    for text in texts:
+        earlier = change.together(earlier, text)
+    assert earlier == together
+
+
+@pytest.mark.parametrize(
+    ("planted", "files", "setting"),
+    [
+        ("etc/modules-load.d/x.conf: cpuidle-lightsleep", ["etc/modules-load.d/x.conf"], ""),
+        (
+            "usr/lib/modules-load.d/p.conf:  virtio_poll_source",
+            ["usr/lib/modules-load.d/p.conf"],
+            "",
+        ),
+        ("etc/modules: cpuidle_lightsleep", ["etc/modules"], ""),
+        ("run/modules-load.d/x.conf: ; cpuidle_lightsleep", [], None),
+        ("etc/modules-load.d/x: cpuidle_lightsleep", [], None),
+        # One of this name in /etc hides it.
+        (
+            "etc/modules-load.d/x.conf: # none\nusr/lib/modules-load.d/x.conf: cpuidle_lightsleep",
+            [],
+            None,
+        ),
+        (
+            "etc/modules: cpuidle_lightsleep\n"
+            "etc/modprobe.d/a.conf: options cpuidle-lightsleep mode=fixed poll_limit_us=50\n"
+            "usr/lib/modprobe.d/b.conf: options cpuidle_lightsleep wait_weight=9 hold_us=3\n"
+            "etc/modprobe.d/c.conf: options other mode=off\n"
+            "etc/modprobe.d/d.conf: options cpuidle_lightsleep \\\n"
+            'etc/modprobe.d/d.conf: "mode=off"',
+            ["etc/modules"],
+            ":off:50us:weight=9",
+        ),
+    ],
+)
+def test_what_a_boot_loads_whoever_says_so(
+    planted: str, files: list[str], setting: str | None, root: Path
+) -> None:
+    plant(root, planted)
+    found = status()
+    assert (found["at_boot"], found["boot_files"]) == (bool(files), [f"/{x}" for x in files])
+    assert found["boot_setting"] == (None if setting is None else f"lightsleep{setting}")
+    assert found["files"] == []
+    refused = run("disable")
+    assert refused.exit_code == 4
+    for name in files:
+        assert f"yes: /{name}" in said(root)
+        assert f"/{name} loads cpuidle_lightsleep at boot" in " ".join(refused.output.split())
+    done("enable", "--persist")
+    assert status()["boot_files"] == ["/etc/modules-load.d/lightsleep.conf"] + [
+        f"/{x}" for x in files
+    ]
+    notes = run("disable", "--json").stdout
+    assert all(f"/{x} loads cpuidle_lightsleep at boot" in notes for x in files)
+
+
+def test_a_link_of_debian_is_no_second_file(root: Path) -> None:
+    plant(root, "etc/modules: cpuidle_lightsleep")
+    (root / "etc/modules-load.d").mkdir()
+    (root / "etc/modules-load.d/modules.conf").symlink_to("../modules")
+    assert status()["boot_files"] == ["/etc/modules-load.d/modules.conf"]
+
+
+def test_kernels_that_boot_without_the_module(root: Path) -> None:
+    plant(root, "lib/modules/6.12.0/modules.builtin: kernel/x.ko")
+    plant(root, "lib/modules/6.1.0/modules.builtin: kernel/x.ko")
+    plant(root, "lib/modules/5.0.0/modules.dep: left by depmod")
+    plant(root, "lib/modules/7.0.0/modules.builtin: kernel/drivers/cpuidle/cpuidle-lightsleep.ko")
+    result = run("enable", "--persist")
+    assert "note: a boot of 6.1.0 does not load cpuidle_lightsleep" in result.output
+    assert status()["kernels_without_module"] == ["6.1.0"]
+    assert "6.1.0: no cpuidle_lightsleep is installed" in said(root)
+    plant(root, "lib/modules/6.1.0/updates/dkms/cpuidle_lightsleep.ko.xz: module")
+    assert status()["kernels_without_module"] == []
 
 
 def said(root: Path) -> str:

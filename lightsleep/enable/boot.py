@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What loads the driver at boot, and with which setting: whoever wrote the files.
+
+systemd-modules-load, or the script of an older init, loads each module that a file of
+modules-load.d names. A module that needs ours loads it as well. modprobe.d has the parameters: of
+several options lines, the last one that names a parameter counts. Both are folders in several
+places. A file hides those of its name in later places.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightsleep.scan.loading import FOLDERS, MODULE
+from lightsleep.settings import restorer
+from lightsleep.settings.catalogue import DEFAULTS
+
+LOADERS = (MODULE, "virtio_poll_source")
+"""The modules that bring the driver: itself, and one that needs it."""
+PLACES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+DEBIAN = "etc/modules"
+"""Older than modules-load.d, in which Debian has a link to it."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a boot does: the files that load the driver, and the setting that they bring.
+
+    ``setting`` is spelled as for enable, and None where nothing loads the driver or where not all
+    files can be read. ``denied`` says that only root may read what loads it.
+    """
+
+    files: list[str]
+    setting: str | None
+    denied: bool
+
+
+def read(root: Path) -> Boot:
+    """Return what a boot of the machine at ``root`` does."""
+    texts, denied = _texts(root, "modules-load.d")
+    files = [name for name, text in texts.items() if _loads(text)]
+    options, unsure = _texts(root, "modprobe.d")
+    return Boot(files, setting(options) if files and not unsure else None, denied)
+
+
+def setting(options: dict[str, str]) -> str:
+    """Return which setting files of modprobe.d bring, in words that enable knows.
+
+    Parameters that no setting has are left out.
+    """
+    found = dict(DEFAULTS)
+    for text in options.values():
+        for line in _lines(text.replace("\\\n", " "), "#"):
+            words = line.split(maxsplit=2)
+            if len(words) == 3 and words[0] == "options" and _name(words[1]) == MODULE:
+                found |= dict(_parameters(words[2]))
+    mode, limit, weight = (found[name] for name in ("mode", "poll_limit_us", "wait_weight"))
+    said = ["lightsleep"]
+    said += [mode] if mode != DEFAULTS["mode"] else []
+    said += [f"{limit}us"] if limit != DEFAULTS["poll_limit_us"] else []
+    said += [f"weight={weight}"] if weight != DEFAULTS["wait_weight"] else []
+    return ":".join(said)
+
+
+def kernels_without_module(root: Path) -> list[str]:
+    """Return the releases of installed kernels that neither have our module nor contain it.
+
+    A package of a kernel brings modules.builtin, and takes it along when it is removed. DKMS and
+    depmod may leave other files.
+    """
+    found = []
+    for builtin in sorted(root.glob("lib/modules/*/modules.builtin")):
+        modules = [x for folder in FOLDERS for x in builtin.parent.glob(f"{folder}/{MODULE}.ko*")]
+        with contextlib.suppress(OSError):
+            if not modules and f"/{MODULE}.ko" not in _name(builtin.read_text()):
+                found.append(builtin.parent.name)
+    return found
+
+
+def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
+    """Return the files of a folder in all its places, sorted by name, and whether any is denied."""
+    found: dict[str, str] = {}
+    denied = False
+    places: dict[str, str] = {}
+    for place in PLACES:
+        try:
+            names = [x.name for x in (root / place / folder).iterdir()]
+        except OSError as error:
+            denied |= isinstance(error, PermissionError)
+            continue
+        for name in names:
+            places.setdefault(name, f"{place}/{folder}/{name}")
+    paths = [path for name, path in sorted(places.items()) if name.endswith(".conf")]
+    seen: set[Path] = set()
+    for path in [*paths, *([DEBIAN] if folder == "modules-load.d" else [])]:
+        with contextlib.suppress(OSError):
+            if (root / path).resolve() in seen:
+                continue
+            seen.add((root / path).resolve())
+        try:
+            text = restorer.read_file(root, str(root / path))
+        except OSError as error:
+            denied |= isinstance(error, PermissionError)
+            continue
+        if text is not None:
+            found[path] = text
+    return found, denied
+
+
+def _loads(text: str) -> bool:
+    return any(_name(line.split()[0]) in LOADERS for line in _lines(text, "#;"))
+
+
+def _lines(text: str, comment: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.strip() and line.strip()[0] not in comment:
+            yield line.strip()
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(ValueError):
+        for word in shlex.split(text):
+            name, equals, value = word.partition("=")
+            if equals:
+                yield name, value
+
+
+def _name(module: str) -> str:
+    """Return the name of a module, in which - and _ mean the same."""
+    return module.replace("-", "_")
