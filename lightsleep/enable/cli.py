@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep enable``, ``disable``, ``status``: the commands."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from lightsleep import terminal
 from lightsleep.enable import change
 from lightsleep.enable import status as state
 from lightsleep.enable.render import render
+from lightsleep.errors import LightsleepError
 from lightsleep.options import json_option, module_option, need_root
 from lightsleep.settings import catalogue
 
@@ -44,7 +47,8 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
     catalogue.check_module(module_file, [setting])
     need_root("enabling changes settings of the machine")
     file = module_file or catalogue.module_beside_sources(ROOT)
-    done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
+    with _failure_told(as_json):
+        done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
     _tell(done, as_json)
     if not as_json:
         click.echo("undo with: sudo lightsleep disable")
@@ -60,7 +64,9 @@ def disable(as_json: bool) -> None:
     with 4 if there is nothing to do. Needs root.
     """
     need_root("disabling changes settings of the machine")
-    _tell(change.disable(ROOT), as_json)
+    with _failure_told(as_json):
+        done = change.disable(ROOT)
+    _tell(done, as_json)
 
 
 @click.command()
@@ -80,10 +86,25 @@ def status(as_json: bool) -> None:
         raise SystemExit(4)
 
 
+@contextlib.contextmanager
+def _failure_told(as_json: bool) -> Iterator[None]:
+    """Print a document where nothing is to be done, or something fails, too."""
+    try:
+        yield
+    except LightsleepError as error:
+        if as_json:
+            _print_json(change.Changes([], []), error.format_message())
+        raise
+
+
+def _print_json(done: change.Changes, error: str | None) -> None:
+    head = {"schema": "lightsleep.enable", "version": 1}
+    click.echo(json.dumps(head | asdict(done) | {"error": error}))
+
+
 def _tell(done: change.Changes, as_json: bool) -> None:
     if as_json:
-        head = {"schema": "lightsleep.enable", "version": 1}
-        click.echo(json.dumps(head | asdict(done)))
+        _print_json(done, None)
         return
     for line in done.changed:
         click.echo(line)

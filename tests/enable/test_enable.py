@@ -31,6 +31,25 @@ def test_json_says_what_was_changed(root: Path) -> None:
     disabled = json.loads(run("disable", "--json").stdout)
     CHANGED.validate(disabled)
     assert disabled["changed"]
+    assert disabled["error"] is None
+
+
+def test_json_says_why_nothing_was_changed(root: Path) -> None:
+    done("enable")
+    for status_wanted, error, words in (
+        (4, "lightsleep is enabled already: nothing to do", ["enable"]),
+        (1, "is loaded already", ["enable", "lightsleep:off", "--module", f"{root / MODULE}"]),
+    ):
+        result = run(*words, "--json")
+        document = json.loads(result.stdout)
+        CHANGED.validate(document)
+        assert (result.exit_code, document["changed"]) == (status_wanted, [])
+        assert error in document["error"]
+        assert document["error"] in result.stderr
+    done("disable")
+    result = run("disable", "--json")
+    assert result.exit_code == 4
+    assert "not enabled" in json.loads(result.stdout)["error"]
 
 
 def test_enable_until_the_next_boot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
