@@ -64,6 +64,13 @@ def setting(options: dict[str, str]) -> str:
     return ":".join(said)
 
 
+def blacklisted(root: Path, module: str) -> bool:
+    """Return whether a file of modprobe.d keeps a module from being loaded at boot."""
+    texts, _ = _texts(root, "modprobe.d")
+    lines = [line.split() for text in texts.values() for line in _lines(text, "#")]
+    return any(x[0] == "blacklist" and [_name(y) for y in x[1:]] == [module] for x in lines)
+
+
 def kernels_without_module(root: Path) -> list[str]:
     """Return the releases of installed kernels that neither have our module nor contain it.
 

@@ -25,7 +25,7 @@ from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
-from lightsleep.settings.catalogue import DEFAULTS, Change, Hold, Knob, Load, Unload, plan
+from lightsleep.settings.catalogue import DEFAULTS, GOVERNOR, Change, Hold, Knob, Load, Unload, plan
 from lightsleep.settings.restorer import Setting, Undo, Value
 from lightsleep.sources import DKMS_INSTALL
 
@@ -48,7 +48,8 @@ class Changes:
 def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
     """Return what makes the changes last across boots, by file, in the order of writing.
 
-    None stands for a file that must not be there. Raises WrongUsage where there is no such file.
+    None stands for a file that must not be there. Raises LightsleepError where there is no such
+    file.
     """
     words: list[str] = []
     prefix = f"sys/module/{MODULE}/parameters/"
@@ -68,11 +69,27 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
     return {OPTIONS_FILE: options, LOAD_FILE: f"{HEADER}\n{MODULE}\n"}
 
 
-def _in_the_way_at_boot(module: str) -> WrongUsage:
-    return WrongUsage(
+def _at_boot(changes: Sequence[Change], root: Path) -> list[Change]:
+    """Return the changes that a boot has to make, where blacklisted modules are not loaded.
+
+    The governor that is set once such a module is gone is the one that a boot chooses without it.
+    """
+    made: list[Change] = []
+    before: Change | None = None
+    for change in changes:
+        goes = isinstance(change, Unload) and boot.blacklisted(root, change.module)
+        stays = isinstance(change, Knob) and change.path == GOVERNOR and isinstance(before, Unload)
+        if not goes and not stays:
+            made.append(change)
+        before = change
+    return made
+
+
+def _in_the_way_at_boot(module: str) -> LightsleepError:
+    return LightsleepError(
         f"--persist: no file unloads {module} at boot. First keep it from being loaded: write the "
         f"line 'blacklist {module}' to a file such as /etc/modprobe.d/no-{module}.conf, and "
-        "reboot. Or leave out --persist"
+        "repeat this command. Or leave out --persist"
     )
 
 
@@ -147,7 +164,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
-    files = persistent_files(changes) if persist else {}
+    files = persistent_files(_at_boot(changes, root)) if persist else {}
     if persist and scan.loading.built_in:
         raise _built_in(files[OPTIONS_FILE])
     if persist and not scan.loading.installed:
@@ -158,8 +175,9 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     _check_files(root, files)
     # What cannot be read could not be kept, either.
     kept = journalled.kept(root)
-    if persist and (unloaded := sorted(_unloaded(kept) - {MODULE})):
-        raise _in_the_way_at_boot(unloaded[0])
+    unloaded = sorted(_unloaded(kept) - {MODULE})
+    if persist and (loaded := [x for x in unloaded if not boot.blacklisted(root, x)]):
+        raise _in_the_way_at_boot(loaded[0])
     changes = _brought_back(changes, kept)
     changed = []
     in_force = _in_force(kept)

@@ -141,9 +141,28 @@ def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
     done("disable")
     after = fake_modules.snapshot(root)
     assert after == before
-    refused = run("enable", "--persist")
-    assert refused.exit_code == 2
-    assert "write the line 'blacklist cpuidle_haltpoll' to a file" in refused.output
+    for later in ([], ["--later"]):
+        refused = run("enable", "--persist", *later)
+        assert refused.exit_code == 1
+        assert "write the line 'blacklist cpuidle_haltpoll' to a file" in refused.output
+
+
+@pytest.mark.parametrize("governor", ["haltpoll", "menu"])
+def test_haltpoll_that_no_boot_loads_is_not_in_the_way(governor: str, root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    plant(root, f"sys/devices/system/cpu/cpuidle/current_governor: {governor}")
+    plant(root, "etc/modprobe.d/no-haltpoll.conf: blacklist cpuidle-haltpoll")
+    before = fake_modules.snapshot(root)
+    done("enable", "--persist", "--later")
+    assert (status()["driver"], status()["boot_setting"]) == ("haltpoll", "lightsleep")
+    done("enable", "lightsleep:off")
+    assert status()["driver"] == "lightsleep"
+    done("enable", "--persist")
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+    done("enable", "--persist")
+    assert (status()["driver"], status()["at_boot"]) == ("lightsleep", True)
 
 
 def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
@@ -178,7 +197,7 @@ def test_a_driver_that_was_unloaded_is_in_the_way_of_the_next_boot(root: Path) -
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     done("enable")
     refused = run("enable", "--persist")
-    assert refused.exit_code == 2
+    assert refused.exit_code == 1
     assert "no file unloads cpuidle_haltpoll at boot" in refused.output
     assert not (root / LOAD).exists()
 
