@@ -8,7 +8,7 @@ import pytest
 from scan_trees import plant, unfold
 from trials import attempt, machine
 
-from lightsleep.errors import LightsleepError
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import TICK_S
 from lightsleep.trial import metrics, reading
 
@@ -190,7 +190,14 @@ def test_printed_metrics(text: str, output: str, value: float, better: str) -> N
     [("p99_us", "us"), ("took_s", "s"), ("ops_per_s", "/s"), ("share_pct", "%"), ("score", "")],
 )
 def test_a_name_tells_its_unit(name: str, unit: str) -> None:
-    assert metrics.parse_printed(f"{name}=x").unit == unit
+    assert metrics.parse_printed(f"{name}=x:higher").unit == unit
+
+
+def test_of_a_rate_the_direction_is_to_be_named() -> None:
+    assert metrics.parse_printed("errors_per_s=x:lower").better == "lower"
+    for text in ("ops_per_s=x", "ops_per_s=x:rate"):
+        with pytest.raises(WrongUsage, match="let it end in :higher or in :lower"):
+            metrics.parse_printed(text)
 
 
 @pytest.mark.parametrize("end", [":higher:lower", ":rate:rate", ":rate:higher:rate"])
