@@ -5,10 +5,11 @@ import json
 import random
 import shlex
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ from lightsleep.compare.table import print_table
 from lightsleep.document import printable
 from lightsleep.enable import change
 from lightsleep.ending import status_of
-from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.measure import machine
 from lightsleep.options import json_option, module_option, need_root, output_option, seconds
@@ -107,7 +108,12 @@ class Subject:
 )
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Repeat an order of runs.")
 @module_option
-@click.option("--enable", "keep", is_flag=True, help="Enable the winner until the next boot.")
+@click.option(
+    "--enable",
+    "keep",
+    is_flag=True,
+    help="Enable the winner until the next boot; exits with 4 without one.",
+)
 @json_option
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -188,7 +194,7 @@ def try_settings(
 
     def write() -> None:
         if output:
-            write_json(output, result.to_json(), PRIVATE, place.caller())
+            write_json(output, _document(result, outcome), PRIVATE, place.caller())
 
     with written(write):
         _show(result, outcome, as_json)
@@ -204,6 +210,8 @@ def try_settings(
         raise LightsleepError("tried, but not set back: " + "; ".join(refused))
     if control_failed(result):
         raise SystemExit(1)
+    if keep and not outcome.winner:
+        raise Skipped("no setting won, so nothing is enabled")
     if keep and outcome.winner:
         kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
         for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
@@ -334,9 +342,13 @@ def _result(
     )
 
 
+def _document(result: CompareResult, outcome: verdict.Outcome) -> dict[str, Any]:
+    return result.to_json() | {"outcome": asdict(outcome)}
+
+
 def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(result.to_json()))
+        click.echo(json.dumps(_document(result, outcome)))
         click.echo(outcome.sentence, err=True)
         return
     console = terminal.output()

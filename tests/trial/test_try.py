@@ -56,6 +56,8 @@ def test_the_setting_holds_during_the_command_and_never_else(
     assert document["metrics"][first]["unit"] == "ms"
     assert len(document["protocol"]["order"]) == 6 + document["protocol"]["warmup"]
     assert fake_modules.snapshot(root) == before
+    assert json.loads(file.read_text()) == document
+    del document["outcome"]  # what follows from the samples
     assert load(file, FORMAT).to_json() == document
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # the command may hold a password
     if os.geteuid() == 0:
@@ -90,7 +92,7 @@ def test_no_winner_where_the_control_cannot_be_judged(
 ) -> None:
     monkeypatch.setattr(process, "execute", EXECUTE)  # times that differ, too few to tell
     result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
-    assert result.exit_code == 0
+    assert result.exit_code == 4
     said = " ".join(result.stdout.split())
     assert "lightsleep has 10.0 times fewer than as-is" in said
     assert re.search(r"But 6 rounds are too few to judge the control: \d+ are needed", said)
@@ -182,6 +184,24 @@ def test_the_winner_is_enabled(root: Path) -> None:
     assert "lightsleep disable" in result.output
     parameters = root / "sys/module/cpuidle_lightsleep/parameters"
     assert (parameters / "poll_limit_us").read_text() == "50\n"
+
+
+def test_without_a_winner_nothing_is_enabled_and_the_status_says_so(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-n", "10", "--enable", "--json", "--", "true")
+    assert result.exit_code == 4
+    assert "no setting won, so nothing is enabled" in result.stderr
+    outcome = json.loads(result.stdout)["outcome"]
+    assert outcome["winner"] is None
+    assert "no setting was shown to be better" in outcome["sentence"]
+    assert fake_modules.snapshot(root) == before
+
+
+def test_the_document_names_the_winner(root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    document = tried("-n", "10", "-m", r"t=t (\d+)", "-o", str(file), "--", *teller(root))
+    assert document["outcome"]["winner"] == "lightsleep"
+    assert json.loads(file.read_text())["outcome"] == document["outcome"]
 
 
 def test_options_after_the_command_are_its_own(root: Path, tmp_path: Path) -> None:
