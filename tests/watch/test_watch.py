@@ -188,6 +188,15 @@ def test_wrong_words(words: list[str], four_cpus: Path) -> None:
     assert watched("-n", "1", *words).exit_code == 2
 
 
+def test_a_name_that_node_exporter_never_reads(four_cpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "there.txt").touch()
+    for name in ("lightsleep", "there.txt", "lightsleep.prom.txt"):
+        refused = watched("-n", "1", "--openmetrics", str(tmp_path / name))
+        assert refused.exit_code == 2
+        assert "whose name does not end in .prom" in " ".join(refused.output.split())
+    assert watched("-n", "1", "--openmetrics", "/dev/null").exit_code == 0
+
+
 def test_json_and_metrics_exclude_each_other(four_cpus: Path, tmp_path: Path) -> None:
     assert watched("--json", "--openmetrics", str(tmp_path / "x.prom")).exit_code == 2
 
