@@ -203,7 +203,8 @@ def _not_built(scan: Scan) -> Reason:
     return (
         f"{what}, and neither are the headers to build it with",
         f"Install linux-headers-{release} (Debian, Ubuntu) or kernel-devel-{release} (Fedora). "
-        f"{build}. If the package is there already: sudo dkms autoinstall",
+        f"{build}. If the package is there already: sudo dkms autoinstall. If an upgrade removed "
+        f"/lib/modules/{release}, boot the installed kernel first.",
     )
 
 
