@@ -239,10 +239,13 @@ clean: ## remove what was built here; the cache stays
 
 clean-cache: ## remove lightsleep's downloads and builds from the cache folder; other files stay
 	@# What is ours has a lock beside it, by the rule of sweep() in lightsleep/cache.py.
+	@# Who builds an entry holds its lock.
 	@for lock in "$(CACHE)"/.[!.]*.lock; do \
-		name=$${lock##*/.}; name=$${name%.lock}; \
-		test ! -f "$$lock" || \
-			rm -rf "$(CACHE)/$$name" "$(CACHE)/$$name.new" "$(CACHE)/.$$name.scratch" "$$lock" || exit; \
+		name=$${lock##*/.}; name=$${name%.lock}; status=0; \
+		test -f "$$lock" || continue; \
+		flock -n -E 75 "$$lock" \
+			rm -rf "$(CACHE)/$$name" "$(CACHE)/$$name.new" "$(CACHE)/.$$name.scratch" "$$lock" || status=$$?; \
+		case $$status in 0) ;; 75) echo "$(CACHE)/$$name stays: another command makes it now" ;; *) exit $$status ;; esac; \
 	done
 	@test ! -d "$(CACHE)" || rmdir "$(CACHE)" 2> /dev/null || \
-		echo "$(CACHE) stays: what is left in it is not lightsleep's"
+		echo "$(CACHE) stays: it is not empty"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command as a whole: help, and verbs that lack what they need."""
 
+import fcntl
 import os
 import re
 import subprocess
@@ -115,6 +116,17 @@ def test_clean_cache_removes_what_has_a_lock_and_nothing_else(tmp_path: Path) ->
     assert {x.name for x in tmp_path.iterdir()} == others
     assert (tmp_path / "photos/file").exists()
     assert f"{tmp_path} stays" in said
+
+
+def test_clean_cache_leaves_what_another_command_makes(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f".{name}.lock").touch()
+    with (tmp_path / ".new.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = clean_cache(tmp_path)
+    assert f"{tmp_path}/new stays: another command makes it now\n" in said
+    assert {x.name for x in tmp_path.iterdir()} == {"new", ".new.lock"}
 
 
 def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
