@@ -73,6 +73,10 @@ def main(target: Path) -> None:
     date = format_datetime(changed or committed)
     dated = re.sub(r"(?m)^( -- .*>  ).*$", rf"\g<1>{date}", changelog.replace(release, text, 1))
     (target / "debian/changelog").write_text(dated, encoding="utf-8")
+    # For lightsleep --version. The modules keep the release: DKMS knows them by it.
+    init = target / "lightsleep/__init__.py"
+    own = init.read_text(encoding="utf-8")
+    init.write_text(own.replace(f'"{release}"', f'"{text}"', 1), encoding="utf-8")
     print(text)
 
 

@@ -62,6 +62,9 @@ def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> No
     argv = [sys.executable, f"{SCRIPTS}/debian_source.py", str(tmp_path)]
     said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
     assert (tmp_path / "debian/changelog").read_text().startswith(f"lightsleep ({said}) ")
+    words = [sys.executable, "-m", "lightsleep", "--version"]
+    printed = subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert printed.endswith(f"version {said}\n")
     assert (tmp_path / "lightsleep/kernel/Kbuild").exists()
     assert os.access(tmp_path / "debian/rules", os.X_OK)
     assert not (tmp_path / "out").exists()
