@@ -89,7 +89,8 @@ def watch(
         raise click.UsageError("--json and --openmetrics exclude each other")
     if as_json or metrics_file:
         _refuse_order("--json" if as_json else "--openmetrics")
-    with meant_to_end(), contextlib.closing(Reader(ROOT, cpus)) as reader:
+    exports = metrics_file is not None
+    with meant_to_end(), contextlib.closing(Reader(ROOT, cpus, contention=exports)) as reader:
         gc.freeze()  # thousands of descriptors, which are not worth looking at again
         if metrics_file:
             _export(reader, metrics_file, interval_s, count)

@@ -68,6 +68,18 @@ OWN: dict[str, tuple[Family, float]] = {
         ),
         1e-9,
     ),
+    "contended": (
+        Family(
+            "contended", "gauge", "Whether the CPU does not poll now as its host is short of cores."
+        ),
+        1,
+    ),
+    "contention_pauses": (
+        Family(
+            "contention_pauses_total", "counter", "How often the CPU found its host short of cores."
+        ),
+        1,
+    ),
 }
 """What lightsleep's driver counts, by its name in PollStats: the metric, and one in its unit."""
 

@@ -20,7 +20,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from lightsleep.watch.model import CpuCount, Snapshot, States
 
 OWN = ("polls", "hits", "halts", "polled_ns", "wasted_ns", "limit_ns", "halt_cost_ns")
 """What lightsleep's driver counts. Its file ``stat`` has these, then usage and time by state."""
+CONTENTION = ("contended", "contention_pauses")
+"""What it counts in files of their own, which are read where that is asked for."""
 
 SPARE_FILES = 64
 SHORT = 512
@@ -78,6 +80,7 @@ class _CpuFiles:
     time: list[File]
     stuck: list[File]
     own: list[File | None]
+    contention: list[File | None]
     last: object = None
     states: States | None = None
     polls: PollStats | None = None
@@ -87,6 +90,12 @@ class _CpuFiles:
 
         Raises OSError where the CPU or its driver is gone, ValueError where it is another driver.
         """
+        self._refresh_counts()
+        if self.polls and self.contention:  # which ends with time, while the CPU sleeps
+            found = [None if x is None else int(_short(x)) for x in self.contention]
+            self.polls = replace(self.polls, **dict(zip(CONTENTION, found, strict=True)))
+
+    def _refresh_counts(self) -> None:
         if self.stat is None:
             self._refresh_each()
             return
@@ -171,13 +180,13 @@ def _rises(before: list[int], now: list[int]) -> list[int]:
 class Reader:
     """Reads one machine; ``wanted`` limits it to these CPUs, of which offline ones are left out."""
 
-    def __init__(self, root: Path, wanted: list[int] | None) -> None:
-        """Open all files.
+    def __init__(self, root: Path, wanted: list[int] | None, contention: bool = False) -> None:
+        """Open all files; those of ``contention``, two for each CPU, if that is asked for.
 
         Raises LightsleepError where there is no CPU to watch, WrongUsage where one of ``wanted`` is
         neither online nor offline.
         """
-        self._root, self._wanted = root, wanted
+        self._root, self._wanted, self._contention = root, wanted, contention
         self._opened: list[int] = []
         self._cpus: dict[int, _CpuFiles] = {}
         self._interrupts = _Interrupts()
@@ -257,7 +266,7 @@ class Reader:
         self._shown = self._layout()
         self._scan: Scan = collect(self._root)[0]
         cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
-        keep = _room_for(sum(3 * len(cpu.states) + len(OWN) + 1 for cpu in cpus))
+        keep = _room_for(sum(3 * len(cpu.states) + len((*OWN, *CONTENTION)) + 1 for cpu in cpus))
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
@@ -303,6 +312,9 @@ class Reader:
             of_states("time") if each else [],
             of_states("promote/stuck_us"),
             [self._file(f"{folder}/lightsleep/{name}", keep) for name in OWN] if each else [],
+            [self._file(f"{folder}/lightsleep/{name}", keep) for name in CONTENTION]
+            if self._contention
+            else [],
         )
 
     def _idle(self) -> dict[int, tuple[float, float | None]]:
