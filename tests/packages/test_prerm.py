@@ -27,17 +27,26 @@ def removed(package: str, root: Path, ischroot: int) -> str:
         (root / "etc" / name).mkdir(parents=True)
         (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
+    script = script.replace("/sys/module", f"{root}/modules")
     script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
     for name in ("head", "grep", "rm"):  # and no lightsleep that this machine may have
         (tools / name).symlink_to(str(shutil.which(name)))
-    path = {"PATH": str(tools)}
-    subprocess.run(["/bin/sh", "-c", script, "sh", "remove"], env=path, check=True)
+    told = {"PATH": str(tools), "DPKG_MAINTSCRIPT_PACKAGE": package}
+    subprocess.run(["/bin/sh", "-c", script, "sh", "remove"], env=told, check=True)
     return notes.read_text()
 
 
 @pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])
 def test_on_a_machine_the_command_undoes_all(package: str, tmp_path: Path) -> None:
+    (tmp_path / "modules/cpuidle_lightsleep").mkdir(parents=True)
     assert "lightsleep disable\n" in removed(package, tmp_path, MACHINE)
+
+
+@pytest.mark.parametrize(("package", "undone"), [("lightsleep", True), ("lightsleep-dkms", False)])
+def test_what_needs_no_driver_stays_without_it(package: str, undone: bool, tmp_path: Path) -> None:
+    assert ("lightsleep disable\n" in removed(package, tmp_path, MACHINE)) == undone
+    if not undone:
+        assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
 
 
 @pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])

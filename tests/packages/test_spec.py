@@ -25,7 +25,13 @@ def scriptlet(name: str) -> str:
 
 
 def ran(
-    folder: Path, name: str, left: str, status: int, there: bool = True, root: str = "/"
+    folder: Path,
+    name: str,
+    left: str,
+    status: int,
+    there: bool = True,
+    root: str = "/",
+    loaded: bool = True,
 ) -> tuple[int, str]:
     """Run a scriptlet with commands that only note what they are told; return status and notes.
 
@@ -36,8 +42,11 @@ def ran(
         tool = folder / command
         tool.write_text(f'#!/bin/sh\necho {command} "$1" >> {notes}\nexit {status}\n')
         tool.chmod(0o755)
+    modules = folder / "modules"
+    (modules / "cpuidle_lightsleep" if loaded else modules).mkdir(parents=True)
+    script = scriptlet(name).replace("/proc/1/root", root).replace("/sys/module", str(modules))
     done = subprocess.run(
-        ["/bin/sh", "-e", "-c", scriptlet(name).replace("/proc/1/root", root), "sh", left],
+        ["/bin/sh", "-e", "-c", script, "sh", left],
         env={"PATH": str(folder)},
         check=False,
     )
@@ -59,6 +68,13 @@ def test_in_a_chroot_the_machine_s_driver_stays(package: str, tmp_path: Path) ->
     found, told = ran(tmp_path, package, REMOVED, 0, root=str(tmp_path))
     assert found == 0
     assert "lightsleep" not in told
+
+
+@pytest.mark.parametrize(("package", "undone"), [("preun", True), ("preun dkms", False)])
+def test_what_needs_no_driver_stays_without_it(package: str, undone: bool, tmp_path: Path) -> None:
+    found, told = ran(tmp_path, package, REMOVED, 0, loaded=False)
+    assert found == 0
+    assert ("lightsleep disable" in told) == undone
 
 
 @pytest.mark.parametrize("package", ["preun", "preun dkms"])
