@@ -311,6 +311,7 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
                 os.close(link)
         if not wanted:
             return report | {"failed": None}
+        report["kept"] = 1  # the files of the CPUs, whatever fails from here on
         time.sleep(pages.SETTLE_S)  # a program may still run
         rings.copy_the_rest()
         rings.close()
@@ -401,15 +402,24 @@ def clear(scratch: Path) -> None:
 
 
 def _start(words: list[str], log: int) -> subprocess.Popen[bytes]:
-    """Start trace-cmd. Raises OSError."""
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        umask=0o077,  # the files of the CPUs are as private as the whole one
-    )
+    """Start trace-cmd. Raises OSError.
+
+    It ignores what this process is deaf to, but for SIGINT, by which it is told to end: who ends a
+    service, or shuts the machine down, sends the others to all processes.
+    """
+    before = {x: signal.signal(x, signal.SIG_IGN) for x in DEAF_TO if x != signal.SIGINT}
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,  # the files of the CPUs are as private as the whole one
+        )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _beside(trace: Path) -> Path:

@@ -304,8 +304,9 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
     """Have the keeper begin; return its first answer. Raises LightsleepError without one."""
     assert process.stdin
     assert process.stdout
-    process.stdin.write(json.dumps(order).encode() + b"\n")
-    process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # then it has no answer, either
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
     answer = process.stdout.readline()
     if not answer:
         raise LightsleepError(

@@ -60,12 +60,20 @@ def task_names(proc: Path) -> dict[int, bytes]:
     with contextlib.suppress(OSError):
         if str((proc / "self/ns/pid").readlink()) != MACHINE_NAMESPACES["pid"]:
             return found
-    for comm in proc.glob("[0-9]*/task/[0-9]*/comm"):
-        try:
-            found[int(comm.parent.name)] = comm.read_bytes().rstrip(b"\n")
-        except OSError:
-            continue  # it has ended
+    for process in _numbers(proc):
+        for task in _numbers(proc / process / "task"):
+            with contextlib.suppress(OSError):  # it has ended
+                comm = (proc / process / "task" / task / "comm").read_bytes()
+                found[int(task)] = comm.rstrip(b"\n")
     return found
+
+
+def _numbers(folder: Path) -> list[str]:
+    """Return the names in a folder that are numbers; none where its process has ended."""
+    try:
+        return [name for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208 (of names)
+    except OSError:
+        return []
 
 
 def head_of(scratch: Path) -> Path:

@@ -219,6 +219,27 @@ def test_lost_events_are_counted_from_every_cpu(tmp_path: Path) -> None:
     assert keeper.lost_events(tmp_path) == {"0": 1, "1": 4}
 
 
+def test_what_ends_a_service_does_not_end_trace_cmd(tmp_path: Path) -> None:
+    asked = "import signal as s; print(*(s.getsignal(x) is s.SIG_IGN for x in (1, 2, 3, 15)))"
+    before = [signal.getsignal(x) for x in keeper.DEAF_TO]
+    with (tmp_path / "log").open("w+b") as log:
+        assert keeper._start([sys.executable, "-c", asked], log.fileno()).wait() == 0
+        log.seek(0)
+        assert log.read().split() == [b"True", b"False", b"True", b"True"]
+    assert [signal.getsignal(x) for x in keeper.DEAF_TO] == before
+
+
+def test_a_keeper_that_does_not_start_is_said_whatever_the_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(keeper, "__file__", str(tmp_path / "gone.py"))
+    for size in (1, 1 << 20):  # the second does not fit into a pipe
+        process = run._keeper()
+        with pytest.raises(LightsleepError, match=r"cannot start the process .*gone\.py"):
+            run._send_order(process, {"x": "x" * size})
+        process.communicate()
+
+
 def test_the_keeper_ends_without_an_order() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", keeper.__file__], input=b'{"cut off', capture_output=True

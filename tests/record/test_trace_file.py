@@ -2,6 +2,7 @@
 """What a trace says of functions and tasks, and what is left out because it would be wrong."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def test_no_names_from_another_namespace(
         (tmp_path / "self/ns").mkdir(parents=True)
         (tmp_path / "self/ns/pid").symlink_to(namespace)
     assert trace_file.task_names(tmp_path) == ({1: b"systemd"} if known else {})
+
+
+def test_a_process_that_ends_meanwhile_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(tmp_path, "1/task/1/comm: systemd\n7/task/7/comm: gone")
+
+    def ended(real: Callable[[Path], object]) -> Callable[[Path], object]:
+        def listing(path: Path) -> object:
+            if Path(path) == tmp_path / "7/task":
+                raise FileNotFoundError
+            return real(path)
+
+        return listing
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, ended(getattr(os, name)))
+    assert trace_file.task_names(tmp_path) == {1: b"systemd"}
 
 
 def test_a_task_cannot_forge_the_list_of_names() -> None:
