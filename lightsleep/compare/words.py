@@ -391,19 +391,22 @@ def _beyond_bounds(found: ClaimAnalysis) -> str:
 
 
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
-    """Return what came out in one sentence or two; empty where nothing was measured.
+    """Return what came out in a few sentences; empty where nothing was measured.
 
-    The first claim of a gain for which a difference is shown, else the first claim of a gain. Where
-    no gain is claimed, the first claim that is refuted, else the first that held, else the first;
-    of several, one for which a difference is shown.
+    The first claim of a gain, whatever came of it. Where no gain is claimed, the first claim that
+    is refuted, else the first that held, else the first.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
-    baseline's lowest and highest median. Where the medians go another way, that. Then the first
-    percentage that something is claimed of, arm by arm; then how much all of it is worth.
+    baseline's lowest and highest median. Where the medians go another way, that. Then how many
+    claims are refuted; then the first percentage that something is claimed of, arm by arm; then how
+    much all of it is worth.
     """
     claims = judge_claims(result)
     said = _first_finding(result, claims, metrics) or _ends(result, metrics)
     if not said:
         return ""
+    if refuted := sum(found.outcome is Outcome.REFUTED for found in claims):
+        verb = "is" if refuted == 1 else "are"
+        said += f" Of {len(claims)} claims, {refuted} {verb} refuted."
     percents = [
         name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
     ]
@@ -416,7 +419,6 @@ def _first_finding(
     result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
 ) -> str:
     compared = [x for x in claims if x.comparison]
-    compared.sort(key=lambda x: not (x.comparison and x.comparison.verdict.differs))
     gains = [x for x in compared if x.claim.is_gain]
     broken = [x for x in claims if x.beyond]
     if broken and not gains:

@@ -103,8 +103,8 @@ def test_claims_come_first_with_what_came_of_them() -> None:
     )
     assert (
         "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock (95 % CI 5.48 "
-        "to 5.65). idle residency: lightsleep 99.92 %, idle=poll 0.10 %. Emulated, 10 rounds. "
-        in text
+        "to 5.65). Of 4 claims, 1 is refuted. idle residency: lightsleep 99.92 %, idle=poll "
+        "0.10 %. Emulated, 10 rounds. " in text
     )
     assert "✔ sched pipe: lightsleep / idle=poll is at most 1.25: held: 1.15" in text
     assert "✘ Interrupts between CPUs: lightsleep / stock is at most 0.001: refuted: 0.00" in text
@@ -133,13 +133,13 @@ def headline(result: CompareResult) -> str:
     return words.headline(result, analyse(result))
 
 
-def test_the_headline_prefers_gains_and_what_was_shown() -> None:
+def test_the_headline_prefers_gains() -> None:
     result = made_up()
     slower = Claim("lightsleep", "idle=poll", ("sched_pipe_s",), at_most=1.25)
-    undecided = Claim("lightsleep", "stock", ("sched_messaging_s",), at_most=1.2)
-    result.claims = [undecided, slower, Claim("lightsleep", "stock", ("sched_pipe_s",))]
+    same = Claim("lightsleep", "stock", ("sched_messaging_s",), at_most=1.2)
+    result.claims = [same, slower, Claim("lightsleep", "stock", ("sched_pipe_s",))]
     assert headline(result).startswith("sched pipe: lightsleep is 5.98 times faster than stock")
-    result.claims = [undecided, slower]
+    result.claims = [slower, same]
     assert headline(result).startswith("sched pipe: lightsleep is 1.15 times slower than idle=poll")
     result.claims = [Claim("lightsleep", "stock", ("sched_messaging_s",))]
     assert headline(result).startswith(

@@ -104,6 +104,26 @@ def test_a_refuted_bound_is_told_before_one_that_held() -> None:
     assert "is at most 0.5: held." in headline(result, analyse(result))
 
 
+def test_of_several_gains_the_first_is_told_whatever_came_of_it() -> None:
+    result = made_up()
+    gain = Claim("lightsleep", "stock", ("sched_messaging_s",))
+    result.claims = [gain, replace(gain, metrics=("sched_pipe_s",))]
+    said = headline(result, analyse(result))
+    assert said.startswith("messaging: no difference shown between lightsleep and stock")
+    assert "refuted" not in said
+
+
+def test_a_gain_does_not_hide_how_many_claims_are_refuted() -> None:
+    result = made_up()
+    gain = Claim("lightsleep", "stock", ("sched_pipe_s",))
+    wrong = replace(gain, reference="idle=poll")
+    result.claims = [gain, wrong]
+    said = headline(result, analyse(result))
+    assert re.match(r"sched pipe: [^)]* than stock [^)]*\)\. Of 2 claims, 1 is refuted\. ", said)
+    result.claims = [wrong, gain, wrong]
+    assert "Of 3 claims, 2 are refuted. " in headline(result, analyse(result))
+
+
 def test_an_arm_without_samples_is_not_told_to_have_too_few_rounds() -> None:
     result = made_up(metrics=1)
     (metric,) = result.metrics.values()
