@@ -37,6 +37,7 @@ def page(
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         f"<!-- Written by make results from {file}: do not edit. -->",
         f"# {text(result.title)}",
+        f"Hypothesis: {text(result.hypothesis)}" if result.hypothesis else "",
         *_claims(result, declared_later),
         text(words.headline(result, metrics)),
         *_control(metrics, result.baseline),

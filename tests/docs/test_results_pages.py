@@ -115,6 +115,14 @@ def test_a_page_says_what_the_terminal_says() -> None:
     assert "declared after" not in text
 
 
+def test_a_page_opens_with_the_hypothesis() -> None:
+    said = "Hypothesis: Polling wakes at least 5 times faster. Falsified by less than that."
+    assert f"halting idle\n\n{said}\n\n## Claims" in page(made_up(), "x.json")
+    alone = made_up()
+    alone.hypothesis, alone.claims = "", []
+    assert "Hypothesis" not in page(alone, "x.json")
+
+
 def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     result = made_up()
     result.claims = []
