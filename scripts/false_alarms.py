@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.same import NAME, report
 from lightsleep.lab.run import protocol, repeat
-from lightsleep.lab.run.experiment import LEAST_BOOTS
 
 
 @click.command()

@@ -33,6 +33,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+LEAST_BOOTS = 3
+"""How often each arm is booted at least."""
+
 
 @dataclass(frozen=True)
 class Boots:

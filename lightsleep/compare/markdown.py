@@ -15,7 +15,13 @@ from lightsleep.compare.analysis import (
     judge_claims,
     limit_of,
 )
-from lightsleep.compare.method import Comparison, Verdict
+from lightsleep.compare.boots import LEAST_BOOTS
+from lightsleep.compare.method import (
+    Comparison,
+    Verdict,
+    rounds_for_controls,
+    rounds_needed,
+)
 from lightsleep.compare.result import CompareResult, MetricResult
 
 PICTURED = (
@@ -55,6 +61,7 @@ def page(
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
         f"    {command(result)}",
+        _more_than_before(result),
         origin(result, file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -142,12 +149,42 @@ def against(comparison: Comparison | None, metric: MetricResult) -> str:
 
 
 def command(result: CompareResult) -> str:
-    """Return the command that repeats a comparison."""
-    protocol = result.protocol
-    boots = ["--boots", str(result.boots)] if result.boots > 1 else []
-    rounds = ["--rounds", str(protocol["runs"]), *boots, "--seed", str(protocol["seed"])]
-    arguments = protocol.get("arguments") or _arguments(result)
-    return shlex.join(["lightsleep", "lab", "compare", *arguments, *rounds])
+    """Return the command that repeats a comparison, with as many rounds and boots as it requires.
+
+    Those are more than in a result that this version would not measure: see repeated().
+    """
+    rounds, boots = repeated(result)
+    counts = {"--rounds": rounds, "--boots": boots, "--seed": result.protocol["seed"]}
+    options = [word for name, count in counts.items() for word in (name, str(count))]
+    arguments = result.protocol.get("arguments") or _arguments(result)
+    return shlex.join(["lightsleep", "lab", "compare", *arguments, *options])
+
+
+def repeated(result: CompareResult) -> tuple[int, int]:
+    """Return the rounds and the boots of the shortest repetition that has no fewer of either."""
+    boots = max(result.boots, LEAST_BOOTS)
+    return -(-max(result.protocol["runs"], _least_rounds(result)) // boots) * boots, boots
+
+
+def _least_rounds(result: CompareResult) -> int:
+    controls = sum(role == "control" for role in result.roles.values())
+    return max(rounds_needed(), rounds_for_controls(controls * len(result.metrics)))
+
+
+def _more_than_before(result: CompareResult) -> str:
+    """Say that the command is not that of the result, and why; empty where it is."""
+    runs, (rounds, boots) = result.protocol["runs"], repeated(result)
+    if (runs, result.boots) == (rounds, boots):
+        return ""
+    return (
+        f"This result has {_runs(runs, result.boots)}. The command refuses to repeat it as it was: "
+        f"it requires at least {_least_rounds(result)} rounds here, and {LEAST_BOOTS} boots. As "
+        f"printed, it measures {_runs(rounds, boots)}."
+    )
+
+
+def _runs(rounds: int, boots: int) -> str:
+    return f"{rounds} rounds in {boots} boot{'' if boots == 1 else 's'}"
 
 
 def _arguments(result: CompareResult) -> list[str]:

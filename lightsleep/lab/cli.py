@@ -18,6 +18,7 @@ from rich.text import Text
 from lightsleep import terminal
 from lightsleep.compare import words
 from lightsleep.compare.analysis import control_failed
+from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.method import rounds_needed
 from lightsleep.compare.result import CompareResult
 from lightsleep.compare.table import print_table
@@ -73,10 +74,10 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
 )
 @click.option(
     "--boots",
-    type=click.IntRange(experiment.LEAST_BOOTS),
+    type=click.IntRange(LEAST_BOOTS),
     help="How often each arm is booted; the rounds are divided among the boots. "
     "Default: the experiment's if it divides them, else the largest number from "
-    f"{protocol.BOOTS} down to {experiment.LEAST_BOOTS} that divides the rounds, else one boot for "
+    f"{protocol.BOOTS} down to {LEAST_BOOTS} that divides the rounds, else one boot for "
     "each round.",
 )
 @click.option(

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from comparisons import made_up
 from paths import ROOT
 from programs_here import loaded
 
+from lightsleep.cli import main
 from lightsleep.compare import same
-from lightsleep.compare.markdown import page
+from lightsleep.compare.markdown import command, page, repeated
+from lightsleep.compare.result import FORMAT, CompareResult
+from lightsleep.document import load
 from lightsleep.files import write_json
+from lightsleep.lab.run import protocol
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
 sys.path.append(str(ROOT / "scripts"))  # where results.py finds rejudged.py
@@ -100,6 +106,35 @@ def test_a_page_links_to_each_result(path: Path) -> None:
     assert any(link.search(page.read_text()) for page in pages), "cite it, or remove it"
 
 
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_the_command_of_a_page_is_not_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result, measured = load(path, FORMAT), []
+
+    def compare(*given: object) -> CompareResult:
+        measured.append(given[3:6])
+        return result
+
+    monkeypatch.setattr(protocol, "compare", compare)
+    monkeypatch.chdir(tmp_path)
+    Path("linux-7.3").mkdir()  # the kernel of one's own
+    printed = command(result)
+    assert f"    {printed}\n" in path.with_suffix(".md").read_text()
+    ran = CliRunner().invoke(main, shlex.split(printed)[1:])
+    assert measured == [(*repeated(result), result.protocol["seed"])], ran.output
+
+
+def test_a_page_says_where_its_command_measures_more_than_the_result_has() -> None:
+    text = page(made_up(n=8), "x.json")
+    assert "lightsleep lab compare idle --rounds 9 --boots 3 --seed 1\n" in text
+    assert (
+        "This result has 8 rounds in 1 boot. The command refuses to repeat it as it was: it "
+        "requires at least 8 rounds here, and 3 boots. As printed, it measures 9 rounds in 3 boots."
+    ) in text
+    assert "refuses" not in page(made_up(n=12, boots=3), "x.json")
+
+
 def test_a_page_says_what_the_terminal_says() -> None:
     text = page(made_up(), "made-up.json")
     for said in (
@@ -107,7 +142,7 @@ def test_a_page_says_what_the_terminal_says() -> None:
         "| ✔ | sched pipe: lightsleep / idle=poll is at most 1.25 | held: 1.15 (95 % CI",
         "| lightsleep | 0.368 s (0.361 to 0.375 s) | ✔ 5.98 × faster (95 % CI",
         "Control: no difference shown, as it must be",
-        "lightsleep lab compare idle --rounds 10 --seed 1",
+        "lightsleep lab compare idle --rounds 12 --boots 3 --seed 1",
         "| commit | not recorded |",
         "[made-up.json](made-up.json)",
     ):

@@ -158,7 +158,7 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     said = command(made)
     assert shlex.split(said)[3:] == [
         *made.protocol["arguments"],
-        *["--rounds", "10", "--seed", "1"],
+        *["--rounds", "12", "--boots", "3", "--seed", "1"],
     ]
     assert str(tmp_path) not in said
     assert not (tmp_path / "__pycache__").exists()

@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from lightsleep import document
-from lightsleep.compare.method import rounds_needed
+from lightsleep.compare.boots import LEAST_BOOTS
+from lightsleep.compare.method import rounds_for_controls, rounds_needed
 from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, MetricResult, Role
 from lightsleep.errors import WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
-from lightsleep.order import CONFIDENCE
 
 TimedBy = Literal["guest", "host"]
-
-LEAST_BOOTS = 3
-"""How often each arm is booted at least."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +134,7 @@ class Experiment:
         0 where no arm is a control.
         """
         controls = sum(arm.role == "control" for arm in self.arms)
-        if not controls or not metrics:
-            return 0
-        return rounds_needed(1 - (1 - CONFIDENCE) / (controls * len(metrics)))
+        return rounds_for_controls(controls * len(metrics))
 
     @property
     def baseline(self) -> Arm:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from lightsleep import __version__
+from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
@@ -44,7 +45,7 @@ from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import Arch
 from lightsleep.lab.run.clock import Clock, ClockOff, corrected
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, LEAST_BOOTS, Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
 from lightsleep.lab.run.progress import Progress
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
