@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kept import load_result
+
 from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.analysis import analyse, limit_of
@@ -31,8 +33,7 @@ from lightsleep.compare.method import (
     rounds_needed,
     summarise,
 )
-from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
-from lightsleep.document import load
+from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.order import CONFIDENCE
 
 FOLDER = "rejudged"
@@ -280,7 +281,7 @@ def _read(folder: Path) -> list[File]:
     paths = [*sorted(folder.glob("*.json")), *sorted((folder / FOLDER).glob("*.json"))]
     files = []
     for path in paths:
-        result = load(path, FORMAT)
+        result, _ = load_result(path)
         target = f"{path.stem}.md" if path.parent == folder else f"{FOLDER}/{path.name}"
         files.append(File(path, f"[{path.stem}]({target})", result, judge(result)))
     return files

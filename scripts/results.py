@@ -8,7 +8,6 @@ there are results to be judged by an older rule, too, also the page that compare
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import click
 import rejudged
+from kept import load_result
 from rich.console import Console
 from rich.text import Text
 
@@ -23,12 +23,11 @@ from lightsleep import terminal
 from lightsleep.compare import same, words
 from lightsleep.compare.analysis import Outcome, analyse, control_failed, judge_claims
 from lightsleep.compare.markdown import command, page, table, text
-from lightsleep.compare.result import FORMAT, CompareResult, check_claims
+from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.compare.table import print_table
 from lightsleep.document import load
-from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
-from lightsleep.lab import experiments
 from lightsleep.report import plots
 from lightsleep.report.svg import alone
 
@@ -38,27 +37,6 @@ INDEX = "README.md"
 INDEX_OF = ("experiment", "architecture, kernel", "in a sentence", "claims", "control", "date")
 WIDTH = 116
 """Columns of the picture: as many as the table needs."""
-
-
-def load_result(path: Path) -> tuple[CompareResult, bool]:
-    """Return a result, and whether it has claims that its experiment declares only by now."""
-    result = load(path, FORMAT)
-    try:
-        experiment = experiments.load(result.experiment)
-    except WrongUsage:
-        return result, False  # somebody's own, or one that is no more
-    if isinstance(experiment.metrics, tuple):
-        for metric in experiment.metrics:
-            if metric.amount and metric.name in result.metrics:
-                result.metrics[metric.name].amount = True  # an older result does not say so
-    if result.claims:
-        return result, False
-    for claim in experiment.claims:
-        # The experiment may have other arms or metrics by now.
-        with contextlib.suppress(ValueError):
-            check_claims([claim], result.arms, result.metrics)
-            result.claims.append(claim)
-    return result, bool(result.claims)
 
 
 def page_of(path: Path) -> str:

@@ -83,6 +83,13 @@ def test_the_page_of_both_rules_is_up_to_date() -> None:
     assert written == script.rejudged.page(folder), "run make results"
 
 
+def test_less_of_an_amount_is_not_called_faster() -> None:
+    written = (ROOT / "docs/results" / script.rejudged.PAGE).read_text()
+    rows = [line for line in written.splitlines() if "host CPU time" in line]
+    assert rows
+    assert not [line for line in rows if "× faster" in line or "× slower" in line]
+
+
 def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "same-x86_64"
     for number in range(1, 4):
