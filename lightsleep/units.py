@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+MOST_DECIMALS = 9
 TIMES = ("s", "ms", "us", "µs", "ns")
 
 
@@ -52,6 +54,20 @@ def factor(number: float) -> str:
     return f"{number:,.{max(3, _first_decimal(beyond)) if beyond < 0.1 else _decimals(number)}f}"
 
 
+def beside(number: float, said: str, bounds: Iterable[float]) -> str:
+    """Return what is ``said`` of a number, in as many digits as tell on which side of bounds it is.
+
+    1.1017 beside 1.1 is 1.102, not 1.10.
+    """
+    bounds, decimals = [*bounds], len(said.partition(".")[2])
+    for more in range(decimals + 1, MOST_DECIMALS + 1):
+        shown = float(said.replace(",", ""))
+        if "e" in said or all(_side(shown, x) == _side(number, x) for x in bounds):
+            break
+        said = f"{number:,.{more}f}"
+    return said
+
+
 def us(value_ns: float) -> str:
     """Return nanoseconds as microseconds, in at most two decimals and without the unit."""
     value_us = value_ns / 1000
@@ -59,6 +75,10 @@ def us(value_ns: float) -> str:
         if abs(value_us) < limit:
             return f"{value_us:.{decimals}f}"
     return f"{value_us:.0f}"
+
+
+def _side(number: float, bound: float) -> int:
+    return (number > bound) - (number < bound)
 
 
 def _first_decimal(number: float) -> int:

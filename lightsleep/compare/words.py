@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lightsleep import units
 from lightsleep.compare.analysis import (
@@ -321,7 +322,7 @@ def _bounds(found: Claim, unit: str) -> str:
         ]
         return f"{found.arm} is {' and '.join(bounds)} in each round"
     bounds = [
-        f"at {which} {bound:.4g}{' points' if percent else ''}"
+        f"at {which} {bound:.6g}{' points' if percent else ''}"
         for which, bound in (("least", found.at_least), ("most", found.at_most))
         if bound is not None
     ]
@@ -356,12 +357,22 @@ def outcome(found: ClaimAnalysis) -> str:
         return f"{found.outcome}: {_from_bounds(found)}"
     ends = comparison.effect
     if comparison.ratio:
-        low, value, high = map(units.factor, (ends.low, ends.value, ends.high))
+        low, value, high = _beside_bounds(found.claim, ends, units.factor)
         return f"{found.outcome}: {value} (95 % CI {low} to {high})"
-    low, value, high = (
-        units.digits(end, found.unit, points=True) for end in (ends.low, ends.value, ends.high)
+    low, value, high = _beside_bounds(
+        found.claim, ends, partial(units.digits, unit=found.unit, points=True)
     )
     return f"{found.outcome}: {value} points (95 % CI {low} to {high})"
+
+
+def _beside_bounds(
+    claim: Claim, ends: Estimate, said: Callable[[float], str]
+) -> tuple[str, str, str]:
+    """Say an interval's low end, its value and its high end, so that they agree with a verdict."""
+    low, high = (
+        units.beside(end, said(end), (claim.least, claim.most)) for end in (ends.low, ends.high)
+    )
+    return low, said(ends.value), high
 
 
 def _from_bounds(found: ClaimAnalysis) -> str:
@@ -385,8 +396,11 @@ def _beyond_bounds(found: ClaimAnalysis) -> str:
         return f"{claim.arm} has no samples"
     if not found.beyond:
         return f"in all of {len(samples)} rounds"
-    low, high = (units.value(x, metric.unit) for x in (min(found.beyond), max(found.beyond)))
-    values = low if low == high else f"{low} to {high}"
+    low, high = (
+        units.beside(x, units.digits(x, metric.unit), (claim.least, claim.most))
+        for x in (min(found.beyond), max(found.beyond))
+    )
+    values = f"{low if low == high else f'{low} to {high}'} {metric.unit}".rstrip()
     return f"beyond in {len(found.beyond)} of {len(samples)} rounds, {values}"
 
 

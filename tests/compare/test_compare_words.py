@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 from comparisons import made_up
 from rich.console import Console
 
+from lightsleep import units
 from lightsleep.compare.analysis import Outcome, analyse, judge_claims, to_json
 from lightsleep.compare.markdown import page
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
@@ -57,6 +59,40 @@ def test_a_bound_close_to_1_is_not_rounded_to_it() -> None:
     metric = MetricResult("us", "lower", "Period", "", {})
     said = claim(Claim("histogram", "off", ("period_us",), at_most=1.005), [metric])
     assert said == "Period: histogram / off is at most 1.005"
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "bounds", "expected"),
+    [
+        (1.1017, "1.10", [1.1], "1.102"),
+        (0.95007, "0.950", [0.95], "0.9501"),
+        (1.1756, "1.18", [0.85, 1 / 0.85], "1.176"),
+        (1.1, "1.10", [1.1], "1.10"),
+        (1.2, "1.20", [1.1, math.inf], "1.20"),
+        (999.96, "1,000", [1000], "999.96"),
+        (1.1 + 1e-12, "1.10", [1.1], "1.100000000"),
+        (1.2e9, "1.2e+09", [1.2e9 - 1], "1.2e+09"),
+    ],
+)
+def test_a_figure_is_told_from_the_bound_beside_it(
+    number: float, said: str, bounds: list[float], expected: str
+) -> None:
+    assert units.beside(number, said, bounds) == expected
+
+
+def test_a_printed_interval_agrees_with_its_verdict() -> None:
+    result = made_up()
+    claimed = Claim("lightsleep", "stock", ("sched_messaging_s",))
+    (found,) = judge_claims(replace(result, claims=[replace(claimed, at_most=5)]))
+    assert found.comparison
+    assert found.comparison.ratio
+    high = found.comparison.ratio.high
+    for bound, verdict in ((high - 1e-5, "not decided"), (high + 1e-5, "held")):
+        (found,) = judge_claims(replace(result, claims=[replace(claimed, at_most=bound)]))
+        said = outcome(found)
+        assert said.startswith(verdict)
+        printed = float(said.removesuffix(")").rpartition(" to ")[2])
+        assert (printed <= bound) == (verdict == "held")
 
 
 def test_what_a_control_could_have_missed_is_one_short_sentence() -> None:
