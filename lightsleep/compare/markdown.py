@@ -62,6 +62,7 @@ def page(
         "## How it was measured",
         f"    {command(result)}",
         _more_than_before(result),
+        _unsure_source(result),
         origin(result, file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -192,6 +193,19 @@ def _arguments(result: CompareResult) -> list[str]:
     arch = result.environment.get("arch", "x86_64")
     pinned = ["--pin"] if result.protocol.get("pinned") else []
     return [result.experiment, *([] if arch == "x86_64" else ["--arch", arch]), *pinned]
+
+
+def _unsure_source(result: CompareResult) -> str:
+    """Say that nobody can tell by which sources a result was measured; empty where one can."""
+    commit = result.environment.get("source", {}).get("commit")
+    if not commit:
+        return "The sources that measured this were not recorded: they may differ from today's."
+    if commit.endswith("-dirty"):
+        return (
+            "The sources that measured this had changes that are in no commit: "
+            f"{commit.removesuffix('-dirty')} alone may measure something else."
+        )
+    return ""
 
 
 def origin(result: CompareResult, file: str) -> str:

@@ -157,6 +157,17 @@ def test_a_page_says_what_the_terminal_says() -> None:
     assert "declared after" not in text
 
 
+def test_a_page_says_where_its_sources_cannot_be_told() -> None:
+    result = made_up()
+    not_recorded = "The sources that measured this were not recorded: they may differ from today's."
+    changed = "The sources that measured this had changes that are in no commit: 05d76b7 alone"
+    assert not_recorded in page(result, "x.json")
+    result.environment["source"] = {"version": "0.1.0", "commit": "05d76b7-dirty"}
+    assert changed in page(result, "x.json")
+    result.environment["source"]["commit"] = "05d76b7"
+    assert "The sources that measured this" not in page(result, "x.json")
+
+
 def test_a_page_opens_with_the_hypothesis() -> None:
     said = "Hypothesis: Polling wakes at least 5 times faster. Falsified by less than that."
     assert f"halting idle\n\n{said}\n\n## Claims" in page(made_up(), "x.json")
