@@ -57,6 +57,19 @@ class MetricAnalysis:
         """Return the arms that have this role."""
         return [arm for arm in self.arms if arm.role == role]
 
+    def could_be_missed(self, comparison: Comparison | None) -> bool:
+        """Whether a difference is shown that a control could have missed: it is smaller.
+
+        False where no control was judged.
+        """
+        if comparison is None or comparison.effect is None or not comparison.verdict.differs:
+            return False
+        effect = comparison.effect
+        controls = [arm.baseline for arm in self.arms_as("control") if arm.baseline]
+        of_kind = [x.detectable for x in controls if bool(x.ratio) == bool(comparison.ratio)]
+        size = max(effect.value, 1 / effect.value) if comparison.ratio else abs(effect.value)
+        return any(least is not None and size < least for least in of_kind)
+
 
 class Outcome(StrEnum):
     """What a run says about a claim."""

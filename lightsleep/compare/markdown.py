@@ -57,6 +57,7 @@ def page(
         f"{words.BOOT_SPREAD.capitalize()} (standard deviation). {words.ARM_ALONE.capitalize()}."
         if result.boots > 1
         else "",
+        f"{words.COULD_BE_MISSED}." if words.has_dagger(metrics) else "",
         _chance(metrics, claimed=bool(result.claims) and not declared_later),
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
@@ -115,8 +116,8 @@ def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) ->
         (
             arm.name,
             _median(arm, unit),
-            against(arm.baseline, metric.metric),
-            *([against(arm.limit, metric.metric)] if limit else []),
+            _marked(metric, arm, arm.baseline),
+            *([_marked(metric, arm, arm.limit)] if limit else []),
             *([words.boot_spread(arm.baseline, unit)] if result.boots > 1 else []),
         )
         for arm in metric.arms
@@ -129,6 +130,11 @@ def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) ->
         *(f"{text(said)}." for said in contrary),
     ]
     return "\n\n".join(parts)
+
+
+def _marked(metric: MetricAnalysis, arm: ArmAnalysis, comparison: Comparison | None) -> str:
+    mark = words.dagger(metric, comparison) if arm.role != "control" else ""
+    return f"{against(comparison, metric.metric)}{mark}"
 
 
 def _median(arm: ArmAnalysis, unit: str) -> str:

@@ -20,7 +20,7 @@ from lightsleep.compare.analysis import (
     limit_of,
 )
 from lightsleep.compare.method import Comparison, Verdict
-from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.compare.result import CompareResult
 
 STYLES = {
     Verdict.BETTER: "green",
@@ -39,7 +39,7 @@ def print_table(result: CompareResult, console: Console) -> None:
     headings = [Text(x) for x in ("", "median", "95 % CI", "n", f"against {result.baseline}")]
     if limit:
         headings.append(Text(f"against {limit}"))
-    blocks = [[_cells(arm, m.metric)[: len(headings)] for arm in m.arms] for m in metrics]
+    blocks = [[_cells(arm, m)[: len(headings)] for arm in m.arms] for m in metrics]
     if result.boots > 1:
         headings.append(Text("boot to boot"))
         for metric, rows in zip(metrics, blocks, strict=True):
@@ -83,8 +83,8 @@ def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console:
         console.print(Text(said))
 
 
-def _cells(arm: ArmAnalysis, metric: MetricResult) -> list[Text]:
-    unit = metric.unit
+def _cells(arm: ArmAnalysis, metric: MetricAnalysis) -> list[Text]:
+    unit = metric.metric.unit
     name = Text(f"  {arm.name}")
     if arm.summary is None:
         return [name, Text("no samples"), Text(""), Text("0"), Text(""), Text("")]
@@ -102,13 +102,15 @@ def _cells(arm: ArmAnalysis, metric: MetricResult) -> list[Text]:
 
 
 def _against(
-    comparison: Comparison | None, metric: MetricResult, *, is_control: bool = False
+    comparison: Comparison | None, metric: MetricAnalysis, *, is_control: bool = False
 ) -> Text:
     if comparison is None:
         return Text("")
     verdict = comparison.verdict
     style = "bold red" if is_control and verdict.differs else STYLES.get(verdict, "")
-    return Text(f"{words.MARKS[verdict]} {words.finding(comparison, metric)}", style=style)
+    mark = "" if is_control else words.dagger(metric, comparison)
+    found = words.finding(comparison, metric.metric)
+    return Text(f"{words.MARKS[verdict]} {found}{mark}", style=style)
 
 
 def _print_notes(metrics: list[MetricAnalysis], result: CompareResult, console: Console) -> None:
@@ -121,6 +123,8 @@ def _print_notes(metrics: list[MetricAnalysis], result: CompareResult, console: 
     comparisons = [found for m in metrics for arm in m.arms for found in (arm.baseline, arm.limit)]
     if any(found and found.verdict is Verdict.SAME for found in comparisons):
         console.print(Text(words.DETECTABLE))
+    if words.has_dagger(metrics):
+        console.print(Text(words.COULD_BE_MISSED))
     if any(found and found.boots > 1 for found in comparisons):
         console.print(Text(words.BOOT_SPREAD))
         console.print(Text(words.ARM_ALONE))

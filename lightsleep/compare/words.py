@@ -35,6 +35,12 @@ DETECTABLE = (
     "8 of 10 runs"
 )
 
+DAGGER = "†"
+COULD_BE_MISSED = (
+    f"{DAGGER} shown, but smaller than what the control could have missed: guests that are "
+    "booted alike may differ as much without the control showing it"
+)
+
 QUIET_PCT = 5.0
 """Above this share of other work on the host, samples scatter visibly."""
 
@@ -165,6 +171,22 @@ def finding(comparison: Comparison, metric: MetricResult) -> str:
     if comparison.verdict is Verdict.TOO_FEW and not comparison.rounds:
         return "no samples"
     return f"none shown ({least})" if least else str(comparison.verdict)
+
+
+def dagger(metric: MetricAnalysis, comparison: Comparison | None) -> str:
+    """Return the mark of a difference that a control could have missed; empty where it is none."""
+    return f" {DAGGER}" if metric.could_be_missed(comparison) else ""
+
+
+def has_dagger(metrics: Iterable[MetricAnalysis]) -> bool:
+    """Whether the tables have such a mark."""
+    return any(
+        metric.could_be_missed(found)
+        for metric in metrics
+        for arm in metric.arms
+        if arm.role != "control"
+        for found in (arm.baseline, arm.limit)
+    )
 
 
 def sentence(arm: str, comparison: Comparison, other: str, metric: MetricResult) -> str:

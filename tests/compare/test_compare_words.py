@@ -18,6 +18,7 @@ from lightsleep.compare.markdown import page
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (
+    COULD_BE_MISSED,
     by_chance,
     claim,
     contrary_medians,
@@ -115,6 +116,51 @@ def test_of_several_controls_the_one_that_could_have_missed_most_counts() -> Non
         for arms in ([control], [surer, control], [control, surer])
     )
     assert alone == before == behind
+
+
+def noisy() -> CompareResult:
+    """Return a result of 12 rounds whose control differs by a factor of 10, up and down."""
+    result = made_up(n=12, metrics=1)
+    samples = result.metrics["sched_pipe_s"].samples
+    samples["control"] = [x * 10 ** (-1) ** i for i, x in enumerate(samples["stock"])]
+    return result
+
+
+def test_a_difference_that_the_control_could_have_missed_is_marked() -> None:
+    result = noisy()
+    (metric,) = analyse(result)
+    arms = {arm.name: arm for arm in metric.arms}
+    assert metric.could_be_missed(arms["lightsleep"].baseline)
+    assert metric.could_be_missed(arms["lightsleep"].limit)
+    assert not metric.could_be_missed(arms["control"].baseline)  # none is shown
+    text = page(result, "x.json")
+    assert re.search(r"\| lightsleep \|.* ✔ 5.98 × faster \([^)]*\) † \| .* † \|\n", text)
+    assert text.count(COULD_BE_MISSED) == 1
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_table(result, console)
+    assert "5.98 × faster †" in console.export_text()
+    assert COULD_BE_MISSED in page(result, "x.json")
+
+
+def test_a_difference_that_the_control_would_have_shown_is_not_marked() -> None:
+    assert "†" not in page(made_up(n=12), "x.json")
+    few = noisy()
+    few.roles["control"] = "treatment"
+    few.arms.remove("control")
+    assert "†" not in page(few, "x.json")
+
+
+def test_differences_of_percentages_are_compared_with_those_of_the_control() -> None:
+    result = made_up(n=18)
+    metric = analyse(result)[-1]
+    (treatment,), (control,) = metric.arms_as("treatment"), metric.arms_as("control")
+    assert treatment.limit
+    assert control.baseline
+    assert not metric.could_be_missed(treatment.limit)
+    loud = replace(control, baseline=replace(control.baseline, detectable=100.0))
+    assert replace(metric, arms=[treatment, loud]).could_be_missed(treatment.limit)
+    unknown = replace(control, baseline=replace(control.baseline, detectable=None))
+    assert not replace(metric, arms=[treatment, unknown]).could_be_missed(treatment.limit)
 
 
 def test_many_comparisons_say_how_many_differ_by_chance() -> None:

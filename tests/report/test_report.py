@@ -119,6 +119,16 @@ def test_the_page_opens_with_what_was_claimed_and_what_came_out(html: str) -> No
     assert places == sorted(places)
 
 
+def test_differences_that_the_control_could_have_missed_are_marked(html: str) -> None:
+    result = made_up(n=12, metrics=1)
+    samples = result.metrics["sched_pipe_s"].samples
+    samples["control"] = [x * 10 ** (-1) ** i for i, x in enumerate(samples["stock"])]
+    text = Page(render([("noisy.json", result)])).text
+    assert text.count("5.98 × faster †") == 2  # on a tile, and in the table
+    assert text.count(words.COULD_BE_MISSED) == 1
+    assert "†" not in Page(html).text
+
+
 def test_no_unit_begins_a_line() -> None:
     assert tied("4.45 × faster (95 % CI 3.72 to 5.20 ×)").count("\N{NO-BREAK SPACE}") == 4
     assert tied("none shown (0.33 points)") == "none shown (0.33\N{NO-BREAK SPACE}points)"
