@@ -2,10 +2,11 @@
 """Run every experiment whose result a page cites, one after the other, unattended.
 
 An experiment that has a result of the same commit already is not run again, so a run that was
-ended goes on where it was. One whose control differs is run again. Where the sources have changes
-that are not committed, all are run. How long each takes follows from its last result: as long for
-each round. A result from before times were recorded has none: its time is estimated, from what
-others take for each turn (one round of one arm).
+ended goes on where it was. One whose control differs is set aside and run again; the result that
+counts says how often that was. Where the sources have changes that are not committed, all are run.
+How long each takes follows from its last result: as long for each round. A result from before times
+were recorded has none: its time is estimated, from what others take for each turn (one round of one
+arm).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
+from lightsleep.files import write_json
 from lightsleep.lab import experiments
 from lightsleep.lab.run import protocol, repeat
 
@@ -124,14 +126,21 @@ def main(folder: Path, only_plan: bool) -> None:
                 f"{each.name}: the control differs (see {kept}); run it again on a quiet host"
             )
             click.echo(differs[-1])
+        else:
+            result.protocol["control_differed"] = len(_aside(path))
+            write_json(path, result.to_json())
     if failed or differs:
         sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
 
 
 def _set_aside(path: Path) -> Path:
     """Rename a result whose control differs: how often that happens is part of what is known."""
-    number = 1 + len(list(path.parent.glob(f"{path.stem}.differs-*")))
-    return path.rename(path.with_suffix(f".differs-{number}"))
+    return path.rename(path.with_suffix(f".differs-{1 + len(_aside(path))}"))
+
+
+def _aside(path: Path) -> list[Path]:
+    """Return the results of the same experiment that were set aside."""
+    return list(path.parent.glob(f"{path.stem}.differs-*"))
 
 
 def _is_there(path: Path, planned: Planned) -> bool:

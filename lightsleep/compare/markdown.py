@@ -228,10 +228,16 @@ def origin(result: CompareResult, file: str) -> str:
         "accelerator": result.environment.get("accelerator", {}).get("name"),
         "kernels": ", ".join(_kernels(result)),
         "clocks": words.clocks(result),
+        "earlier runs set aside, as their control differed": _aside(result),
         "commit": source.get("commit") or "not recorded",
         "raw samples": f"[{file}]({file})",
     }
     return table(("", ""), [(key, str(fact)) for key, fact in facts.items() if fact])
+
+
+def _aside(result: CompareResult) -> str | None:
+    runs = result.protocol.get("control_differed")
+    return None if runs is None else str(runs)
 
 
 def _percent(share: float | None) -> str | None:

@@ -168,6 +168,14 @@ def test_a_page_says_where_its_sources_cannot_be_told() -> None:
     assert "The sources that measured this" not in page(result, "x.json")
 
 
+def test_a_page_says_how_many_runs_were_set_aside() -> None:
+    result, row = made_up(), "| earlier runs set aside, as their control differed |"
+    assert row not in page(result, "x.json")
+    for runs in (0, 2):
+        result.protocol["control_differed"] = runs
+        assert f"{row} {runs} |" in page(result, "x.json")
+
+
 def test_a_page_opens_with_the_hypothesis() -> None:
     said = "Hypothesis: Polling wakes at least 5 times faster. Falsified by less than that."
     assert f"halting idle\n\n{said}\n\n## Claims" in page(made_up(), "x.json")

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 from comparisons import made_up
 from programs_here import loaded
 
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
 from lightsleep.lab.run import protocol, repeat
@@ -159,6 +161,11 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
     tool.differs = False
     result = CliRunner().invoke(bench.main, [str(tmp_path)])
     assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]  # its control differed
+    kept = load(tmp_path / "c-x86_64.json", FORMAT)
+    assert kept.protocol["control_differed"] == 1
+    tool.ran.clear()
+    CliRunner().invoke(bench.main, [str(tmp_path)])
+    assert tool.ran == ["broken --arch x86_64"]
 
 
 def test_the_time_that_an_experiment_takes_is_for_as_many_rounds_as_it_has_now() -> None:
