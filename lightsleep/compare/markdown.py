@@ -155,6 +155,10 @@ def against(comparison: Comparison | None, metric: MetricResult) -> str:
     return f"{said} ({words.effect_interval(comparison, metric.unit)})"
 
 
+LATER_METRICS = 2
+"""How many metrics an experiment may have got since a result: more need more rounds."""
+
+
 def command(result: CompareResult) -> str:
     """Return the command that repeats a comparison, with as many rounds and boots as it requires.
 
@@ -168,14 +172,17 @@ def command(result: CompareResult) -> str:
 
 
 def repeated(result: CompareResult) -> tuple[int, int]:
-    """Return the rounds and the boots of the shortest repetition that has no fewer of either."""
-    boots = max(result.boots, LEAST_BOOTS)
-    return -(-max(result.protocol["runs"], _least_rounds(result)) // boots) * boots, boots
+    """Return the rounds and the boots of a short repetition that has no fewer of either."""
+    runs, boots = result.protocol["runs"], max(result.boots, LEAST_BOOTS)
+    if boots == result.boots and runs >= _least_rounds(result, 0):
+        return runs, boots
+    return -(-max(runs, _least_rounds(result, LATER_METRICS)) // boots) * boots, boots
 
 
-def _least_rounds(result: CompareResult) -> int:
+def _least_rounds(result: CompareResult, more_metrics: int) -> int:
     controls = sum(role == "control" for role in result.roles.values())
-    return max(rounds_needed(), rounds_for_controls(controls * len(result.metrics)))
+    metrics = len(result.metrics) + more_metrics
+    return max(rounds_needed(), rounds_for_controls(controls * metrics))
 
 
 def _more_than_before(result: CompareResult) -> str:
@@ -185,8 +192,7 @@ def _more_than_before(result: CompareResult) -> str:
         return ""
     return (
         f"This result has {_runs(runs, result.boots)}. The command refuses to repeat it as it was: "
-        f"it requires at least {_least_rounds(result)} rounds here, and {LEAST_BOOTS} boots. As "
-        f"printed, it measures {_runs(rounds, boots)}."
+        f"it requires {LEAST_BOOTS} boots, and the more rounds, the more metrics there are. As printed, it measures {_runs(rounds, boots)}."
     )
 
 

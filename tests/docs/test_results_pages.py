@@ -137,7 +137,8 @@ def test_a_page_says_where_its_command_measures_more_than_the_result_has() -> No
     assert "lightsleep lab compare idle --rounds 9 --boots 3 --seed 1\n" in text
     assert (
         "This result has 8 rounds in 1 boot. The command refuses to repeat it as it was: it "
-        "requires at least 8 rounds here, and 3 boots. As printed, it measures 9 rounds in 3 boots."
+        "requires 3 boots, and the more rounds, the more metrics there are. As printed, it "
+        "measures 9 rounds in 3 boots."
     ) in text
     assert "refuses" not in page(made_up(n=12, boots=3), "x.json")
 
