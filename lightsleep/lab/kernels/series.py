@@ -299,14 +299,21 @@ def write_mails(
 
 
 def _recipients(tree: Path, drafts: Path, first: Patch) -> list[str]:
-    """Return whom a kernel's get_maintainer.pl names for any of the mails, but for the sender."""
+    """Return whom a kernel's get_maintainer.pl names for any of the mails, but for the sender.
+
+    Not for what a mail fixes: for that, it asks git about commits that are not here, and takes
+    what git says of them for people. Raises LightsleepError for a line without an address.
+    """
     host.need("perl")
-    options = ("--no-tree", "--no-git", "--no-git-fallback", "--no-rolestats")
+    options = ("--no-tree", "--no-git", "--no-git-fallback", "--no-fixes", "--no-rolestats")
     named = host.run(
         ["env", "-C", tree, "perl", GET_MAINTAINER, *options, *sorted(drafts.glob("*.patch"))],
         GET_MAINTAINER,
     )
-    return sorted({x for x in named.splitlines() if x and f"<{_sender(first)['email']}>" not in x})
+    people = {x for x in named.splitlines() if x and f"<{_sender(first)['email']}>" not in x}
+    if nobody := [x for x in people if "@" not in x]:
+        raise LightsleepError(f"{GET_MAINTAINER} names no address: {nobody[0]}")
+    return sorted(people)
 
 
 ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
