@@ -192,7 +192,8 @@ def _more_than_before(result: CompareResult) -> str:
         return ""
     return (
         f"This result has {_runs(runs, result.boots)}. The command refuses to repeat it as it was: "
-        f"it requires {LEAST_BOOTS} boots, and the more rounds, the more metrics there are. As printed, it measures {_runs(rounds, boots)}."
+        f"it requires {LEAST_BOOTS} boots, and the more rounds, the more metrics there are. As "
+        f"printed, it measures {_runs(rounds, boots)}."
     )
 
 
