@@ -7,8 +7,8 @@
  * other, as a client and its server do, first with both CPUs halting in between,
  * then with both polling. A round trip has two wakeups. Half of the difference
  * between a round trip halted and one polled is what a wakeup from halt costs:
- * the way out of the low-power state and through the hypervisor, the interrupt
- * that the waker has to send, the tick that is stopped and started again. The threads
+ * the way out of the low-power state and through the hypervisor, and the interrupt
+ * that the waker has to send. (Sleeps are short, so most governors keep the tick.) The threads
  * are small: what programs lose to caches gone cold is for wake_cost.c to find.
  *
  * That depends on how long a CPU had slept. So each side works for a while

@@ -3,7 +3,7 @@
  * Poll for as long as it pays, before an idle CPU sets out to halt.
  *
  * A CPU that halts is slow to wake, and the way into and out of a halt costs
- * time as well: the idle loop asks a governor, stops and restarts the tick, and
+ * time as well: the idle loop asks a governor, which may stop the tick, and
  * reads clocks. An idle period that ends soon is therefore best spent in front
  * of all that. The idle loop calls idle_poll() once on each pass, after
  * tick_nohz_idle_enter() and before it looks for an idle state:
