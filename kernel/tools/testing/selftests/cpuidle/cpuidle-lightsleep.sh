@@ -264,15 +264,19 @@ obeys_resume_latency() {
 	obeys_limit_of each
 }
 
+watch_for_2_s() { # sets halts, and polled in ns
+	halts=$(usage 1)
+	polled=$(statistic polled_ns)
+	sleep 2
+	halts=$(($(usage 1) - halts))
+	polled=$(($(statistic polled_ns) - polled))
+}
+
 heeds_no_limit_when_off() {
 	loaded mode=off
 	limit_all
 	sleep 1
-	before=$(usage 1)
-	polled=$(statistic polled_ns)
-	sleep 2
-	halts=$(($(usage 1) - before))
-	polled=$(($(statistic polled_ns) - polled))
+	watch_for_2_s
 	lift_limit_of_all
 	[ $halts -gt 0 ] || fail "never halts, although it is off"
 	[ $polled = 0 ] || fail "polled for $polled ns, although it is off"
@@ -313,11 +317,7 @@ polls_for_no_request_where_polls_are_forbidden() {
 	disable 0 1
 	limit_all 1
 	sleep 1
-	halts=$(usage 1)
-	polled=$(statistic polled_ns)
-	sleep 2
-	halts=$(($(usage 1) - halts))
-	polled=$(($(statistic polled_ns) - polled))
+	watch_for_2_s
 	lift_limit_of_all
 	disable 0 0
 	[ $halts -gt 0 ] || fail "never halts"

@@ -305,10 +305,13 @@ leaves_no_timer_behind() {
 		sleep 0.1
 	done
 	cat $TABLE
-	[ $set -eq 10 ] || skip "no hold is long"
+	if [ $set -ne 10 ]; then
+		kill $hog
+		skip "no hold is long"
+	fi
 	ends_well
-	! hold_timer_is_set || fail "its timer is set, and the source gone"
 	kill $hog
+	! hold_timer_is_set || fail "its timer is set, and the source gone"
 }
 
 is_a_wake_to_learn_from() {
@@ -332,13 +335,13 @@ does_not_poll_for_interrupts() {
 	sleep 1
 	start=$(now_us)
 	polled=$(cat $STATISTICS/polled_ns)
-	halts=$(cat $STATISTICS/halts)
+	events=$(of_source produced)
 	sleep 3
 	us=$(($(now_us) - start))
 	polled=$((($(cat $STATISTICS/polled_ns) - polled) / 1000))
-	halts=$(($(cat $STATISTICS/halts) - halts))
-	echo "polled for $polled of $us us, $halts halts"
-	[ $halts -gt 300 ] || skip "only $halts halts"
+	events=$(($(of_source produced) - events))
+	echo "polled for $polled of $us us, $events interrupts"
+	[ $events -gt 300 ] || skip "only $events interrupts"
 	[ $((polled * 20)) -lt $us ] || fail "polled for $polled of $us us"
 	ends_well
 }
