@@ -350,7 +350,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 		return true;
 	if (ls->must_not_poll)
 		return index == POLL_INDEX;
-	/* Where POLL is disabled, no request makes it poll, unless a governor has no other state. */
+	/* Where POLL is disabled, no request makes it poll; a governor without a choice does. */
 	if (ls->dev.states_usage[POLL_INDEX].disable && index != POLL_INDEX)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)

@@ -23,10 +23,11 @@
  *    is known exactly, not estimated from bucket middles. Where none of them
  *    beats halting at once, nothing is polled. Otherwise the limit is the
  *    highest boundary that costs at most 1/8 more than the cheapest, and less
- *    than halting at once: a missed wake costs this CPU C, but whoever waits for this CPU loses C as well,
- *    and if that is a CPU that polls, it may then miss in turn. Where nothing
- *    lasted longer, a higher limit costs nothing at all, and covers what the
- *    memory has forgotten. Limits above 2C are not considered.
+ *    than halting at once: a missed wake costs this CPU C, but whoever waits
+ *    for this CPU loses C as well, and if that is a CPU that polls, it may then
+ *    miss in turn. Where nothing lasted longer, a higher limit costs nothing at
+ *    all, and covers what the memory has forgotten. Limits above 2C are not
+ *    considered.
  *
  *    All weights halve whenever they add up to 128 periods, so 64 to 128 are
  *    remembered: enough to tell a wait that one period in a hundred exceeds
@@ -36,8 +37,9 @@
  *    a few of them empty the memory, and the next workload fills it anew.
  *
  *    A mostly idle CPU sees durations far above C. Every limit above 0 then
- *    only adds to the price, and the limit is 0. Where a few short ones are among
- *    them, as when an interrupt follows another, the limit is one that pays for these.
+ *    only adds to the price, and the limit is 0. Where a few short ones are
+ *    among them, as when an interrupt follows another, the limit is one that
+ *    pays for these.
  *
  * 2. Promise. Whatever the pattern, made by an adversary even, the total cost
  *    is at most twice what the clairvoyant pays, plus a warm-up of
