@@ -327,7 +327,6 @@ polls_for_no_request_where_polls_are_forbidden() {
 # However many calls of the driver an idle period takes: such a poll ends every 200 us.
 counts_a_period_once() {
 	loaded
-	pauses=$(statistic contention_pauses)
 	limit_all
 	sleep 1
 	polls=$(statistic polls)
@@ -337,7 +336,8 @@ counts_a_period_once() {
 	polled=$(($(statistic polled_ns) - polled))
 	lift_limit_of_all
 	echo "$polls polls in $polled ns"
-	[ "$(statistic contention_pauses)" = "$pauses" ] || skip "the host is short of cores"
+	# Counted from the load: a pause lasts up to 16 s, and may have begun before the limit.
+	[ "$(statistic contention_pauses)" = 0 ] || skip "the host is short of cores"
 	[ $polled -gt 1000000000 ] || fail "polled for $polled ns"
 	[ $((polls * 1000000)) -lt $polled ] || fail "counted $polls polls in $polled ns"
 }
