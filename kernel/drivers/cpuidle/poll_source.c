@@ -61,7 +61,7 @@
  *
  * On PREEMPT_RT interrupt handlers are threads, with priorities that the
  * administrator gives them. Calling them from elsewhere would bypass that: there
- * are no sources on it.
+ * are no sources on it, and POLL_SOURCE excludes it.
  */
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
@@ -441,7 +441,12 @@ int poll_source_register(struct poll_source *source)
 {
 	if (source->cpu >= nr_cpu_ids || !cpu_possible(source->cpu))
 		return -EINVAL;
-	if (IS_ENABLED(CONFIG_PREEMPT_RT) || !arch_irq_work_has_interrupt())
+#ifdef LIGHTSLEEP_MODULE
+	/* In a kernel of the series, the option excludes it. */
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return -EOPNOTSUPP;
+#endif
+	if (!arch_irq_work_has_interrupt())
 		return -EOPNOTSUPP;
 
 	init_irq_work(&source->work, poll_source_handle);
