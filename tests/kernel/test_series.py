@@ -88,6 +88,7 @@ GET_MAINTAINER = """\
 print "A Person <person\\@example.org>\\n";
 print "Core Keeper <keeper\\@example.org>\\n" if grep { /0001/ } @ARGV;
 print "core\\@lists.example.org\\n" if grep { /0002/ } @ARGV;
+print "Tick Keeper <tick\\@example.org>\\n" if grep { /tick-sched/ } @ARGV;
 """
 
 
@@ -283,6 +284,19 @@ def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
     assert (source / "core/new.c").read_text() == "int new;\n"
 
 
+def test_people_nearby_get_what_no_entry_of_maintainers_claims(tmp_path: Path) -> None:
+    mail = MAIL.replace("core/hook.c", "kernel/softirq.c")
+    kernel = kernel_folder(tmp_path, "one.patch", one=mail)
+    source = source_folder(tmp_path)
+    for name in ("softirq.c", "cpu.c", "time/tick-sched.c"):
+        (source / "kernel" / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / "kernel" / name).write_text(STOCK)
+    topic = only_topic(kernel)
+    for written in series.write_mails(topic, archive_of(source), tmp_path / "mails", kernel):
+        copies = getaddresses([message_from_string(written.read_text())["Cc"]])
+        assert ("Tick Keeper", "tick@example.org") in copies
+
+
 def test_what_only_our_modules_need_stays_behind(tmp_path: Path) -> None:
     kernel = kernel_folder(tmp_path, "one.patch core/new.c", one=MAIL)
     (kernel / "core/new.c").write_text(
@@ -371,7 +385,8 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Hooked:
         source = tmp_path_factory.mktemp("hooked") / "linux"
         source.mkdir()
         whole = kernel_source(kernel.version, kernel.suite, kernel.target)
-        series.unpack_hooked(whole, series.read_series(kernel.version), source, series.OF_MAILS)
+        others = (*series.OF_MAILS, *series.CLAIMED_NEARBY)
+        series.unpack_hooked(whole, series.read_series(kernel.version), source, others)
         return archive_of(source)
 
     return archive
@@ -403,6 +418,9 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     _, *mails = series.write_mails(topic, archive, tmp_path / "mails")
     assert len(mails) == len(topic.patches)
     assert all("linux-kernel@vger.kernel.org" in mail.read_text() for mail in mails)
+    if topic.patches[0].name == "softirq-stop-polling":
+        copies = message_from_string(mails[0].read_text())["Cc"]
+        assert all(x in copies for x in ("Zijlstra", "Gleixner", "Weisbecker"))
     ignored = "--ignore=UNKNOWN_COMMIT_ID"  # here is no history to find commits in
     done = subprocess.run(
         ["perl", style_tools() / "checkpatch.pl", "--no-tree", "--strict", ignored, *mails],

@@ -42,6 +42,12 @@ GET_MAINTAINER = "scripts/get_maintainer.pl"
 OF_MAILS = ("MAINTAINERS", "Makefile", GET_MAINTAINER)
 """Files of a kernel's source that tell whom a mail is for, and which kernel that is."""
 
+UNCLAIMED = frozenset({"kernel/smp.c", "kernel/softirq.c"})
+"""Files in no entry of MAINTAINERS, of what a CPU does between hotplug, the tick and idle."""
+
+CLAIMED_NEARBY = ("kernel/cpu.c", "kernel/time/tick-sched.c")
+"""Files in entries of MAINTAINERS whose people are also asked about UNCLAIMED."""
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -275,7 +281,9 @@ def write_mails(
     with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:
         tree, drafts = Path(scratch) / "tree", Path(scratch) / "drafts"
         tree.mkdir()
-        unpack_hooked(archive, patches, tree, OF_MAILS)
+        unclaimed = UNCLAIMED.intersection(x for patch in patches for x in patch.hooked)
+        nearby = CLAIMED_NEARBY if unclaimed else ()
+        unpack_hooked(archive, patches, tree, (*OF_MAILS, *nearby))
         git = _repository(tree, patches[0])
         for patch in patches:
             git("am", "--quiet", str(patch.path.absolute()))
@@ -291,24 +299,28 @@ def write_mails(
         git("config", "branch.series.description", cover)
         git(
             *("format-patch", "--quiet", "--cover-letter", "--cover-from-description=subject"),
-            *(f"--cc={person}" for person in _recipients(tree, drafts, patches[0])),
+            *(f"--cc={person}" for person in _recipients(tree, drafts, patches[0], nearby)),
             *([f"--reroll-count={version}"] if version > 1 else []),
             *("--no-signature", f"--output-directory={out.absolute()}", "base..series"),
         )
     return sorted(out.glob("*.patch"))
 
 
-def _recipients(tree: Path, drafts: Path, first: Patch) -> list[str]:
+def _recipients(tree: Path, drafts: Path, first: Patch, nearby: Sequence[str]) -> list[str]:
     """Return whom a kernel's get_maintainer.pl names for any of the mails, but for the sender.
 
-    Not for what a mail fixes: for that, it asks git about commits that are not here, and takes
-    what git says of them for people. Raises LightsleepError for a line without an address.
+    And whom it names for the files ``nearby``. Not for what a mail fixes: for that, it asks git
+    about commits that are not here, and takes what git says of them for people. Raises
+    LightsleepError for a line without an address.
     """
     host.need("perl")
     options = ("--no-tree", "--no-git", "--no-git-fallback", "--no-fixes", "--no-rolestats")
-    named = host.run(
-        ["env", "-C", tree, "perl", GET_MAINTAINER, *options, *sorted(drafts.glob("*.patch"))],
-        GET_MAINTAINER,
+    asked: list[Sequence[Path | str]] = [sorted(drafts.glob("*.patch"))]
+    if nearby:
+        asked.append(["--file", *nearby])
+    named = "\n".join(
+        host.run(["env", "-C", tree, "perl", GET_MAINTAINER, *options, *about], GET_MAINTAINER)
+        for about in asked
     )
     people = {x for x in named.splitlines() if x and f"<{_sender(first)['email']}>" not in x}
     if nobody := [x for x in people if "@" not in x]:
