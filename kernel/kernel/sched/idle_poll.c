@@ -65,9 +65,11 @@
  * is not halted (intel_pstate) takes one that polls for busy, as in any polling state, and may
  * raise its frequency. tick_nohz_get_idle_calls_cpu(), by which schedutil
  * tells a CPU that is busy, does not count a poll that was hit. It counts attempts to
- * stop the tick. Governors that keep the tick in short idle periods (menu, teo) make none
- * there without this file, either. Where each idle period makes one (ladder, or no driver),
- * a CPU with many hits now looks busy to schedutil, which then holds its frequency.
+ * stop the tick. Without this file, short idle periods make none, either, where the tick is kept
+ * in them: by menu, teo and haltpoll, and by a CPU without a driver in its first halt. Where
+ * they make one (ladder, or a governor that expects a long period), a CPU that was idle in polls
+ * with hits only now looks busy to schedutil, which then does not lower its frequency. That is
+ * so where the CPU shares its frequency with no other.
  *
  * No idle state is entered and power:cpu_idle is silent. To the scheduler the CPU
  * is idle, with no exit latency. A tick during the poll is not one that
