@@ -20,8 +20,10 @@ def take(scratch: Path, target: Path) -> None:
             raise
         # Without O_CREAT, which the kernel refuses for such files (fs.protected_regular).
         descriptor = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "wb") as file, scratch.open("rb") as whole:  # noqa: PTH123
-            shutil.copyfileobj(whole, file)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)
+            source = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(source, "rb") as whole:  # noqa: PTH123 (a descriptor)
+                shutil.copyfileobj(whole, file)
             file.truncate()
         scratch.unlink()
 

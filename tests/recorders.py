@@ -61,7 +61,7 @@ def fake(programs: Path, folder: Path, name: str) -> None:
 def record(folder: Path, output: Path) -> run.Recording:
     """Record for a moment."""
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     options = tracing.probe_options(None)
     with run.recording(folder, words, options, scratch, output, OF_THIS_ONE) as running:
         assert list((folder / "instances").iterdir())

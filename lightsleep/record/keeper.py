@@ -46,6 +46,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,8 +76,9 @@ BUSY_S = 10.0
 ELSEWHERE = ("/var/tmp", "/run")  # noqa: S108 (a new file of an own name, which others cannot read)
 """Where a histogram goes whose own disk is full at the end."""
 
-PRIVATE = 0o600
-"""Mode of every new file: the document names the command with all its words."""
+PRIVATE, FOLDER = 0o600, 0o700
+"""Mode of every new file, as the document names the command with all its words; and of the folder
+of files that are not yet whole."""
 
 IDLE_MS = 1000
 """How long the rings of BPF programs may go unlooked at while none of them is a quarter full."""
@@ -204,6 +206,46 @@ def _bytes(scratch: Path) -> int:
     return total
 
 
+def make_folder(scratch: Path) -> Path:
+    """Make the folder of a file that is not yet whole; return a name that leads into it for sure.
+
+    Who owns the folder around it may put another one, or a link, in its place. Raises OSError.
+    """
+    scratch.parent.mkdir(FOLDER)
+    led = open_folder(scratch)
+    with contextlib.suppress(PermissionError):  # a file system without modes
+        os.fchmod(descriptor_of(led), FOLDER)
+    if os.listdir(led.parent):  # noqa: PTH208 (of names)
+        os.close(descriptor_of(led))
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    return led
+
+
+def open_folder(scratch: Path) -> Path:
+    """Open the folder of a file, which has to be ours; return the file's name by descriptor.
+
+    Raises OSError.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(scratch.parent, flags)
+    led = PROC / "self/fd" / str(descriptor) / scratch.name
+    try:
+        # On a network's file system, what root makes may belong to another user.
+        with _new(led.with_name("owner")) as file:
+            led.with_name("owner").unlink()
+            if os.fstat(file.fileno()).st_uid != os.fstat(descriptor).st_uid:
+                raise PermissionError(errno.EPERM, "the folder of its scratch files was replaced")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return led
+
+
+def descriptor_of(led: Path) -> int:
+    """Return the descriptor that a name of open_folder() leads through."""
+    return int(led.parent.name)
+
+
 def keep(order: dict[str, Any]) -> dict[str, Any]:
     """Record until standard input ends; return what became of it."""
     tracing, group = Path(order["tracing"]), group_of(os.getpid())
@@ -233,13 +275,15 @@ def _trace(
     words: list[str], order: dict[str, Any], instance: Path, refused: str | None
 ) -> dict[str, Any]:
     """Have trace-cmd record until standard input ends; leave no scratch file that is not kept."""
-    scratch, output = Path(order["scratch"]), Path(order["output"])
-    failed, kept = None, list[Path]()
+    output, failed, kept = Path(order["output"]), None, list[Path]()
+    scratch: Path | None = None
     try:
         try:
             log = os.memfd_create("trace-cmd")
+            scratch = make_folder(Path(order["scratch"]))
             _write_new(_beside(scratch), order["document"])
-            tracer = _start(words, log)
+            words = [x.replace("{scratch}", str(scratch)) for x in words]
+            tracer = _start(words, log, descriptor_of(scratch))
         except OSError as error:
             _tell(refused)
             why = [f"cannot record to {output}", error.filename, error.strerror]
@@ -258,12 +302,10 @@ def _trace(
             kept += [_beside(scratch)] if kept else []
         elif wanted and (failed := _take_places(scratch, output)) and scratch.exists():
             kept += [scratch, _beside(scratch)]
-            failed += f"; what was recorded is in {scratch}"
+            failed += f"; what was recorded is in {order['scratch']}"
     finally:
-        for file in scratch.parent.glob(f"{scratch.name}*"):
-            if file not in kept:
-                with contextlib.suppress(OSError):
-                    file.unlink()
+        if scratch:
+            clear(scratch, kept)
     return {
         "status": tracer.returncode,
         "said": os.pread(log, 1 << 16, 0).decode(errors="replace"),
@@ -275,7 +317,7 @@ def _trace(
 
 def trace(order: dict[str, Any]) -> dict[str, Any]:
     """Have BPF programs write a trace until standard input ends; return what became of it."""
-    scratch, output = Path(order["scratch"]), Path(order["output"])
+    scratch, output = None, Path(order["output"])
     report: dict[str, Any] = {"status": 0, "said": "", "kept": 0, "lost": {}, "notes": _hidden()}
     names = trace_file.task_names(PROC)
     try:
@@ -295,6 +337,8 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
             )
             return report | {"failed": f"{missed}: {refused}"} | REFUSED
         try:
+            scratch = make_folder(Path(order["scratch"]))
+            order = order | {"scratch": str(scratch)}
             _write_new(_beside(scratch), order["document"])
             _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))
             rings.open(scratch, PRIVATE)
@@ -323,7 +367,7 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
         report["kept"] = int(report["failed"] is not None)
         return report
     finally:
-        if not report["kept"]:
+        if scratch and not report["kept"]:
             clear(scratch)
 
 
@@ -394,15 +438,21 @@ def finish(order: dict[str, Any], names: dict[int, bytes]) -> str | None:
     return None
 
 
-def clear(scratch: Path) -> None:
-    """Remove all files of a recording that is whole, or that nobody wants."""
+def clear(scratch: Path, kept: Sequence[Path] = ()) -> None:
+    """Remove all files of a recording that is whole, or that nobody wants, and their folder.
+
+    ``scratch`` is a name of open_folder(). What is ``kept`` stays.
+    """
     for file in scratch.parent.glob(f"{scratch.name}*"):
-        with contextlib.suppress(OSError):
-            file.unlink()
+        if file not in kept:
+            with contextlib.suppress(OSError):
+                file.unlink()
+    with contextlib.suppress(OSError):
+        scratch.parent.readlink().rmdir()
 
 
-def _start(words: list[str], log: int) -> subprocess.Popen[bytes]:
-    """Start trace-cmd. Raises OSError.
+def _start(words: list[str], log: int, folder: int) -> subprocess.Popen[bytes]:
+    """Start trace-cmd, with the descriptor of the folder that it writes to. Raises OSError.
 
     It ignores what this process is deaf to, but for SIGINT, by which it is told to end: who ends a
     service, or shuts the machine down, sends the others to all processes.
@@ -414,6 +464,7 @@ def _start(words: list[str], log: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            pass_fds=(folder,),
             start_new_session=True,
             umask=0o077,  # the files of the CPUs are as private as the whole one
         )
@@ -518,15 +569,18 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
+    led = None
     try:
-        _write_new(scratch, document)
-        _take_place(scratch, output)
+        led = make_folder(scratch)
+        _write_new(led, document)
+        _take_place(led, output)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
         kept = _write_elsewhere(document)
         where = f"; what was counted is in {kept}" if kept else ""
         return f"cannot write {output}: {error.strerror}{where}"
+    finally:
+        if led:
+            clear(led)
     return None
 
 

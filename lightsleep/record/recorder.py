@@ -144,7 +144,7 @@ def _by_trace_cmd(
     events, missing = tracing.available(tracing.tracepoints(folder))
     known = _known(request, TRACE_CMD, events, missing)
     scratch = run.scratch_for(request.target)
-    words = tracing.command(events, request.cpus, request.buffer_kb, scratch)
+    words = tracing.command(events, request.cpus, request.buffer_kb)
     options = tracing.probe_options(request.cpus)
     recording = run.recording(folder, words, options, scratch, request.target, known)
     return stack.enter_context(recording), known, missing

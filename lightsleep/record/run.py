@@ -95,11 +95,12 @@ class Recording:
                 used += file.stat().st_size
         # At the end, the data of all CPUs are copied into one file.
         needed = used + self.unwritten_bytes
+        folder = self.scratch.parent.parent
         try:
-            free = shutil.disk_usage(self.scratch.parent).free
+            free = shutil.disk_usage(folder).free
         except OSError as error:
             self.stopped = (
-                f"{self.scratch.parent} cannot be written to any more: {error.strerror}; the "
+                f"{folder} cannot be written to any more: {error.strerror}; the "
                 "recording ended early"
             )
             with contextlib.suppress(OSError):
@@ -114,7 +115,7 @@ class Recording:
             self.stopped = _gone(self.instance)
         else:
             self.stopped = (
-                f"the disk of {self.scratch.parent} is nearly full: {free >> 20} MiB are free, and "
+                f"the disk of {folder} is nearly full: {free >> 20} MiB are free, and "
                 f"the file may need {needed >> 20} MiB more; the recording ended early"
             )
 
@@ -197,10 +198,10 @@ def tracing_by_bpf(
     whole = order | {"scratch": str(scratch), "output": str(output), "document": document}
     # Once they record no more, what they have written is still to be copied, and then once more.
     unwritten_bytes = 2 * len(order["buffers"]) * order["pages"] * PAGE
-    free = shutil.disk_usage(scratch.parent).free
+    free = shutil.disk_usage(output.parent).free
     if free < unwritten_bytes + SPARE_BYTES:
         raise LightsleepError(
-            f"{scratch.parent} has {free >> 20} MiB free, and what the buffers of "
+            f"{output.parent} has {free >> 20} MiB free, and what the buffers of "
             f"{len(order['buffers'])} CPUs hold at the end may need "
             f"{unwritten_bytes + SPARE_BYTES >> 20} MiB: name another place with -o, or try a "
             "smaller --buffer-kb"
@@ -245,7 +246,7 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
     if report["failed"] or report["status"] != 0 or not running.started:
         why = report["failed"] or _failure(report, scratch, output)
         if report["failed"] and "formats" in order and report["kept"]:
-            head = shlex.quote(trace_file.head_of(scratch).name)
+            head = trace_file.head_of(scratch).relative_to(output.parent)
             why += f"; {_restore(scratch, output, f'-i {head} ')}"
         known = running.stopped if running.stopped != DIED else None
         error = RefusedError if report.get("refused") else LightsleepError
@@ -254,12 +255,20 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
 
 def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:
     """Make a file of what BPF programs have written, as the keeper that was killed would have."""
-    scratch, failed = Path(order["scratch"]), None
-    # Where these are gone, the file was whole before the keeper was killed.
-    if wanted and all(file.exists() for file in files_of(order, scratch).values()):
-        failed = keeper.finish(order, {})
-    if failed is None:
-        keeper.clear(scratch)
+    failed = None
+    try:
+        scratch = keeper.open_folder(Path(order["scratch"]))
+    except FileNotFoundError:  # the file was whole before the keeper was killed
+        pass
+    except OSError as error:
+        failed = f"cannot write {order['output']}: {error.strerror}"
+    else:
+        # Where these are gone, it was whole, too.
+        if wanted and all(file.exists() for file in files_of(order, scratch).values()):
+            failed = keeper.finish(order | {"scratch": str(scratch)}, {})
+        if failed is None:
+            keeper.clear(scratch)
+        os.close(keeper.descriptor_of(scratch))
     stopped = KILLED if wanted else None
     return {"status": 0, "failed": failed, "kept": failed is not None, "stopped": stopped}
 
@@ -325,8 +334,8 @@ def _say(process: "subprocess.Popen[bytes]", word: bytes) -> None:
 
 
 def scratch_for(output: Path) -> Path:
-    """Return a name beside ``output`` for a file that is not yet whole."""
-    return output.with_name(f".lightsleep-{secrets.token_hex(8)}")
+    """Return a name for a file that is not yet whole, in a folder beside ``output`` yet to make."""
+    return output.with_name(f".lightsleep-{secrets.token_hex(8)}") / "trace"
 
 
 @contextlib.contextmanager
@@ -446,7 +455,7 @@ def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
 
 def _restore(scratch: Path, output: Path, more: str, when: str = "") -> str:
     """Say how trace-cmd makes a trace of files that are there, with ``more`` options."""
-    ours, theirs = scratch.name, shlex.quote(output.name)  # in one folder
+    ours, theirs = scratch.relative_to(output.parent), shlex.quote(output.name)
     what = f"{when}this makes a trace of them: "
     return (
         f"what was recorded is in one file for each CPU. {what[0].upper()}{what[1:]}"

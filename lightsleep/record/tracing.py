@@ -135,12 +135,10 @@ def _alive(pid: str) -> bool:
     return any(word.endswith(f"/{keepers}".encode()) for word in words)
 
 
-def command(
-    events: Iterable[Event], cpus: Sequence[int] | None, buffer_kb: int, scratch: Path
-) -> list[str]:
+def command(events: Iterable[Event], cpus: Sequence[int] | None, buffer_kb: int) -> list[str]:
     """Return the command that records ``events`` until it is interrupted."""
     words = ["setpriv", "--pdeathsig", "INT", "trace-cmd", "record", "-q", "--no-filter"]
-    words += ["-o", str(scratch), "-B", "{group}", "-C", CLOCK, "-b", str(buffer_kb)]
+    words += ["-o", "{scratch}", "-B", "{group}", "-C", CLOCK, "-b", str(buffer_kb)]
     for event in events:
         words += ["-e", event.name]
         if chosen := event.filter_for(cpus):

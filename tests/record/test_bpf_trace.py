@@ -497,7 +497,8 @@ def test_events_are_described_as_they_are_written() -> None:
 @pytest.fixture
 def order(tmp_path: Path) -> dict[str, Any]:
     """What a keeper was to do that has copied 300 periods, and then was killed."""
-    scratch = tmp_path / ".lightsleep-x"
+    scratch = tmp_path / ".lightsleep-x" / "trace"
+    scratch.parent.mkdir()
     files = pages.files_of({"buffers": {"0": 2, "3": 2}}, scratch)
     cpu = Cpu(tmp_path)
     for number in range(300):
@@ -535,13 +536,23 @@ def test_who_finishes_for_another_loses_nothing(
     if killed == "in the middle of a page":
         with pages.file_of(scratch, 0).open("ab") as file:
             file.write(b"x" * 100)
-    assert keeper.finish(order, {}) is None
+    assert run._finish_for(order, wanted=True)["failed"] is None
     assert not list(tmp_path.glob(".lightsleep-*"))
     assert taken_away(output) == "{}"
     rows, metadata = rows_of(output)
     assert len(rows) == 300
     assert metadata.seen == {0}
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
+
+
+def test_who_finishes_for_another_follows_no_link(tmp_path: Path, order: dict[str, Any]) -> None:
+    folder = Path(order["scratch"]).parent
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    report = run._finish_for(order, wanted=True)
+    assert report["failed"] == f"cannot write {order['output']}: Not a directory"
+    assert not Path(order["output"]).exists()
+    assert sidecar.beside(tmp_path / "moved" / "trace").exists()
 
 
 def test_what_cannot_be_finished_can_be_restored(
@@ -554,7 +565,7 @@ def test_what_cannot_be_finished_can_be_restored(
 
     monkeypatch.setattr(trace_file, "assemble", full)
     assert keeper.finish(order, {}) == f"cannot write {output}: No space left on device"
-    said = run._restore(scratch, output, f"-i {trace_file.head_of(scratch).name} ")
+    said = run._restore(scratch, output, "-i .lightsleep-x/trace.head ")
     _, _, command = said.partition("This makes a trace of them: ")
     subprocess.run(["sh", "-c", command], capture_output=True, check=True)
     assert taken_away(output) == "{}"

@@ -28,7 +28,7 @@ def order_for(folder: Path, output: Path) -> dict[str, Any]:
     scratch = run.scratch_for(output)
     return {
         "tracing": str(folder),
-        "command": tracing.command(tracing.EVENTS, None, 64, scratch),
+        "command": tracing.command(tracing.EVENTS, None, 64),
         "probes": tracing.PROBES,
         "probe_options": tracing.probe_options(None),
         "scratch": str(scratch),
@@ -112,7 +112,7 @@ def test_what_was_counted_for_days_survives_a_full_disk(
 
     monkeypatch.setattr(keeper, "_write_new", full)
     (tmp_path / "gone").mkdir()
-    said = keeper._write(tmp_path / ".scratch", output, {"counted": 1})
+    said = keeper._write(run.scratch_for(output), output, {"counted": 1})
     (kept,) = refuge.iterdir()
     assert said == (
         f"cannot write {output}: No space left on device; what was counted is in {kept}"
@@ -126,7 +126,7 @@ def test_what_was_counted_for_days_survives_a_full_disk(
 def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE):
         assert not sidecar.beside(output).exists()
     assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
@@ -136,7 +136,7 @@ def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path
 def test_a_recording_that_does_not_get_its_place_is_kept(tracefs: Path, tmp_path: Path) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     with (
         pytest.raises(LightsleepError, match=f"Is a directory; what was recorded is in {scratch}"),
         run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE),
@@ -181,6 +181,52 @@ def test_what_is_not_ours_alone_is_not_given_away(
     assert secret.stat().st_uid == 0
 
 
+def test_who_owns_the_folder_cannot_lead_a_recording_elsewhere(
+    tracefs: Path, tmp_path: Path
+) -> None:
+    victim, output = tmp_path / "victim", tmp_path / "trace.dat"
+    victim.mkdir()
+    for name in ("trace", "trace.cpu0", "trace.json"):
+        (victim / name).write_text("root's")
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64)
+    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE):
+        assert stat.S_IMODE(scratch.parent.stat().st_mode) == 0o700
+        scratch.parent.rename(tmp_path / "moved")
+        scratch.parent.symlink_to(victim)
+    assert "prev_pid==0" in output.read_text()
+    assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
+    assert {x.read_text() for x in victim.iterdir()} == {"root's"}
+    assert len(list(victim.iterdir())) == 3
+    assert not (tmp_path / "moved").exists()
+
+
+@pytest.mark.parametrize("put", ["a link", "a folder of another user", "a folder with files"])
+def test_a_folder_that_was_replaced_at_once_is_refused(
+    put: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if put == "a folder of another user" and os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    real, scratch = Path.mkdir, run.scratch_for(tmp_path / "trace.dat")
+
+    def replaced(path: Path, mode: int) -> None:
+        real(tmp_path / "other", mode)
+        if put == "a link":
+            path.symlink_to(tmp_path / "other")
+            return
+        if put == "a folder with files":
+            (tmp_path / "other" / "trace").symlink_to(tmp_path / "victim")
+        else:
+            os.chown(tmp_path / "other", 1234, 2345)
+        (tmp_path / "other").rename(path)
+
+    monkeypatch.setattr(Path, "mkdir", replaced)
+    with pytest.raises(OSError, match=r"Not a directory|was replaced|not empty"):
+        keeper.make_folder(scratch)
+    assert keeper._write(run.scratch_for(tmp_path / "x"), tmp_path / "x", {})
+    assert not (tmp_path / "victim").exists()
+
+
 # Ends at SIGINT as trace-cmd does, whose copy of the data grows for longer than it may stand still.
 COPIES = """import signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -223,7 +269,8 @@ def test_what_ends_a_service_does_not_end_trace_cmd(tmp_path: Path) -> None:
     asked = "import signal as s; print(*(s.getsignal(x) is s.SIG_IGN for x in (1, 2, 3, 15)))"
     before = [signal.getsignal(x) for x in keeper.DEAF_TO]
     with (tmp_path / "log").open("w+b") as log:
-        assert keeper._start([sys.executable, "-c", asked], log.fileno()).wait() == 0
+        started = keeper._start([sys.executable, "-c", asked], log.fileno(), log.fileno())
+        assert started.wait() == 0
         log.seek(0)
         assert log.read().split() == [b"True", b"False", b"True", b"True"]
     assert [signal.getsignal(x) for x in keeper.DEAF_TO] == before

@@ -73,7 +73,7 @@ def test_a_killed_recording_still_ends_in_good_order(tracefs: Path, tmp_path: Pa
         "import sys, time\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[3])\n"
         "from lightsleep.record import run, tracing\n"
         "scratch = run.scratch_for(Path(sys.argv[2]))\n"
-        "words = tracing.command(tracing.EVENTS, None, 64, scratch)\n"
+        "words = tracing.command(tracing.EVENTS, None, 64)\n"
         f"document = {OF_THIS_ONE}\n"
         "with run.recording(Path(sys.argv[1]), words, [], scratch, Path(sys.argv[2]), document):\n"
         "    print('on', flush=True)\n    time.sleep(60)\n"
@@ -98,7 +98,7 @@ def test_what_could_not_begin_leaves_the_last_recording(tracefs: Path, tmp_path:
     output = tmp_path / "trace.dat"
     output.write_text("the last one")
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     no_program = tmp_path / "no-program"
     no_program.write_text("no head that says who reads this")
     no_program.chmod(0o755)
@@ -151,7 +151,7 @@ def test_a_signal_reaches_the_command(
     monkeypatch.setattr(run.Recording, "watch", lambda _self: watched.append(1))
     output, begun = tmp_path / "trace.dat", tmp_path / "begun"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     # It takes its time: the disk is watched until it has ended.
     script = f"trap 'sleep 2.5; exit 7' TERM HUP; touch {begun}; while :; do sleep 0.1; done"
     deadline = time.monotonic() + 60
@@ -176,7 +176,7 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
 ) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     began = time.monotonic()
 
     def recorded() -> None:
@@ -191,8 +191,9 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
     assert time.monotonic() - began < 60
     said = caught.value.message
     assert "trace-cmd was ended by signal 9; what was recorded is in one file for" in said
-    restore = f"trace-cmd restore -o trace.dat $(ls -v {scratch.name}*.cpu*)"
-    move = f"mv {scratch.name}.json trace.dat.json"
+    ours = f"{scratch.parent.name}/trace"
+    restore = f"trace-cmd restore -o trace.dat $(ls -v {ours}*.cpu*)"
+    move = f"mv {ours}.json trace.dat.json"
     assert f"(cd {tmp_path} && {restore} && {move})" in said
     assert Path(f"{scratch}.cpu0").read_text() == "events"
     # What is beside an older trace stays with that.
@@ -205,7 +206,7 @@ def test_a_command_that_runs_on_when_trace_cmd_dies(
 ) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     told = []
 
     def tick(_seconds: float) -> None:
@@ -226,7 +227,8 @@ def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Pa
     folder, stops = tmp_path / "build", []
     folder.mkdir()
     with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
-        running = run.Recording(None, folder / "x", keeper_of_it, lambda: stops.append(True))
+        scratch = run.scratch_for(folder / "x")
+        running = run.Recording(None, scratch, keeper_of_it, lambda: stops.append(True))
         running.watch()
         assert running.stopped is None
         folder.rmdir()
@@ -254,7 +256,7 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
 ) -> None:
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     began_s = time.monotonic()
     with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
         running.watch()
@@ -284,7 +286,7 @@ def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
         monkeypatch.setattr(Path, "is_dir", lambda _self: True)
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
     options = tracing.probe_options(None)
 
     def recorded() -> None:
@@ -301,7 +303,7 @@ def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
 
 def test_a_keeper_of_trace_cmd_that_was_killed_is_said(tracefs: Path, tmp_path: Path) -> None:
     scratch = run.scratch_for(tmp_path / "trace.dat")
-    words = tracing.command(tracing.EVENTS, None, 64, scratch)
+    words = tracing.command(tracing.EVENTS, None, 64)
 
     def recorded() -> None:
         with run.recording(

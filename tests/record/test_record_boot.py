@@ -190,7 +190,7 @@ def test_what_a_trace_cmd_that_died_had_recorded_can_be_read(guest: Guest, tmp_p
     assert "trace-cmd was ended by signal 9" in said
     restore = "(cd " + " ".join(said.split()).partition(": (cd ")[2]
     guest.run(["sh", "-ec", restore], timeout_s=ENOUGH_S)
-    guest.run(["sh", "-c", "rm /tmp/.lightsleep-*.cpu*"])
+    guest.run(["sh", "-c", "rm -r /tmp/.lightsleep-*"])
     assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
     recording = open_recording(fetched(guest, "/tmp/died.dat", tmp_path))
     assert sum(len(batch) for batch in recording.batches) > 1000

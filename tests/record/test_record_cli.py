@@ -241,7 +241,7 @@ def test_programs_that_miss_what_trace_cmd_has_stand_aside(
     monkeypatch.setattr(keeper, "_attached", lambda *_arguments: ([], [], "it cannot"))
     monkeypatch.setattr(keeper, "_tell", lambda _answer: None)
     monkeypatch.setattr(trace_file, "head", lambda *_arguments: b"")
-    order = {"scratch": str(tmp_path / ".x"), "output": str(tmp_path / "x"), "document": {}}
+    order = {"scratch": str(tmp_path / ".x/trace"), "output": str(tmp_path / "x"), "document": {}}
     report = keeper.trace(order | {"probes": {"sleep": code}, "all_probes": all_probes})
     assert report.get("refused", False) == refused
     assert report["failed"] == (
