@@ -42,6 +42,9 @@ class Types(btf.Types):
     def number(self, kind: int, name: str) -> int:
         return kind + len(name)
 
+    def hands_pointer(self, tracepoint: str, arg: int) -> bool:
+        return (tracepoint, arg) == ("btf_trace_hrtimer_expire_entry", 1)
+
     def offset(self, structure: str, member: str) -> int:
         assert structure
         return OFFSETS[member]
@@ -78,7 +81,7 @@ def context_of(name: str, values: dict[str, Any]) -> Struct:
             context[at] = Struct({OFFSETS[each.member]: text})
         elif each.how == "mask":
             context[at] = Struct({0: value})
-        elif each.how == "value":
+        elif each.how in ("value", "time"):
             context[at] = Pointer(memoryview(struct.pack("=q", value)))
         elif each.struct:
             of = context.get(at)
@@ -441,6 +444,22 @@ def test_every_event_is_understood(
     assert (row["wakee_comm"], row["wakee_pid"], row["waking_to_running_ns"]) == ("x y", 9, 2)
     assert metadata.events == 7
     assert reader
+
+
+@pytest.mark.parametrize("pointer", [True, False])
+def test_a_time_may_be_behind_a_pointer_or_not(pointer: bool, tmp_path: Path) -> None:
+    class Others(Types):
+        def hands_pointer(self, tracepoint: str, arg: int) -> bool:
+            return pointer
+
+    name, now_ns = "timer:hrtimer_expire_entry", 0x0123456789ABCDEF
+    layout = trace.Layout(Others(), room=1, pages=PAGES, words=1, all_chosen=True)
+    context = context_of(name, {"now": now_ns})
+    if not pointer:
+        context[8] = now_ns
+    cpu = Cpu(tmp_path)
+    cpu.machine.run(layout.program(NUMBERS[name], EVENTS[name]), context, lambda: None)
+    assert struct.pack("=q", now_ns) in cpu.memory.tobytes()
 
 
 def test_a_task_that_was_moved_has_not_waited(tmp_path: Path, reader: str) -> None:

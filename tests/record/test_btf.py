@@ -50,6 +50,27 @@ def test_a_member_may_be_described_with_its_bits() -> None:
     assert types.offset("task", "pid") == 12
 
 
+def test_whether_a_tracepoint_hands_a_pointer() -> None:
+    strings = b"\0s64\0btf_trace_x\0btf_trace_y\0"
+    types = (
+        struct.pack("=IIII", 1, btf.INT << 24, 8, 64),  # 1: s64
+        struct.pack("=III", 0, btf.PTR << 24, 1),  # 2: s64 *
+        struct.pack("=III", 1, btf.CONST << 24, 1),  # 3: const s64
+        struct.pack("=III", 0, btf.FUNC_PROTO << 24 | 3, 0)  # 4: void (*, s64 *, const s64)
+        + struct.pack("=6I", 0, 2, 0, 2, 0, 3),
+        struct.pack("=III", 0, btf.PTR << 24, 4),  # 5
+        struct.pack("=III", 5, btf.TYPEDEF << 24, 5),  # 6: btf_trace_x
+        struct.pack("=III", 17, btf.TYPEDEF << 24, 2),  # 7: btf_trace_y, no function
+    )
+    data = b"".join(types)
+    head = struct.pack("=HBBIIIII", btf.MAGIC, 1, 0, 24, 0, len(data), len(data), len(strings))
+    found = btf.Types(head + data + strings, ["btf_trace_x", "btf_trace_y"])
+    assert [found.hands_pointer("btf_trace_x", arg) for arg in (0, 1)] == [True, False]
+    for name in ("btf_trace_y", "btf_trace_z"):
+        with pytest.raises(LightsleepError, match=f"does not describe {name}"):
+            found.hands_pointer(name, 0)
+
+
 @pytest.mark.parametrize("cut", [0, 10, 24, 30, 57])
 def test_cut_types_are_refused(cut: int) -> None:
     data = types_of(("task", [("pid", 9, 0)]))

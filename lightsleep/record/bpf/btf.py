@@ -8,6 +8,7 @@ typed tracepoint, or at the end of a function, needs the number of its type.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ KERNEL = Path("sys/kernel/btf/vmlinux")
 MAGIC = 0xEB9F
 INT, ARRAY, STRUCT, UNION, ENUM, TYPEDEF, FUNC = 1, 3, 4, 5, 6, 8, 12
 FUNC_PROTO, VAR, DATASEC, DECL_TAG, ENUM64 = 13, 14, 15, 17, 19
+PTR, VOLATILE, CONST, RESTRICT = 2, 9, 10, 11
 
 FIXED = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}
 """Bytes behind a type of this kind."""
@@ -26,6 +28,7 @@ EACH = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, DATASEC: 12, ENUM64: 12}
 """Bytes behind a type for each of its members."""
 
 HEADER, TYPE, MEMBER = struct.Struct("=HBBIIIII"), struct.Struct("=III"), struct.Struct("=III")
+PARAMETER = struct.Struct("=II")
 
 
 class Types:
@@ -45,6 +48,7 @@ class Types:
         self._at: dict[tuple[int, str], int] = {}
         self._numbers: dict[int, int] = {}
         self._anonymous: dict[int, int] = {}
+        self._begins = array("I", [0])  # of each type; type 0 is void
         try:
             self._walk(header + types, header + types + length, wanted)
         except (struct.error, ValueError):
@@ -59,6 +63,7 @@ class Types:
         number = 0
         while at < end:
             number += 1
+            self._begins.append(at)
             name, info, _ = TYPE.unpack_from(self._data, at)
             kind = info >> 24 & 0x1F
             if name in wanted:
@@ -77,6 +82,38 @@ class Types:
         """Return the number of a type (TYPEDEF) or function (FUNC); None where there is none."""
         at = self._at.get((kind, name))
         return None if at is None else self._numbers[at]
+
+    def hands_pointer(self, tracepoint: str, arg: int) -> bool:
+        """Return whether an argument of a tracepoint's type is a pointer.
+
+        Raises LightsleepError where the types do not tell.
+        """
+        try:
+            pointer = self._led_to(self.number(TYPEDEF, tracepoint) or 0)
+            kind, target = self._type(pointer)
+            function = self._begins[target]
+            # The first parameter is the tracepoint's own.
+            at = function + TYPE.size + (arg + 1) * PARAMETER.size
+            if kind != PTR or self._type(target)[0] != FUNC_PROTO:
+                raise ValueError("no function")
+            return self._type(self._led_to(PARAMETER.unpack_from(self._data, at)[1]))[0] == PTR
+        except (struct.error, ValueError, IndexError):
+            raise LightsleepError(f"the kernel's BTF does not describe {tracepoint}") from None
+
+    def _led_to(self, number: int) -> int:
+        """Return the type that another name for it leads to."""
+        kind, target = self._type(number)
+        while kind in (TYPEDEF, VOLATILE, CONST, RESTRICT):
+            number = target
+            kind, target = self._type(number)
+        return number
+
+    def _type(self, number: int) -> tuple[int, int]:
+        """Return the kind of a type and the number behind it; (0, 0) of void."""
+        if not number:
+            return 0, 0
+        _, info, behind = TYPE.unpack_from(self._data, self._begins[number])
+        return info >> 24 & 0x1F, behind
 
     def offset(self, structure: str, member: str) -> int:
         """Return the bytes before a member. Raises LightsleepError where there is no such one."""

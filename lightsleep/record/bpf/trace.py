@@ -93,6 +93,7 @@ class Field:
     ``arg`` is which argument of the tracepoint. With ``struct`` and ``member``, that points to a
     structure. ``how`` is "number" by default; "comm" is the name of a task, "string" what a pointer
     leads to, "mask" the words of a cpumask, and "value" a number of 64 bits behind a pointer.
+    "time" is such a number, or a pointer to one, as the tracepoint's type says.
     """
 
     ctype: str
@@ -176,7 +177,7 @@ FIELDS: dict[str, tuple[tuple[Field, ...], str]] = {
     "timer:hrtimer_expire_entry": (
         (
             Field("void *", "hrtimer", 8, 0),
-            Field("s64", "now", 8, 1, how="value"),
+            Field("s64", "now", 8, 1, how="time"),
             Field("void *", "function", 8, 0, "hrtimer", "function"),
         ),
         '"hrtimer=%p function=%ps now=%lld", REC->hrtimer, REC->function, REC->now',
@@ -372,7 +373,7 @@ class Layout:
         p.call(GET_CURRENT_PID_TGID)
         p.store32(9, _at(4), 0)
         for field, offset in fields:
-            self._write(p, field, offset)
+            self._write(p, name, field, offset)
         p.store_number32(9, PAGE_HEADER + STAMP, length // 4)
         p.copy(1, 8)
         p.shift_left(1, 32 + TYPE_BITS)
@@ -523,27 +524,29 @@ class Layout:
         p.lookup("pages", KEY)
         p.if_equal(0, 0, otherwise)
 
-    def _write(self, p: Program, field: Field, offset: int) -> None:
+    def _write(self, p: Program, event: str, field: Field, offset: int) -> None:
         p.load(1, 6, 8 * field.arg)
-        at = _at(offset)
+        at, how = _at(offset), field.how
         member = self.types.offset(field.struct, field.member) if field.struct else 0
-        if field.how == "comm":
+        if how == "time" and self.types.hands_pointer(TYPED + event.partition(":")[2], field.arg):
+            how = "value"
+        if how == "comm":
             for word in range(0, field.size, 8):
                 p.load(2, 1, member + word)
                 p.store(9, at + word, 2)
-        elif field.how == "string":
+        elif how == "string":
             p.load(3, 1, member)
             p.copy(1, 9)
             p.add_number(1, at)
             p.number(2, field.size)
             p.call(PROBE_READ_KERNEL_STR)
-        elif field.how == "value":
+        elif how == "value":
             p.copy(3, 1)
             p.copy(1, 9)
             p.add_number(1, at)
             p.number(2, field.size)
             p.call(PROBE_READ_KERNEL)
-        elif field.how == "mask":
+        elif how == "mask":
             p.store_number32(9, at, 8 * self.words << 16 | offset + 8)
             for word in range(self.words):
                 p.load(2, 1, 8 * word)
