@@ -234,6 +234,13 @@ class Builder:
             cpu.phase = "counted" if asleep or cpu.phase == "counted" else "busy"
             cpu.prediction = NO_PREDICTION
 
+    def overwritten(self, count: int) -> None:
+        """The kernel has overwritten the first events, of CPUs that nobody names."""
+        self._metadata.notes.append(
+            f"the kernel had overwritten {count:,} events, the oldest, before the file was made: "
+            "figures are too low; trace again with a larger buffer_size_kb"
+        )
+
     def finish(self) -> None:
         """No event follows: what has not ended is no period."""
         for number, cpu in self._cpus.items():

@@ -41,6 +41,7 @@ LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}) )?EVENTS(?: DROPPED)
 PERF_LOST = re.compile(
     r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
 )
+WRITTEN = re.compile(r"\s*# entries-in-buffer/entries-written: (\d{1,18})/(\d{1,18})\b")
 # Headers, empty lines, stack traces, what trace-cmd says first, what tracers write that are no
 # events: functions, and where a stack begins; and what perf calls by names that no tracepoint has.
 HARMLESS = re.compile(
@@ -325,6 +326,8 @@ def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), int(lost[2] or 1))
+        elif (written := WRITTEN.match(line)) and int(written[1]) < int(written[2]):
+            builder.overwritten(int(written[2]) - int(written[1]))
         elif not _harmless(line):
             raise ValueError(f"no event: {shortened(line.strip())!r}")
         return

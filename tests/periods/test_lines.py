@@ -105,6 +105,18 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     assert rows_of(path)[1].lost == {1: 4}
 
 
+@pytest.mark.parametrize(("written", "told"), [(2, False), (1202, True)])
+def test_events_that_the_kernel_has_overwritten_are_told(
+    written: int, told: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.txt"
+    header = f"# tracer: nop\n#\n# entries-in-buffer/entries-written: 2/{written}   #P:2\n#\n"
+    path.write_text(header + idle(0, 1, 1) + left(50, 1))
+    rows, metadata = rows_of(path)
+    assert len(rows) == 1
+    assert ("the kernel had overwritten 1,200 events, the oldest" in str(metadata.notes)) == told
+
+
 def test_a_task_may_have_no_name(trace: Any) -> None:
     nameless = waking(10, 0, 9, "-77"), switched(20, 1, "", 9)
     (row,) = trace(idle(0, 1, 1), nameless[0], left(15, 1), nameless[1])
