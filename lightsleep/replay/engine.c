@@ -15,7 +15,8 @@ static inline u64 min_of(u64 x, u64 y)
 static inline __attribute__((always_inline)) void judge(struct tally *t, const struct intervals *s,
 							size_t i, u64 polled_ns)
 {
-	int64_t halt_ns = (int64_t)(s->idle_ns[i] - polled_ns) + s->exit_ns[i];
+	u64 turn_ns = polled_ns ? s->turn_ns : 0;
+	int64_t halt_ns = (int64_t)(s->idle_ns[i] - polled_ns - turn_ns) + s->exit_ns[i];
 	const struct stay_limits *limits = s->limits;
 
 	halt_ns = halt_ns > 0 ? halt_ns : 0;

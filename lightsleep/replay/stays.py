@@ -17,9 +17,10 @@ An idle interval has at most two stays: a poll, and then a halt.
 
 - A poll is as long as the CPU polls. It is a stay in a state without any latency or residency, so
   it can be too shallow only. The next deeper state is the shallowest enabled one that halts.
-- A halt begins where the poll ends, and lasts until the CPU has left its state. The state is the
-  recorded one, whatever the policy. Where the CPU only polled in the recording, it is the state
-  that most wakeups by tasks came out of (``Costs.halts``).
+- A halt begins where the poll ends, after another turn through the idle loop (``Costs.turn_ns``),
+  and lasts until the CPU has left its state. The state is the recorded one, whatever the policy.
+  Where the CPU only polled in the recording, it is the state that most wakeups by tasks came out of
+  (``Costs.halts``).
 
 A stay in a state of which the recording does not know latency and residency counts for neither.
 The simulated CPU of a governor (machine.c) counts each of its stays by the same rule: a tick ends
@@ -107,7 +108,8 @@ class Limits:
 def stays_of(intervals: Intervals, polled_ns: Ns, halted: Flags) -> Stays:
     """Return what intervals add up to of which so much was polled, and which ended in a halt."""
     limits, state = intervals.limits, intervals.state
-    halt_ns = np.maximum(intervals.idle_ns - polled_ns + intervals.exit_ns, 0)
+    turn_ns = np.where(polled_ns > 0, intervals.turn_ns, 0)
+    halt_ns = np.maximum(intervals.idle_ns - polled_ns - turn_ns + intervals.exit_ns, 0)
     deep = halted & (halt_ns < limits.deep_ns[state])
     shallow = halted & (halt_ns >= limits.shallow_ns[state])
     polled = polled_ns >= limits.poll_shallow_ns

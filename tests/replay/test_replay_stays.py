@@ -25,7 +25,11 @@ ENGINES = (CompiledEngine, PythonEngine) if shutil.which("cc") else (PythonEngin
 
 
 def stayed(
-    of: Metadata, rows: list[Row], name: str, engine: type[CompiledEngine | PythonEngine]
+    of: Metadata,
+    rows: list[Row],
+    name: str,
+    engine: type[CompiledEngine | PythonEngine],
+    turn_us: int = 0,
 ) -> tuple[int, int, int]:
     """Return halts, and us in stays too shallow and too deep, of a policy; leaving costs 5 us."""
     costs = Costs(
@@ -35,6 +39,7 @@ def stayed(
         NO_COSTS.loops,
         0,
         halts={0: HALT},
+        turn_ns=turn_us * US,
     )
     made = replay(of, costs, [as_batch("host", rows)], parse(f"stock,{name}"), engine=engine())
     found = made.outcomes[name].recorded.to_json()
@@ -92,6 +97,8 @@ def test_a_poll_and_a_halt_are_a_stay_each(engine: type[CompiledEngine | PythonE
     # Polls 50, 15, 50 and 50, all but the second too long. Then it halts for 350, 70 in C6, and 25
     # where it was recorded to poll, in the usual state.
     assert stayed(judged(), rows, "fixed:50us", engine) == (3, 3 * 50 + 350, 70)
+    # The way from a poll to a halt, of 10, is part of neither; so the last halt is too deep, too.
+    assert stayed(judged(), rows, "fixed:50us", engine, 10) == (3, 3 * 50 + 340, 60 + 15)
     # Polls 10 in each; halts for 390, 10 in C1, and 110 in C6, then 65.
     assert stayed(judged(), rows, "fixed:10us", engine) == (4, 390, 10 + 110)
 
