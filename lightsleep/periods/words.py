@@ -82,7 +82,7 @@ def headline(lost: TimeLost) -> list[str]:
         + (
             f"one in a hundred {us(lost.all.percentile_ns(0.99))} us or more."
             if lost.all.count >= HUNDRED
-            else f"the longest {us(lost.all.longest_ns)} us."
+            else f"the longest {us(lost.all.longest_ns)} us{_or_more(lost.metadata)}."
         ),
     ]
     if lost.reference_ns is None:
@@ -104,6 +104,11 @@ def headline(lost: TimeLost) -> list[str]:
             f"{lost.reference.count:,} wakeups). {part}."
         )
     return said
+
+
+def _or_more(metadata: Metadata) -> str:
+    """Of a histogram, the longest time that is known is the mean of a bucket."""
+    return " or more" if metadata.source == "histogram" else ""
 
 
 def notes(metadata: Metadata) -> list[str]:

@@ -549,6 +549,11 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
         ]
     except OSError as error:
         failed = f"the kernel refuses to count: {error.strerror}"
+        if error.errno == errno.E2BIG:
+            failed = (
+                "the kernel refuses to count on so many CPUs: before Linux 6.0, a histogram counts "
+                "on CPUs below 16; record events instead, without --histogram"
+            )
     began = time.monotonic()
     _tell(failed)
     if failed:

@@ -26,6 +26,10 @@ AUTO, BPF, TRACE_CMD = "auto", "bpf", "trace-cmd"
 TRIED = ("x86_64", "aarch64")
 """Machines where tests have had BPF programs record."""
 
+ATOMICS_SINCE = {"x86_64": (5, 12), "aarch64": (5, 18), "ppc64le": (6, 0)}
+"""Before, the kernel has no atomic operations of BPF programs that return the old value, or not on
+this machine."""
+
 REALTIME = Path("sys/kernel/realtime")
 """Holds 1 under PREEMPT_RT."""
 
@@ -131,7 +135,15 @@ def _by_bpf(
         raise run.RefusedError(error.message) from error
     order["all_probes"] = request.recorder == AUTO and _has_probes(root)
     known = _known(request, BPF, events, missing)
-    running = stack.enter_context(run.tracing_by_bpf(order, request.target, known))
+    try:
+        running = stack.enter_context(run.tracing_by_bpf(order, request.target, known))
+    except run.RefusedError as error:  # some kernels have later features
+        since = ATOMICS_SINCE.get(os.uname().machine, (0, 0))
+        if version(release) >= since:
+            raise
+        raise run.RefusedError(
+            f"on this machine they need Linux {since[0]}.{since[1]}, and this is {release}"
+        ) from error
     return running, known, missing
 
 
@@ -146,7 +158,8 @@ def _by_trace_cmd(
     scratch = run.scratch_for(request.target)
     words = tracing.command(events, request.cpus, request.buffer_kb)
     options = tracing.probe_options(request.cpus)
-    recording = run.recording(folder, words, options, scratch, request.target, known)
+    target, buffer_kb = request.target, request.buffer_kb
+    recording = run.recording(folder, words, options, scratch, target, known, buffer_kb)
     return stack.enter_context(recording), known, missing
 
 

@@ -162,12 +162,13 @@ def recording(
     scratch: Path,
     output: Path,
     document: dict[str, Any],
+    buffer_kb: int = 0,
 ) -> Iterator[Recording]:
     """Record while the context lasts; ``output`` is there, and whole, when it has ended.
 
     ``folder`` is where tracing is mounted. ``document`` is what the file beside ``output`` says,
-    whatever ends the recording. Raises LightsleepError where tracing does not start, and where the
-    file cannot be written.
+    whatever ends the recording. The kernel has ``buffer_kb`` for the events of each CPU. Raises
+    LightsleepError where tracing does not start, and where the file cannot be written.
     """
     order = {
         "tracing": str(folder),
@@ -181,7 +182,9 @@ def recording(
     process = _keeper()
     instance = folder / "instances" / keeper.group_of(process.pid)
     switch = instance / "tracing_on"
-    running = Recording(instance, scratch, process, lambda: switch.write_text("0"))
+    unwritten_bytes = _unwritten_bytes(os.cpu_count() or 1, buffer_kb << 10)
+    stop = functools.partial(switch.write_text, "0")
+    running = Recording(instance, scratch, process, stop, unwritten_bytes)
     with _recorded(running, order, output):
         yield running
 
@@ -196,8 +199,7 @@ def tracing_by_bpf(
     """
     scratch = scratch_for(output)
     whole = order | {"scratch": str(scratch), "output": str(output), "document": document}
-    # Once they record no more, what they have written is still to be copied, and then once more.
-    unwritten_bytes = 2 * len(order["buffers"]) * order["pages"] * PAGE
+    unwritten_bytes = _unwritten_bytes(len(order["buffers"]), order["pages"] * PAGE)
     free = shutil.disk_usage(output.parent).free
     if free < unwritten_bytes + SPARE_BYTES:
         raise LightsleepError(
@@ -211,6 +213,14 @@ def tracing_by_bpf(
     running = Recording(None, scratch, process, stop, unwritten_bytes)
     with _recorded(running, whole, output):
         yield running
+
+
+def _unwritten_bytes(cpus: int, buffer_bytes: int) -> int:
+    """Return how much may follow on the disk once no more is recorded.
+
+    What the buffers hold is still to be written to files of the CPUs, and then once more.
+    """
+    return 2 * cpus * buffer_bytes
 
 
 @contextlib.contextmanager
@@ -237,7 +247,8 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
     finally:
         # What was to be recorded may run on after the recording has stopped.
         running.elapsed_s = (running.stopped_s or time.monotonic()) - began
-        report = _finish(process, scratch)
+        where = f"what had been recorded is in {scratch}, if that is there"
+        report = _finish(process, scratch, where)
         if report["status"] is None and "formats" in order:
             report = _finish_for(order, wanted and running.started)
         running.lost = report.get("lost", {})
@@ -294,7 +305,7 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
         raise
     finally:
         running.elapsed_s = time.monotonic() - began
-        report = _finish(process, scratch)
+        report = _finish(process, scratch, "what the kernel had counted is lost")
     if report["failed"]:
         raise LightsleepError(report["failed"])
 
@@ -404,8 +415,8 @@ def _has_child(pid: int) -> bool:
     return False
 
 
-def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]:
-    """End the recording and return the keeper's report."""
+def _finish(process: "subprocess.Popen[bytes]", scratch: Path, remains: str) -> dict[str, Any]:
+    """End the recording and return the keeper's report; without one, say what ``remains``."""
     assert process.stdin
     assert process.stdout
     with contextlib.suppress(BrokenPipeError):
@@ -425,8 +436,7 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path) -> dict[str, Any]
     return {
         "status": None,
         "said": "",
-        "failed": "the process that ends a recording was killed; what had been recorded is in "
-        f"{scratch}, if that is there",
+        "failed": f"the process that ends a recording was killed; {remains}",
     }
 
 

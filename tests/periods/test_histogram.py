@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import random
@@ -15,9 +16,10 @@ from recordings import IDLE, WAKE, histogram_document
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import histogram as counts
+from lightsleep.periods import words
 from lightsleep.periods.lost import TimeLost
 from lightsleep.record import keeper, run
-from lightsleep.record.bpf import histogram
+from lightsleep.record.bpf import calls, histogram
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -149,8 +151,36 @@ def test_what_the_kernel_refuses_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_so_many_cpus_are_too_many_for_an_older_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> int:
+        raise OSError(errno.E2BIG, "Argument list too long")
+
+    monkeypatch.setattr(calls, "create", refuse)
+    monkeypatch.setattr(keeper, "_tell", lambda _answer: None)
+    order = histogram.order(list(range(24)), list(range(24)))
+    said = keeper.count(order | {"document": {}, "output": str(tmp_path / "counts.json")})
+    assert "before Linux 6.0, a histogram counts on CPUs below 16; record events" in said["failed"]
+
+
+def test_counts_go_with_their_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_send_order", lambda *_arguments: None)
+    with (
+        pytest.raises(LightsleepError, match="was killed; what the kernel had counted is lost"),
+        run.counting({}, {}, tmp_path / "counts.json") as running,
+    ):
+        running.process.kill()
+
+
+def test_the_longest_time_is_no_less_than_the_mean_of_its_bucket(tmp_path: Path) -> None:
+    wake = "{ cpu: 1, state: 1, ns: ~ 4096-4607 } hitcount: 50  ns: 220000\n"
+    lost = read(tmp_path, histograms={"idle": IDLE, "wake": wake})
+    assert "the longest 4.40 us or more." in words.headline(lost)[1]
+
+
 def test_a_disk_that_is_full_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "ELSEWHERE", ("/dev/full",))
-    said = keeper._write(Path("/dev/full/x"), tmp_path / "counts.json", {})
+    said = keeper._write(Path("/dev/full/x/trace"), tmp_path / "counts.json", {})
     assert said == f"cannot write {tmp_path / 'counts.json'}: Not a directory"
     assert list(tmp_path.iterdir()) == []

@@ -277,6 +277,23 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
     assert running.elapsed_s < stops[0] - began_s
 
 
+def test_what_buffers_hold_has_to_fit_on_the_disk(
+    tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "trace.dat"
+    scratch = run.scratch_for(output)
+    words = tracing.command(tracing.EVENTS, None, 64)
+    free = run.SPARE_BYTES + (3 << 20)
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for buffer_kb, stops in ((512, False), (1024, True)):
+        recording = run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE, buffer_kb)
+        with recording as running:
+            running.watch()
+            assert bool(running.stopped) == stops
+
+
 @pytest.mark.parametrize("spare", [0, 1 << 62])
 def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
     spare: int, tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
