@@ -83,3 +83,8 @@ def limits(policy: Policy, idle_ns: Ns) -> Ns:
         halts = not policy.limit_ns or length_ns > polled_ns
         policy.learn(polled_ns, length_ns - polled_ns if halts else None)
     return np.array(given, np.int64)
+
+
+def timed(row: Row, timer_us: int | None) -> Row:
+    """Return a row before which the governor was told how long it is until the next timer."""
+    return (*row[:4], None if timer_us is None else timer_us * US, *row[5:])

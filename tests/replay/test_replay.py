@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from recordings import PIPE
 from replays import (
     DEEP,
-    ENGINES,
     HALT,
     NO_COSTS,
     POLL,
@@ -29,233 +27,22 @@ from replays import (
     needs_compiler,
     period,
     run,
+    timed,
 )
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
-from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay import cli, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.costs import Costs, Ranks, costs_of
+from lightsleep.replay.costs import Costs, Ranks
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
-from lightsleep.replay.given import Given
-from lightsleep.replay.intervals import Reader, RecordedIntervals
+from lightsleep.replay.intervals import RecordedIntervals
 from lightsleep.replay.policies import STOCK, Fixed, parse
-
-
-def intervals(*rows: Row, costs: Costs = NO_COSTS) -> RecordedIntervals:
-    ((_, found),) = Reader(metadata(), costs).intervals(as_batch("host", rows))
-    return found  # what may go on in the next batch is kept back
-
-
-def test_the_exit_latency_is_no_part_of_the_wait_for_an_event() -> None:
-    rows = period(0, 100), period(200, 10), period(300, 70, POLL), period(400, 100, wait_us=75)
-    interval = intervals(*rows, period(600, 100, wait_us=None, cause="tick"))
-    # What a task's own wakeup took says it best; else the state's typical cost, 40 us, does.
-    assert (interval.arrival_ns // US).tolist() == [60, 0, 70, 25, 60]
-    assert interval.halted.tolist() == [True, True, False, True, True]
-    assert (interval.polled_ns // US).tolist() == [0, 0, 70, 0, 0]
-
-
-@pytest.mark.parametrize("cause", ["timer", "tick", "device"])
-def test_an_interrupt_of_the_cpu_s_own_wakes_a_task_after_the_exit(cause: str) -> None:
-    rows = period(0, 100, wait_us=5, cause=cause), period(200, 100, wait_us=90, cause=cause)
-    interval = intervals(*rows)
-    # From waking to running is no part of the exit, which takes the typical 40 us before it.
-    assert (interval.arrival_ns // US).tolist() == [60, 60]
-    assert (interval.cost_ns // US).tolist() == [40, 40]
-
-
-@pytest.mark.parametrize(
-    ("timer_us", "wait_us", "left_us"),
-    [(90, 5, 10), (50, 5, 40), (100, 5, 0), (101, 5, 40), (None, 5, 40), (90, None, 10)],
-)
-@pytest.mark.parametrize("make_engine", ENGINES)
-def test_a_timer_ends_no_period_before_it_is_due(
-    timer_us: int | None, wait_us: int | None, left_us: int, make_engine: Callable[[], Engine]
-) -> None:
-    """One that comes later than expected was another one."""
-    row = timed(period(0, 100, wait_us=wait_us, cause="timer"), timer_us)
-    reader = make_engine().reader(metadata(), NO_COSTS)
-    ((_, interval),) = reader.intervals(as_batch("host", [row]))
-    assert (interval.arrival_ns // US).tolist() == [100 - left_us]
-    assert (interval.cost_ns // US).tolist() == [left_us if wait_us else 0]
-    given = dataclasses.replace(NO_COSTS, given=True)
-    ((_, interval),) = make_engine().reader(metadata(), given).intervals(as_batch("host", [row]))
-    assert (interval.arrival_ns // US).tolist() == [60]
-
-
-def test_a_turn_through_the_idle_loop_is_known_from_periods_that_no_task_ended() -> None:
-    rows = []
-    for n in range(60):
-        rows.append(period(1000 * n, 100, wait_us=None if n % 2 else 40, cause="tick"))
-        rows.append(period(1000 * n + 112, 100))
-    parts = ([as_batch("host", rows)], [as_batch("host", [row]) for row in rows])
-    for batches in parts:
-        costs = costs_of(metadata(), batches)
-        assert costs
-        assert costs.turn_ns == pytest.approx(12 * US, rel=0.02)
-    few = costs_of(metadata(), [as_batch("host", []), as_batch("host", rows[:100])])
-    assert few
-    assert few.turn_ns == 0
-
-
-@pytest.mark.parametrize(("polls", "turn_us"), [(29, 12), (30, 3)])
-def test_polls_that_reached_their_limit_tell_best_how_long_a_turn_takes(
-    polls: int, turn_us: int
-) -> None:
-    rows = []
-    for n in range(60):  # the handler of the tick takes some of the time
-        rows.append(period(1000 * n, 100, wait_us=None, cause="tick"))
-        rows.append(period(1000 * n + 112, 100))
-    for n in range(60, 60 + polls):
-        rows.append(period(1000 * n, 100, POLL, wait_us=None, cause="unknown"))
-        rows.append(period(1000 * n + 103, 100))
-    parts = ([as_batch("host", rows)], [as_batch("host", [row]) for row in rows])
-    for batches in parts:
-        costs = costs_of(metadata(), batches)
-        assert costs
-        assert costs.turn_ns == pytest.approx(turn_us * US, rel=0.03)
-
-
-def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
-    polled = period(0, 100, POLL, None, cause="unknown")
-    assert len(intervals(polled, period(101, 60))) == 1
-    interval = intervals(polled, period(101, 60))
-    assert (int(interval.polled_ns[0]), int(interval.arrival_ns[0])) == (100 * US, 121 * US)
-    # Woken, or followed by something else first, it is an interval of its own.
-    assert len(intervals(period(0, 100, POLL), period(101, 60))) == 2
-    assert len(intervals(polled, period(131, 60))) == 2
-    assert len(intervals(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["sleep", "ipi"], "no idle period ends by 'sleep'"), (["ipi", "ipi"], "two codes say the")],
-)
-def test_a_table_that_ends_periods_in_odd_ways_is_an_error(words: list[str], said: str) -> None:
-    batch = as_batch("host", [period(0, 100)])
-    at = batch.schema.get_field_index("ended_by")
-    odd = pa.DictionaryArray.from_arrays(pa.array([1], pa.int8()), words)
-    batch = batch.set_column(at, "ended_by", odd)
-    with pytest.raises(LightsleepError, match=said):
-        list(Reader(metadata(), NO_COSTS).intervals(batch))
-
-
-def test_nobody_waits_for_a_cpu_that_no_task_needs() -> None:
-    interval = intervals(period(0, 100, wait_us=None, cause="tick"))
-    assert interval.cost_ns.tolist() == [0]
-    assert interval.woken.tolist() == [False]
-
-
-def test_costs_are_what_wakeups_took_above_the_reference() -> None:
-    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
-    costs = costs_of(metadata(), [as_batch("host", rows)])
-    assert costs
-    assert costs.reference_ns is None
-    assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
-    rows += [period(50_000 + n, 0, AWAKE, 10) for n in range(40)]
-    costs = costs_of(metadata(), [as_batch("host", rows)])
-    assert costs
-    assert costs.halt_ns == pytest.approx(40_000, rel=0.05)
-    given = costs_of(metadata(), [as_batch("host", rows)], Given(7_000))
-    assert given
-    assert given.halt_ns == 7_000
-    # Then a wakeup costs as much, whatever this one took.
-    assert intervals(period(0, 100, wait_us=50), costs=given).cost_ns.tolist() == [7_000]
-    assert intervals(period(0, 100, wait_us=50), costs=given).arrival_ns.tolist() == [93_000]
-    assert intervals(period(0, 100, wait_us=50), costs=costs).cost_ns.tolist() != [7_000]
-    assert costs_of(metadata(), [as_batch("host", rows[40:])]) is None
-
-
-def hybrid() -> Metadata:
-    """Return metadata of CPUs whose state 1 is another one on CPU 1, and of which 2 is unknown."""
-    made = Metadata("host", "made up", first_ns=0, last_ns=1_000_000_000)
-    for cpu, name, latency_us in ((0, "big", 200), (1, "little", 10), (3, "big", 200)):
-        for state, polls in ((POLL, True), (HALT, False)):
-            row = {"cpu": cpu, "state": state, "name": "POLL" if polls else name, "polls": polls}
-            made.add_state(row | {"advertised_us": 0 if polls else latency_us})
-    return made
-
-
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_compiler)])
-def test_cpus_with_other_tables_of_states_have_other_costs(compiled: bool) -> None:
-    waits_us = {0: 200, 1: 20, 2: 90, 3: 200}
-    rows = [
-        period(1000 * n, 500, wait_us=wait_us, cpu=cpu)
-        for n in range(40)
-        for cpu, wait_us in waits_us.items()
-    ]
-    costs = costs_of(hybrid(), [as_batch("host", rows)])
-    assert costs
-    assert {x: round(y / US) for x, y in costs.states.items()} == {
-        (0, HALT): pytest.approx(200, rel=0.04),
-        (1, HALT): pytest.approx(20, rel=0.04),
-        (2, HALT): pytest.approx(90, rel=0.04),
-    }
-    engine: Engine = CompiledEngine() if compiled else PythonEngine()
-    # A timer's wakeup costs what the state does; and so does the halt that replaces a poll.
-    rows = [
-        row
-        for cpu in range(4)
-        for row in (
-            period(0, 500, cpu=cpu, wait_us=5, cause="timer"),
-            period(1000, 500, POLL if cpu != 2 else HALT, cpu=cpu, wait_us=5, cause="timer"),
-        )
-    ]
-    found = dict(engine.reader(hybrid(), costs).intervals(as_batch("host", rows)))
-    for cpu, wait_us in waits_us.items():
-        assert found[cpu].cost_ns.tolist() == pytest.approx([wait_us * US] * 2, rel=0.04), cpu
-        assert found[cpu].state.tolist() == [HALT, HALT]
-
-
-def test_under_a_driver_that_hides_its_polls_no_state_polls() -> None:
-    hidden = metadata()
-    hidden.environment["cpuidle_driver"] = "lightsleep"
-    rows = [period(1000 * n, 100, POLL, 50) for n in range(40)]
-    assert costs_of(metadata(), [as_batch("host", rows)]) is None
-    costs = costs_of(hidden, [as_batch("host", rows)])
-    assert costs
-    assert costs.halt_ns == pytest.approx(50_000, rel=0.03)
-    for engine in (CompiledEngine(), PythonEngine()) if shutil.which("cc") else (PythonEngine(),):
-        made = replay(hidden, costs, [as_batch("host", rows)], {STOCK: None}, engine=engine)
-        assert made.outcomes[STOCK].recorded.polled_ns == 0
-        assert any("in no event" in note for note in words.notes(made, [("x.dat", costs)]))
-
-
-def test_a_recording_without_an_idle_driver_is_told_apart() -> None:
-    rows = [period(1000 * n, 100, wait_us=50) for n in range(40)]
-    for environment, told in (
-        ({"cpuidle_driver": None}, True),
-        ({"cpuidle_driver": "intel_idle"}, False),
-        ({}, False),  # nobody looked
-    ):
-        recorded = metadata()
-        recorded.environment = environment
-        costs = costs_of(recorded, [as_batch("host", rows)])
-        assert costs
-        made = replay(recorded, costs, [as_batch("host", rows)], {STOCK: None})
-        said = words.notes(made, [("x.dat", costs)])
-        assert any("mode=off, and record again" in note for note in said) == told
-
-
-def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
-    there = [period(1000 * n, 100, pair=(7, 8)) for n in range(40)]
-    back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]
-    costs = costs_of(metadata(), [as_batch("host", there + back)])
-    assert costs
-    assert costs.loop_share == 1
-    interval = intervals(period(0, 100, wait_us=40), costs=costs)
-    assert int(interval.earliest_ns[0]) == max(0, int(interval.arrival_ns[0]) - costs.halt_ns)
-    for few in (back[:20], []):
-        costs = costs_of(metadata(), [as_batch("host", there + few)])
-        assert costs
-        assert costs.loop_share == 0
-
 
 POLICIES = {STOCK: None} | {name: parse(name)[name] for name in ("haltpoll", "fixed:50us")}
 
@@ -287,11 +74,6 @@ def made(drawn: Drawn) -> list[Row]:
         now[cpu] = begin + length
         rows.append(timed(period(begin, length, state, wait, pair, cpu, cause), timer_us))
     return rows
-
-
-def timed(row: Row, timer_us: int | None) -> Row:
-    """Return a row before which the governor was told how long it is until the next timer."""
-    return (*row[:4], None if timer_us is None else timer_us * US, *row[5:])
 
 
 def replayed(
