@@ -188,6 +188,18 @@ def test_trials_that_fail_become_rare(factor: float, length: int) -> None:
     assert set(waits.tolist()[7:]) == {4096}
 
 
+@pytest.mark.parametrize("every", [50, 150, 200, 500])
+@pytest.mark.parametrize("factor", [1.5, 3])
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_rare_short_wait_makes_no_trials_that_fail_frequent(
+    cost: int, factor: float, every: int
+) -> None:
+    """For some time after it, a short limit saves a little: no reason to try longer ones anew."""
+    idle = np.where(np.arange(100_000) % every, int(factor * cost), cost // 100)
+    limits = PollLimit(cost, SECOND).replay(idle)
+    assert total(idle[5_000:], limits[5_000:], cost) <= 1.03 * total(idle[5_000:], 0, cost)
+
+
 # Where it pays, it polls for long enough.
 
 

@@ -65,8 +65,10 @@
  *    sees its waits shorten by C and follows. With more, the trials of both
  *    have to overlap, as they come to do. Beyond 3C/4, both may stay in halt:
  *    what is left of it in memory after a trial, a quarter, outweighs the gain.
- *    A trial ends early when half of the warm-up is spent. Without success it
- *    doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
+ *    A trial ends early when half of the warm-up is spent. It has success when
+ *    some limit would have saved more than 1/32 of what halting at once costs.
+ *    (For one that saves less, a few short periods are enough.) Without success
+ *    it doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
  *    POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU never tries.
  *
  * Everything here is integer arithmetic, divides by powers of two only, and has
@@ -91,6 +93,7 @@
 #define POLL_LIMIT_MEMORY	(128 * POLL_LIMIT_ONE)
 
 #define POLL_LIMIT_SLACK	8	/* of the price */
+#define POLL_LIMIT_SUCCESS	32	/* of the price */
 #define POLL_LIMIT_PAUSE	64	/* halt costs */
 #define POLL_LIMIT_WARMUP	16	/* halt costs */
 #define POLL_LIMIT_TRIAL	128	/* periods */
@@ -167,8 +170,8 @@ static unsigned int price_limits(const struct poll_limit *pl, u64 cost_ns, u64 c
 	return b + 1;
 }
 
-/* The highest limit that would have cost little more than the cheapest. */
-static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
+/* The highest limit that would have cost little more than the cheapest, which saves much or not. */
+static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns, bool *saves)
 {
 	u64 price[POLL_LIMIT_BUCKETS], best;
 	unsigned int i, n;
@@ -177,6 +180,7 @@ static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns)
 	best = price[0];
 	for (i = 1; i < n; i++)
 		best = min(best, price[i]);
+	*saves = best < price[0] - price[0] / POLL_LIMIT_SUCCESS;
 	if (best == price[0])
 		return 0;
 
@@ -198,12 +202,12 @@ static bool mostly_within(const struct poll_limit *pl, u64 reach_ns)
 	return within * 2 >= pl->total;
 }
 
-/* Counts one period; true while a trial runs. */
-static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
+/* Counts one period; true while a trial runs. The learned limit @polls, and @saves much, or not. */
+static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool polls, bool saves)
 {
 	bool affordable = pl->credit_ns >= POLL_LIMIT_WARMUP / 2 * cost_ns;
 
-	if (pays) {
+	if (saves) {
 		pl->trial_left = 0;
 		pl->trial_wait = POLL_LIMIT_WAIT_MIN;
 		pl->trial_backoff = POLL_LIMIT_WAIT_MIN;
@@ -217,6 +221,8 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool pays)
 		pl->trial_backoff = min(pl->trial_backoff * 2, POLL_LIMIT_WAIT_MAX);
 		return false;
 	}
+	if (polls)
+		return false;
 	if (pl->trial_wait) {
 		pl->trial_wait--;
 		return false;
@@ -268,6 +274,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	u64 cost_ns = min(params->halt_cost_ns, POLL_LIMIT_COST_MAX);
 	u64 cap_ns = min(2 * cost_ns, params->ceiling_ns);
 	u64 stake_ns;
+	bool saves;
 
 	if (pl->halt_cost_ns != cost_ns) {
 		pl->halt_cost_ns = cost_ns;
@@ -277,8 +284,8 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	}
 
 	remember(pl, idle_ns, cost_ns);
-	pl->limit_ns = learned_limit(pl, cost_ns, cap_ns);
-	if (on_trial(pl, cost_ns, pl->limit_ns))
+	pl->limit_ns = learned_limit(pl, cost_ns, cap_ns, &saves);
+	if (on_trial(pl, cost_ns, pl->limit_ns, saves))
 		pl->limit_ns = cap_ns;
 
 	stake_ns = min(pl->credit_ns / 2, cost_ns);
