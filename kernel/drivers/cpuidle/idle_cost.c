@@ -60,6 +60,8 @@
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
 #define FEW_POLLS		100
 #define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
+/* Less is drawn where it is only kept fresh. None of it is older than half an hour. */
+#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -186,9 +188,12 @@ static void forget(struct idle_cost *ic)
 /* A ring that fills too slowly mixes evidence from different times. */
 static void forget_old_evidence(struct idle_cost *ic, u32 count)
 {
+	u32 enough = wake_cost_known(&ic->wake_cost) ? EVIDENCE_PER_MINUTE_KNOWN :
+						       EVIDENCE_PER_MINUTE;
+
 	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
 		return;
-	if (count - ic->minute_count < EVIDENCE_PER_MINUTE)
+	if (count - ic->minute_count < enough)
 		forget(ic);
 	ic->minute_jiffies = jiffies;
 	ic->minute_count = count;
@@ -387,12 +392,13 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
 /* While nothing is measured. */
 static void assume_cost(void)
 {
+	u64 cost_ns = known_harmful ? 0 : ASSUMED_COST_NS;
+
 #ifdef LIGHTSLEEP_MODULE
 	/* A latency request below it has to be honoured as well. */
-	if (!known_harmful)
-		ops->set_exit_latency(ASSUMED_COST_NS);
+	ops->set_exit_latency(cost_ns);
 #endif
-	set_machine_cost(known_harmful ? 0 : ASSUMED_COST_NS);
+	set_machine_cost(cost_ns);
 }
 
 /**
