@@ -212,6 +212,23 @@ delays_timers_without_halting() {
 	rmmod $MODULE
 }
 
+comes_and_goes_without_halting() {
+	for round in $(seq 3); do
+		unload
+		insmod "$MODULES/$MODULE.ko" spin=1 states=C1:2:2 || fail "does not load with spin=1"
+		for online in "$CPUS"/cpu*/online; do
+			echo 0 > "$online" || fail "round $round: $online: stays online"
+			echo 1 > "$online" || fail "round $round: $online: stays offline"
+		done
+		sleep 1
+		for cpu in "$CPUS"/cpu[0-9]*; do
+			[ "$(cat "$cpu/cpuidle/state0/usage")" -gt 0 ] || fail "$cpu is not idled by us"
+		done
+		rmmod $MODULE || fail "round $round: rmmod failed"
+	done
+	pipe_load 500
+}
+
 never_enters_what_refuses() {
 	loaded C1:2:2,C2:20:20:never
 	only 1
@@ -288,7 +305,7 @@ fi
 if [ $# = 0 ]; then
 	set -- shows_the_states_as_given refuses_nonsense survives_random_parameters \
 		enters_each_state survives_hotplug_under_load delays_a_woken_thread delays_timers \
-		delays_timers_without_halting \
+		delays_timers_without_halting comes_and_goes_without_halting \
 		never_enters_what_refuses loads_and_unloads_under_load excludes_cpuidle_lightsleep
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
