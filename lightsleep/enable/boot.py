@@ -5,6 +5,9 @@ systemd-modules-load, or the script of an older init, loads each module that a f
 modules-load.d names. A module that needs ours loads it as well. modprobe.d has the parameters: of
 several options lines, the last one that names a parameter counts. Both are folders in several
 places. A file hides those of its name in later places.
+
+The kernel command line names modules to load, too (modules_load=). What a file of modprobe.d or
+modprobe.blacklist= names is not loaded then; a module that needs it brings it all the same.
 """
 
 import contextlib
@@ -13,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightsleep.scan.loading import FOLDERS, MODULE
+from lightsleep.scan.loading import FOLDERS, MODULE, has_another_root
+from lightsleep.scan.tree import Tree
 from lightsleep.settings import restorer
 from lightsleep.settings.catalogue import DEFAULTS
 
@@ -22,17 +26,20 @@ LOADERS = (MODULE, "virtio_poll_source")
 PLACES = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 DEBIAN = "etc/modules"
 """Older than modules-load.d, in which Debian has a link to it."""
+COMMAND_LINE = "proc/cmdline"
 
 
 @dataclass(frozen=True)
 class Boot:
     """What a boot does: the files that load the driver, and the setting that they bring.
 
-    ``setting`` is spelled as for enable, and None where nothing loads the driver or where not all
-    files can be read. ``denied`` says that only root may read what loads it.
+    ``kept_away_by`` are files that undo what would load it. ``setting`` is spelled as for enable,
+    and None where nothing loads the driver or where not all files can be read. ``denied`` says that
+    only root may read what loads it.
     """
 
     files: list[str]
+    kept_away_by: list[str]
     setting: str | None
     denied: bool
 
@@ -40,9 +47,14 @@ class Boot:
 def read(root: Path) -> Boot:
     """Return what a boot of the machine at ``root`` does."""
     texts, denied = _texts(root, "modules-load.d")
-    files = [name for name, text in texts.items() if _loads(text)]
+    texts[COMMAND_LINE] = "\n".join(_on_command_line(root, "modules_load"))
+    named = {name: loaders for name, text in texts.items() if (loaders := _loaders(text))}
+    away = {module: kept_away_by(root, module) for module in LOADERS}
+    files = [name for name, loaders in named.items() if any(not away[x] for x in loaders)]
+    undone_by = {x: None for loaders in named.values() for y in loaders for x in away[y]}
     options, unsure = _texts(root, "modprobe.d")
-    return Boot(files, setting(options) if files and not unsure else None, denied)
+    brings = setting(options) if files and not unsure else None
+    return Boot(files, [] if files else list(undone_by), brings, denied)
 
 
 def setting(options: dict[str, str]) -> str:
@@ -64,11 +76,38 @@ def setting(options: dict[str, str]) -> str:
     return ":".join(said)
 
 
-def blacklisted(root: Path, module: str) -> bool:
-    """Return whether a file of modprobe.d keeps a module from being loaded at boot."""
+def kept_away_by(root: Path, module: str) -> list[str]:
+    """Return the files that keep a module from being loaded at boot."""
     texts, _ = _texts(root, "modprobe.d")
-    lines = [line.split() for text in texts.values() for line in _lines(text, "#")]
-    return any(x[0] == "blacklist" and [_name(y) for y in x[1:]] == [module] for x in lines)
+    found = [name for name, text in texts.items() if module in _blacklisted(text)]
+    on_command_line = module in _on_command_line(root, "modprobe.blacklist")
+    return found + ([COMMAND_LINE] if on_command_line else [])
+
+
+def blacklist(name: str) -> str:
+    """Return what in one of kept_away_by() keeps our module away."""
+    if name == COMMAND_LINE:
+        return "modprobe.blacklist= on the kernel command line"
+    return f"a line 'blacklist' in /{name}"
+
+
+def loaded_by(name: str) -> str:
+    """Return what in a file loads our module, or one that needs it."""
+    return "it from modules_load=" if name == COMMAND_LINE else "the line"
+
+
+def _blacklisted(text: str) -> list[str]:
+    lines = [line.split() for line in _lines(text, "#")]
+    return [_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) == 2]
+
+
+def _on_command_line(root: Path, option: str) -> list[str]:
+    """Return the modules that an option names; in a chroot, it is of another machine's boot."""
+    if has_another_root(root):
+        return []
+    words = (Tree(root).text(COMMAND_LINE) or "").replace('"', "").split()
+    pairs = [word.partition("=") for word in words]
+    return [_name(x) for name, _, value in pairs if _name(name) == option for x in value.split(",")]
 
 
 def kernels_without_module(root: Path) -> list[str]:
@@ -116,8 +155,9 @@ def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
     return found, denied
 
 
-def _loads(text: str) -> bool:
-    return any(_name(line.split()[0]) in LOADERS for line in _lines(text, "#;"))
+def _loaders(text: str) -> list[str]:
+    names = [_name(line.split()[0]) for line in _lines(text, "#;")]
+    return [name for name in names if name in LOADERS]
 
 
 def _lines(text: str, comment: str) -> Iterator[str]:

@@ -15,17 +15,29 @@ neither overwritten nor removed.
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from lightsleep.enable import boot
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.scan.collect import collect
-from lightsleep.scan.loading import MODULE
+from lightsleep.scan.loading import MODULE, has_another_root
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
-from lightsleep.settings.catalogue import DEFAULTS, GOVERNOR, Change, Hold, Knob, Load, Unload, plan
+from lightsleep.settings.catalogue import (
+    DEFAULTS,
+    GOVERNOR,
+    ONLY_LIGHTSLEEP,
+    Change,
+    Hold,
+    Knob,
+    Load,
+    Unload,
+    plan,
+    plan_elsewhere,
+)
 from lightsleep.settings.restorer import Setting, Undo, Value
 from lightsleep.sources import DKMS_INSTALL
 
@@ -62,7 +74,7 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
             case Unload(module):
                 raise _in_the_way_at_boot(module)
             case _:
-                raise WrongUsage("only lightsleep lasts across boots: leave out --persist")
+                raise WrongUsage(ONLY_LIGHTSLEEP)
     defaults = [f"{name}={value}" for name, value in DEFAULTS.items()]
     words = [word for word in words if word not in defaults]
     options = f"{HEADER}\noptions {MODULE} {' '.join(words)}\n" if words else None
@@ -77,7 +89,7 @@ def _at_boot(changes: Sequence[Change], root: Path) -> list[Change]:
     made: list[Change] = []
     before: Change | None = None
     for change in changes:
-        goes = isinstance(change, Unload) and boot.blacklisted(root, change.module)
+        goes = isinstance(change, Unload) and bool(boot.kept_away_by(root, change.module))
         stays = isinstance(change, Knob) and change.path == GOVERNOR and isinstance(before, Unload)
         if not goes and not stays:
             made.append(change)
@@ -147,6 +159,8 @@ def enable(
 
     Raises LightsleepError where it cannot be kept, Skipped where it is kept already.
     """
+    if has_another_root(root) and persist and not now:
+        return _enable_elsewhere(text, root)
     # What a killed command left is not how the machine is.
     left = journalled.set_back_left(root, "enable")
     try:
@@ -172,11 +186,13 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
             f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
         )
+    if persist:
+        _check_boot_loads(root)
     _check_files(root, files)
     # What cannot be read could not be kept, either.
     kept = journalled.kept(root)
     unloaded = sorted(_unloaded(kept) - {MODULE})
-    if persist and (loaded := [x for x in unloaded if not boot.blacklisted(root, x)]):
+    if persist and (loaded := [x for x in unloaded if not boot.kept_away_by(root, x)]):
         raise _in_the_way_at_boot(loaded[0])
     changes = _brought_back(changes, kept)
     changed = []
@@ -189,17 +205,56 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
         if now:
             with applied(changes, session, root) as made:
                 changed += [_said(change) for change in made]
-        for name, content in files.items():
-            if content != (there := content_of(root, name)):
-                session.write(root / name, content)
-                notes += _lost(name, there)
-                changed.append(f"{'wrote' if content else 'removed'} /{name}")
+        written = _write(files, root, session.write)
         if not session.changed:
-            raise Skipped(f"{text} is enabled already: nothing to do")
+            raise _enabled_already(text)
         session.keep()
-    if persist and (lacking := boot.kernels_without_module(root)):
-        notes.append(without_module(lacking))
-    return Changes(changed, notes)
+    lacking = _without_module(root) if persist else []
+    return Changes(changed + written.changed, notes + written.notes + lacking)
+
+
+def _enable_elsewhere(text: str, root: Path) -> Changes:
+    """Keep the setting for the boots of a system that a chroot is in: only its files are touched.
+
+    It may boot on another machine, with kernels that it does not have yet. So nothing is refused
+    because of what runs now.
+    """
+    files = persistent_files(plan_elsewhere(text))
+    _check_boot_loads(root)
+    _check_files(root, files)
+    written = _write(files, root, partial(_write_elsewhere, root))
+    if not written.changed:
+        raise _enabled_already(text)
+    return Changes(written.changed, written.notes + _without_module(root))
+
+
+def _write(
+    files: dict[str, str | None], root: Path, write: Callable[[Path, str | None], None]
+) -> Changes:
+    """Write or remove those of restorer.FILES that are not as wanted."""
+    done = Changes([], [])
+    for name, content in files.items():
+        if content != (there := content_of(root, name)):
+            write(root / name, content)
+            done.notes.extend(_lost(name, there))
+            done.changed.append(f"{'wrote' if content else 'removed'} /{name}")
+    return done
+
+
+def _write_elsewhere(root: Path, file: Path, content: str | None) -> None:
+    try:
+        restorer.write_file(root, str(file), content)
+    except OSError as error:
+        raise LightsleepError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _enabled_already(text: str) -> Skipped:
+    return Skipped(f"{text} is enabled already: nothing to do")
+
+
+def _without_module(root: Path) -> list[str]:
+    lacking = boot.kernels_without_module(root)
+    return [without_module(lacking)] if lacking else []
 
 
 def without_module(releases: Sequence[str]) -> str:
@@ -260,6 +315,14 @@ def _check_files(root: Path, files: dict[str, str | None]) -> None:
             )
 
 
+def _check_boot_loads(root: Path) -> None:
+    if where := boot.kept_away_by(root, MODULE):
+        raise LightsleepError(
+            f"--persist: {boot.blacklist(where[0])} keeps a boot from loading {MODULE}. Remove it "
+            "there, and repeat this command. Or leave out --persist"
+        )
+
+
 def _said(change: Change) -> str:
     match change:
         case Load(_, argv, _):
@@ -274,18 +337,21 @@ def _said(change: Change) -> str:
 def disable(root: Path) -> Changes:
     """Undo what was enabled, remove our files, and unload the module.
 
-    Raises LightsleepError where something refuses or is not ours, Skipped where nothing is there.
+    In a chroot, only the files go: what is loaded and set is of the machine around it. Raises
+    LightsleepError where something refuses or is not ours, Skipped where nothing is there.
     """
     changed: list[str] = []
     notes: list[str] = []
     others: list[str] = []
     try:
-        with journalled.exclusive(root, "disable") as alone:
-            notes += alone.notes
-            # Whatever refuses, the next boot is to find the machine as it was.
-            refused = _undo(root, alone, changed, notes)
-            if refused:
-                raise LightsleepError("\n".join(refused))
+        if has_another_root(root):
+            _disable_elsewhere(root, changed, notes)
+        else:
+            with journalled.exclusive(root, "disable") as alone:
+                notes += alone.notes
+                # Whatever refuses, the next boot is to find the machine as it was.
+                if refused := _undo(root, alone, changed, notes):
+                    raise LightsleepError("\n".join(refused))
         others = _loaded_by_others(root)
         foreign = [name for name in restorer.FILES if (root / name).exists()]
         if foreign:
@@ -304,11 +370,22 @@ def disable(root: Path) -> Changes:
     return Changes(changed, notes + others)
 
 
+def _disable_elsewhere(root: Path, changed: list[str], notes: list[str]) -> None:
+    """Remove our files, the one without which the other has no effect first."""
+    refused: list[str] = []
+    ours = _our_files(root, refused)
+    done = _write(dict.fromkeys(reversed(ours)), root, partial(_write_elsewhere, root))
+    changed += done.changed
+    notes += done.notes
+    if refused:
+        raise LightsleepError("\n".join(refused))
+
+
 def _loaded_by_others(root: Path) -> list[str]:
     """Return what to say of files of somebody else that load the driver at boot."""
     return [
         f"/{name} loads {MODULE} at boot, or a module that needs it, and was not written by "
-        "lightsleep: to end that, remove the line there"
+        f"lightsleep: to end that, remove {boot.loaded_by(name)} there"
         for name in boot.read(root).files
         if name != LOAD_FILE
     ]

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lightsleep.enable import boot
 from lightsleep.enable.status import Status, hit_rate
 from lightsleep.enable.why import not_polling
 from lightsleep.scan.loading import MODULE
@@ -91,7 +92,8 @@ def _at_boot(status: Status) -> str:
     if status.at_boot is None:
         return f"unknown: {denied if folders else 'only root may tell'}"
     if not status.at_boot:
-        return "no"
+        away = [boot.blacklist(name.removeprefix("/")) for name in status.boot_kept_away_by]
+        return f"no: kept away by {' and '.join(away)}" if away else "no"
     files = dict.fromkeys([*status.files, *status.boot_files])
     return f"yes: {', '.join(files)}" + (f"; {denied}" if folders else "")
 

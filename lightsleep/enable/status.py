@@ -35,12 +35,12 @@ class Status:
     ``enabled`` is what ``lightsleep enable`` keeps since this boot, as one setting, ``by`` and
     ``since`` who changed it last and when. Where only the next boot brings what was enabled,
     ``enabled`` is None, and ``by`` and ``since`` are of that. ``boot_setting`` is what each boot
-    brings, and ``boot_files`` load the driver then, whoever wrote them. ``at_boot`` is None where
-    only root may tell. ``files`` are ours, ``unreadable`` those which only root may read.
-    ``changed`` are the settings that are kept. ``interrupted`` is left of an enable that a crash of
-    the machine ended; ``unfinished`` tells of a command that changes settings now, or that was
-    killed before it set them back. ``stores`` are wakeups without an interrupt per second, at
-    least, by CPU; where they can be told.
+    brings, and ``boot_files`` load the driver then, whoever wrote them, unless it is
+    ``boot_kept_away_by`` others. ``at_boot`` is None where only root may tell. ``files`` are ours,
+    ``unreadable`` those which only root may read. ``changed`` are the settings that are kept.
+    ``interrupted`` is left of an enable that a crash of the machine ended; ``unfinished`` tells of
+    a command that changes settings now, or that was killed before it set them back. ``stores`` are
+    wakeups without an interrupt per second, at least, by CPU; where they can be told.
     """
 
     active: bool
@@ -50,6 +50,7 @@ class Status:
     at_boot: bool | None
     boot_setting: str | None
     boot_files: list[str]
+    boot_kept_away_by: list[str]
     kernels_without_module: list[str]
     interrupted: bool
     unfinished: str | None
@@ -79,6 +80,7 @@ def read(root: Path) -> Status:
         at_boot=True if at_boot.files else None if at_boot.denied else False,
         boot_setting=at_boot.setting,
         boot_files=[f"/{name}" for name in at_boot.files],
+        boot_kept_away_by=[f"/{name}" for name in at_boot.kept_away_by],
         kernels_without_module=boot.kernels_without_module(root),
         interrupted=files == [OPTIONS_FILE] and not unreadable,
         unfinished=journalled.unfinished(root),

@@ -222,14 +222,14 @@ def container(tree: Tree, running: bool) -> str | None:
         return "podman"
     if own.pop("pid", None):
         return "unknown"
-    elsewhere = _has_another_root(tree.root) if own else False
+    elsewhere = has_another_root(tree.root) if own else False
     least = 2 if elsewhere is None else 1
     count = sum(x is True for x in own.values())
     return "unknown" if elsewhere is not False and count >= least else None
 
 
-def _has_another_root(root: Path) -> bool | None:
-    """Return whether init has another root folder; None where that is not known."""
+def has_another_root(root: Path) -> bool | None:
+    """Return whether init has another root folder, as seen in a chroot; None if not known."""
     with contextlib.suppress(OSError):
         return not (root / "proc/1/root").samefile(root)
     return None

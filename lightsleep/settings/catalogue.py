@@ -21,7 +21,7 @@ and not say why.
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +49,8 @@ DEFAULTS = {"mode": "adaptive", "poll_limit_us": "0", "wait_weight": "4"}
 """What a setting says of the module where it does not say it."""
 KEPT = ("mode", "poll_limit_us", "wait_weight", "peek_budget_ns", "hold_us")
 """Parameters of the module that can be set, and so are set again where it is loaded again."""
+
+ONLY_LIGHTSLEEP = "only lightsleep lasts across boots: leave out --persist"
 
 EXAMPLES = (
     "as-is",
@@ -120,7 +122,7 @@ class Context:
 
     def wrong(self, why: str) -> WrongUsage:
         """Return the error for a setting that means nothing anywhere."""
-        return WrongUsage(f"setting {self.text!r}: {why}")
+        return _wrong(self.text, why)
 
     def need_driver(self, what: str) -> None:
         """Raise CannotSet where no cpuidle driver idles the CPUs."""
@@ -160,6 +162,17 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
     if repeated or {"lightsleep", "haltpoll"} <= set(names):
         raise WrongUsage(f"setting {text!r}: its parts exclude each other")
     return changes
+
+
+def plan_elsewhere(text: str) -> list[Change]:
+    """Return what a boot has to do for ``text`` on a machine that cannot be looked at now.
+
+    Raises WrongUsage where no boot can bring that.
+    """
+    name, _, value = text.partition(":")
+    if name != "lightsleep" or "+" in text:
+        raise WrongUsage(ONLY_LIGHTSLEEP)
+    return [Load(MODULE, ("modprobe", MODULE, *_words(lightsleep_parameters(value, text))))]
 
 
 def split(text: str) -> list[str]:
@@ -202,8 +215,11 @@ def _as_is(value: str, context: Context) -> list[Change]:
     return []
 
 
-def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
-    """Return the module's parameters for the values of ``lightsleep:...``. Raises WrongUsage."""
+def lightsleep_parameters(value: str, text: str) -> dict[str, str]:
+    """Return the module's parameters for the values of ``lightsleep:...``, a part of ``text``.
+
+    Raises WrongUsage.
+    """
     parameters: dict[str, str] = {}
     for word in value.split(":") if value else []:
         name, equals, number = word.partition("=")
@@ -211,22 +227,31 @@ def lightsleep_parameters(value: str, context: Context) -> dict[str, str]:
             parameters["mode"] = word
         elif equals and name == "weight" and "wait_weight" not in parameters:
             if not re.fullmatch(r"[1-9]\d{0,2}", number) or int(number) > MAX_WEIGHT:
-                raise context.wrong(f"the weight of waiting is a number from 1 to {MAX_WEIGHT}")
+                raise _wrong(text, f"the weight of waiting is a number from 1 to {MAX_WEIGHT}")
             parameters["wait_weight"] = number
         elif "poll_limit_us" not in parameters and (limit_ns := units.parse_ns(word)) is not None:
             if limit_ns % 1000 or not 1 <= limit_ns // 1000 <= MAX_LIMIT_US:
-                raise context.wrong(f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
+                raise _wrong(text, f"the poll limit is 1us to {MAX_LIMIT_US}us, in whole us")
             parameters["poll_limit_us"] = str(limit_ns // 1000)
         else:
-            raise context.wrong(
+            raise _wrong(
+                text,
                 f"{word!r} is no mode ({', '.join(MODES)}), no poll limit such as 200us, and no "
-                "weight=N, or one of them was named before"
+                "weight=N, or one of them was named before",
             )
     return parameters
 
 
+def _wrong(text: str, why: str) -> WrongUsage:
+    return WrongUsage(f"setting {text!r}: {why}")
+
+
+def _words(parameters: dict[str, str]) -> Iterator[str]:
+    return (f"{name}={value}" for name, value in parameters.items())
+
+
 def _lightsleep(value: str, context: Context) -> list[Change]:
-    scan, named = context.scan, lightsleep_parameters(value, context)
+    scan, named = context.scan, lightsleep_parameters(value, context.text)
     # All of them: other values may be left from before, or be in a file of modprobe.d.
     parameters = DEFAULTS | named
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
@@ -248,8 +273,7 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
         why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
         raise CannotSet(f"{context.text} cannot be set here:{why}")
     how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
-    words = tuple(f"{name}={text}" for name, text in parameters.items())
-    return [*makes_room, Load(MODULE, (*how, *words))]
+    return [*makes_room, Load(MODULE, (*how, *_words(parameters)))]
 
 
 def _haltpoll(value: str, context: Context) -> list[Change]:

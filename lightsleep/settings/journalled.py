@@ -272,16 +272,12 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
     and after the context, what there is to tell of setting back. ``refused`` is then the part of
     it that could not be set back. A LightsleepError that ends the context tells that as well.
 
-    Raises LightsleepError in a container, where another process has a session, where an earlier
-    one's journal cannot be trusted or its settings not set back, and where the journal cannot be
-    kept.
+    Raises LightsleepError in a container or a chroot, where another process has a session, where
+    an earlier one's journal cannot be trusted or its settings not set back, and where the journal
+    cannot be kept.
     """
     root = root.absolute()
-    if kind := loading.container(Tree(root), running=root == Path("/")):
-        raise LightsleepError(
-            f"this is a container ({kind}): where it ends, nothing sets back what was changed, and "
-            "the record of it is lost; run lightsleep on the host of the container"
-        )
+    _check_place(root)
     run_dir = root / RUN_DIR
     journal = run_dir / "journal"
     with contextlib.ExitStack() as stack:
@@ -318,6 +314,22 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
         else:
             notes, here.refused = process.end()
             here.notes += [*notes, *here.refused]
+
+
+def _check_place(root: Path) -> None:
+    """Raise LightsleepError where settings would be those of a machine that this is a part of."""
+    if kind := loading.container(Tree(root), running=root == Path("/")):
+        raise LightsleepError(
+            f"this is a container ({kind}): where it ends, nothing sets back what was changed, and "
+            "the record of it is lost; run lightsleep on the host of the container"
+        )
+    if loading.has_another_root(root):
+        raise LightsleepError(
+            "this is a chroot: the kernel and /sys are those of the machine around it, and the "
+            "files are not. To change that machine, run lightsleep outside of the chroot. To have "
+            "the system in the chroot load the driver when it boots: lightsleep enable --persist "
+            "--later"
+        )
 
 
 def kept(root: Path = Path("/")) -> Kept | None:
@@ -434,6 +446,7 @@ def set_back_left(root: Path, verb: str) -> list[str]:
     For commands that plan by how the machine is, before they look. Raises LightsleepError as
     session() does.
     """
+    _check_place(root)
     if not (root / RUN_DIR / "journal").exists():
         return []
     with exclusive(root, verb) as alone:

@@ -34,8 +34,9 @@ MEMORY_MIB = 1536
 """What apt and a compiler need beside the files that they write, which are in memory."""
 ENOUGH_S = 1200.0
 
-# The machine is a chroot in the lab's guest: its disk is read-only, and what was written since is
-# on the second disk at the end of a boot.
+# The machine's disk is read-only, and what was written since is on the second disk at the end of a
+# boot. It takes the place of the lab's root for all processes: in a chroot, lightsleep
+# changes no settings.
 MOUNT = """\
     mount() { busybox mount "$@"; }
     mkdir -p /lower /over /machine
@@ -50,7 +51,10 @@ MOUNT = """\
     mount -t tmpfs tmpfs /machine/run
     mount -t tmpfs tmpfs /machine/tmp
     busybox ip link set lo up
+    mkdir -p /machine/run/lab
+    busybox pivot_root /machine /machine/run/lab
 """
+LEAVE = "pivot_root /run/lab /run/lab/machine"
 SAVE = "chroot /lower tar -C /mnt/upper --xattrs --xattrs-include='*' -cf /dev/vdc ."
 BOOTED = "/usr/lib/systemd/systemd-modules-load"
 
@@ -126,6 +130,7 @@ class Computer:
             guest.wait(ENOUGH_S)
             guest.run(["bash", "-ec", textwrap.dedent(MOUNT)], timeout_s=ENOUGH_S)
             yield guest
+            guest.run(["sh", "-ec", LEAVE], timeout_s=ENOUGH_S)
             guest.run(["sh", "-ec", SAVE], timeout_s=ENOUGH_S)
             guest.check()
         finally:
@@ -134,7 +139,7 @@ class Computer:
 
 def typed(guest: Guest, line: str, environment: str = "") -> str:
     """Run a line in the machine and return what it printed."""
-    argv = ["chroot", "/machine", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
+    argv = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]
     argv += ["LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TERM=dumb", "COLUMNS=100"]
     done = guest.run([*argv, "bash", "-c", f"cd /root; {line}"], timeout_s=ENOUGH_S, check=False)
     print(f"$ {line}\n{done.stdout}{done.stderr}", flush=True)

@@ -221,3 +221,49 @@ def test_a_folder_that_only_root_may_look_into(
     assert found["unreadable"] == [f"/{folder}/lightsleep.conf"]
     assert found["interrupted"] is False
     assert line in said(root)
+
+
+ETC_MODULES = "etc/modules: cpuidle_lightsleep\n"
+MODPROBE_D = "etc/modprobe.d/no.conf"
+
+
+@pytest.mark.parametrize(
+    ("planted", "files", "away"),
+    [
+        ("proc/cmdline: quiet modules_load=vfat,cpuidle-lightsleep", ["proc/cmdline"], []),
+        ("proc/cmdline: modules-load=cpuidle_lightsleep", ["proc/cmdline"], []),
+        ("proc/cmdline: rd.modules_load=cpuidle_lightsleep", [], []),
+        (f"{ETC_MODULES}{MODPROBE_D}: blacklist cpuidle-lightsleep", [], [MODPROBE_D]),
+        (f"{ETC_MODULES}{MODPROBE_D}: blacklist other", ["etc/modules"], []),
+        (f"{MODPROBE_D}: blacklist cpuidle_lightsleep", [], []),
+        (
+            f"{ETC_MODULES}proc/cmdline: modprobe.blacklist=x,cpuidle_lightsleep",
+            [],
+            ["proc/cmdline"],
+        ),
+        # What a module needs is loaded with it, blacklisted or not.
+        (
+            f"etc/modules: virtio_poll_source\n{MODPROBE_D}: blacklist cpuidle_lightsleep",
+            ["etc/modules"],
+            [],
+        ),
+    ],
+)
+def test_what_keeps_a_boot_from_loading_it(
+    planted: str, files: list[str], away: list[str], root: Path
+) -> None:
+    plant(root, planted)
+    found = status()
+    assert (found["at_boot"], found["boot_files"]) == (bool(files), [f"/{x}" for x in files])
+    assert found["boot_kept_away_by"] == [f"/{x}" for x in away]
+    assert (found["boot_setting"] is None) == (not files)
+    if away:
+        where = "modprobe.blacklist= on" if "proc" in away[0] else f"'blacklist' in /{away[0]}"
+        assert "no: kept away by" in said(root)
+        assert where in said(root)
+        refused = run("enable", "--persist")
+        assert refused.exit_code == 1
+        assert where in " ".join(refused.output.split())
+        done("enable")
+    if files == ["proc/cmdline"]:
+        assert "remove it from modules_load= there" in " ".join(run("disable").output.split())
