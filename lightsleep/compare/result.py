@@ -47,6 +47,8 @@ class Measured(Protocol):
 
 LARGEST = 1e18
 """The largest sample that a result holds; see its schema."""
+AMOUNTS = ("CPU time", "Stolen time")
+"""How titles of amounts end, in results that do not say whether a metric is one."""
 LONGEST_ARM = 1000
 """Characters of an arm's name; see the schema."""
 
@@ -144,7 +146,7 @@ def _built(document: dict[str, Any]) -> CompareResult:
             title=metric["title"],
             description=metric["description"],
             samples={arm: [float(x) for x in metric["samples"].get(arm, [])] for arm in arms},
-            amount=metric.get("amount", False),
+            amount=metric.get("amount", metric["title"].endswith(AMOUNTS)),
         )
         for name, metric in document["metrics"].items()
     }

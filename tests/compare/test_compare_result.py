@@ -238,3 +238,17 @@ def test_writing_refuses_what_json_cannot_say_and_keeps_the_old_file(
         write_json(path, document)
     assert load(path, FORMAT) == made_up()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_older_result_does_not_say_which_times_are_amounts(
+    tmp_path: Path, document: Document
+) -> None:
+    name, metric = next(iter(document["metrics"].items()))
+    metric.pop("amount", None)
+    for title, amount in (("Redis: host CPU time", True), ("Wall time", False)):
+        metric["title"] = title
+        write_json(tmp_path / "old.json", document)
+        assert load(tmp_path / "old.json", FORMAT).metrics[name].amount == amount
+    metric |= {"title": "CPU time", "amount": False}
+    write_json(tmp_path / "new.json", document)
+    assert load(tmp_path / "new.json", FORMAT).metrics[name].amount is False
