@@ -21,8 +21,10 @@ endif
 
 # One environment per clone and list of requirements: an older one is never in the way.
 VENV := $(CACHE)/venv-$(shell { pwd; cat pyproject.toml; } | sha256sum | cut -c1-16)
-PYTHON := $(VENV)/bin/python
-LIGHTSLEEP := $(VENV)/bin/lightsleep
+# Locks the environment for as long as a command uses it: clean-cache leaves it alone.
+USED := flock --no-fork --shared $(VENV)
+PYTHON := $(USED) $(VENV)/bin/python
+LIGHTSLEEP := $(USED) $(VENV)/bin/lightsleep
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
 
 # What the lab needs, and what the tests need on top.
@@ -80,11 +82,11 @@ define environment
 	@# have another Python by now, which finds nothing of what was installed. Python compiles what
 	@# it imports, which is a small part of what pip would compile.
 	@$(call alone,$(notdir $(VENV))); \
-	test ! -e $(PYTHON) || $(PYTHON) -c 'import click' 2> /dev/null || rm -rf $(VENV); \
+	test ! -e $(VENV)/bin/python || $(VENV)/bin/python -c 'import click' 2> /dev/null || rm -rf $(VENV); \
 	if [ ! -e $(VENV)/ready-$(1) ]; then \
 		echo "==> Python environment with extras: $(1)"; \
 		python3 -m venv $(VENV) && \
-		$(PYTHON) -m pip --quiet install --no-compile --disable-pip-version-check \
+		$(VENV)/bin/python -m pip --quiet install --no-compile --disable-pip-version-check \
 			-e '.[$(1)]' && \
 		touch $(VENV)/ready-$(1); \
 	fi && touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
@@ -239,13 +241,14 @@ clean: ## remove what was built here; the cache stays
 
 clean-cache: ## remove lightsleep's downloads and builds from the cache folder; other files stay
 	@# What is ours has a lock beside it, by the rule of sweep() in lightsleep/cache.py.
-	@# Who builds an entry holds its lock.
+	@# Who builds an entry holds its lock. Who uses the environment holds one of the folder itself.
 	@for lock in "$(CACHE)"/.[!.]*.lock; do \
 		name=$${lock##*/.}; name=$${name%.lock}; status=0; \
 		test -f "$$lock" || continue; \
-		flock -n -E 75 "$$lock" \
+		used=; test ! -d "$(CACHE)/$$name" || used="flock -n -E 75 $(CACHE)/$$name"; \
+		flock -n -E 75 "$$lock" $$used \
 			rm -rf "$(CACHE)/$$name" "$(CACHE)/$$name.new" "$(CACHE)/.$$name.scratch" "$$lock" || status=$$?; \
-		case $$status in 0) ;; 75) echo "$(CACHE)/$$name stays: another command makes it now" ;; *) exit $$status ;; esac; \
+		case $$status in 0) ;; 75) echo "$(CACHE)/$$name stays: another command makes or uses it now" ;; *) exit $$status ;; esac; \
 	done
 	@test ! -d "$(CACHE)" || rmdir "$(CACHE)" 2> /dev/null || \
 		echo "$(CACHE) stays: it is not empty"

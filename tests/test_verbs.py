@@ -4,6 +4,7 @@
 import fcntl
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -125,8 +126,30 @@ def test_clean_cache_leaves_what_another_command_makes(tmp_path: Path) -> None:
     with (tmp_path / ".new.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = clean_cache(tmp_path)
-    assert f"{tmp_path}/new stays: another command makes it now\n" in said
+    assert f"{tmp_path}/new stays: another command makes or uses it now\n" in said
     assert {x.name for x in tmp_path.iterdir()} == {"new", ".new.lock"}
+
+
+def test_clean_cache_leaves_the_environment_that_another_make_uses(tmp_path: Path) -> None:
+    environment = os.environ | {"LIGHTSLEEP_CACHE": str(tmp_path)}
+    words = ["make", "--dry-run", "test"]
+    recipe = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    argv = shlex.split(recipe.splitlines()[-1])
+    (python,) = [Path(word) for word in argv if word.endswith("/bin/python")]
+    python.parent.mkdir(parents=True)
+    venv = python.parents[1]
+    lock = tmp_path / f".{venv.name}.lock"
+    lock.touch()
+    python.write_text("#!/bin/sh\necho begun\nread line\n")
+    python.chmod(0o755)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as test:
+        assert test.stdout
+        assert test.stdout.readline() == "begun\n"
+        assert f"{venv} stays: another command makes or uses it now\n" in clean_cache(tmp_path)
+        assert python.exists()
+        test.communicate("\n")
+    assert clean_cache(tmp_path) == ""
+    assert not venv.exists()
 
 
 def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
