@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The shell commands for many machines, where ssh runs what it is told on machines made up."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from paths import ROOT
+
+PAGE = ROOT / "docs/how-to/many-machines.md"
+
+# Each machine is a folder. One is out of reach; on one, lightsleep is enabled already.
+TOOLS = {
+    "make": "mkdir -p out/deb; touch out/deb/lightsleep_1.deb out/deb/lightsleep-dkms_1.deb",
+    "scp": 'for last; do :; done; [ "${last%:}" = gone ] || cp out/deb/*.deb "$ALL/${last%:}"',
+    "ssh": '[ "$4" != gone ] || exit 255; cd "$ALL/$4" && exec sh -c "$5"',
+    "sudo": 'echo "$@" >> said; exec "$@"',
+    "apt-get": "exit 0",
+    "lightsleep": ('case "$PWD $1" in *"one enable"|*status) exit 4 ;; *) echo "It pays:" ;; esac'),
+}
+
+
+def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
+    for name, script in TOOLS.items():
+        tool = tmp_path / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+    for host in ("one", "two"):
+        (tmp_path / "all" / host).mkdir(parents=True)
+    (tmp_path / "hosts").write_text("one\ngone\ntwo\n")
+    (tmp_path / "first").write_text("one\n")
+    shell = re.findall(r"(?m)^    (.*)$", PAGE.read_text())
+    lines = [x for x in shell if not re.match(r" *(- |become|tasks|ansible|reg|chan|fail)", x)]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "ALL": str(tmp_path / "all")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    asked = sum(line.startswith("everywhere hosts") for line in lines)
+    assert done.stdout.count("gone: 255\n") == asked
+    assert done.stdout.startswith("one: 0\ngone: 255\ntwo: 0\n")
+    assert "one: 4\ngone: 255\ntwo: 0\n" in done.stdout
+    said = (tmp_path / "all/two/said").read_text().splitlines()
+    assert said[1].endswith("linux-headers-amd64 ./lightsleep-dkms_1.deb ./lightsleep_1.deb")
+    assert said[2:] == [
+        "lightsleep status",
+        "lightsleep enable --persist",
+        "lightsleep disable",
+        "apt-get -q -y purge lightsleep lightsleep-dkms",
+    ]
+    assert not list(tmp_path.glob("all/*/*.deb"))
