@@ -111,7 +111,7 @@ def parse_printed(text: str) -> Printed:
         printed = Printed(name, re.compile(pattern, re.MULTILINE), better, rate)
     except (re.error, OverflowError, RecursionError) as error:
         raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
-    if printed.unit == "/s" and not {"higher", "lower"} & set(words):
+    if (rate or printed.unit == "/s") and not {"higher", "lower"} & set(words):
         raise WrongUsage(
             f"metric {name}: of a rate, more is mostly better, and lower is the default: let it "
             "end in :higher or in :lower"

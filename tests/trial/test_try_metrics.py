@@ -195,7 +195,7 @@ def test_a_name_tells_its_unit(name: str, unit: str) -> None:
 
 def test_of_a_rate_the_direction_is_to_be_named() -> None:
     assert metrics.parse_printed("errors_per_s=x:lower").better == "lower"
-    for text in ("ops_per_s=x", "ops_per_s=x:rate"):
+    for text in ("ops_per_s=x", "ops_per_s=x:rate", "rps=x:rate"):
         with pytest.raises(WrongUsage, match="let it end in :higher or in :lower"):
             metrics.parse_printed(text)
 

@@ -130,7 +130,7 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
     before = fake_modules.snapshot(root)
     program = "import time; print('n', 1e9 - time.monotonic())"
     command = shlex.join([sys.executable, "-c", program])
-    result = attempt(*SWITCH, "--metric-command", command, "-m", r"n=n ([\d.]+):rate")
+    result = attempt(*SWITCH, "--metric-command", command, "-m", r"n=n ([\d.]+):rate:lower")
     assert result.exit_code == 1
     assert "the counter fell" in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
@@ -154,7 +154,7 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
         (["--switchback", "99ms", "--for", "1h"], "a period is 0.1 s or longer"),
         ([*SWITCH, "-n", "10"], "--rounds is of a COMMAND"),
         ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
-        (["-m", "n=x:rate", "--", "true"], "a rate needs --switchback"),
+        (["-m", "n=x:rate:lower", "--", "true"], "a rate needs --switchback"),
     ],
 )
 def test_words_that_mean_no_switchback(words: list[str], said: str, root: Path) -> None:
