@@ -127,7 +127,9 @@ def main(folder: Path, only_plan: bool) -> None:
             )
             click.echo(differs[-1])
         else:
-            result.protocol["control_differed"] = len(_aside(path))
+            result.protocol["control_differed"] = sum(
+                _commit(aside) == _commit(path) for aside in _aside(path).values()
+            )
             write_json(path, result.to_json())
     if failed or differs:
         sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
@@ -135,12 +137,23 @@ def main(folder: Path, only_plan: bool) -> None:
 
 def _set_aside(path: Path) -> Path:
     """Rename a result whose control differs: how often that happens is part of what is known."""
-    return path.rename(path.with_suffix(f".differs-{1 + len(_aside(path))}"))
+    return path.rename(path.with_suffix(f".differs-{1 + max(_aside(path), default=0)}"))
 
 
-def _aside(path: Path) -> list[Path]:
-    """Return the results of the same experiment that were set aside."""
-    return list(path.parent.glob(f"{path.stem}.differs-*"))
+def _aside(path: Path) -> dict[int, Path]:
+    """Return the results of the same experiment that were set aside, of any commit, by number."""
+    files = path.parent.glob(f"{path.stem}.differs-*")
+    found = [(file.suffix.removeprefix(".differs-"), file) for file in files]
+    return {int(number): file for number, file in found if number.isdecimal()}
+
+
+def _commit(path: Path) -> str | None:
+    """Return the commit that a result was measured by; None where nothing tells."""
+    try:
+        commit: str | None = load(path, FORMAT).environment["source"]["commit"]
+    except (KeyError, LightsleepError):
+        return None
+    return commit
 
 
 def _is_there(path: Path, planned: Planned) -> bool:

@@ -30,8 +30,9 @@ bench, false_alarms = loaded("scripts/bench.py"), loaded("scripts/false_alarms.p
 ARGUMENTS = ["same", "--boots", "6"]
 
 
-def result_file(path: Path, differs: bool = False) -> None:
+def result_file(path: Path, differs: bool, commit: str) -> None:
     result = made_up(n=12, boots=6)
+    result.environment["source"] = {"version": "0.1.0", "commit": commit}
     if differs:
         samples = result.metrics["sched_pipe_s"].samples
         samples["control"] = [2 * x for x in samples["stock"]]
@@ -45,6 +46,7 @@ class Tool:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ran: list[str] = []
         self.differs = False
+        self.commit = COMMIT
         monkeypatch.setattr(subprocess, "run", self.run)
 
     def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -52,7 +54,7 @@ class Tool:
         self.ran.append(" ".join(arguments))
         if arguments[0] == "broken":
             return subprocess.CompletedProcess(command, 2)
-        result_file(Path(command[-1]), self.differs)
+        result_file(Path(command[-1]), self.differs, self.commit)
         return subprocess.CompletedProcess(command, 0)
 
 
@@ -166,6 +168,32 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
     tool.ran.clear()
     CliRunner().invoke(bench.main, [str(tmp_path)])
     assert tool.ran == ["broken --arch x86_64"]
+
+
+def test_runs_that_were_set_aside_count_for_their_commit_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
+) -> None:
+    monkeypatch.setattr(bench, "plan", lambda _: [bench.Planned("c", "x86_64", 90.0)])
+
+    def run(commit: str, *, differs: bool) -> None:
+        monkeypatch.setattr(repeat, "commit", lambda: commit)
+        tool.differs, tool.commit = differs, commit
+        CliRunner().invoke(bench.main, [str(tmp_path)])
+
+    run("older", differs=True)
+    for _ in range(2):
+        run(COMMIT, differs=True)
+    (tmp_path / "c-x86_64.differs-1").unlink()
+    run("older", differs=True)
+    (tmp_path / "c-x86_64.differs-2").write_text("{")
+    run(COMMIT, differs=False)
+    assert load(tmp_path / "c-x86_64.json", FORMAT).protocol["control_differed"] == 1
+    kept = {path.name[-1]: path.read_text() for path in tmp_path.glob("*.differs-*")}
+    assert {number: COMMIT in text for number, text in kept.items()} == {
+        "2": False,
+        "3": True,
+        "4": False,
+    }
 
 
 def test_the_time_that_an_experiment_takes_is_for_as_many_rounds_as_it_has_now() -> None:
