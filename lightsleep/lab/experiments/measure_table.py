@@ -9,6 +9,7 @@ guests without an idle driver only the architecture's own way to halt.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from lightsleep.compare.result import Claim
@@ -22,7 +23,7 @@ FASTER = Metric(
     "",
     "lower",
     "States faster than busy",
-    "States and sources whose interval of the median (95 %) ends below that of the busy CPU",
+    "States whose interval of the median (95 %) ends below that of the busy CPU by both sources",
 )
 
 
@@ -74,20 +75,22 @@ def figures(rows: Sequence[Row]) -> dict[str, float]:
     """Return the metrics of one measurement."""
     intervals = [(row, row["raw"]["ci_ns"]) for row in rows if row["raw"] and row["raw"]["ci_ns"]]
     busy = {row["source"]: ci_ns for row, ci_ns in intervals if row["kind"] == "busy"}
-    faster = sum(
-        row["source"] in busy and ci_ns[1] < busy[row["source"]][0]
+    faster = Counter(
+        row["state"]
         for row, ci_ns in intervals
-        if row["kind"] == "state"
+        if row["kind"] == "state" and row["source"] in busy and ci_ns[1] < busy[row["source"]][0]
     )
-    return {name_of(row): median_us(row) for row in rows} | {FASTER.name: faster}
+    by_both = sum(count == len(SOURCES) for count in faster.values())
+    return {name_of(row): median_us(row) for row in rows} | {FASTER.name: by_both}
 
 
 EXPERIMENT = Experiment(
     title="What waking costs, by state and source",
     hypothesis=(
-        "On every architecture, no idle state that the machine has is faster than a busy CPU, by "
-        "IPI or by timer. Falsified by one state that is faster beyond the intervals in a round. A "
-        "state that cannot be measured ends the comparison."
+        "On every architecture, no idle state that the machine has is faster than a busy CPU. "
+        "Falsified by one state that is faster beyond the intervals in a round, by IPI and by "
+        "timer: a disturbance rarely slows the busy CPU by both. A state that cannot be measured "
+        "ends the comparison."
     ),
     arms=(
         Arm(
