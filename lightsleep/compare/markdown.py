@@ -192,8 +192,8 @@ def _more_than_before(result: CompareResult) -> str:
         return ""
     return (
         f"This result has {_runs(runs, result.boots)}. The command refuses to repeat it as it was: "
-        f"it requires {LEAST_BOOTS} boots, and the more rounds, the more metrics there are. As "
-        f"printed, it measures {_runs(rounds, boots)}."
+        f"it requires at least {LEAST_BOOTS} boots, and more rounds for more metrics. As printed, "
+        f"it measures {_runs(rounds, boots)}."
     )
 
 

@@ -37,8 +37,8 @@ DETECTABLE = (
 
 DAGGER = "†"
 COULD_BE_MISSED = (
-    f"{DAGGER} shown, but smaller than what the control could have missed: guests that are "
-    "booted alike may differ as much without the control showing it"
+    f"{DAGGER} shown, but smaller than what the control could have missed: arms that are set "
+    "up alike may differ as much without the control showing it"
 )
 
 QUIET_PCT = 5.0

@@ -137,7 +137,7 @@ def test_a_page_says_where_its_command_measures_more_than_the_result_has() -> No
     assert "lightsleep lab compare idle --rounds 9 --boots 3 --seed 1\n" in text
     assert (
         "This result has 8 rounds in 1 boot. The command refuses to repeat it as it was: it "
-        "requires 3 boots, and the more rounds, the more metrics there are. As printed, it "
+        "requires at least 3 boots, and more rounds for more metrics. As printed, it "
         "measures 9 rounds in 3 boots."
     ) in text
     assert "refuses" not in page(made_up(n=12, boots=3), "x.json")
