@@ -339,22 +339,24 @@ def test_the_end_of_much_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_command_that_prints_much_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "PAUSE_S", 0.5)
     wall_s, _, text = EXECUTE(["head", "-c", "40M", "/dev/zero"])
-    assert wall_s < 2  # a pipe of 1 MiB that is emptied twice a second
+    assert wall_s < 8  # a pipe of 1 MiB that is emptied twice a second: 20 s
     assert len(text) == process.MOST_OUTPUT
 
 
 def test_a_command_that_prints_little_is_read_at_long_intervals(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses = []
+    pauses, end = [], tmp_path / "end"
     pause_s = process._pause_s
 
     def noted(*words: Any) -> float:
         pauses.append(pause_s(*words))
+        if len(pauses) == 3:
+            end.touch()
         return pauses[-1]
 
     monkeypatch.setattr(process, "_pause_s", noted)
-    EXECUTE(["sh", "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.05; done"])
+    EXECUTE(["sh", "-c", f"until [ -e {end} ]; do echo x; sleep 0.05; done"], 60)
     assert set(pauses) == {process.PAUSE_S}
 
 
