@@ -70,7 +70,9 @@ OWN: dict[str, tuple[Family, float]] = {
     ),
     "contended": (
         Family(
-            "contended", "gauge", "Whether the CPU does not poll now as its host is short of cores."
+            "contended",
+            "gauge",
+            "1 while the CPU finds its host short of cores. The CPU then polls in mode fixed only.",
         ),
         1,
     ),
