@@ -207,8 +207,8 @@ def container(tree: Tree, running: bool) -> str | None:
     container. It has all namespaces of the machine. A container may share some of them.
 
     One that shares the process IDs has another root folder than init. So has a chroot, and a
-    service may have namespaces of its own: only both together tell. Who may not look at the root
-    folder of init goes by two namespaces.
+    service may have namespaces of its own: only both together tell. Without permission to look at
+    the root folder of init, two namespaces of its own count as a container.
     """
     if name := tree.line("run/systemd/container"):
         return name
