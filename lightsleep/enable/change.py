@@ -57,6 +57,17 @@ class Changes:
     notes: list[str]
 
 
+class Unfinished(LightsleepError):
+    """disable failed; ``done`` is what it had changed by then."""
+
+    def __init__(self, error: LightsleepError, done: Changes) -> None:
+        """Say what ``error`` says, and then what was done: nobody will hear of it again."""
+        super().__init__(error.message)
+        self.done = done
+        for line in [*getattr(error, "__notes__", []), *done.changed, *done.notes]:
+            self.add_note(line)
+
+
 def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
     """Return what makes the changes last across boots, by file, in the order of writing.
 
@@ -357,10 +368,7 @@ def disable(root: Path) -> Changes:
         if foreign:
             raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
     except LightsleepError as error:
-        # The record is gone, so nobody will hear of this again.
-        for line in [*changed, *notes]:
-            error.add_note(line)
-        raise
+        raise Unfinished(error, Changes(changed, notes)) from error
     # To set back what a killed command had left is something, too.
     if not changed and not notes:
         nothing = Skipped("lightsleep is not enabled on this machine: nothing to do")

@@ -44,10 +44,10 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
         raise click.UsageError("--later does nothing without --persist")
     if persist and module_file:
         raise click.UsageError("--persist needs an installed module; --module loads a file once")
-    catalogue.check_module(module_file, [setting])
-    need_root("enabling changes settings of the machine")
-    file = module_file or catalogue.module_beside_sources(ROOT)
     with _failure_told(as_json):
+        catalogue.check_module(module_file, [setting])
+        need_root("enabling changes settings of the machine")
+        file = module_file or catalogue.module_beside_sources(ROOT)
         done = change.enable(setting, ROOT, now=now, persist=persist, module_file=file)
     _tell(done, as_json)
     if not as_json:
@@ -63,8 +63,8 @@ def disable(as_json: bool) -> None:
     file that it did not write, and sets back no setting that somebody else has changed since. Exits
     with 4 if there is nothing to do. Needs root.
     """
-    need_root("disabling changes settings of the machine")
     with _failure_told(as_json):
+        need_root("disabling changes settings of the machine")
         done = change.disable(ROOT)
     _tell(done, as_json)
 
@@ -93,7 +93,8 @@ def _failure_told(as_json: bool) -> Iterator[None]:
         yield
     except LightsleepError as error:
         if as_json:
-            _print_json(change.Changes([], []), error.format_message())
+            done = error.done if isinstance(error, change.Unfinished) else change.Changes([], [])
+            _print_json(done, error.format_message())
         raise
 
 

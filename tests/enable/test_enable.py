@@ -52,6 +52,19 @@ def test_json_says_why_nothing_was_changed(root: Path) -> None:
     assert "not enabled" in json.loads(result.stdout)["error"]
 
 
+def test_json_says_what_a_failed_disable_changed(root: Path) -> None:
+    done("enable", "--persist", "lightsleep:off")
+    plant(root, f"{LOAD}: cpuidle_lightsleep")  # no longer ours
+    result = run("disable", "--json")
+    document = json.loads(result.stdout)
+    CHANGED.validate(document)
+    assert result.exit_code == 1
+    assert "undid lightsleep enable lightsleep:off" in document["changed"]
+    assert f"removed /{OPTIONS}" in document["changed"]
+    assert document["error"].startswith(f"/{LOAD} was not written by lightsleep")
+    assert all(x in document["error"] for x in [*document["changed"], *document["notes"]])
+
+
 def test_enable_until_the_next_boot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = fake_modules.snapshot(root)
     monkeypatch.setenv("SUDO_USER", "alice")
@@ -368,9 +381,11 @@ def test_who_was_overtaken_does_not_claim_success(
 
 def test_a_file_is_of_no_use_to_another_setting(root: Path) -> None:
     file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
-    refused = run("enable", "governor:menu", "--module", str(file))
+    refused = run("enable", "governor:menu", "--module", str(file), "--json")
     assert refused.exit_code == 2
-    assert "--module loads lightsleep, which is no part of governor:menu" in refused.output
+    said = "--module loads lightsleep, which is no part of governor:menu"
+    assert said in refused.stderr
+    assert said in json.loads(refused.stdout)["error"]
 
 
 def test_a_file_takes_no_place_of_a_module_that_is_loaded(root: Path) -> None:
@@ -445,9 +460,12 @@ def test_what_is_no_setting_to_keep(setting: str, root: Path) -> None:
 def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for verb in ("enable", "disable"):
-        result = run(verb)
+        result = run(verb, "--json")
         assert result.exit_code == 1
-        assert "sudo" in result.output
+        assert "sudo" in result.stderr
+        document = json.loads(result.stdout)
+        CHANGED.validate(document)
+        assert "run it as root" in document["error"]
 
 
 KILLED = """
