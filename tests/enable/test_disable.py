@@ -138,6 +138,8 @@ def test_haltpoll_makes_room_and_comes_back(root: Path) -> None:
     before = fake_modules.snapshot(root)
     done("enable")
     assert status()["driver"] == "lightsleep"
+    # What removes the packages looks for this.
+    assert '"module": "cpuidle_lightsleep"' in (root / "run/lightsleep/kept").read_text()
     done("disable")
     after = fake_modules.snapshot(root)
     assert after == before

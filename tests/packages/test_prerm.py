@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from scan_trees import plant
 
 OURS = "# Written by lightsleep enable: lightsleep disable removes it.\n"
 COMMAND = "lightsleep"
@@ -16,23 +17,31 @@ MACHINE, CHROOT = 1, 0
 """The exit statuses of ischroot."""
 
 
-def removed(package: str, root: Path, ischroot: int) -> str:
-    """Run the script as dpkg does before it removes a package; return which commands it ran."""
+def removed(package: str, root: Path, ischroot: int, status: int = 1, said: str = "") -> str:
+    """Run the script as dpkg does before it removes a package.
+
+    Returns which commands it ran, and what it printed. The command ends with ``status``, and has
+    ``said`` something.
+    """
     tools, notes = root / "bin", root / "notes"
     tools.mkdir()
-    for name, status in ((COMMAND, 1), ("ischroot", ischroot)):
-        (tools / name).write_text(f"#!/bin/sh\necho {name} $1 >> {notes}\nexit {status}\n")
+    for name, printed, ends in ((COMMAND, said, status), ("ischroot", "", ischroot)):
+        lines = f"echo {name} $1 >> {notes}", f"printf '{printed}'", f"exit {ends}"
+        (tools / name).write_text("\n".join(["#!/bin/sh", *lines, ""]))
         (tools / name).chmod(0o755)
     for name in ("modules-load.d", "modprobe.d"):
         (root / "etc" / name).mkdir(parents=True)
         (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
-    script = script.replace("/sys/module", f"{root}/modules")
+    script = script.replace("/sys/module", f"{root}/modules").replace(" /run/", f" {root}/run/")
     script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
-    for name in ("head", "grep", "rm"):  # and no lightsleep that this machine may have
+    for name in ("head", "grep", "rm", "tail"):  # and no lightsleep that this machine may have
         (tools / name).symlink_to(str(shutil.which(name)))
     told = {"PATH": str(tools), "DPKG_MAINTSCRIPT_PACKAGE": package}
-    subprocess.run(["/bin/sh", "-c", script, "sh", "remove"], env=told, check=True)
+    with notes.open("a") as output:
+        subprocess.run(
+            ["/bin/sh", "-c", script, "sh", "remove"], env=told, stdout=output, check=True
+        )
     return notes.read_text()
 
 
@@ -44,9 +53,28 @@ def test_on_a_machine_the_command_undoes_all(package: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("package", "undone"), [("lightsleep", True), ("lightsleep-dkms", False)])
 def test_what_needs_no_driver_stays_without_it(package: str, undone: bool, tmp_path: Path) -> None:
+    plant(tmp_path, 'run/lightsleep/kept: {"module": "cpuidle_haltpoll", "old": null}')
     assert ("lightsleep disable\n" in removed(package, tmp_path, MACHINE)) == undone
     if not undone:
         assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
+
+
+def test_what_the_driver_replaced_comes_back_without_it(tmp_path: Path) -> None:
+    plant(tmp_path, 'run/lightsleep/kept: {"module": "cpuidle_lightsleep", "old": null}')
+    assert "lightsleep disable\n" in removed("lightsleep-dkms", tmp_path, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(0, "undid it\nand more\n"), (1, "Error: no\nbut this\n"), (4, "stays\n")],
+)
+def test_what_disable_says_is_told_unless_it_is_nothing(
+    status: int, said: str, tmp_path: Path
+) -> None:
+    nothing = "Error: lightsleep is not enabled\n"
+    printed = (nothing if status == 4 else "") + said
+    told = removed("lightsleep", tmp_path, MACHINE, status, printed)
+    assert told.endswith(f"lightsleep disable\n{said}")
 
 
 @pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from paths import ROOT
+from scan_trees import plant
 
 import lightsleep
 
@@ -17,10 +19,15 @@ UPGRADED, REMOVED = "1", "0"
 """What rpm tells a scriptlet: how many versions of the package will be left."""
 
 
+OURS, FOREIGN = "# Written by lightsleep enable: lightsleep disable removes it.\n", "# by hand\n"
+
+
 def scriptlet(name: str) -> str:
     found = re.search(rf"(?m)^%{name}\n((?:(?!%files|%pre|%post|#).*\n)+)", SPEC)
+    shared = re.search(r"(?ms)^%global undo %\{expand:\n(.*?)^\}\n\n", SPEC)
     assert found
-    script = found[1]
+    assert shared
+    script = found[1].replace("%{undo}\n", shared[1])
     return script.replace("%{name}", "lightsleep").replace("%{version}", lightsleep.__version__)
 
 
@@ -32,25 +39,45 @@ def ran(
     there: bool = True,
     root: str = "/",
     loaded: bool = True,
+    said: str = "",
+    file: str = OURS,
 ) -> tuple[int, str]:
     """Run a scriptlet with commands that only note what they are told; return status and notes.
 
     ``root`` is the root folder of the machine, which is another one for who is in a chroot.
+    ``file`` is what the files of modules-load.d and modprobe.d hold. The notes also have what the
+    scriptlet prints.
     """
-    notes = folder / "notes"
+    notes, tools = folder / "notes", folder / "bin"
+    tools.mkdir()
     for command in ("lightsleep", "dkms") if there else ("dkms",):
-        tool = folder / command
-        tool.write_text(f'#!/bin/sh\necho {command} "$1" >> {notes}\nexit {status}\n')
+        tool = tools / command
+        printed = f"printf '{said}'\n" if command == "lightsleep" else ""
+        tool.write_text(f'#!/bin/sh\necho {command} "$1" >> {notes}\n{printed}exit {status}\n')
         tool.chmod(0o755)
+    for command in ("head", "grep", "rm", "tail"):
+        (tools / command).symlink_to(str(shutil.which(command)))
+    for place in ("modules-load.d", "modprobe.d"):
+        (folder / "etc" / place).mkdir(parents=True)
+        (folder / "etc" / place / "lightsleep.conf").write_text(file)
     modules = folder / "modules"
     (modules / "cpuidle_lightsleep" if loaded else modules).mkdir(parents=True)
     script = scriptlet(name).replace("/proc/1/root", root).replace("/sys/module", str(modules))
-    done = subprocess.run(
-        ["/bin/sh", "-e", "-c", script, "sh", left],
-        env={"PATH": str(folder)},
-        check=False,
-    )
-    return done.returncode, notes.read_text() if notes.exists() else ""
+    script = script.replace(" /etc/", f" {folder}/etc/").replace(" /run/", f" {folder}/run/")
+    with notes.open("a") as output:
+        done = subprocess.run(
+            ["/bin/sh", "-e", "-c", script, "sh", left],
+            env={"PATH": str(tools)},
+            stdout=output,
+            stderr=output,
+            check=False,
+        )
+    return done.returncode, notes.read_text()
+
+
+def files(folder: Path) -> int:
+    """Return how many of the files are there that tell a boot to load the driver."""
+    return len(list(folder.glob("etc/*/lightsleep.conf")))
 
 
 @pytest.mark.parametrize("status", [0, 1, 4])
@@ -61,6 +88,21 @@ def test_either_package_takes_along_what_was_enabled(
     found, told = ran(tmp_path, package, REMOVED, status)
     assert found == 0  # else rpm would not remove it
     assert told.startswith("lightsleep disable\n")
+    assert files(tmp_path) == (0 if status == 1 else 2)  # else the command removes them
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(0, "undid it\nand more\n"), (1, "Error: no\nbut this\n"), (4, "stays\n")],
+)
+@pytest.mark.parametrize("package", ["preun", "preun dkms"])
+def test_what_disable_says_is_told_unless_it_is_nothing(
+    package: str, status: int, said: str, tmp_path: Path
+) -> None:
+    nothing = "Error: lightsleep is not enabled\n"
+    _, told = ran(tmp_path, package, REMOVED, status, said=(nothing if status == 4 else "") + said)
+    assert told.startswith(f"lightsleep disable\n{said}")
+    assert nothing not in told
 
 
 @pytest.mark.parametrize("package", ["preun", "preun dkms"])
@@ -68,13 +110,22 @@ def test_in_a_chroot_the_machine_s_driver_stays(package: str, tmp_path: Path) ->
     found, told = ran(tmp_path, package, REMOVED, 0, root=str(tmp_path))
     assert found == 0
     assert "lightsleep" not in told
+    assert files(tmp_path) == 0
 
 
 @pytest.mark.parametrize(("package", "undone"), [("preun", True), ("preun dkms", False)])
 def test_what_needs_no_driver_stays_without_it(package: str, undone: bool, tmp_path: Path) -> None:
+    plant(tmp_path, 'run/lightsleep/kept: {"module": "cpuidle_haltpoll", "old": null}')
     found, told = ran(tmp_path, package, REMOVED, 0, loaded=False)
     assert found == 0
     assert ("lightsleep disable" in told) == undone
+    assert files(tmp_path) == (2 if undone else 0)
+
+
+def test_what_the_driver_replaced_comes_back_without_it(tmp_path: Path) -> None:
+    plant(tmp_path, 'run/lightsleep/kept: {"module": "cpuidle_lightsleep", "old": null}')
+    _, told = ran(tmp_path, "preun dkms", REMOVED, 0, loaded=False)
+    assert told.startswith("lightsleep disable\n")
 
 
 @pytest.mark.parametrize("package", ["preun", "preun dkms"])
@@ -82,10 +133,19 @@ def test_an_upgrade_disables_nothing(package: str, tmp_path: Path) -> None:
     found, told = ran(tmp_path, package, UPGRADED, 0)
     assert found == 0
     assert "lightsleep" not in told
+    assert files(tmp_path) == 2
 
 
 def test_the_driver_may_be_there_without_the_command(tmp_path: Path) -> None:
     assert ran(tmp_path, "preun dkms", REMOVED, 0, there=False) == (0, "dkms remove\n")
+    assert files(tmp_path) == 0
+
+
+@pytest.mark.parametrize("package", ["preun", "preun dkms"])
+@pytest.mark.parametrize("root", ["/", "/tmp"])
+def test_files_of_somebody_else_stay(package: str, root: str, tmp_path: Path) -> None:
+    ran(tmp_path, package, REMOVED, 1, root=root, file=FOREIGN)
+    assert files(tmp_path) == 2
 
 
 def test_what_the_pages_point_to_is_beside_them() -> None:
