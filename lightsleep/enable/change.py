@@ -278,7 +278,10 @@ EXCLUDED = {"lightsleep": ("haltpoll",), "haltpoll": ("lightsleep", "governor")}
 
 
 def together(earlier: str | None, text: str) -> str:
-    """Return what holds where ``text`` is enabled after ``earlier``, as one setting."""
+    """Return what holds where ``text`` is enabled after ``earlier``, as one setting.
+
+    The driver stands first: without it, other parts may be refused.
+    """
     parts: dict[str, str] = {}
     for part in [*(earlier.split("+") if earlier else []), *text.split("+")]:
         name, _, value = part.partition(":")
@@ -286,7 +289,7 @@ def together(earlier: str | None, text: str) -> str:
         for key in (own, *EXCLUDED.get(name, ())):
             parts.pop(key, None)
         parts[own] = part
-    return "+".join(parts.values())
+    return "+".join(sorted(parts.values(), key=lambda x: x.partition(":")[0] not in EXCLUDED))
 
 
 def _in_force(kept: journalled.Kept | None) -> dict[str, str]:

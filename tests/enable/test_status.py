@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import fake_modules
 import pytest
 from enabled import LOAD, MODULE, done, run, status
 from scan_trees import plant
@@ -78,6 +79,9 @@ def test_the_next_boot_is_shown_whatever_is_enabled_after(root: Path) -> None:
         (["governor:menu", "kvm-halt-poll:0", "governor:teo"], "kvm-halt-poll:0+governor:teo"),
         (["lightsleep+governor:menu", "haltpoll"], "haltpoll"),
         (["haltpoll:200us", "lightsleep"], "lightsleep"),
+        (["lightsleep", "governor:teo", "lightsleep:off"], "lightsleep:off+governor:teo"),
+        (["haltpoll", "governor:menu", "lightsleep"], "lightsleep+governor:menu"),
+        (["kvm-halt-poll:0", "haltpoll:200us"], "haltpoll:200us+kvm-halt-poll:0"),
         (["sysfs:/sys/a=1", "sysfs:/sys/b=1", "sysfs:/sys/a=2"], "sysfs:/sys/b=1+sysfs:/sys/a=2"),
     ],
 )
@@ -86,6 +90,15 @@ def test_what_several_commands_enabled_together(texts: list[str], together: str)
     for text in texts:
         earlier = change.together(earlier, text)
     assert earlier == together
+
+
+def test_what_several_commands_enabled_can_be_enabled_at_once(root: Path) -> None:
+    for text in ("lightsleep", "governor:ladder", "lightsleep:off"):
+        done("enable", text)
+    before, found = fake_modules.snapshot(root), status()["enabled"]
+    done("disable")
+    done("enable", found)  # without lightsleep there is no driver that a governor could serve
+    assert fake_modules.snapshot(root) == before
 
 
 @pytest.mark.parametrize(
