@@ -120,7 +120,7 @@ def kernels_without_module(root: Path) -> list[str]:
     for builtin in sorted(root.glob("lib/modules/*/modules.builtin")):
         modules = [x for folder in FOLDERS for x in builtin.parent.glob(f"{folder}/{MODULE}.ko*")]
         with contextlib.suppress(OSError):
-            if not modules and f"/{MODULE}.ko" not in _name(builtin.read_text()):
+            if not modules and f"/{MODULE}.ko" not in _name(builtin.read_text(errors="replace")):
                 found.append(builtin.parent.name)
     return found
 
@@ -141,7 +141,7 @@ def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
     paths = [path for name, path in sorted(places.items()) if name.endswith(".conf")]
     seen: set[Path] = set()
     for path in [*paths, *([DEBIAN] if folder == "modules-load.d" else [])]:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):  # until Python 3.12, of a link to itself
             if (root / path).resolve() in seen:
                 continue
             seen.add((root / path).resolve())

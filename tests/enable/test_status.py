@@ -172,6 +172,19 @@ def test_kernels_that_boot_without_the_module(root: Path) -> None:
     assert status()["kernels_without_module"] == []
 
 
+def test_files_that_cannot_be_read_stop_neither_enable_nor_status(root: Path) -> None:
+    """What modules.builtin holds is whatever made it wrote; a link may lead to itself."""
+    plant(root, "lib/modules/6.1.0/modules.builtin: x")
+    (root / "lib/modules/6.1.0/modules.builtin").write_bytes(b"kernel/\xff.ko\n")
+    for folder in ("modules-load.d", "modprobe.d"):
+        (root / "etc" / folder).mkdir(parents=True)
+        (root / "etc" / folder / "x.conf").symlink_to("x.conf")
+    done("enable", "--persist")
+    assert status()["kernels_without_module"] == ["6.1.0"]
+    done("disable")
+    assert run("disable").exit_code == 4
+
+
 def said(root: Path) -> str:
     return " ".join(run("status").output.split())
 
