@@ -211,6 +211,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     about = {"setting": text, "later": "yes", **in_force}
     if now:
         about = {"setting": together(in_force.get("in_force"), text)}
+    lacking = _without_module(root) if persist else []
     with journalled.session(root, "enable", **about) as session:
         notes = list(session.notes)
         if now:
@@ -218,9 +219,8 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
                 changed += [_said(change) for change in made]
         written = _write(files, root, session.write)
         if not session.changed:
-            raise _enabled_already(text)
+            raise _enabled_already(text, lacking)
         session.keep()
-    lacking = _without_module(root) if persist else []
     return Changes(changed + written.changed, notes + written.notes + lacking)
 
 
@@ -234,9 +234,10 @@ def _enable_elsewhere(text: str, root: Path) -> Changes:
     _check_boot_loads(root)
     _check_files(root, files)
     written = _write(files, root, partial(_write_elsewhere, root))
+    lacking = _without_module(root)
     if not written.changed:
-        raise _enabled_already(text)
-    return Changes(written.changed, written.notes + _without_module(root))
+        raise _enabled_already(text, lacking)
+    return Changes(written.changed, written.notes + lacking)
 
 
 def _write(
@@ -259,8 +260,11 @@ def _write_elsewhere(root: Path, file: Path, content: str | None) -> None:
         raise LightsleepError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _enabled_already(text: str) -> Skipped:
-    return Skipped(f"{text} is enabled already: nothing to do")
+def _enabled_already(text: str, notes: Sequence[str]) -> Skipped:
+    nothing = Skipped(f"{text} is enabled already: nothing to do")
+    for note in notes:
+        nothing.add_note(note)
+    return nothing
 
 
 def _without_module(root: Path) -> list[str]:

@@ -168,6 +168,10 @@ def test_kernels_that_boot_without_the_module(root: Path) -> None:
     assert "note: a boot of 6.1.0 does not load cpuidle_lightsleep" in result.output
     assert status()["kernels_without_module"] == ["6.1.0"]
     assert "6.1.0: no cpuidle_lightsleep is installed" in said(root)
+    again = run("enable", "--persist")
+    assert again.exit_code == 4
+    assert "a boot of 6.1.0 does not load cpuidle_lightsleep" in again.output
+    assert "6.1.0" not in run("enable").output
     plant(root, "lib/modules/6.1.0/updates/dkms/cpuidle_lightsleep.ko.xz: module")
     assert status()["kernels_without_module"] == []
 
