@@ -61,8 +61,10 @@ help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 # Of two makes at once, one waits.
-# $(call alone,FILE): has the rest of the line hold this lock of the cache.
-alone = mkdir -p -m 700 $(CACHE) && exec 9>> $(CACHE)/.$(1).lock && flock 9
+# $(call alone,FILE): has the rest of the line hold this lock of the cache. clean-cache may have
+# removed the file meanwhile: then others lock another one.
+alone = mkdir -p -m 700 $(CACHE) && while exec 9>> $(CACHE)/.$(1).lock && flock 9 && \
+	! test $(CACHE)/.$(1).lock -ef /proc/self/fd/9; do :; done
 
 # $(call packages,NAMES): installs those that are missing, and nothing otherwise.
 define packages
@@ -243,12 +245,14 @@ clean-cache: ## remove lightsleep's downloads and builds from the cache folder; 
 	@# What is ours has a lock beside it, by the rule of sweep() in lightsleep/cache.py.
 	@# Who builds an entry holds its lock. Who uses the environment holds one of the folder itself.
 	@for lock in "$(CACHE)"/.[!.]*.lock; do \
-		name=$${lock##*/.}; name=$${name%.lock}; status=0; \
+		name=$${lock##*/.}; name=$${name%.lock}; \
 		test -f "$$lock" || continue; \
+		exec 9>> "$$lock" || exit; \
+		flock -n 9 || { echo "$(CACHE)/$$name stays: in use"; continue; }; \
 		used=; test ! -d "$(CACHE)/$$name" || used="flock -n -E 75 $(CACHE)/$$name"; \
-		flock -n -E 75 "$$lock" $$used \
+		status=0; ! test "$$lock" -ef /proc/self/fd/9 || $$used \
 			rm -rf "$(CACHE)/$$name" "$(CACHE)/$$name.new" "$(CACHE)/.$$name.scratch" "$$lock" || status=$$?; \
-		case $$status in 0) ;; 75) echo "$(CACHE)/$$name stays: another command makes or uses it now" ;; *) exit $$status ;; esac; \
+		case $$status in 0) ;; 75) echo "$(CACHE)/$$name stays: in use" ;; *) exit $$status ;; esac; \
 	done
 	@test ! -d "$(CACHE)" || rmdir "$(CACHE)" 2> /dev/null || \
 		echo "$(CACHE) stays: it is not empty"

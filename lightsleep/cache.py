@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from lightsleep.errors import LightsleepError
 
@@ -65,9 +66,22 @@ def digest(*parts: str | bytes) -> str:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``; waits for whoever holds it."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    held = False
+    while not held:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if held := _is_at(path, file):
+                yield
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    """Whether an open lock file still has its name.
+
+    Who held it before may have removed it, as make clean-cache does: then others lock a new one.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
 
 
 def entry(
@@ -194,8 +208,9 @@ def sweep(base: Path) -> None:
             continue  # the environment that we run in
         with contextlib.suppress(OSError), lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(base / f".{name}.scratch", ignore_errors=True)
-            _remove_old(base / name, base / f".{name}.scratch")
+            if _is_at(lock, file):
+                shutil.rmtree(base / f".{name}.scratch", ignore_errors=True)
+                _remove_old(base / name, base / f".{name}.scratch")
 
 
 def _remove_old(old: Path, scratch: Path) -> None:

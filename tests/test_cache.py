@@ -13,6 +13,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -102,6 +103,34 @@ def test_concurrent_builders_build_once() -> None:
     for thread in threads:
         thread.join()
     assert len(built) == 1
+
+
+@pytest.fixture
+def goes(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock file that somebody removes while the first who wants it waits."""
+    own_cache.mkdir()
+    path, flock = own_cache / ".a.lock", fcntl.flock
+    path.touch()
+
+    def late(file: IO[str], how: int) -> None:
+        flock(file, how)
+        if not (own_cache / "once").exists():
+            (own_cache / "once").touch()
+            path.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    return path
+
+
+def test_who_waits_for_a_lock_that_goes_locks_the_new_one(goes: Path) -> None:
+    with cache.locked(goes), goes.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_may_have_another_lock_by_now_is_not_swept(goes: Path) -> None:
+    (goes.parent / ".a.scratch").mkdir()
+    cache.sweep(goes.parent)
+    assert visible(goes.parent) == [".a.scratch", "once"]
 
 
 def test_too_little_space_is_said_before_anything_is_done(

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,15 +127,19 @@ def test_clean_cache_leaves_what_another_command_makes(tmp_path: Path) -> None:
     with (tmp_path / ".new.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = clean_cache(tmp_path)
-    assert f"{tmp_path}/new stays: another command makes or uses it now\n" in said
+    assert f"{tmp_path}/new stays: in use\n" in said
     assert {x.name for x in tmp_path.iterdir()} == {"new", ".new.lock"}
 
 
+def recipe_of(verb: str, cache: Path) -> str:
+    """Return what make would run for a verb."""
+    environment = os.environ | {"LIGHTSLEEP_CACHE": str(cache)}
+    words = ["make", "--dry-run", verb]
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+
+
 def test_clean_cache_leaves_the_environment_that_another_make_uses(tmp_path: Path) -> None:
-    environment = os.environ | {"LIGHTSLEEP_CACHE": str(tmp_path)}
-    words = ["make", "--dry-run", "test"]
-    recipe = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
-    argv = shlex.split(recipe.splitlines()[-1])
+    argv = shlex.split(recipe_of("test", tmp_path).splitlines()[-1])
     (python,) = [Path(word) for word in argv if word.endswith("/bin/python")]
     python.parent.mkdir(parents=True)
     venv = python.parents[1]
@@ -145,7 +150,7 @@ def test_clean_cache_leaves_the_environment_that_another_make_uses(tmp_path: Pat
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as test:
         assert test.stdout
         assert test.stdout.readline() == "begun\n"
-        assert f"{venv} stays: another command makes or uses it now\n" in clean_cache(tmp_path)
+        assert f"{venv} stays: in use\n" in clean_cache(tmp_path)
         assert python.exists()
         test.communicate("\n")
     assert clean_cache(tmp_path) == ""
@@ -154,13 +159,43 @@ def test_clean_cache_leaves_the_environment_that_another_make_uses(tmp_path: Pat
 
 def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
     """The second one waits, and would otherwise remove what the first one has not finished."""
-    environment = os.environ | {"LIGHTSLEEP_CACHE": str(tmp_path)}
-    words = ["make", "--dry-run", "env"]
-    recipe = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    recipe = recipe_of("env", tmp_path)
     (venv,) = set(re.findall(rf"{tmp_path}/(venv-\w+)/ready-", recipe))
     lock = tmp_path / f".{venv}.lock"
     # An interrupt leaves a lock, too, without which nobody would remove the rest.
     assert recipe.index(f"{lock} && flock") < recipe.index("-m venv")
+
+
+@pytest.fixture
+def replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock file that somebody replaces by another while the first who wants it waits."""
+    lock, tools = tmp_path / "cache/.packages.lock", tmp_path / "tools"
+    for folder in (lock.parent, tools):
+        folder.mkdir()
+    (tools / "flock").write_text(
+        f'#!/bin/sh\n{shutil.which("flock")} "$@" || exit\n'
+        f"[ -e {tmp_path}/once ] || {{ rm {lock}; >{lock}; >{tmp_path}/once; }}\n"
+    )
+    (tools / "flock").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    lock.touch()
+    return lock
+
+
+def test_who_waits_for_a_lock_that_goes_locks_the_new_one(replaced: Path) -> None:
+    take, then, _ = recipe_of("env", replaced.parent).partition("; missing=")
+    assert then
+    script = f"{take}; flock -n {replaced} echo free || echo held"
+    said = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert said.stdout == "held\n"
+
+
+def test_clean_cache_leaves_what_has_another_lock_by_now(replaced: Path) -> None:
+    (replaced.parent / "packages").mkdir()
+    clean_cache(replaced.parent)
+    assert (replaced.parent / "packages").exists()
+    clean_cache(replaced.parent)
+    assert not replaced.parent.exists()
 
 
 def test_clean_cache_leaves_no_empty_folder(tmp_path: Path) -> None:
