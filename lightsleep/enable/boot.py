@@ -98,7 +98,7 @@ def loaded_by(name: str) -> str:
 
 def _blacklisted(text: str) -> list[str]:
     lines = [line.split() for line in _lines(text, "#")]
-    return [_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) == 2]
+    return [_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1]
 
 
 def _on_command_line(root: Path, option: str) -> list[str]:
@@ -146,6 +146,9 @@ def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
                 continue
             seen.add((root / path).resolve())
         try:
+            # A device hides the file of that name in another folder. A pipe would be waited for.
+            if not (root / path).is_file():
+                continue
             text = restorer.read_file(root, str(root / path))
         except OSError as error:
             denied |= isinstance(error, PermissionError)

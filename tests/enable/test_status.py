@@ -2,6 +2,7 @@
 """What status says of what is enabled, now and at the next boot, and of what did not come."""
 
 import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +265,8 @@ MODPROBE_D = "etc/modprobe.d/no.conf"
         ("proc/cmdline: modules-load=cpuidle_lightsleep", ["proc/cmdline"], []),
         ("proc/cmdline: rd.modules_load=cpuidle_lightsleep", [], []),
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist cpuidle-lightsleep", [], [MODPROBE_D]),
+        # As modprobe reads it: the first word alone counts.
+        (f"{ETC_MODULES}{MODPROBE_D}: blacklist cpuidle-lightsleep # slow", [], [MODPROBE_D]),
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist other", ["etc/modules"], []),
         (f"{MODPROBE_D}: blacklist cpuidle_lightsleep", [], []),
         (
@@ -297,3 +300,10 @@ def test_what_keeps_a_boot_from_loading_it(
         done("enable")
     if files == ["proc/cmdline"]:
         assert "remove it from modules_load= there" in " ".join(run("disable").output.split())
+
+
+def test_a_pipe_in_a_folder_of_settings_is_not_waited_for(root: Path) -> None:
+    plant(root, ETC_MODULES)
+    (root / "etc/modprobe.d").mkdir(parents=True, exist_ok=True)
+    os.mkfifo(root / "etc/modprobe.d/pipe.conf")
+    assert status()["at_boot"] is True
