@@ -4,6 +4,7 @@
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from lightsleep.lab.boot import accel, guest, initramfs
 from lightsleep.lab.boot.guest import prepare
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels import config, modules, roots, source
+from lightsleep.lab.kernels.build import FRAGMENTS
 from lightsleep.lab.kernels.config import ARCHES, KERNELS
 
 X86 = ARCHES["x86_64"]
@@ -29,6 +31,20 @@ def test_package_names_are_complete(arch: config.Arch) -> None:
     for kernel in arch.kernels.values():
         for package in (kernel.image, kernel.headers):
             assert re.fullmatch(r"linux-(image|headers)-[a-z0-9.-]+", package.format(debian="x"))
+
+
+FORMATS = {1: "ZLIB", 4: "XZ", 6: "ZSTD"}
+"""Of squashfs, by number: Documentation/filesystems/squashfs.rst names them, squashfs_fs.h both."""
+
+
+def test_kernels_have_the_format_that_a_root_names(tmp_path: Path) -> None:
+    """Nothing in it is compressed; a kernel without its format does not mount it all the same."""
+    (tmp_path / "tree").mkdir()
+    roots.squashed(tmp_path / "tree", tmp_path / "root")
+    (number,) = struct.unpack_from("<H", (tmp_path / "root").read_bytes(), 20)
+    option = f"SQUASHFS_{FORMATS[number]}"
+    assert option in config.NEEDED_OPTIONS
+    assert f"CONFIG_{option}=y\n" in (FRAGMENTS / "base.config").read_text()
 
 
 def rows_of_docs() -> dict[str, list[str]]:

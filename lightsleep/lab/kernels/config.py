@@ -361,7 +361,7 @@ DRIVERS = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay")
 NEEDED_OPTIONS = (
     *("BLK_DEV_INITRD", "DEVTMPFS", "TMPFS", "PROC_FS", "SYSFS", "BINFMT_ELF", "BINFMT_SCRIPT"),
     *("UNIX", "VIRTIO_PCI", "VIRTIO_BLK", "VIRTIO_CONSOLE"),
-    *("SQUASHFS", "OVERLAY_FS"),
+    *("SQUASHFS", "SQUASHFS_ZLIB", "OVERLAY_FS"),
 )
 """Options of a kernel's configuration without which no guest comes up; y or m."""
 

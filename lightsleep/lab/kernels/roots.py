@@ -57,9 +57,10 @@ PYTHON = ("python3", "dash", "coreutils", "base-files")
 FETCH_S = 6 * 3600.0
 """For how long packages may come over a slow line. apt gives up one on which nothing comes."""
 
-UNCOMPRESSED = ("-noI", "-noD", "-noF", "-noX")
-"""How mksquashfs packs: an emulated CPU takes longer to decompress than the host to read, and no
-kernel lacks what it needs."""
+UNCOMPRESSED = ("-comp", "gzip", "-noI", "-noD", "-noF", "-noX")
+"""How mksquashfs packs: an emulated CPU takes longer to decompress than the host to read. The file
+names a format all the same, and a kernel without it does not mount it: this is the one that each
+kernel with squashfs has, unless somebody left it out."""
 
 COMPILE = """\
 umask 022
