@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lightsleep.errors import LightsleepError
@@ -390,6 +390,7 @@ parameters = st.tuples(st.one_of(costs, any_u64), any_u64)
         max_size=5,
     )
 )
+@example(plan=[((1, 0), [0, 511], 1), ((1, 1), [0], 1)])  # no limit but 0 saves nothing
 @settings(max_examples=200, deadline=None)
 def test_the_code_does_what_the_essay_says(
     plan: list[tuple[tuple[int, int], list[int], int]],
