@@ -92,7 +92,10 @@ class PollStats:
     halt_cost_ns: int | None = None
     """What a wakeup from halt costs here, 0 where that is not known or polling does harm."""
     contended: int | None = None
-    """1 while the CPU finds its host short of cores. The CPU then polls in mode fixed only."""
+    """1 while the CPU finds its host short of cores.
+
+    It then polls only in mode fixed, or while HALT is disabled.
+    """
     contention_pauses: int | None = None
     program_cost_upper_ns: int | None = None
     """What a halt costs the programs here, at most; below 0, polls make them slower."""

@@ -72,7 +72,8 @@ OWN: dict[str, tuple[Family, float]] = {
         Family(
             "contended",
             "gauge",
-            "1 while the CPU finds its host short of cores. The CPU then polls in mode fixed only.",
+            "1 while the CPU finds its host short of cores. "
+            "It then polls only in mode fixed, or while HALT is disabled.",
         ),
         1,
     ),

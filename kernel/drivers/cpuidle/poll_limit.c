@@ -180,6 +180,7 @@ static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns, b
 	best = price[0];
 	for (i = 1; i < n; i++)
 		best = min(best, price[i]);
+	/* With a cap of 0, a price is of no limit that could be had. */
 	*saves = cap_ns && best < price[0] - price[0] / POLL_LIMIT_SUCCESS;
 	if (best == price[0])
 		return 0;
