@@ -55,7 +55,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test test-quick test-unit check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test test-quick test-unit slow-tests check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -166,6 +166,12 @@ check: ## every test but those of check-more: boots kernels, too
 		-m '(boot or build) and not alone and not more'
 	@# Beside other guests, what measures time would try again and again, and skip in the end.
 	$(PYTHON) -m pytest -v -m 'alone and not more'
+
+slow-tests: ## time the unit tests, write tests/slow.txt: those that check-quick leaves out
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more' --junit-xml=$(OUT)/unit.xml
+	$(PYTHON) scripts/slow_tests.py $(OUT)/unit.xml
 
 # Parts of the above, to run beside the linters. A third of the time, these tests only wait.
 test-quick:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
 settings.load_profile("lightsleep")
+
+SLOW = Path(__file__).with_name("slow.txt")
+"""The slow tests, as `make slow-tests` measured. A copy of this file has none."""
 
 # Whoever runs the tests may have set what changes how programs print, and who may read files.
 os.umask(0o022)
@@ -47,8 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of check-more, which build kernels or boot slow ones, take hours."""
+    """Mark the slow ones, and let those of check-more, which build kernels, take hours."""
+    slow = frozenset(SLOW.read_text().split()) if SLOW.exists() else frozenset()
     for item in items:
+        if item.nodeid.partition("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("more"):
             item.add_marker(pytest.mark.timeout(4 * 3600))
 

@@ -107,7 +107,6 @@ WORDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", WORDS)
 @examples(25)
 @given(data=st.data())
@@ -135,7 +134,6 @@ LINES = st.sampled_from(
 )
 
 
-@pytest.mark.slow
 @examples(12)
 @given(
     name=st.sampled_from(["journal", "kept", "lock"]),
@@ -191,7 +189,6 @@ WATCHED = (
 )
 
 
-@pytest.mark.slow
 @examples(200)
 @given(name=st.sampled_from(WATCHED), first=NUMBERS, second=NUMBERS)
 def test_no_counter_trips_watch(watched: Path, name: str, first: bytes, second: bytes) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +25,9 @@ from lightsleep.periods import histogram
 from lightsleep.periods.formats import check_output, expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.words import show
-from lightsleep.report import measure_section
-from lightsleep.report.page import Result, render
+
+if TYPE_CHECKING:
+    from lightsleep.report.page import Result
 
 FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histogram.FORMAT)
 
@@ -94,6 +95,9 @@ def report(
         summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
         click.echo(json.dumps(summary, indent=1))
         return
+    # Not above: matplotlib takes a second to load, and help and figures need none.
+    from lightsleep.report.page import render
+
     labelled = _labelled(results, table, trace)
     text = render(labelled)
     with written(*((lambda: write_text(page, text),) if page else ())):
@@ -127,6 +131,8 @@ def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
 
 def _summary(loaded: Result) -> dict[str, Any]:
     if isinstance(loaded, MeasureResult):
+        from lightsleep.report import measure_section
+
         return measure_section.to_json(loaded)
     if isinstance(loaded, TimeLost):
         return loaded.to_json()

@@ -55,7 +55,6 @@ def test_a_cut_inside_a_character_is_noticed(tmp_path: Path, document: Document)
     assert "not UTF-8 text: byte" in refusal(tmp_path / "x", data[: data.index(b"\xc2\xb5") + 1])
 
 
-@pytest.mark.slow
 def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, document: Document) -> None:
     path, data = tmp_path / "flipped.json", bytearray(json.dumps(document).encode())
     for position in range(0, len(data), 11):

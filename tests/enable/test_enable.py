@@ -476,7 +476,6 @@ change.enable("lightsleep:fixed:100us", Path(sys.argv[1]), now=True, persist=Tru
 """
 
 
-@pytest.mark.slow
 def test_killed_at_any_moment_it_is_enabled_or_as_before(root: Path) -> None:
     before = fake_modules.snapshot(root)
     rng = random.Random(1)

@@ -49,7 +49,6 @@ def test_a_command_gives_all_it_printed_and_its_status(agent: Agent) -> None:
     assert done.duration_s > 0
 
 
-@pytest.mark.slow
 def test_much_output_arrives_whole(agent: Agent) -> None:
     done = agent.run(["head", "-c", "3000000", "/dev/zero"], 60)
     assert done.stdout == "\0" * 3000000

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-pytestmark = pytest.mark.slow
-
 
 def run(*argv: str | Path, cwd: Path) -> str:
     done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True)

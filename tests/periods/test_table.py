@@ -279,7 +279,6 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1
 """
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batch = next(iter(open_recording(PIPE).batches))

@@ -28,8 +28,6 @@ from lightsleep.replay.account import Replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.costs import Costs
 
-pytestmark = pytest.mark.slow
-
 POLICIES = "lightsleep,haltpoll,fixed:50us"
 HOSTS = 3
 

@@ -56,7 +56,6 @@ def test_the_page_needs_nothing_but_itself(html: str) -> None:
     assert_self_contained(html)
 
 
-@pytest.mark.slow
 def test_only_recordings_need_pyarrow(file: Path, tmp_path: Path) -> None:
     # Debian does not have it. An entry that is None makes Python say that there is no such module.
     without = "import sys; sys.modules['pyarrow'] = None; from lightsleep.cli import main; main()"

@@ -158,7 +158,6 @@ def test_the_axis_ends_beside_latencies_that_were_measured() -> None:
     assert limits_of([curve]) == (1 / MARGIN, 100 * MARGIN)
 
 
-@pytest.mark.slow
 def test_many_cpus_share_a_plot_and_fold_their_figures() -> None:
     many = range(FEW_CPUS + 1)
     few, folded = made_up(many[:-1], ("ipi",), samples=8), made_up(many, ("ipi",), samples=8)

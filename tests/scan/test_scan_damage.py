@@ -53,7 +53,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["intel-laptop", "lightsleep-guest", "kvm-haltpoll-zero"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
@@ -102,7 +101,6 @@ def test_masked_proc_falls_back_on_uname(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (result.kernel.release, result.kernel.arch) == (os.uname().release, os.uname().machine)
 
 
-@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -33,7 +33,6 @@ def test_haltpoll_follows_its_documentation(idle_us: list[int], limits_us: list[
     assert seen == limits_us
 
 
-@pytest.mark.slow
 def test_the_numbers_are_the_same_each_time(tmp_path: Path) -> None:
     for name in ("one.json", "two.json"):
         page = tmp_path / f"{name}.md"

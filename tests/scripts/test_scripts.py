@@ -24,7 +24,6 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_every_program_says_how_to_call_it(path: Path) -> None:
     helped = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)

@@ -317,7 +317,6 @@ with journalled.session(root) as session:
 """
 
 
-@pytest.mark.slow
 def test_killed_before_each_line_of_restore_and_the_next_change(machine: Machine) -> None:
     for moment in range(200):
         script = [sys.executable, "-c", KILLED_AT, str(machine.root), str(moment)]

@@ -95,7 +95,6 @@ def test_sigkill_unloads_and_removes(root: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("sent_to", ["process", "group"])
 def test_killed_while_the_module_is_half_loaded(

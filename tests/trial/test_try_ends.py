@@ -41,7 +41,6 @@ COMMAND = ["-n", "50", "--", "sleep", "0.02"]
 SERVICE = ["--switchback", "100ms", "--for", "1m"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_killed_at_random_moments(root: Path, number: signal.Signals) -> None:
     kill_at_random_moments(root, number, COMMAND, 10 if number == signal.SIGKILL else 2)
@@ -52,7 +51,6 @@ def test_killed_at_a_hundred_random_moments(root: Path) -> None:
     kill_at_random_moments(root, signal.SIGKILL, COMMAND, 100)
 
 
-@pytest.mark.slow
 def test_a_switchback_killed_at_random_moments(root: Path) -> None:
     kill_at_random_moments(root, signal.SIGKILL, SERVICE, 3)
 
