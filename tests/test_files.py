@@ -236,7 +236,7 @@ MOUNTED = """
 import sys
 from pathlib import Path
 from lightsleep.files import check_writable, write_text
-from lightsleep.record import keeper
+from lightsleep.record import scratch_files
 target = Path(sys.argv[1])
 check_writable(target)
 if sys.argv[2] == "result":
@@ -244,7 +244,7 @@ if sys.argv[2] == "result":
 else:
     scratch = target.with_name("scratch")
     scratch.write_text("text")
-    keeper._take_place(scratch, target)
+    scratch_files.take_place(scratch, target)
 """
 MOUNT = 'mount --bind "$1" "$1" && { test -z "$4" || mount -o remount,bind,ro "$1"; }'
 

@@ -22,7 +22,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
 from lightsleep.options import OutputFile, cpus_option
 from lightsleep.options import seconds as in_seconds
-from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
 from lightsleep.terminal import has_screen, messages
@@ -194,7 +194,7 @@ def _record(
         "notes": [*begun.said, *notes, *([running.stopped] if running.stopped else [])],
     }
     document = sidecar.end(begun.known, before, after, recorded)
-    write_json(sidecar.beside(target), document, keeper.PRIVATE)
+    write_json(sidecar.beside(target), document, scratch_files.PRIVATE)
     # Why it stopped is an error, which is printed as such.
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:

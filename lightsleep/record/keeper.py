@@ -41,20 +41,17 @@ import mmap
 import os
 import select
 import signal
-import stat
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2]))  # -I leaves it out; the last: for ours only
 
-from lightsleep import place
-from lightsleep.record import trace_file
+from lightsleep.record import scratch_files, trace_file, tracefs
 from lightsleep.record.bpf import calls, pages
 
 BEGUN, STOP, DISCARD = b"b", b"s", b"x"
@@ -70,15 +67,8 @@ is looked at. Copying a long recording may take any time."""
 REFUSED = {"refused": True}
 """Of a report: BPF programs cannot do what is asked for, but somebody else may."""
 
-BUSY_S = 10.0
-"""How long an instance may be in use after its last reader has ended."""
-
 ELSEWHERE = ("/var/tmp", "/run")  # noqa: S108 (a new file of an own name, which others cannot read)
 """Where a histogram goes whose own disk is full at the end."""
-
-PRIVATE, FOLDER = 0o600, 0o700
-"""Mode of every new file, as the document names the command with all its words; and of the folder
-of files that are not yet whole."""
 
 IDLE_MS = 1000
 """How long the rings of BPF programs may go unlooked at while none of them is a quarter full."""
@@ -88,86 +78,8 @@ PROC = Path("/proc")
 NOT_SUPPORTED = 524
 """ENOTSUPP, an error of the kernel's own that libc has no words for."""
 
-DESCRIBED = ".json"
-"""Behind the name of a trace: the document beside it."""
-
 CLOCK = "mono"
 """The clock of all times."""
-
-
-def group_of(keeper: int) -> str:
-    """Return the name of the instance and the group of probes that belong to a keeper."""
-    return f"lightsleep_{keeper}"
-
-
-def lost_events(instance: Path) -> dict[str, int]:
-    """Return how many events the kernel lost, by CPU, where it lost any."""
-    lost = {}
-    for stats in sorted(instance.glob("per_cpu/cpu*/stats")):
-        with contextlib.suppress(OSError, ValueError):
-            counts = dict(line.split(":", 1) for line in stats.read_text().splitlines())
-            names = ("overrun", "commit overrun", "dropped events")
-            if count := sum(int(counts.get(name, "0")) for name in names):
-                lost[stats.parent.name.removeprefix("cpu")] = count
-    return lost
-
-
-def remove_instance(instance: Path) -> str | None:
-    """Remove a tracing instance; return why it is still there."""
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            instance.rmdir()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return f"cannot remove {instance}: {error.strerror}; remove it with rmdir"
-            time.sleep(0.05)
-        else:
-            return None
-
-
-def _append(file: Path, line: str) -> None:
-    """Add a line to a file of tracefs, which open() cannot append to: it seeks to the end."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, f"{line}\n".encode())
-    finally:
-        os.close(descriptor)
-
-
-def add_probe(tracing: Path, group: str, probes: list[str]) -> str | None:
-    """Add the first of these probes that the kernel takes; return why it refuses the last."""
-    refused = None
-    for probe in probes:
-        try:
-            _append(tracing / "kprobe_events", probe.replace("{group}", group))
-        except OSError as error:
-            refused = error.strerror or str(error)
-        else:
-            return None
-    return refused
-
-
-def remove_probes(tracing: Path, group: str) -> str | None:
-    """Remove all probes of a group; return why one is still there."""
-    probes = tracing / "kprobe_events"
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            found = [line for line in probes.read_text().splitlines() if f":{group}/" in line]
-            for line in found:
-                name = line.split()[0].partition(":")[2]
-                _append(probes, f"-:{name}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return f"cannot remove the probe {group} from {probes}: {error.strerror}"
-            time.sleep(0.05)
-        else:
-            return None
 
 
 def until_the_end() -> bool:
@@ -206,55 +118,15 @@ def _bytes(scratch: Path) -> int:
     return total
 
 
-def make_folder(scratch: Path) -> Path:
-    """Make the folder of a file that is not yet whole; return a name that leads into it for sure.
-
-    Who owns the folder around it may put another one, or a link, in its place. Raises OSError.
-    """
-    scratch.parent.mkdir(FOLDER)
-    led = open_folder(scratch)
-    with contextlib.suppress(PermissionError):  # a file system without modes
-        os.fchmod(descriptor_of(led), FOLDER)
-    if os.listdir(led.parent):  # noqa: PTH208 (of names)
-        os.close(descriptor_of(led))
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-    return led
-
-
-def open_folder(scratch: Path) -> Path:
-    """Open the folder of a file, which has to be ours; return the file's name by descriptor.
-
-    Raises OSError.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(scratch.parent, flags)
-    led = PROC / "self/fd" / str(descriptor) / scratch.name
-    try:
-        # On a network's file system, what root makes may belong to another user.
-        with _new(led.with_name("owner")) as file:
-            led.with_name("owner").unlink()
-            if os.fstat(file.fileno()).st_uid != os.fstat(descriptor).st_uid:
-                raise PermissionError(errno.EPERM, "the folder of its scratch files was replaced")
-    except OSError:
-        os.close(descriptor)
-        raise
-    return led
-
-
-def descriptor_of(led: Path) -> int:
-    """Return the descriptor that a name of open_folder() leads through."""
-    return int(led.parent.name)
-
-
 def keep(order: dict[str, Any]) -> dict[str, Any]:
     """Record until standard input ends; return what became of it."""
-    tracing, group = Path(order["tracing"]), group_of(os.getpid())
+    tracing, group = Path(order["tracing"]), tracefs.group_of(os.getpid())
     instance = tracing / "instances" / group
     notes = list[str | None]()
     with contextlib.ExitStack() as undo:
-        undo.callback(lambda: notes.append(remove_probes(tracing, group)))
-        undo.callback(lambda: notes.append(remove_instance(instance)))
-        refused = add_probe(tracing, group, order["probes"])
+        undo.callback(lambda: notes.append(tracefs.remove_probes(tracing, group)))
+        undo.callback(lambda: notes.append(tracefs.remove_instance(instance)))
+        refused = tracefs.add_probe(tracing, group, order["probes"])
         words = order["command"] + ([] if refused else order["probe_options"])
         report = _trace([x.replace("{group}", group) for x in words], order, instance, refused)
     return report | {"notes": [*_hidden(), *(note for note in notes if note)]}
@@ -280,10 +152,10 @@ def _trace(
     try:
         try:
             log = os.memfd_create("trace-cmd")
-            scratch = make_folder(Path(order["scratch"]))
-            _write_new(_beside(scratch), order["document"])
+            scratch = scratch_files.make_folder(Path(order["scratch"]))
+            scratch_files.write_new(scratch_files.beside(scratch), order["document"])
             words = [x.replace("{scratch}", str(scratch)) for x in words]
-            tracer = _start(words, log, descriptor_of(scratch))
+            tracer = _start(words, log, scratch_files.descriptor_of(scratch))
         except OSError as error:
             _tell(refused)
             why = [f"cannot record to {output}", error.filename, error.strerror]
@@ -294,18 +166,18 @@ def _trace(
             wanted = until_the_end()
             with contextlib.suppress(OSError):
                 (instance / "tracing_on").write_text("0")
-            lost = lost_events(instance)
+            lost = tracefs.lost_events(instance)
         finally:
             end(tracer, scratch)
         if tracer.returncode != 0 and wanted:
             kept += [x for x in scratch.parent.glob(f"{scratch.name}*.cpu*") if x.stat().st_size]
-            kept += [_beside(scratch)] if kept else []
-        elif wanted and (failed := _take_places(scratch, output)) and scratch.exists():
-            kept += [scratch, _beside(scratch)]
+            kept += [scratch_files.beside(scratch)] if kept else []
+        elif wanted and (failed := scratch_files.take_places(scratch, output)) and scratch.exists():
+            kept += [scratch, scratch_files.beside(scratch)]
             failed += f"; what was recorded is in {order['scratch']}"
     finally:
         if scratch:
-            clear(scratch, kept)
+            scratch_files.clear(scratch, kept)
     return {
         "status": tracer.returncode,
         "said": os.pread(log, 1 << 16, 0).decode(errors="replace"),
@@ -337,11 +209,13 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
             )
             return report | {"failed": f"{missed}: {refused}"} | REFUSED
         try:
-            scratch = make_folder(Path(order["scratch"]))
+            scratch = scratch_files.make_folder(Path(order["scratch"]))
             order = order | {"scratch": str(scratch)}
-            _write_new(_beside(scratch), order["document"])
-            _write_whole(trace_file.head_of(scratch), trace_file.head(order, names, PROC))
-            rings.open(scratch, PRIVATE)
+            scratch_files.write_new(scratch_files.beside(scratch), order["document"])
+            scratch_files.write_whole(
+                trace_file.head_of(scratch), trace_file.head(order, names, PROC)
+            )
+            rings.open(scratch, scratch_files.PRIVATE)
         except OSError as error:
             _tell(False)
             return report | {"failed": f"cannot record to {output}: {error.strerror}"}
@@ -368,7 +242,7 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
         return report
     finally:
         if scratch and not report["kept"]:
-            clear(scratch)
+            scratch_files.clear(scratch)
 
 
 def _attached(order: dict[str, Any], rings: pages.Rings) -> tuple[list[int], list[int], str | None]:
@@ -426,29 +300,16 @@ def finish(order: dict[str, Any], names: dict[int, bytes]) -> str | None:
     try:
         scratch.unlink(missing_ok=True)  # of who was killed meanwhile
         begin = trace_file.head(order, names, PROC)
-        with _new(scratch) as file:
+        with scratch_files.new_file(scratch) as file:
             trace_file.assemble(file, begin, pages.files_of(order, scratch), CLOCK)
     except OSError as error:
         with contextlib.suppress(OSError):
             scratch.unlink()
         return f"cannot write {output}: {error.strerror}"
-    if failed := _take_places(scratch, output):
+    if failed := scratch_files.take_places(scratch, output):
         return failed
-    clear(scratch)
+    scratch_files.clear(scratch)
     return None
-
-
-def clear(scratch: Path, kept: Sequence[Path] = ()) -> None:
-    """Remove all files of a recording that is whole, or that nobody wants, and their folder.
-
-    ``scratch`` is a name of open_folder(). What is ``kept`` stays.
-    """
-    for file in scratch.parent.glob(f"{scratch.name}*"):
-        if file not in kept:
-            with contextlib.suppress(OSError):
-                file.unlink()
-    with contextlib.suppress(OSError):
-        scratch.parent.readlink().rmdir()
 
 
 def _start(words: list[str], log: int, folder: int) -> subprocess.Popen[bytes]:
@@ -471,64 +332,6 @@ def _start(words: list[str], log: int, folder: int) -> subprocess.Popen[bytes]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _beside(trace: Path) -> Path:
-    return trace.with_name(f"{trace.name}{DESCRIBED}")
-
-
-def _take_places(scratch: Path, output: Path) -> str | None:
-    """Give a trace and its document their names; return why that failed."""
-    try:
-        scratch.stat()  # without it, the old pair stays together
-        try:
-            _take_place(_beside(scratch), _beside(output))
-        except FileNotFoundError:  # the old document describes another trace
-            _beside(output).unlink(missing_ok=True)
-        _take_place(scratch, output)
-    except OSError as error:
-        return f"cannot write {output}: {error.strerror}"
-    return None
-
-
-def _take_place(scratch: Path, output: Path) -> None:
-    """Give a whole file its name, and owner and mode of the file that it replaces.
-
-    A new one belongs to who called sudo: root's alone, it would be a file that nobody can show.
-    Raises OSError.
-    """
-    file = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        try:
-            old = output.stat()
-        except FileNotFoundError:
-            owner = place.caller()
-        else:
-            owner = old.st_uid, old.st_gid
-            os.fchmod(file, stat.S_IMODE(old.st_mode))
-        # A hard link would be to a file that is somebody else's.
-        if os.geteuid() == 0 and owner and os.fstat(file).st_nlink == 1:
-            with contextlib.suppress(PermissionError):  # root of a network's file system
-                os.fchown(file, *owner)
-    finally:
-        os.close(file)
-    place.take(scratch, output)
-
-
-def _write_new(path: Path, document: dict[str, Any]) -> None:
-    """Write a document to a new file. Raises OSError."""
-    _write_whole(path, json.dumps(document, indent=1).encode() + b"\n")
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    with _new(path) as file:
-        file.write(data)
-
-
-def _new(path: Path) -> BinaryIO:
-    """Open a new file that only its owner can read. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-    return open(descriptor, "wb")  # noqa: PTH123 (a descriptor)
 
 
 def count(order: dict[str, Any]) -> dict[str, Any]:
@@ -576,16 +379,16 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
 def _write(scratch: Path, output: Path, document: dict[str, Any]) -> str | None:
     led = None
     try:
-        led = make_folder(scratch)
-        _write_new(led, document)
-        _take_place(led, output)
+        led = scratch_files.make_folder(scratch)
+        scratch_files.write_new(led, document)
+        scratch_files.take_place(led, output)
     except OSError as error:
         kept = _write_elsewhere(document)
         where = f"; what was counted is in {kept}" if kept else ""
         return f"cannot write {output}: {error.strerror}{where}"
     finally:
         if led:
-            clear(led)
+            scratch_files.clear(led)
     return None
 
 
@@ -594,7 +397,7 @@ def _write_elsewhere(document: dict[str, Any]) -> Path | None:
     for folder in ELSEWHERE:
         path = Path(folder, f"lightsleep-histogram-{os.getpid()}-{time.time_ns()}.json")
         try:
-            _write_new(path, document)
+            scratch_files.write_new(path, document)
         except OSError:
             with contextlib.suppress(OSError):
                 path.unlink()

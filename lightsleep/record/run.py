@@ -19,7 +19,7 @@ from typing import Any
 
 from lightsleep import place, terminal
 from lightsleep.errors import LightsleepError
-from lightsleep.record import keeper, trace_file, tracing
+from lightsleep.record import keeper, scratch_files, trace_file, tracefs, tracing
 from lightsleep.record.bpf.pages import PAGE, files_of
 
 START_S = 60.0
@@ -180,7 +180,7 @@ def recording(
         "document": document,
     }
     process = _keeper()
-    instance = folder / "instances" / keeper.group_of(process.pid)
+    instance = folder / "instances" / tracefs.group_of(process.pid)
     switch = instance / "tracing_on"
     unwritten_bytes = _unwritten_bytes(os.cpu_count() or 1, buffer_kb << 10)
     stop = functools.partial(switch.write_text, "0")
@@ -268,7 +268,7 @@ def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:
     """Make a file of what BPF programs have written, as the keeper that was killed would have."""
     failed = None
     try:
-        scratch = keeper.open_folder(Path(order["scratch"]))
+        scratch = scratch_files.open_folder(Path(order["scratch"]))
     except FileNotFoundError:  # the file was whole before the keeper was killed
         pass
     except OSError as error:
@@ -278,8 +278,8 @@ def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:
         if wanted and all(file.exists() for file in files_of(order, scratch).values()):
             failed = keeper.finish(order | {"scratch": str(scratch)}, {})
         if failed is None:
-            keeper.clear(scratch)
-        os.close(keeper.descriptor_of(scratch))
+            scratch_files.clear(scratch)
+        os.close(scratch_files.descriptor_of(scratch))
     stopped = KILLED if wanted else None
     return {"status": 0, "failed": failed, "kept": failed is not None, "stopped": stopped}
 
@@ -466,12 +466,13 @@ def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
 def _restore(scratch: Path, output: Path, more: str, when: str = "") -> str:
     """Say how trace-cmd makes a trace of files that are there, with ``more`` options."""
     ours, theirs = scratch.relative_to(output.parent), shlex.quote(output.name)
+    described = scratch_files.DESCRIBED
     what = f"{when}this makes a trace of them: "
     return (
         f"what was recorded is in one file for each CPU. {what[0].upper()}{what[1:]}"
         f"(cd {shlex.quote(str(output.parent))} && trace-cmd restore {more}-o {theirs} "
         # By number: 10 is behind 9.
-        f"$(ls -v {ours}*.cpu*) && mv {ours}{keeper.DESCRIBED} {theirs}{keeper.DESCRIBED})"
+        f"$(ls -v {ours}*.cpu*) && mv {ours}{described} {theirs}{described})"
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from lightsleep.document import MAX_BYTES
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import machine
-from lightsleep.record import keeper
+from lightsleep.record.scratch_files import beside as beside  # where it is
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
@@ -36,11 +36,6 @@ HISTOGRAM = "lightsleep.histogram"
 """The schema of a histogram, which is one document: of the machine, and what the kernel counted."""
 
 HISTOGRAM_VERSION = 1
-
-
-def beside(trace: Path) -> Path:
-    """Return the name of the document that belongs to a trace."""
-    return trace.with_name(f"{trace.name}{keeper.DESCRIBED}")
 
 
 def of(trace: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
-from lightsleep.record import keeper
+from lightsleep.record import keeper, tracefs
 
 CLOCK = keeper.CLOCK
 """One clock for all CPUs, on every architecture."""
@@ -111,7 +111,7 @@ def available(there: Set[str]) -> tuple[list[Event], list[str]]:
 
 def remove_leftovers(tracing: Path) -> list[str]:
     """Remove what a keeper made that was killed; return what could not be removed."""
-    prefix = keeper.group_of(0).removesuffix("0")
+    prefix = tracefs.group_of(0).removesuffix("0")
     probes = tracing / "kprobe_events"
     groups = {folder.name for folder in (tracing / "instances").glob(f"{prefix}*")}
     if probes.exists():
@@ -120,8 +120,8 @@ def remove_leftovers(tracing: Path) -> list[str]:
     left = []
     for group in sorted(groups):
         if not _alive(group.removeprefix(prefix)):
-            left.append(keeper.remove_instance(tracing / "instances" / group))
-            left.append(keeper.remove_probes(tracing, group))
+            left.append(tracefs.remove_instance(tracing / "instances" / group))
+            left.append(tracefs.remove_probes(tracing, group))
     return [note for note in left if note]
 
 

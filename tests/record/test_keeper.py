@@ -18,7 +18,7 @@ from recorders import OF_THIS_ONE, record, removed_probes
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
-from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.record import keeper, run, scratch_files, sidecar, tracefs, tracing
 
 pytest_plugins = "recorders"
 
@@ -65,7 +65,7 @@ def test_a_document_of_another_trace_does_not_stay(tmp_path: Path) -> None:
     scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
     scratch.write_text("a trace")
     sidecar.beside(output).write_text("of an older one")
-    assert keeper._take_places(scratch, output) is None
+    assert scratch_files.take_places(scratch, output) is None
     assert [x.name for x in tmp_path.iterdir()] == ["trace.dat"]
 
 
@@ -73,7 +73,7 @@ def test_without_a_trace_the_old_pair_stays(tmp_path: Path) -> None:
     scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
     sidecar.beside(scratch).write_text("of this one")
     sidecar.beside(output).write_text("of an older one")
-    said = keeper._take_places(scratch, output)
+    said = scratch_files.take_places(scratch, output)
     assert said == f"cannot write {output}: No such file or directory"
     assert sidecar.beside(output).read_text() == "of an older one"
 
@@ -102,7 +102,7 @@ def test_what_was_counted_for_days_survives_a_full_disk(
     refuge, output = tmp_path / "refuge", tmp_path / "out.json"
     refuge.mkdir()
     monkeypatch.setattr(keeper, "ELSEWHERE", (str(tmp_path / "gone"), str(refuge)))
-    real = keeper._write_new
+    real = scratch_files.write_new
 
     def full(path: Path, document: dict[str, Any]) -> None:
         if path.parent != refuge:
@@ -110,7 +110,7 @@ def test_what_was_counted_for_days_survives_a_full_disk(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, document)
 
-    monkeypatch.setattr(keeper, "_write_new", full)
+    monkeypatch.setattr(scratch_files, "write_new", full)
     (tmp_path / "gone").mkdir()
     said = keeper._write(run.scratch_for(output), output, {"counted": 1})
     (kept,) = refuge.iterdir()
@@ -173,11 +173,11 @@ def test_what_is_not_ours_alone_is_not_given_away(
     secret, scratch = tmp_path / "secret", tmp_path / "scratch"
     secret.touch()
     scratch.hardlink_to(secret)
-    keeper._take_place(scratch, tmp_path / "linked")
+    scratch_files.take_place(scratch, tmp_path / "linked")
     assert secret.stat().st_uid == 0
     scratch.symlink_to(secret)
     with pytest.raises(OSError, match="symbolic links"):
-        keeper._take_place(scratch, tmp_path / "output")
+        scratch_files.take_place(scratch, tmp_path / "output")
     assert secret.stat().st_uid == 0
 
 
@@ -222,7 +222,7 @@ def test_a_folder_that_was_replaced_at_once_is_refused(
 
     monkeypatch.setattr(Path, "mkdir", replaced)
     with pytest.raises(OSError, match=r"Not a directory|was replaced|not empty"):
-        keeper.make_folder(scratch)
+        scratch_files.make_folder(scratch)
     assert keeper._write(run.scratch_for(tmp_path / "x"), tmp_path / "x", {})
     assert not (tmp_path / "victim").exists()
 
@@ -262,7 +262,7 @@ def test_lost_events_are_counted_from_every_cpu(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         text = f"entries: 9\noverrun: {lost}\ncommit overrun: 0\nnow ts:  12.5\ndropped events: 1\n"
         (folder / "stats").write_text(text)
-    assert keeper.lost_events(tmp_path) == {"0": 1, "1": 4}
+    assert tracefs.lost_events(tmp_path) == {"0": 1, "1": 4}
 
 
 def test_what_ends_a_service_does_not_end_trace_cmd(tmp_path: Path) -> None:
