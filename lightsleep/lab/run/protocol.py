@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import math
 import os
 import platform
@@ -228,12 +229,13 @@ def compare(
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
     start_s = time.monotonic()
+    anew = functools.partial(attempt, name, experiment, machine, rounds, boots, seed, show)
     try:
-        return attempt(name, experiment, machine, rounds, boots, seed, show)
+        return anew()
     except EmulatorRaced as error:
         why = error.message.splitlines()[0]
     show(f"starting over: {why}", None)
-    result = attempt(name, experiment, machine, rounds, boots, seed, show)
+    result = anew()
     result.protocol["took_s"] = round(time.monotonic() - start_s)
     result.protocol["started_over"] = why
     return result
@@ -265,28 +267,14 @@ def attempt(
         rest_s=boots * SETTLE_S + rounds * experiment.rest_s if experiment.rest_s else 0,
         boots=boots,
     )
-    thrown_away: list[str] = []
-
-    def boot(number: int) -> Booted:
+    done, thrown_away = list[Booted](), list[str]()
+    for number in range(boots):
         turns = order[number * each : (number + 1) * each]
         label = f"boot {number + 1} of {boots}, " if boots > 1 else ""
-        tries = 0
-        while True:
-            try:
-                with progress.all_or_nothing():
-                    return run_boot(experiment, machines, hardware, turns, progress, label, rounds)
-            except ClockOff as error:
-                tries += 1
-                if tries == BOOT_TRIES:
-                    raise ClockOff(
-                        f"{error.message}\nSo it was in {tries} boots: end other work on the host, "
-                        "and run it again"
-                    ) from error
-                thrown_away.append(label + error.message.splitlines()[0])
-                show(f"booting all again: {thrown_away[-1]}", progress.left_s())
-
-    done = [boot(number) for number in range(boots)]
-    other_pct = sum(boot.other_pct for boot in done) / boots
+        boot = functools.partial(
+            run_boot, experiment, machines, hardware, turns, progress, label, rounds
+        )
+        done.append(_in_true_time(boot, progress, label, thrown_away))
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -295,7 +283,7 @@ def attempt(
         environment={
             "accelerator": {"name": accelerator.name, "reason": accelerator.reason},
             "host": host_facts(hardware[experiment.arms[0].name].arch)
-            | {"other_load_pct": round(other_pct, 1)},
+            | {"other_load_pct": round(sum(boot.other_pct for boot in done) / boots, 1)},
             "arch": machine.arch,
             "source": {"version": __version__, "commit": commit()},
             "guests": done[0].facts,
@@ -311,15 +299,7 @@ def attempt(
             "took_s": round(time.monotonic() - start_s),
             "vcpus": experiment.vcpus,
             "pinned": machine.pin or experiment.pin,
-            "other_load_pct": {
-                arm: [round(x, 1) for boot in done for x in boot.other_pct_of_turns[arm]]
-                for arm in machines
-            },
-            **(
-                {"clock_rates": {arm: [x.rates[arm] for x in done] for arm in machines}}
-                if accelerator.real_time
-                else {}
-            ),
+            **_by_boot(list(machines), done, accelerator),
             **({"booted_again": thrown_away} if thrown_away else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
@@ -328,6 +308,43 @@ def attempt(
         claims=list(experiment.claims),
         metrics=_metrics(experiment, done),
     )
+
+
+def _in_true_time(
+    boot: Callable[[], Booted], progress: Progress, label: str, thrown_away: list[str]
+) -> Booted:
+    """Boot until the guests' clocks run as the host's; say in ``thrown_away`` what did not.
+
+    Raises ClockOff where that takes too many boots.
+    """
+    for left in reversed(range(BOOT_TRIES)):
+        try:
+            with progress.all_or_nothing():
+                return boot()
+        except ClockOff as error:
+            if not left:
+                raise ClockOff(
+                    f"{error.message}\nSo it was in {BOOT_TRIES} boots: end other work on the "
+                    "host, and run it again"
+                ) from error
+            thrown_away.append(label + error.message.splitlines()[0])
+        progress.show(f"booting all again: {thrown_away[-1]}", progress.left_s())
+    raise AssertionError("there is a last try")
+
+
+def _by_boot(
+    arms: Sequence[str], done: Sequence[Booted], accelerator: Accelerator
+) -> dict[str, Any]:
+    """Return what each boot found out about its time, by arm."""
+    found: dict[str, Any] = {
+        "other_load_pct": {
+            arm: [round(x, 1) for boot in done for x in boot.other_pct_of_turns[arm]]
+            for arm in arms
+        }
+    }
+    if accelerator.real_time:
+        found["clock_rates"] = {arm: [boot.rates[arm] for boot in done] for arm in arms}
+    return found
 
 
 def machines_of(experiment: Experiment, machine: Machine) -> dict[str, Machine]:
