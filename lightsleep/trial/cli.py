@@ -171,9 +171,6 @@ def try_settings(
     least = verdict.rounds_needed(control, settings=len(arms) - 1)
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
-    what = Subject(
-        shlex.join(command), partial(run.command, command, printed, ROOT), rounds or ROUNDS
-    )
     if period_s is not None and total_s is not None:
         plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed, least)
         how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
@@ -181,10 +178,12 @@ def try_settings(
         what = Subject(metric_command, sample, plan.rounds, how, plan.goes_on)
     elif any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
+    else:
+        sample = partial(run.command, command, printed, ROOT)
+        what = Subject(shlex.join(command), sample, rounds or ROUNDS)
     trial, notes, refused = _run(arms, what, seed)
     result = _result(arms, trial, printed, what, seed, notes)
-    done = len(trial.runs[BASELINE])
-    if not done:
+    if not trial.runs[BASELINE]:
         if trial.ended:
             for note in notes:
                 click.echo(f"note: {note}", err=True)
@@ -200,7 +199,17 @@ def try_settings(
         _show(result, outcome, as_json)
     for note in notes:
         click.echo(f"note: {note}", err=True)
+    _check_whole(trial, what, refused)
+    if control_failed(result):
+        raise SystemExit(1)
+    if keep:
+        _enable(outcome.winner, module_file, as_json)
+
+
+def _check_whole(trial: run.Trial, what: Subject, refused: list[str]) -> None:
+    """End with the fitting status where something ended it early, or is not set back."""
     if trial.trouble:
+        done = len(trial.runs[BASELINE])
         ended = f"ended after {done} of {what.rounds} rounds: {trial.trouble}"
         if trial.ended is None:
             raise LightsleepError(ended)
@@ -208,16 +217,17 @@ def try_settings(
         raise SystemExit(status_of(trial.ended))
     if refused:
         raise LightsleepError("tried, but not set back: " + "; ".join(refused))
-    if control_failed(result):
-        raise SystemExit(1)
-    if keep and not outcome.winner:
+
+
+def _enable(winner: str | None, module_file: Path | None, as_json: bool) -> None:
+    """Enable the setting that won. Raises Skipped where none did."""
+    if not winner:
         raise Skipped("no setting won, so nothing is enabled")
-    if keep and outcome.winner:
-        kept = change.enable(outcome.winner, ROOT, now=True, persist=False, module_file=module_file)
-        for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
-            click.echo(line, err=as_json)
-        for note in kept.notes:
-            click.echo(f"note: {note}", err=True)
+    kept = change.enable(winner, ROOT, now=True, persist=False, module_file=module_file)
+    for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
+        click.echo(line, err=as_json)
+    for note in kept.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _check_words(
