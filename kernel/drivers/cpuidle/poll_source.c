@@ -457,14 +457,13 @@ int poll_source_register(struct poll_source *source)
 	source->reported = false;
 	source->off = false;
 	source->excess_ns = 0;
-	/* Before a poll can start it: a poll that ends while this is off would not stop it. */
-	static_branch_inc(&poll_sources_registered);
 	mutex_lock(&poll_source_mutex);
 	if (!has_poller) {
 		mutex_unlock(&poll_source_mutex);
-		static_branch_dec(&poll_sources_registered);
 		return -ENODEV;
 	}
+	/* Before a poll can start it: a poll that ends while this is off would not stop it. */
+	static_branch_inc(&poll_sources_registered);
 	list_add_tail(&source->all, &poll_source_registry);
 	poll_source_call(source, poll_source_attach);
 	mutex_unlock(&poll_source_mutex);
