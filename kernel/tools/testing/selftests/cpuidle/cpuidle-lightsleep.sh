@@ -120,9 +120,9 @@ tells_what_was_polled_in_vain() {
 	polled=$(($(statistic polled_ns) - polled))
 	wasted=$(($(statistic wasted_ns) - wasted))
 	echo "at rest, $wasted of $polled ns polled in vain"
-	[ $polled -gt 0 ] || [ "$(statistic contention_pauses)" = 0 ] || skip "the host is short of cores"
 	[ $polled -gt 0 ] || fail "does not poll"
-	[ $((10 * wasted)) -gt $polled ] || fail "only $wasted of $polled ns in vain"
+	# Nearly all of it, but less where the guest has to share its CPUs.
+	[ $((4 * wasted)) -gt $polled ] || fail "only $wasted of $polled ns in vain"
 }
 
 takes_parameters_at_run_time() {
@@ -343,6 +343,7 @@ counts_a_period_once() {
 }
 
 survives_hotplug_under_load() {
+	need_hotplug
 	loaded
 	start_load
 	for round in $(seq 10); do

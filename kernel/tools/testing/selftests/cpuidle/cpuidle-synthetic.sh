@@ -213,6 +213,7 @@ delays_timers_without_halting() {
 }
 
 comes_and_goes_without_halting() {
+	need_hotplug
 	for round in $(seq 3); do
 		unload
 		insmod "$MODULES/$MODULE.ko" spin=1 states=C1:2:2 || fail "does not load with spin=1"
@@ -245,6 +246,7 @@ never_enters_what_refuses() {
 }
 
 survives_hotplug_under_load() {
+	need_hotplug
 	loaded C1:2:2:2,C2:20:20:20,C3:200:200:200
 	start_load
 	for _ in $(seq 10); do

@@ -55,6 +55,14 @@ need_commands() {
 	done
 }
 
+# need_hotplug: skips the test where no CPU can go offline.
+need_hotplug() {
+	for online in /sys/devices/system/cpu/cpu*/online; do
+		[ ! -e "$online" ] || return 0
+	done
+	skip "no CPU can go offline"
+}
+
 # skip_all WORD...: ends the script, which does not apply here at all.
 skip_all() {
 	echo "1..0 # SKIP $*"
