@@ -474,9 +474,19 @@ static bool learns(unsigned int cpu)
 	return is_adaptive(ls) && !host_contended(&ls->contention, lightsleep_clock_ns());
 }
 
+/* A measurement polls, too: not while a CPU's host is short of cores. Fixed polls do not heed it. */
 static bool polling_stopped(void)
 {
-	return lightsleep_mode() == MODE_OFF;
+	u64 now_ns = lightsleep_clock_ns();
+	unsigned int cpu;
+
+	if (lightsleep_mode() != MODE_ADAPTIVE)
+		return lightsleep_mode() == MODE_OFF;
+	/* One that comes or goes meanwhile may count, or not. */
+	for_each_online_cpu(cpu)
+		if (host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns))
+			return true;
+	return false;
 }
 
 static struct idle_cost_ops cost_ops = {

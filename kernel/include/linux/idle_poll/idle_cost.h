@@ -68,7 +68,7 @@ struct idle_cost {
  * @of: the state of one CPU
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @learns: does the price decide for how long this CPU polls now?
- * @polling_stopped: no CPU is to poll, not even to be measured again; optional
+ * @polling_stopped: no CPU is to poll, not even to be measured again
  */
 struct idle_cost_ops {
 	const char *name;
@@ -80,7 +80,10 @@ struct idle_cost_ops {
 #ifdef LIGHTSLEEP_MODULE
 	/** @wait_forbidden: is some CPU forbidden to poll, or to halt? What fails then is -EPERM */
 	bool (*wait_forbidden)(void);
-	/** @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns */
+	/**
+	 * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; 0 where
+	 * polls make wakeups slower, so that no latency limit is a reason to poll
+	 */
 	void (*set_exit_latency)(u64 latency_ns);
 #endif
 };
