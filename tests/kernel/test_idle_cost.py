@@ -91,11 +91,12 @@ u64 advertised_ns;
 static struct idle_cost *cost_of(unsigned int cpu) { return &the_cpu; }
 static unsigned int weight(void) { return 4; }
 static bool learning(unsigned int cpu) { return true; }
+static bool stopped(void) { return false; }
 static bool forbidden(void) { return false; }
 static void advertise(u64 latency_ns) { advertised_ns = latency_ns; }
 static const struct idle_cost_ops test_ops = {
-	.of = cost_of, .wait_weight = weight, .learns = learning, .wait_forbidden = forbidden,
-	.set_exit_latency = advertise,
+	.of = cost_of, .wait_weight = weight, .learns = learning, .polling_stopped = stopped,
+	.wait_forbidden = forbidden, .set_exit_latency = advertise,
 };
 
 void begin(void)
@@ -126,7 +127,7 @@ void programs_lose(s64 cost_ns)
 }
 
 /* A second in which the programs wake after each of these; a halt delays them. */
-void pass_second(const u64 *cycle_ns, int cycles, u64 halt_ns)
+void pass_second(const u64 *cycle_ns, int cycles, s64 halt_ns)
 {
 	int n;
 
@@ -151,7 +152,7 @@ FFI = cffi.FFI()
 FFI.cdef("""
 void begin(void); int measure(int ret, int64_t cost_ns, int64_t margin_ns);
 void programs_lose(int64_t cost_ns); bool programs_know(void);
-void pass_second(const uint64_t *cycle_ns, int cycles, uint64_t halt_ns);
+void pass_second(const uint64_t *cycle_ns, int cycles, int64_t halt_ns);
 uint64_t cost_ns(void); uint64_t wakeup_ns(void);
 extern uint64_t advertised_ns;
 """)
@@ -227,32 +228,48 @@ def test_once_there_is_a_figure_a_failure_changes_nothing() -> None:
 # How long an answer of the programs lasts.
 
 
-def minutes(cycles_per_s: int, minutes: int, seed: int = 1) -> list[bool]:
-    """Return whether the programs of a steady load had an answer, second by second."""
+def minutes(
+    cycles_per_s: int, minutes: int, seed: int = 1, halt_us: int = 100
+) -> tuple[list[bool], list[int]]:
+    """Return whether the programs of a steady load had an answer, and the cost, by the second."""
     rng = np.random.default_rng(seed)
-    known = []
+    known, cost_us = list[bool](), list[int]()
     for _ in range(minutes * MINUTE_S):
         cycle_ns = (rng.normal(200, 20, cycles_per_s) * US).astype(int).tolist()
-        LIB.pass_second(FFI.new("uint64_t[]", cycle_ns), cycles_per_s, 100 * US)
+        LIB.pass_second(FFI.new("uint64_t[]", cycle_ns), cycles_per_s, halt_us * US)
         known.append(LIB.programs_know())
-    return known
+        cost_us.append(LIB.cost_ns() // US)
+    return known, cost_us
 
 
 @pytest.mark.parametrize("cycles_per_s", [10, 12, 20, 35, 100, 1000])
 def test_a_slow_but_steady_load_keeps_its_answer(cycles_per_s: int) -> None:
     LIB.measure(0, 30 * US, US)
-    assert minutes(cycles_per_s, 8)[-1]
+    assert minutes(cycles_per_s, 8)[0][-1]
     assert abs(LIB.cost_ns() - 100 * US) < 20 * US
-    assert all(minutes(cycles_per_s, 120, seed=2))
+    assert all(minutes(cycles_per_s, 120, seed=2)[0])
+
+
+@pytest.mark.parametrize("cycles_per_s", [10, 20, 35, 100])
+@pytest.mark.parametrize("halt_us", [-60, 20])
+def test_a_slower_load_that_loses_something_else_is_heard_in_time(
+    halt_us: int, cycles_per_s: int
+) -> None:
+    """What a fast load lost says nothing of it."""
+    LIB.measure(0, 30 * US, US)
+    assert minutes(1000, 4)[0][-1]
+    _, cost_us = minutes(cycles_per_s, 8, seed=2, halt_us=halt_us)
+    heard_s = next(s for s, cost in enumerate(cost_us) if cost <= max(0, halt_us) + 5)
+    assert heard_s <= 5 * MINUTE_S
 
 
 def test_a_load_that_nearly_ends_loses_its_answer() -> None:
     LIB.measure(0, 30 * US, US)
-    assert minutes(100, 3)[-1]
-    assert not minutes(2, 3)[-1]
+    assert minutes(100, 3)[0][-1]
+    assert not minutes(2, 3)[0][-1]
     assert LIB.cost_ns() == 30 * US
 
 
 def test_too_slow_a_load_has_no_answer() -> None:
     LIB.measure(0, 30 * US, US)
-    assert not any(minutes(5, 60))
+    assert not any(minutes(5, 60)[0])

@@ -60,8 +60,8 @@
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
 #define FEW_POLLS		100
 #define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
-/* Less is drawn where it is only kept fresh. None of it is older than half an hour. */
-#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
+/* Of an answer that there is. So its evidence is from the last ten minutes or so. */
+#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 2)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -185,18 +185,27 @@ static void forget(struct idle_cost *ic)
 	WRITE_ONCE(ic->estimated, false);
 }
 
-/* A ring that fills too slowly mixes evidence from different times. */
+/*
+ * A ring that fills too slowly mixes evidence from different times. Where little is drawn, because
+ * there is an answer, more is drawn first.
+ */
 static void forget_old_evidence(struct idle_cost *ic, u32 count)
 {
-	u32 enough = wake_cost_known(&ic->wake_cost) ? EVIDENCE_PER_MINUTE_KNOWN :
-						       EVIDENCE_PER_MINUTE;
+	bool known = wake_cost_known(&ic->wake_cost), scarce = ic->wake_cost.scarce;
+	u32 enough = known ? EVIDENCE_PER_MINUTE_KNOWN : EVIDENCE_PER_MINUTE;
+	u32 fresh = count - ic->minute_count;
 
 	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
 		return;
-	if (count - ic->minute_count < enough)
-		forget(ic);
 	ic->minute_jiffies = jiffies;
 	ic->minute_count = count;
+	if (fresh < enough && (scarce || !known)) {
+		forget(ic);
+		known = false;
+	}
+	/* What was drawn anyway is no reason to draw less. */
+	scarce = known && fresh < EVIDENCE_PER_MINUTE * (scarce ? WAKE_COST_SCARCE : 1);
+	WRITE_ONCE(ic->wake_cost.scarce, scarce);
 }
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)
@@ -479,10 +488,10 @@ static void calibrate_and_schedule(void)
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
 
-/* A measurement polls. Where no CPU is to, the first one is the only one. */
+/* A measurement polls. Where no CPU is to, there is only the first, and what somebody asks for. */
 static void calibrate_again(struct work_struct *work)
 {
-	if (ops->polling_stopped && ops->polling_stopped()) {
+	if (ops->polling_stopped()) {
 		calibrate_wait = max(calibrate_wait, CALIBRATE_SOON);
 		queue_delayed_work(ops->workers, &calibrate_work,
 				   round_jiffies_relative(calibrate_wait));
