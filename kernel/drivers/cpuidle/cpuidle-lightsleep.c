@@ -474,7 +474,7 @@ static bool learns(unsigned int cpu)
 	return is_adaptive(ls) && !host_contended(&ls->contention, lightsleep_clock_ns());
 }
 
-/* A measurement polls, too: not while a CPU's host is short of cores. Fixed polls do not heed it. */
+/* A measurement polls, too: not while a CPU's host is short of cores. Mode fixed heeds no host. */
 static bool polling_stopped(void)
 {
 	u64 now_ns = lightsleep_clock_ns();
