@@ -16,14 +16,14 @@ from typing import Protocol
 
 import click
 import numpy as np
+from policy.binding import PollLimit
+from policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns
+from policy.patterns import PATTERNS, trace
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
 from lightsleep.files import write_json, write_text
-from lightsleep.policy.binding import PollLimit
-from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns
-from lightsleep.policy.patterns import PATTERNS, trace
 
 PERIODS = 20_000
 ROUNDS = 5_000

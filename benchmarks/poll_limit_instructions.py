@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 import numpy as np
+from policy.binding import PERIOD, TRACE, Ns, compile_policy
+from policy.patterns import trace
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
 from lightsleep.errors import LightsleepError
-from lightsleep.policy.binding import PERIOD, TRACE, Ns, compile_policy
-from lightsleep.policy.patterns import trace
 
 CALLS = 400
 US, MS = 1_000, 1_000_000

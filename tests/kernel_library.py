@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A policy file of the kernel, compiled for user space and loaded, its header read by cffi."""
 
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import cffi
 
-from lightsleep.policy.binding import HEADERS, KERNEL, compile_kernel_files
+from lightsleep.compiled import HEADERS, KERNEL, compile_kernel_files, declarations
 
 
 def load(name: str) -> tuple[Any, Any]:
     """Return cffi's view of NAME.h, without its inline functions, and the loaded NAME.c."""
     beside, shared = KERNEL / f"{name}.h", HEADERS / f"{name}.h"
-    header = (shared if shared.exists() else beside).read_text(encoding="utf-8")
-    for constant, value in re.findall(r"^#define\s+(\w+)\s+(\d+)\b", header, re.M):
-        header = re.sub(rf"\b{constant}\b", value, header)
-    header = re.sub(r"^static inline [^{;]*\{.*?^\}", "", header, flags=re.M | re.S)
     ffi = cffi.FFI()
     ffi.cdef("typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;")
-    ffi.cdef(re.sub(r"^#.*$", "", header, flags=re.M))
+    ffi.cdef(declarations(shared if shared.exists() else beside))
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
         target = Path(folder) / f"{name}.so"
         compile_kernel_files([KERNEL / f"{name}.c"], target, ("-O2", "-shared", "-fPIC"))

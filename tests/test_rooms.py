@@ -19,7 +19,7 @@ PACKAGE = Path(lightsleep.__file__).parent
 LAYERS = (
     {"errors", "namespaces", "order", "place", "units"},
     {"cache", "cpulist", "document", "ending", "files", "interrupts", "sources", "terminal"},
-    {"compare", "options", "policy"},
+    {"compare", "compiled", "options"},
     {"governors", "scan"},
     {"lab", "settings", "watch"},
     {"enable", "measure"},

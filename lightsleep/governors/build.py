@@ -20,8 +20,8 @@ from typing import Any
 import cffi
 
 from lightsleep import cache, sources
+from lightsleep.compiled import KERNEL, compile_to, compiler, opened
 from lightsleep.errors import LightsleepError
-from lightsleep.policy.binding import KERNEL, compile_to, compiler, opened
 
 HERE = Path(__file__).parent
 GOVERNORS = ("menu", "teo", "ladder")

@@ -22,10 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lightsleep import cache
+from lightsleep.compiled import compile_to, compiler
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.model import CAUSES, Metadata
-from lightsleep.policy.binding import compile_to, compiler
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "read_trace_dat.c", HERE / "builder.c")

@@ -17,9 +17,9 @@ from typing import Any
 from rich.progress import Progress
 
 from lightsleep import cache
+from lightsleep.compiled import HEADERS, KERNEL
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.table import Share
-from lightsleep.policy.binding import HEADERS, KERNEL
 from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
@@ -94,8 +94,9 @@ def _joined(address: str, pieces: list[Any]) -> Replay:
 
 def _code() -> str:
     """Return a digest of the code that decides about a figure, however it was installed."""
-    rooms = ("periods", "policy", "governors", "replay")
+    rooms = ("periods", "governors", "replay")
     files = [x for room in rooms for x in sorted((PACKAGE / room).iterdir())]
+    files += [PACKAGE / "compiled.py"]
     files += [KERNEL / f"{x}.{y}" for x in ("promote", "promote_policy") for y in "ch"]
     files += [KERNEL / "poll_limit.c", HEADERS / "poll_limit.h"]
     return cache.digest(*(x.read_bytes() for x in files if x.suffix in SUFFIXES))

@@ -17,15 +17,15 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from lightsleep.errors import LightsleepError
-from lightsleep.periods.model import Metadata
-from lightsleep.policy.binding import (
+from lightsleep.compiled import (
     HEADERS,
     KERNEL,
     declarations,
     opened,
     shared_library,
 )
+from lightsleep.errors import LightsleepError
+from lightsleep.periods.model import Metadata
 from lightsleep.replay.compiled_reader import CompiledReader
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.intervals import Reader, RecordedIntervals

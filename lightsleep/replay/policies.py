@@ -33,8 +33,8 @@ from typing import Protocol
 
 from lightsleep import units
 from lightsleep.errors import LightsleepError
-from lightsleep.policy.model import Model
 from lightsleep.replay.governed import Governor
+from lightsleep.replay.poll_limit import Model
 from lightsleep.scan import facts
 
 CEILING_NS = 10_000_000

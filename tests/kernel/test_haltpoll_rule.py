@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from paths import ROOT
 from replays import limits
 
+from lightsleep.compiled import compile_kernel_files
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.policy.binding import compile_kernel_files
 from lightsleep.replay.policies import Haltpoll
 
 TRIES = 5

@@ -10,7 +10,7 @@ import cffi
 import numpy as np
 import pytest
 
-from lightsleep.policy.binding import KERNEL, compile_kernel_files
+from lightsleep.compiled import KERNEL, compile_kernel_files
 
 US = 1000
 ASSUMED_NS = 25 * US

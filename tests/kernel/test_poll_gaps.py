@@ -8,7 +8,7 @@ from typing import Any
 import cffi
 import pytest
 
-from lightsleep.policy.binding import compile_kernel_files
+from lightsleep.compiled import compile_kernel_files
 
 US, MS = 10**3, 10**6
 

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from policy import binding
+from policy.binding import PollLimit
+from policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns, polled_share
+from policy.patterns import PATTERNS, Pattern, exponential, mixture, periodic, trace
 
 from lightsleep.errors import LightsleepError
-from lightsleep.policy import binding
-from lightsleep.policy.binding import PollLimit
-from lightsleep.policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns, polled_share
-from lightsleep.policy.model import Model
-from lightsleep.policy.patterns import PATTERNS, Pattern, exponential, mixture, periodic, trace
+from lightsleep.replay.poll_limit import Model
 
 WARMUP = 16  # halt costs
 US, MS, SECOND = 10**3, 10**6, 10**9

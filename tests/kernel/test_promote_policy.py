@@ -5,19 +5,63 @@ from __future__ import annotations
 
 import struct
 import subprocess
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_library import load
 
-from lightsleep.policy import binding
-from lightsleep.policy.promote import POLICY, TRACE, Plan, State
+from lightsleep.compiled import KERNEL, compile_kernel_files
+
+FFI, LIB = load("promote_policy")
+TRACE = Path(__file__).with_name("promote_trace.c")
+"""A program that reads questions and writes answers."""
 
 US = 10**3
 NEVER = 2**63 - 1  # KTIME_MAX: the clock has no event
 U64_MAX = 2**64 - 1
 STATES_MAX = 10
+
+
+@dataclass(frozen=True)
+class State:
+    """An idle state, as a driver advertises it and a user wants it."""
+
+    residency_ns: int
+    latency_ns: int
+    allowed: bool = True
+    leavable: bool = True
+
+
+class Plan:
+    """The plan of one CPU. States are named by their index, by depth."""
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self._states = FFI.new("struct promote_state[]", [(*astuple(s), 0, 0) for s in states])
+        LIB.promote_plan(self._states, len(states))
+
+    def timeout_ns(self, index: int, event_ns: int) -> int:
+        """Return when a timer is to end a sleep in that state, in ns; 0: never.
+
+        ``event_ns`` is the time until the clock's next event.
+        """
+        return int(LIB.promote_timeout(self._states, index, event_ns))
+
+    def floor(self, index: int, limit_ns: int) -> int | None:
+        """Return the state that comes after that one under a latency limit, if there is one."""
+        floor = int(LIB.promote_floor(self._states, index, limit_ns))
+        return None if floor < 0 else floor
+
+    def returns(self, index: int, reached: int, limit_ns: int, event_ns: int) -> bool:
+        """Return whether a CPU that had been promoted to ``reached`` goes back there.
+
+        A governor has chosen ``index`` meanwhile, a shallower state.
+        """
+        return bool(LIB.promote_returns(self._states, index, reached, limit_ns, event_ns))
+
 
 POWERNV = [
     State(0, 0, leavable=False),  # snooze, which polls
@@ -158,7 +202,7 @@ def sanitised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that dies of an overflow or a bad access in the policy."""
     program = tmp_path_factory.mktemp("policy") / "promote_trace"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    binding.compile_kernel_files([TRACE, POLICY], program, flags)
+    compile_kernel_files([TRACE, KERNEL / "promote_policy.c"], program, flags)
     return program
 
 

@@ -19,6 +19,7 @@ import booted
 import pytest
 from kernels import RC, seldom
 
+from lightsleep.compiled import compile_to
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import guest
 from lightsleep.lab.boot.agent import CommandTimeout
@@ -28,7 +29,6 @@ from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels import roots
 from lightsleep.lab.kernels.config import ARCHES, KERNELS
 from lightsleep.lab.kernels.modules import build_modules
-from lightsleep.policy.binding import compile_to
 
 pytestmark = pytest.mark.boot
 

@@ -79,8 +79,8 @@ def test_an_installed_command_needs_no_clone(installed: Path) -> None:
     assert "idle" in lightsleep("lab", "list")
     program = (
         "from lightsleep.lab.kernels.series import bases, read_topics\n"
-        "from lightsleep.policy import binding, promote\n"
+        "from lightsleep.replay.engine import CompiledEngine\n"
         "assert [read_topics(base) for base in bases()]\n"
-        "binding.library(); promote.library()\n"
+        "CompiledEngine()\n"
     )
     run(installed / "env/bin/python", "-c", program, cwd=installed)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings import RECORDINGS
 
+from lightsleep.compiled import compile_to
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import architecture, source, trace_dat
 from lightsleep.periods.build import EXIT, MAX_NAMES, MAX_WAKINGS, Builder
@@ -23,7 +24,6 @@ from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import head_of
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
-from lightsleep.policy.binding import compile_to
 
 US = 1000
 ALIVE = b"\xff" * 8

@@ -56,7 +56,7 @@ def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
 
 @needs_compiler
 def test_lightsleep_is_the_module_s_own_policy() -> None:
-    from lightsleep.policy.binding import PollLimit
+    from policy.binding import PollLimit
 
     rng = np.random.default_rng(1)
     idle_ns = rng.integers(1, 300_000, 5000)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""poll_limit.c, the kernel's own file, as a Python object.
+"""C files, compiled by the host's C compiler at their first use, and loaded.
 
-The file is compiled by the host's C compiler against the few kernel headers in shim/, and its
-structures are read from its own header, so nothing here repeats what it says.
+The kernel's own files are among them: they are compiled against the few kernel headers in shim/,
+and their structures are read from their own headers, so nothing here repeats what those say.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import re
@@ -16,10 +15,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import cffi
-import numpy as np
-import numpy.typing as npt
 
 from lightsleep import cache, sources
 from lightsleep.errors import LightsleepError
@@ -31,17 +26,6 @@ HEADERS = INCLUDE / "linux" / "idle_poll"
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-sign-compare")  # as the kernel has it
 SHARED = ("-O3", "-w", "-shared", "-fPIC")
 """What users compile: no warning of a compiler that nobody here has tried is an error."""
-
-# A program that reads PERIODs and writes the struct poll_limit after each.
-TRACE = HERE / "trace.c"
-PERIOD = np.dtype([("halt_cost_ns", "u8"), ("ceiling_ns", "u8"), ("idle_ns", "u8")])
-
-Ns = npt.NDArray[np.int64]
-
-
-def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
-    """Compile ``source`` together with poll_limit.c into ``target``. Raises LightsleepError."""
-    compile_kernel_files([source, KERNEL / "poll_limit.c"], target, flags)
 
 
 def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[str]) -> None:
@@ -121,56 +105,7 @@ def opened(ffi: Any, path: Path, kept: Path | None = None) -> Any:
 
 
 def declarations(header: Path) -> str:
-    """Return what a header declares, as cffi reads it."""
-    lines = header.read_text(encoding="utf-8").splitlines()
-    return "\n".join(x for x in lines if not x.startswith("#") or re.search(r"S\t\d+$", x))
-
-
-@functools.cache
-def library() -> tuple[Any, Any]:
-    """Return cffi's view of poll_limit.h and the loaded library. Raises LightsleepError."""
-    ffi = cffi.FFI()
-    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
-    ffi.cdef(
-        declarations(HEADERS / "poll_limit.h")
-        + """
-        void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
-                               const u64 *idle_ns, u64 *limit_ns, size_t periods);
-        """
-    )
-    return ffi, opened(
-        ffi, shared_library("poll-limit", [HERE / "replay.c", KERNEL / "poll_limit.c"])
-    )
-
-
-class PollLimit:
-    """What one CPU has learned: struct poll_limit, with its functions as methods."""
-
-    def __init__(self, halt_cost_ns: int, ceiling_ns: int) -> None:
-        """Start with nothing learned. Raises LightsleepError where there is no compiler."""
-        self._ffi, self._lib = library()
-        self.state = self._ffi.new("struct poll_limit *")
-        self.params = self._ffi.new("struct poll_limit_params *", [halt_cost_ns, ceiling_ns])
-        self._lib.poll_limit_init(self.state, self.params)
-
-    @property
-    def limit_ns(self) -> int:
-        """How long to poll in the next idle period."""
-        return int(self.state.limit_ns)
-
-    def update(self, idle_ns: int) -> int:
-        """Learn from one idle period; return the limit of the next one, in ns."""
-        return int(self._lib.poll_limit_update(self.state, self.params, idle_ns))
-
-    def replay(self, idle_ns: Ns) -> Ns:
-        """Learn from a trace of n periods; return the n limits that they were given, in ns."""
-        idle = np.ascontiguousarray(idle_ns, np.uint64)
-        limits = np.empty_like(idle)
-        self._lib.poll_limit_replay(
-            self.state,
-            self.params,
-            self._ffi.from_buffer("u64[]", idle),
-            self._ffi.from_buffer("u64[]", limits, require_writable=True),
-            len(idle),
-        )
-        return limits.astype(np.int64)
+    """Return what a header declares, as cffi reads it, without its inline functions."""
+    text = header.read_text(encoding="utf-8")
+    text = re.sub(r"^static inline [^{;]*\{.*?^\}", "", text, flags=re.M | re.S)
+    return re.sub(r"^#(?!define\s+\w+\s+\d+\b).*$", "", text, flags=re.M)
