@@ -28,7 +28,6 @@ from typing import Any
 
 import click
 
-from lightsleep.compare.markdown import table
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
 from lightsleep.lab.boot import emulator, splat
@@ -37,6 +36,7 @@ from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import ARCHES, lookup
+from lightsleep.markdown import table
 
 AT_ONCE = 2
 BOOT_S = 180.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Protocol
 
@@ -19,11 +18,9 @@ import numpy as np
 from policy.binding import PollLimit
 from policy.cost import Ns, best_fixed_ns, optimum_ns, paid_ns
 from policy.patterns import PATTERNS, trace
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
 
 from lightsleep.files import write_json, write_text
+from lightsleep.markdown import table
 
 PERIODS = 20_000
 ROUNDS = 5_000
@@ -157,38 +154,31 @@ def ping_pong(name: str, work_ns: int, halt_cost_ns: int) -> PingPong:
     return PingPong(work_ns, halt_cost_ns, name, ROUNDS, from_halt)
 
 
-def print_outcomes(results: list[Outcome], console: Console) -> None:
-    """Print one table per halt cost: a line per pattern, a column per strategy."""
+def outcomes_tables(results: list[Outcome]) -> list[str]:
+    """Return one table per halt cost: a line per pattern, a column per strategy."""
+    tables = []
     for halt_cost_ns in HALT_COSTS_NS:
         chosen = [r for r in results if r.halt_cost_ns == halt_cost_ns]
-        columns = list(dict.fromkeys(r.strategy for r in chosen))
-        table = Table(
-            f"C = {halt_cost_ns // US} us: cost / optimum (share of idle time polled)",
-            box=MARKDOWN,
-        )
-        for column in columns:
-            table.add_column(column, justify="right", no_wrap=True)
+        heading = f"C = {halt_cost_ns // US} us: cost / optimum (share of idle time polled)"
+        rows = []
         for pattern in PATTERNS:
             line = [r for r in chosen if r.pattern == pattern]
-            table.add_row(
-                pattern,
-                *(f"{r.cost_ns / r.optimum_ns:.2f} ({r.polled_ns / r.idle_ns:.0%})" for r in line),
+            cells = (
+                f"{r.cost_ns / r.optimum_ns:.2f} ({r.polled_ns / r.idle_ns:.0%})" for r in line
             )
-        console.print(table)
+            rows.append((pattern, *cells))
+        tables.append(table((heading, *dict.fromkeys(r.strategy for r in chosen)), rows))
+    return tables
 
 
-def print_ping_pong(results: list[PingPong], console: Console) -> None:
-    """Print the share of wakes that had to end a halt: a line per amount of work."""
-    table = Table("two CPUs that wait for each other: wakes from halt", box=MARKDOWN)
-    for name in STRATEGIES:
-        table.add_column(name, justify="right", no_wrap=True)
+def ping_pong_table(results: list[PingPong]) -> str:
+    """Return the share of wakes that had to end a halt: a line per amount of work."""
+    rows = []
     for work_ns, cost_ns in dict.fromkeys((r.work_ns, r.halt_cost_ns) for r in results):
         line = [r for r in results if (r.work_ns, r.halt_cost_ns) == (work_ns, cost_ns)]
-        table.add_row(
-            f"C = {cost_ns / US:g} us, {work_ns / US:g} us of work",
-            *(f"{r.wakes_from_halt / r.wakes:.0%}" for r in line),
-        )
-    console.print(table)
+        name = f"C = {cost_ns / US:g} us, {work_ns / US:g} us of work"
+        rows.append((name, *(f"{r.wakes_from_halt / r.wakes:.0%}" for r in line)))
+    return table(("two CPUs that wait for each other: wakes from halt", *STRATEGIES), rows)
 
 
 PAGE = f"""\
@@ -211,16 +201,6 @@ the cost.
 """
 
 
-def write_page(path: Path, results: list[Outcome], pairs: list[PingPong]) -> None:
-    """Write all tables as a page of Markdown."""
-    console = Console(file=StringIO(), width=200)
-    print_outcomes(results, console)
-    print_ping_pong(pairs, console)
-    assert isinstance(console.file, StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    write_text(path, PAGE + "\n".join(lines).rstrip() + "\n")
-
-
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
@@ -228,7 +208,6 @@ def write_page(path: Path, results: list[Outcome], pairs: list[PingPong]) -> Non
 )
 def main(output: Path, page: Path | None) -> None:
     """Compare rules for how long to poll; write the raw numbers to OUTPUT (JSON)."""
-    console = Console(width=None if Console().is_terminal else 200)
     results = [o for cost in HALT_COSTS_NS for name in PATTERNS for o in outcomes(name, cost)]
     pairs = [
         ping_pong(name, round(work * cost), cost)
@@ -242,10 +221,10 @@ def main(output: Path, page: Path | None) -> None:
         "ping_pong": [asdict(pair) for pair in pairs],
     }
     write_json(output, document)
+    tables = "\n\n".join([*outcomes_tables(results), ping_pong_table(pairs)])
     if page:
-        write_page(page, results, pairs)
-    print_outcomes(results, console)
-    print_ping_pong(pairs, console)
+        write_text(page, f"{PAGE}\n{tables}\n")
+    click.echo(tables)
 
 
 if __name__ == "__main__":

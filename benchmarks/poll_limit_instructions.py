@@ -12,11 +12,9 @@ import click
 import numpy as np
 from policy.binding import PERIOD, TRACE, Ns, compile_policy
 from policy.patterns import trace
-from rich.box import MARKDOWN
-from rich.console import Console
-from rich.table import Table
 
 from lightsleep.errors import LightsleepError
+from lightsleep.markdown import table
 
 CALLS = 400
 US, MS = 1_000, 1_000_000
@@ -61,16 +59,14 @@ def count(program: Path, halt_cost_ns: int, idle_ns: Ns) -> Ns:
 @click.command()
 def main() -> None:
     """Print median and most instructions per call of poll_limit_update()."""
-    table = Table("instructions per update", box=MARKDOWN)
-    for heading in ("median", "most"):
-        table.add_column(heading, justify="right")
+    rows = []
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
         program = Path(folder) / "trace"
         compile_policy(TRACE, program, ["-O2"])
         for name, (halt_cost_ns, idle_ns) in TRACES.items():
             counts = count(program, halt_cost_ns, idle_ns)
-            table.add_row(name, f"{np.median(counts):.0f}", str(int(np.max(counts))))
-    Console().print(table)
+            rows.append((name, f"{np.median(counts):.0f}", str(int(np.max(counts)))))
+    click.echo(table(("instructions per update", "median", "most"), rows))
 
 
 if __name__ == "__main__":

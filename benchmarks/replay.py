@@ -27,9 +27,9 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from lightsleep.compare.markdown import table
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
+from lightsleep.markdown import table
 from lightsleep.measure import machine
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import bucket

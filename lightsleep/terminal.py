@@ -88,13 +88,6 @@ def whole(table: Table, *wrap: str) -> Table:
     return table
 
 
-def picture(console: Console, name: str) -> str:
-    """Return what a console recorded, as an SVG; ``name`` keeps its classes apart from others'."""
-    svg = console.export_svg(title="lightsleep", unique_id=name)
-    # A page must not fetch anything from anywhere.
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
-
-
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show on stderr, if that has a screen, what runs, how much is done, and how much there is.

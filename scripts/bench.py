@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import repeat
 
 from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import FORMAT, CompareResult
@@ -26,7 +27,7 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.lab import experiments
-from lightsleep.lab.run import protocol, repeat
+from lightsleep.lab.run import protocol
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"

@@ -26,8 +26,8 @@ from typing import Any
 
 import click
 
-from lightsleep.compare.markdown import table
 from lightsleep.files import write_text
+from lightsleep.markdown import table
 from lightsleep.scan.collect import cpu_model
 from lightsleep.sources import commit
 

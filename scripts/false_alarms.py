@@ -6,10 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import repeat
+from same import NAME, report
 
 from lightsleep.compare.boots import LEAST_BOOTS
-from lightsleep.compare.same import NAME, report
-from lightsleep.lab.run import protocol, repeat
+from lightsleep.lab.run import protocol
 
 
 @click.command()

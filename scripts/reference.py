@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from lightsleep import cli
+from lightsleep.markdown import table_of_markdown
 
 ROOT = Path(__file__).parents[1]
 ABI = ROOT / "kernel/Documentation/ABI/testing"
@@ -150,10 +151,8 @@ ROWS = {"options of lightsleep": option_rows, "files of": file_rows, "keys of": 
 def table(kind: str, name: str) -> str:
     """Return a table as Markdown."""
     head, *rows = ROWS[kind](name)
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "".join(
-        f"| {' | '.join(x.replace('|', chr(92) + '|') for x in row)} |\n" for row in lines
-    )
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    return table_of_markdown(head, escaped) + "\n"
 
 
 def renewed(page: str) -> str:

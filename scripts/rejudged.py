@@ -24,7 +24,6 @@ from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.analysis import analyse, limit_of
 from lightsleep.compare.boots import by_boot, t_quantile
-from lightsleep.compare.markdown import table
 from lightsleep.compare.method import (
     Comparison,
     Estimate,
@@ -34,6 +33,7 @@ from lightsleep.compare.method import (
     summarise,
 )
 from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.markdown import table
 from lightsleep.order import CONFIDENCE
 
 FOLDER = "rejudged"

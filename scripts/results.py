@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the page of each result in a folder: docs/results/NAME.md from NAME.json; and their index.
 
-The page of a folder in it is that of comparisons of the same with the same; see compare/same.py.
+The page of a folder in it is that of comparisons of the same with the same; see same.py.
 Where the result of make demo is among them, also a picture of what the terminal shows of it. Where
 there are results to be judged by an older rule, too, also the page that compares both rules.
 """
@@ -15,21 +15,21 @@ from pathlib import Path
 
 import click
 import rejudged
+import same
 from kept import load_result
+from pictures import alone, effects, terminal
+from result_page import command, page
 from rich.console import Console
 from rich.text import Text
 
-from lightsleep import terminal
-from lightsleep.compare import same, words
+from lightsleep.compare import words
 from lightsleep.compare.analysis import Outcome, analyse, control_failed, judge_claims
-from lightsleep.compare.markdown import command, page, table, text
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.compare.table import print_table
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
-from lightsleep.report import plots
-from lightsleep.report.svg import alone
+from lightsleep.markdown import table, text
 
 DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
@@ -49,7 +49,7 @@ def page_of(path: Path) -> str:
 def effects_of(path: Path) -> str | None:
     """Return an SVG of the effects that a result shows, None where it has no ratios."""
     result, _ = load_result(path)
-    svg = plots.effects_plot(analyse(result), result.baseline)
+    svg = effects(analyse(result), result.baseline)
     return svg and alone(svg, note_of(path))
 
 
@@ -128,7 +128,7 @@ def picture_of(path: Path) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     console.print(Text.assemble(("$ ", "bold"), command(result)))
     print_table(result, console)
-    return terminal.picture(console, "demo")
+    return terminal(console, "demo")
 
 
 def write_pages(folder: Path) -> None:

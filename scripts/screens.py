@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 
 import click
+from pictures import terminal
 from rich.console import Console
 from rich.text import Text
 
-from lightsleep import terminal
 from lightsleep.files import write_text
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.initramfs import INSTALL_DRIVER
@@ -70,7 +70,7 @@ def picture(name: str, line: str, output: str) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text.assemble(("$ ", "bold"), line), soft_wrap=False)
     console.print(Text.from_ansi("\n".join(screen(output)).strip("\n")))
-    return terminal.picture(console, name)
+    return terminal(console, name)
 
 
 def screen(output: str) -> list[str]:

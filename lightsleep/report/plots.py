@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from lightsleep import units
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
-from lightsleep.compare.result import Better, Role
+from lightsleep.compare.result import Role
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 WIDE = 10.0  # arms whose medians differ by more than this factor need a logarithmic axis
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
 FEW_DECADES = 2.5  # on a longer logarithmic axis only powers of ten are labelled
 LINEAR_DECADES = 0.5  # on a shorter one the labels are as far apart as on a linear one
-MARKERS = "osD^vP"  # of treatments: colours alone tell nothing to some, and repeat
-ARROWS: dict[Better, str] = {"lower": "←", "higher": "→", "none": ""}
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
 # Mid tones, readable on white and on near-black, told apart by the colour-blind too.
@@ -76,75 +74,6 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x")
-        return to_svg(figure)
-
-
-def effects_plot(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
-    """Return an SVG of how far each treatment is from the baseline, metric by metric, as ratios.
-
-    A dot is the estimate, the line its 95 % confidence interval; it is bold where a difference is
-    shown. Percentages, and counts that may be 0, have no ratio. None where nothing has one.
-    """
-    shown = [
-        (
-            metric,
-            [arm for arm in metric.arms_as("treatment") if arm.baseline and arm.baseline.ratio],
-        )
-        for metric in metrics
-    ]
-    shown = [(metric, arms) for metric, arms in shown if arms]
-    if not shown:
-        return None
-    with style("effects"):
-        rows = sum(len(arms) for _, arms in shown)
-        figure, axes = blank(0.17 * rows + 0.1 * len(shown) + 1.2, width=8.0)
-        names = list(dict.fromkeys(arm.name for _, arms in shown for arm in arms))
-        place, ticks = 0.0, []
-        for metric, arms in shown:
-            title = f"{short(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip()
-            ticks.append((place + (len(arms) - 1) / 2, title))
-            colours = _colours(metric)
-            for arm in arms:
-                assert arm.baseline
-                assert arm.baseline.ratio
-                found, bold = arm.baseline.ratio, arm.baseline.verdict.differs
-                axes.plot(
-                    [found.low, found.high],
-                    [place, place],
-                    color=colours[arm.name],
-                    linewidth=2.4 if bold else 1.0,
-                )
-                axes.plot(
-                    found.value,
-                    place,
-                    MARKERS[names.index(arm.name) % len(MARKERS)],
-                    color=colours[arm.name],
-                    markersize=4.5 if bold else 3.5,
-                    label=arm.name,
-                )
-                place += 1
-            place += 0.6
-        axes.axvline(1, color=INK, linewidth=1)
-        log_axis(axes)
-        directed = any(metric.metric.better != "none" for metric, _ in shown)
-        axes.set_xlabel(
-            f"ratio to {short(baseline)} (logarithmic axis)"
-            f"{'; ← less is better, → more is better' if directed else ''}"
-        )
-        axes.set_yticks([at for at, _ in ticks], [title for _, title in ticks])
-        axes.set_ylim(place - 0.6, -1)
-        axes.tick_params(axis="y", length=0, labelsize=9)
-        axes.spines["left"].set_visible(False)
-        axes.grid(axis="x")
-        handles, labels = axes.get_legend_handles_labels()
-        named = dict(zip(labels, handles, strict=True))
-        figure.legend(
-            named.values(),
-            [short(name) for name in named],
-            loc="outside upper right",
-            ncols=4,
-            frameon=False,
-        )
         return to_svg(figure)
 
 

@@ -65,24 +65,6 @@ def to_svg(figure: Figure) -> str:
     return _inlined(buffer.getvalue())
 
 
-def alone(svg: str, note: str) -> str:
-    """Return the element of a page as a document of its own, which follows the viewer's colours.
-
-    ``note`` is a comment in it.
-    """
-    left, top, width, height = re.findall(r"[\d.]+", svg[: svg.index(">")])[:4]
-    assert (left, top) == ("0", "0")
-    light, dark = ("#1f2328", "#d0d7de"), ("#e6edf3", "#3d444d")
-    themes = [f":root{{--ink:{ink};--rule:{rule}}}" for ink, rule in (light, dark)]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'font-family="sans-serif">\n<!-- {note} -->\n'
-        f"<style>{themes[0]}@media(prefers-color-scheme:dark){{{themes[1]}}}</style>"
-        f"{svg[svg.index('>') + 1 :].rstrip()}\n"
-    )
-
-
 def _inlined(svg: str) -> str:
     """Make a stand-alone SVG document a part of a page."""
     svg = svg[svg.index("<svg") :]

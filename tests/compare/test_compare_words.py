@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 from comparisons import made_up
+from result_page import page
 from rich.console import Console
 
 from lightsleep import units
 from lightsleep.compare.analysis import Outcome, analyse, judge_claims, to_json
-from lightsleep.compare.markdown import page
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (

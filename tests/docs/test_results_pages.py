@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
+import same
 from click.testing import CliRunner
 from comparisons import made_up
 from paths import ROOT
 from programs_here import loaded
+from result_page import command, page, repeated
 
 from lightsleep.cli import main
-from lightsleep.compare import same
-from lightsleep.compare.markdown import command, page, repeated
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.files import write_json
 from lightsleep.lab.run import protocol
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
-sys.path.append(str(ROOT / "scripts"))  # where results.py finds rejudged.py
 script = loaded("scripts/results.py")
 FOLDERS = script.folders_of(ROOT / "docs/results")
 

@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 from click.testing import CliRunner
 from comparisons import made_up
+from result_page import command
 from rich.console import RenderableType
 from rich.status import Status
 
 from lightsleep import sources, terminal
 from lightsleep.cli import main
-from lightsleep.compare.markdown import command
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError

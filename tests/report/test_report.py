@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -32,8 +31,7 @@ from lightsleep.report import cli
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
-from lightsleep.report.plots import colours_of, ecdf_plot, effects_plot, scale_of
-from lightsleep.report.svg import alone
+from lightsleep.report.plots import colours_of, ecdf_plot, scale_of
 
 
 def run(*arguments: object) -> Result:
@@ -143,22 +141,6 @@ def test_arms_have_a_colour_each_and_percentages_a_linear_axis() -> None:
     assert scales["ipis"] == "log"
 
 
-def test_effects_have_a_line_each_where_there_is_a_ratio() -> None:
-    result = made_up()
-    svg = effects_plot(analyse(result), result.baseline)
-    assert svg
-    assert "lightsleep" in svg
-    assert "idle=poll" not in svg  # the limit is no treatment
-    assert "sched pipe" in svg
-    assert "idle residency" not in svg  # a percentage
-    document = alone(svg, "of x.json")
-    assert ElementTree.fromstring(document).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "<!-- of x.json -->" in document
-    assert set(re.findall(r"var\((--\w+)\)", document)) == {"--ink", "--rule"}
-    result.roles["lightsleep"] = "control"
-    assert effects_plot(analyse(result), result.baseline) is None
-
-
 def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:
@@ -198,24 +180,6 @@ def test_of_several_claims_the_worst_and_only_of_the_baseline_colours_a_metric()
         result.claims = claims
         shown = {x.analysis.name: x.tones for x in section("r", "r", result).metrics}
         assert shown["wakes_without_ipi"]["lightsleep"] == tone
-
-
-def test_effects_name_each_arm_however_long_and_each_axis_has_labels() -> None:
-    result = made_up()
-    names = {f"lightsleep-with-a-name-as-long-as-this-{n}": 2.0 + n / 100 for n in range(3)}
-    for name, factor in names.items():
-        result.arms.append(name)
-        result.roles[name] = "treatment"
-        for metric in result.metrics.values():
-            metric.samples[name] = [factor * x for x in metric.samples["stock"]]
-    svg = effects_plot(analyse(result), result.baseline)
-    assert svg
-    assert svg.count("lightsleep-with-a-name-as-l…") >= len(names)
-    result.roles["lightsleep"] = "limit"
-    near = effects_plot(analyse(result), result.baseline)
-    assert near
-    labels = set(re.findall(r">([\d.]+)</text>", near))
-    assert len(labels) >= 3, labels
 
 
 def test_a_claim_gives_a_metric_its_direction() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import repeat
 from click.testing import CliRunner
 from comparisons import made_up
 from programs_here import loaded
@@ -19,7 +20,7 @@ from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
-from lightsleep.lab.run import protocol, repeat
+from lightsleep.lab.run import protocol
 
 COMMIT = "0123abc"
 

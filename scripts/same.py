@@ -11,10 +11,12 @@ import math
 import statistics
 from pathlib import Path
 
+from result_page import against, origin
+
 from lightsleep.compare.analysis import analyse, control_failed
-from lightsleep.compare.markdown import against, origin, table, text
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
+from lightsleep.markdown import table, text
 
 EXPECTED = 0.05
 """The share of comparisons that may show a difference by chance."""

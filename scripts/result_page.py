@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 
 from lightsleep import units
 from lightsleep.compare import words
@@ -23,6 +22,7 @@ from lightsleep.compare.method import (
     rounds_needed,
 )
 from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.markdown import table, text
 
 PICTURED = (
     "Each treatment's ratio to the baseline, with its 95 % confidence interval; bold where a "
@@ -256,15 +256,3 @@ def _kernels(result: CompareResult) -> list[str]:
     return list(
         dict.fromkeys(str(guest["kernel"]) for guest in guests.values() if "kernel" in guest)
     )
-
-
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table of plain text."""
-    heads = [text(heading) for heading in headings]
-    lines = [heads, ["---"] * len(heads), *([text(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def text(plain: str) -> str:
-    """Return plain text as Markdown shows it, in one line."""
-    return " ".join(plain.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
