@@ -24,6 +24,7 @@ from lightsleep.compiled import KERNEL, compile_to, compiler, opened
 from lightsleep.errors import LightsleepError
 
 HERE = Path(__file__).parent
+CPU = HERE / "machine.c"
 GOVERNORS = ("menu", "teo", "ladder")
 INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
 
@@ -31,8 +32,6 @@ MACHINE = """
 struct cpuidle_state { uint64_t exit_latency_ns, target_residency_ns; unsigned int flags; };
 struct period { uint64_t idle_ns, busy_ns, timer_ns, nobody, tick, resumes; };
 struct choice { uint64_t polled_ns; int32_t first, last; };
-struct recorded { uint64_t begin_ns, length_ns; int64_t sleep_ns, next_ns; int32_t state;
-                  uint16_t tick; uint8_t leaves, expired; };
 struct totals { uint64_t time_ns[10], wakes, promotions, empty, forbidden, untrue,
                 halts, too_shallow_ns, too_deep_ns; };
 void machine_start(const char *name, const struct cpuidle_state *states, int count);
@@ -40,8 +39,6 @@ void machine_promote(bool on);
 void machine_allow(const bool *states, uint64_t latency_ns);
 void machine_run(const struct period *periods, struct choice *choices, size_t count,
                  struct totals *totals);
-void machine_follow(const struct recorded *rows, size_t count, int32_t *chosen,
-                    bool *known);
 """
 
 STATES_MAX = 10
@@ -88,12 +85,15 @@ def _archive(version: str) -> Path:
     )
 
 
-def library_file(version: str, flags: Sequence[str] = ()) -> Path:
-    """Return the library of a kernel's governors. Raises LightsleepError with what is missing."""
+def library_file(version: str, flags: Sequence[str] = (), machine: Path = CPU) -> Path:
+    """Return the library of a kernel's governors. Raises LightsleepError with what is missing.
+
+    ``machine`` is the file with the CPU that they run on: machine.c, or one that includes it.
+    """
     sources.kernel_sources()
     ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
     theirs = [governor_sources(version) / f"{name}.c" for name in GOVERNORS]
-    own = [HERE / "machine.c", HERE / "kernel.h"]
+    own = [*dict.fromkeys((machine, CPU)), HERE / "kernel.h"]
     headers = [KERNEL / "promote.h", KERNEL / "promote_policy.h"]
     parts = [x.read_bytes() for x in (*ours, *theirs, *own, *headers)]
 
@@ -109,7 +109,7 @@ def library_file(version: str, flags: Sequence[str] = ()) -> Path:
             *("-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-Wl,-z,defs"),
             *("-DCONFIG_CPU_IDLE_PROMOTE", *flags, f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}"),
             *("-include", str(HERE / "kernel.h")),
-            *(HERE / "machine.c", *theirs, *ours),
+            *(machine, *theirs, *ours),
         ]
         compile_to(scratch / "machine.so", f"the governors of Linux {version}", words)
 

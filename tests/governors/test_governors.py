@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from follow import follow
 from recordings import PIPE
 from replays import DEEP, MENU, needs_compiler, run
 
@@ -22,7 +23,6 @@ from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.costs import costs_of
-from lightsleep.replay.follow import follow
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK, parse
 

@@ -2,8 +2,9 @@
 """Whether a governor that is compiled here chooses what the recorded one chose.
 
 The governor is asked in each recorded period, and learns from what the recorded CPU did then. (A
-replay does not do that: in governed.py, a governor learns from its own choices.) Where it is the
-governor that was recorded, both choose the same state, but for what a recording lacks:
+replay does not do that: in lightsleep/replay/governed.py, a governor learns from its own choices.)
+Where it is the governor that was recorded, both choose the same state, but for what a recording
+lacks:
 
 - what the governor had learned before the recording began;
 - how far away the tick was: the governor counts from when its CPU began to be idle, which no event
@@ -16,14 +17,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from lightsleep.governors import build
 from lightsleep.periods.lost import integers
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.governed import Advertised, Cpu, Governor
 from lightsleep.replay.rows import Flags, code, codes_of
+
+FOLLOW = Path(__file__).with_suffix(".c")
+DECLARED = """
+struct recorded { uint64_t begin_ns, length_ns; int64_t sleep_ns, next_ns; int32_t state;
+                  uint16_t tick; uint8_t leaves, expired; };
+void machine_follow(const struct recorded *rows, size_t count, int32_t *chosen,
+                    bool *known);
+"""
 
 UNKNOWN_NS = np.iinfo(np.int64).min
 """The sleep length of a governor that did not ask for it."""
@@ -82,7 +93,10 @@ def follow(
             polls = [state for at, state in metadata.polled if at == cpu]
             rows = _rows(batch, (cpus == cpu) & (states != AWAKE), polls)
             rows["length_ns"] -= np.minimum(rows["length_ns"], np.uint64(inside_ns))
-            simulated = governor.cpu(Advertised.of(metadata, cpu))
+            library = build.library_file(governor.version, machine=FOLLOW)
+            simulated = Cpu(library, governor.name, Advertised.of(metadata, cpu))
+            simulated.lib.machine_promote(governor.promote)
+            simulated.ffi.cdef(DECLARED)
             chosen, asked = _asked(simulated, rows)
             _count(found, rows[warm_up:], chosen[warm_up:], asked[warm_up:])
     return found
