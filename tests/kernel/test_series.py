@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from checkers import style_tools
+from series_proofs import build_prefixes, code_without_options, objects_of
 
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.kernels import build, series
+from lightsleep.lab.kernels import series
 from lightsleep.lab.kernels.config import ARCHES, SERIES_KERNELS, Arch, BuiltKernel
 from lightsleep.lab.kernels.roots import unpack
 from lightsleep.lab.kernels.source import kernel_source
@@ -449,7 +450,7 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
 @pytest.mark.parametrize("base", series.bases())
 def test_the_idle_loop_is_among_what_is_compiled(base: str) -> None:
     """idle.c is part of another file, and alone it does not compile."""
-    objects = build.objects_of(series.read_series(base))
+    objects = objects_of(series.read_series(base))
     assert "kernel/sched/build_policy.o" in objects
     assert "kernel/sched/idle.o" not in objects
 
@@ -471,7 +472,7 @@ TOUCHED = [
     ids=[f"{y.version}-{z.name}-{x.name}" for x, y, z in TOUCHED],
 )
 def test_each_prefix_builds(arch: Arch, kernel: BuiltKernel, topic: series.Topic) -> None:
-    assert build.build_prefixes(arch, kernel, topic) == len(topic.patches)
+    assert build_prefixes(arch, kernel, topic) == len(topic.patches)
 
 
 WITHOUT_AN_OPTION = ("softirq", "arm64-polling")
@@ -484,10 +485,10 @@ WITHOUT_AN_OPTION = ("softirq", "arm64-polling")
 def test_with_all_options_off_the_code_is_what_it_was(base: str, tmp_path: Path) -> None:
     """Compiles what the series changes, before and after, and compares it function by function."""
     arch = ARCHES["x86_64"]
-    objects = build.code_without_options(arch, arch.built[f"{base}-plain"], tmp_path)
+    objects = code_without_options(arch, arch.built[f"{base}-plain"], tmp_path)
     changed = {name for name, (before, after) in objects.items() if before != after}
     topics = [x for x in series.read_topics(base) if x.name in WITHOUT_AN_OPTION]
-    assert changed <= set(build.objects_of([patch for x in topics for patch in x.patches]))
+    assert changed <= set(objects_of([patch for x in topics for patch in x.patches]))
     assert "kernel/sched/build_policy.o" in objects
 
 

@@ -8,13 +8,12 @@ what builds modules.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep import cache
@@ -30,15 +29,12 @@ from lightsleep.lab.kernels.config import (
     lookup,
 )
 from lightsleep.lab.kernels.roots import KernelTree, kernel_tree, unpack
-from lightsleep.lab.kernels.series import Patch, Topic, apply, read_series
+from lightsleep.lab.kernels.series import Patch, apply, read_series
 from lightsleep.lab.kernels.source import kernel_source
 
 FRAGMENTS = Path(__file__).parent / "fragments"
 BUILD_S = 2 * 3600.0
 """On two idle cores it takes minutes; on a busy machine, many of them."""
-
-PART_OF = {"kernel/sched/idle.c": "kernel/sched/build_policy.c"}
-"""Files of a kernel that are compiled as part of another one, and not alone."""
 
 SETTING = re.compile(r"(CONFIG_\w+)=.+|# (CONFIG_\w+) is not set")
 
@@ -60,7 +56,7 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
     of our series does not apply.
     """
     note(f"source of kernel {kernel.name}")
-    recipe = _recipe(arch, kernel)
+    recipe = recipe_of(arch, kernel)
 
     def build(scratch: Path) -> None:
         note(f"building kernel {kernel.name}, for the first time: some minutes")
@@ -68,7 +64,7 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
         for patch in recipe.patches:
             apply(patch, make.source)
         recipe.configure(make)
-        make.all(kernel.make)
+        make.parallel(*kernel.make)
         _install(make)
         shutil.rmtree(make.source)
 
@@ -78,71 +74,8 @@ def built_tree(arch: Arch, kernel: BuiltKernel, note: Callable[[str], None]) -> 
     return KernelTree(kernel, path, modules.name)
 
 
-def build_prefixes(arch: Arch, kernel: BuiltKernel, topic: Topic) -> int:
-    """Compile what ``topic`` changes, after each of its patches, and return how many there are.
-
-    Not whole kernels: the files that a patch so far changed or brought, as ``kernel`` configures
-    them. Raises LightsleepError that names the patch with which one does not compile.
-    """
-    recipe = replace(_recipe(arch, kernel), patches=topic.patches)
-
-    def build(scratch: Path) -> None:
-        make = recipe.prepare(scratch)
-        recipe.configure(make, needed=())
-        objects = make.possible(objects_of(recipe.patches))
-        for patch in recipe.patches:
-            apply(patch, make.source)
-            objects += [_object(x) for x in patch.new if x.endswith(".c")]
-            try:
-                # Options of other topics are lost here, as their patches are.
-                recipe.configure(make, needed=patch.options)
-                make.objects(objects)
-            except LightsleepError as error:
-                raise LightsleepError(f"after {patch.path.name}: {error.message}") from None
-        shutil.rmtree(make.source)
-        shutil.rmtree(make.tree)
-
-    name = f"prefixes-{arch.name}-{kernel.name}-{topic.name}-{recipe.key()}"
-    cache.entry(name, build, needs_mb=3500)
-    return len(recipe.patches)
-
-
-Code = dict[str, str]
-"""Function -> its disassembly, without addresses."""
-
-
-def code_without_options(
-    arch: Arch, plain: BuiltKernel, scratch: Path
-) -> dict[str, tuple[Code, Code]]:
-    """Return the code of ``plain``, and what it is after our series with all its options off.
-
-    By object, of those that the series changes. Builds in ``scratch``.
-    """
-    recipe = _recipe(arch, plain)
-    patches = read_series(plain.version)
-    make = recipe.prepare(scratch)
-    recipe.configure(make)
-    objects = make.possible(objects_of(patches))
-    before = [make.code(x) for x in objects]
-    for patch in patches:
-        apply(patch, make.source)
-    recipe.configure(make)
-    make.objects(objects)
-    return {name: (old, make.code(name)) for name, old in zip(objects, before, strict=True)}
-
-
-def objects_of(patches: Sequence[Patch]) -> list[str]:
-    """Return the objects with the kernel's own files that ``patches`` change."""
-    changed = [x for patch in patches for x in patch.hooked if x.endswith(".c")]
-    return [_object(x) for x in dict.fromkeys(changed)]
-
-
-def _object(file: str) -> str:
-    return PART_OF.get(file, file).removesuffix(".c") + ".o"
-
-
 @dataclass(frozen=True)
-class _Recipe:
+class Recipe:
     """All that determines what a kernel is."""
 
     arch: Arch
@@ -161,7 +94,7 @@ class _Recipe:
         tools = repr((BUILD_TOOLS, KERNEL_TOOLS))
         return cache.digest(repr(self.kernel), date, tools, *texts)
 
-    def prepare(self, scratch: Path) -> _Make:
+    def prepare(self, scratch: Path) -> Make:
         """Unpack tools and source in ``scratch``."""
         host.need("xz")
         tree, source = scratch / "tree", scratch / "source"
@@ -171,9 +104,9 @@ class _Recipe:
             ["tar", "-xJf", self.archive, "-C", source, "--strip-components=1"],
             f"unpacking linux-source-{self.kernel.version}",
         )
-        return _Make(self.arch, tree, source)
+        return Make(self.arch, tree, source)
 
-    def configure(self, make: _Make, needed: Collection[str] | None = None) -> None:
+    def configure(self, make: Make, needed: Collection[str] | None = None) -> None:
         """Write .config.
 
         Raises LightsleepError where it did not take an option that is ``needed``; all are, without.
@@ -185,11 +118,12 @@ class _Recipe:
             raise LightsleepError(f"these options did not take effect: {', '.join(lost)}")
 
 
-def _recipe(arch: Arch, kernel: BuiltKernel) -> _Recipe:
+def recipe_of(arch: Arch, kernel: BuiltKernel) -> Recipe:
+    """Return how to build ``kernel``. Raises LightsleepError where its source cannot be fetched."""
     base, own = fragments(arch, kernel)
     patches = read_series(kernel.version) if kernel.patched else ()
     archive = kernel_source(kernel.version, kernel.suite, kernel.target)
-    return _Recipe(arch, kernel, archive, base, own, patches)
+    return Recipe(arch, kernel, archive, base, own, patches)
 
 
 def fragments(arch: Arch, kernel: BuiltKernel) -> tuple[list[Path], list[Path]]:
@@ -203,13 +137,13 @@ def fragments(arch: Arch, kernel: BuiltKernel) -> tuple[list[Path], list[Path]]:
     )
 
 
-class _Make:
+@dataclass(frozen=True)
+class Make:
     """Runs the kernel's own make, on ``source``, with the tools of ``tree``."""
 
-    def __init__(self, arch: Arch, tree: Path, source: Path) -> None:
-        self.arch = arch
-        self.tree = tree
-        self.source = source
+    arch: Arch
+    tree: Path
+    source: Path
 
     def __call__(self, *words: str) -> str:
         """Run make and return what it prints. Raises LightsleepError where it fails."""
@@ -228,35 +162,9 @@ class _Make:
             timeout_s=BUILD_S,
         )
 
-    def all(self, variables: Sequence[str]) -> None:
-        """Build image and modules."""
-        self(f"-j{len(os.sched_getaffinity(0))}", *variables)
-
-    def objects(self, names: Sequence[str]) -> None:
-        """Compile single files, whether they are configured or not."""
-        self(f"-j{len(os.sched_getaffinity(0))}", *names)
-
-    def possible(self, names: Sequence[str]) -> list[str]:
-        """Compile those of ``names`` that this architecture can, and return them."""
-        self("prepare")
-        with contextlib.suppress(LightsleepError):
-            self("--keep-going", f"-j{len(os.sched_getaffinity(0))}", *names)
-        return [name for name in names if (self.source / name).exists()]
-
-    def code(self, name: str) -> Code:
-        """Return the code of an object that is there."""
-        text = host.run(
-            host.contained(
-                [
-                    *(f"{self.arch.triplet}-objdump", "--disassemble", "--reloc"),
-                    *("--no-addresses", "--no-show-raw-insn", f"/mnt/{name}"),
-                ],
-                *("--bind", str(self.tree), "/", "--bind", str(self.source), "/mnt"),
-            ),
-            f"disassembling {name}",
-        )
-        functions = re.split(r"^<(\S+)>:$", text, flags=re.MULTILINE)
-        return dict(zip(functions[1::2], functions[2::2], strict=True))
+    def parallel(self, *words: str) -> None:
+        """Do the same on all CPUs; without targets among the words, image and modules are built."""
+        self(f"-j{len(os.sched_getaffinity(0))}", *words)
 
 
 def _toolbox(arch: Arch, kernel: BuiltKernel, tree: Path) -> None:
@@ -268,7 +176,7 @@ def _toolbox(arch: Arch, kernel: BuiltKernel, tree: Path) -> None:
     (tree / "usr/bin/awk").symlink_to("mawk")  # a package's script would do it
 
 
-def _configure(make: _Make, base: list[Path], own: list[Path]) -> list[str]:
+def _configure(make: Make, base: list[Path], own: list[Path]) -> list[str]:
     """Write a .config: what ``base`` names and nothing else, then ``own`` with its defaults.
 
     Returns the settings that it did not take.
@@ -300,7 +208,7 @@ def lost_settings(wanted: str, got: str) -> list[str]:
     ]
 
 
-def _install(make: _Make) -> None:
+def _install(make: Make) -> None:
     """Put image, modules and what builds modules where packages have them."""
     release = make("kernelrelease").strip()
     headers = f"usr/src/linux-headers-{release}"
