@@ -13,7 +13,7 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
-from lightsleep.scan.loading import loads_modules
+from lightsleep.scan.loading import loads_modules, lockdown
 from lightsleep.scan.tree import Tree
 from lightsleep.settings import apply
 from lightsleep.settings.journalled import Session
@@ -21,7 +21,6 @@ from lightsleep.sources import DKMS_INSTALL, kernel_sources
 
 NAME = "test_cpuidle_latency"
 HEADERS = Path("/lib/modules")
-LOCKDOWN = Path("sys/kernel/security/lockdown")
 
 NOT_INSTALLED = "not found"
 """What modprobe says of a module that it does not find, be it kmod's or busybox's."""
@@ -63,10 +62,9 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
 
 def _check_debugfs(root: Path) -> None:
     # A kernel that is locked down shows the files, and lets nobody write to them.
-    locked = re.search(r"\[(integrity|confidentiality)\]", _text(root / LOCKDOWN))
-    if locked:
+    if locked := lockdown(Tree(root)):
         raise NoModule(
-            f"the kernel is locked down ({locked[1]}), which makes debugfs unusable",
+            f"the kernel is locked down ({locked}), which makes debugfs unusable",
             "boot without Secure Boot or lockdown=",
         )
     if (root / FILES / "samples").exists():
