@@ -23,8 +23,8 @@ from paths import ROOT
 from scan_trees import plant, unfold
 
 from lightsleep.cli import main
+from lightsleep.scan.archive import record
 from lightsleep.scan.collect import collect
-from lightsleep.scan.record import record
 from lightsleep.scan.requests import with_request
 from lightsleep.settings import restorer
 from lightsleep.trial import process, switchback

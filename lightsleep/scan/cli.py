@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from lightsleep.options import NamedPath, OutputFile, cpus_option, json_option
+from lightsleep.scan.archive import record
 from lightsleep.scan.collect import collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-from lightsleep.scan.record import record
 from lightsleep.scan.render import render
 from lightsleep.scan.requests import with_request
 from lightsleep.terminal import output
