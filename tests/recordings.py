@@ -17,31 +17,13 @@ RECORDINGS = FIXTURES / "record"
 PIPE = RECORDINGS / "pipe.txt.gz"
 """Of ``perf bench sched pipe``, as text."""
 
-IDLE = """\
-# event histogram
-#
-# trigger info: hist:keys=cpu,state,ns.buckets=1000:vals=hitcount,ns:sort=hitcount [active]
-#
-
-{ cpu:          0, state:          0, ns: ~ 63000-63999 } hitcount:         10  ns:     634000
-{ cpu:          1, state:          1, ns: ~ 2^21 } hitcount:          3  ns:    4500000
-
-Totals:
-    Hits: 13
-    Entries: 2
-    Dropped: 0
-"""
-WAKE = """\
-# event histogram
-{ cpu:          0, state:          0, ns: ~ 5000-5999 } hitcount:         40  ns:     220000
-{ cpu:          1, state:          1, ns: ~ 64000-79999 } hitcount:         99  ns:    6633000
-{ cpu:          1, state:          1, ns: ~ 2^21 } hitcount:          1  ns:    1500000
-
-Totals:
-    Hits: 140
-    Entries: 3
-    Dropped: 2
-"""
+IDLE = ([0, 0, 63_000, 63_999, 10, 634_000], [1, 1, 1 << 20, (1 << 21) - 1, 3, 4_500_000])
+WAKE = (
+    [0, 0, 5000, 5999, 40, 220_000],
+    [1, 1, 64_000, 79_999, 99, 6_633_000],
+    [1, 1, 1 << 20, (1 << 21) - 1, 1, 1_500_000],
+)
+"""Buckets."""
 
 
 def histogram_document(**more: object) -> dict[str, Any]:
@@ -59,7 +41,8 @@ def histogram_document(**more: object) -> dict[str, Any]:
         "settings": {},
         "states": {"0": states, "1": states},
         "elapsed_s": 2.0,
-        "histograms": {"idle": IDLE, "wake": WAKE},
+        "dropped": 2,
+        "histograms": {"idle": IDLE, "wake": WAKE, "interrupt": ()},
         **more,
     }
 

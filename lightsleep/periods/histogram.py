@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What ``lightsleep record --histogram`` says of time lost waking.
 
-The file holds lines such as
-
-    { cpu: 1, state: 2, ns: ~ 16384-18431 } hitcount: 12  ns: 198000
-
-in the form of the kernel's own histograms, of which files of older versions are.
-
 A bucket becomes as many wakeups of the same length, the sum of its times divided by their number.
 Sums are therefore exact. Percentiles are as exact as the buckets are narrow.
 
@@ -15,7 +9,6 @@ There is no task, waker or cause: nothing but counts by CPU and state was kept.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
@@ -26,47 +19,43 @@ import numpy as np
 from lightsleep.document import Format, shortened
 from lightsleep.periods import architecture
 from lightsleep.periods.lost import TimeLost, Wakes, bucket
-from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.periods.model import AWAKE, MAX_CPUS, MAX_NS, MAX_STATES, Metadata
 from lightsleep.record import sidecar
 
-ENTRY = re.compile(
-    r"\{ cpu:\s*(\d{1,5}), state:\s*(-1|\d{1,3}), ns: ~ (?:(\d{1,19})-\d{1,19}|2\^(\d{1,2})\s*) \}"
-    r"\s+hitcount:\s*(\d{1,15})\s+ns:\s*(\d{1,18})"
+LIMITS = (
+    range(MAX_CPUS),
+    range(AWAKE, MAX_STATES),
+    range(MAX_NS),
+    range(MAX_NS),
+    range(1, MAX_NS),
+    range(MAX_NS),
 )
-DROPPED = re.compile(r"\s*Dropped: (\d{1,18})$")
-HARMLESS = re.compile(r"(?:#.*|Totals:|\s+(?:Hits|Entries): \d+)?$")
+"""What the numbers of a Bucket may be. On large machines, a JSON Schema would take seconds to check
+them."""
 
 BUCKETS = "percentiles come from buckets, and are as exact as those are narrow; sums are exact"
 
 
 class Bucket(NamedTuple):
-    """Periods, or wakeups, that took about as long, ``total_ns`` together."""
+    """Periods, or wakeups, that took from ``low_ns`` to ``high_ns``, ``total_ns`` together."""
 
     cpu: int
     state: int
+    low_ns: int
+    high_ns: int
     number: int
     total_ns: int
 
 
-def parse(text: str, what: str) -> tuple[list[Bucket], int]:
-    """Return the buckets of a histogram, and how many events it had no room for.
-
-    Raises ValueError that names ``what`` and the line.
-    """
-    found, dropped = [], 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := ENTRY.fullmatch(line.rstrip()):
-            cpu, state, low, power, count, total = match.groups()
-            entry = Bucket(int(cpu), int(state), int(count), int(total))
-            least = int(low) if low else (1 << int(power)) // 2
-            if entry.number == 0 or entry.total_ns < entry.number * least:
-                raise ValueError(f"{what}: line {number}: counts do not fit: {shortened(line)!r}")
-            found.append(entry)
-        elif match := DROPPED.fullmatch(line):
-            dropped += int(match[1])
-        elif not HARMLESS.fullmatch(line):
-            raise ValueError(f"{what}: line {number}: no bucket: {shortened(line)!r}")
-    return found, dropped
+def buckets(document: dict[str, Any], kind: str) -> list[Bucket]:
+    """Return a histogram. Raises ValueError that says which row is wrong."""
+    found = [Bucket(*row) for row in document["histograms"][kind]]
+    for index, each in enumerate(found):
+        known = all(type(x) is int and x in may_be for x, may_be in zip(each, LIMITS, strict=True))
+        if not known or each.total_ns < each.number * each.low_ns:
+            row = shortened(str(list(each)))
+            raise ValueError(f"histograms.{kind}[{index}]: counts do not fit: {row}")
+    return found
 
 
 def _built(document: dict[str, Any]) -> TimeLost:
@@ -79,12 +68,7 @@ def _built(document: dict[str, Any]) -> TimeLost:
     architecture.suppose_alike(metadata, document["states"])
     metadata.first_ns, metadata.last_ns = 0, int(document["elapsed_s"] * 1e9)
     lost = TimeLost(metadata)
-    idle, idle_dropped = parse(document["histograms"]["idle"], "histograms.idle")
-    wakes, wakes_dropped = parse(document["histograms"]["wake"], "histograms.wake")
-    # Files of older versions have these among the others.
-    by_interrupt, more_dropped = parse(
-        document["histograms"].get("interrupt", ""), "histograms.interrupt"
-    )
+    idle, wakes, by_interrupt = (buckets(document, kind) for kind in ("idle", "wake", "interrupt"))
     metadata.seen = {each.cpu for each in (*idle, *wakes, *by_interrupt)}
     architecture.keep_seen(metadata)
     for each in idle:
@@ -101,7 +85,7 @@ def _built(document: dict[str, Any]) -> TimeLost:
                 group.merge(_wakes(each))
     metadata.events = sum(each.number for each in (*idle, *wakes, *by_interrupt))
     metadata.notes.append(BUCKETS)
-    if dropped := idle_dropped + wakes_dropped + more_dropped + document.get("dropped", 0):
+    if dropped := document["dropped"]:
         metadata.notes.append(f"the kernel left {dropped:,} events out: figures are low")
     return lost
 

@@ -406,24 +406,21 @@ def _write_elsewhere(document: dict[str, Any]) -> Path | None:
     return None
 
 
-def _counted(memory: mmap.mmap, order: dict[str, Any]) -> dict[str, str]:
-    """Return what was counted, a line for each CPU, state, and bucket that is not empty."""
+def _counted(memory: mmap.mmap, order: dict[str, Any]) -> dict[str, list[tuple[int, ...]]]:
+    """Return what was counted: of each bucket that is not empty, what the JSON Schema says."""
     found = {}
     for kind, at_kind in order["kinds"].items():
-        lines = []
+        rows = list[tuple[int, ...]]()
         for state, at_state in order["states"].items():
             for cpu, at_cpu in order["counters"].items():
                 at = at_cpu + at_kind + at_state
                 counters = memory[at : at + 16 * len(order["ranges"])]
-                for (low, high), (number, total) in zip(
+                for (low_ns, high_ns), (number, total_ns) in zip(
                     order["ranges"], struct.iter_unpack("=QQ", counters), strict=True
                 ):
                     if number:
-                        lines.append(
-                            f"{{ cpu: {cpu}, state: {state}, ns: ~ {low}-{high} }} "
-                            f"hitcount: {number}  ns: {total}\n"
-                        )
-        found[kind] = "".join(lines)
+                        rows.append((int(cpu), int(state), low_ns, high_ns, number, total_ns))
+        found[kind] = rows
     return found
 
 

@@ -30,6 +30,10 @@ def read(folder: Path, **more: object) -> TimeLost:
     return load(path, counts.FORMAT)
 
 
+def histograms_of(folder: Path, **kinds: object) -> TimeLost:
+    return read(folder, histograms={"idle": (), "wake": (), "interrupt": ()} | kinds)
+
+
 def test_sums_are_exact_and_polling_is_the_reference(tmp_path: Path) -> None:
     lost = read(tmp_path)
     assert {name: (x.periods, x.total_ns) for name, x in lost.states.items()} == {
@@ -76,10 +80,8 @@ def test_the_report_of_a_histogram(tmp_path: Path) -> None:
 
 
 def test_wakeups_of_a_state_without_periods_are_drawn(tmp_path: Path) -> None:
-    asleep = IDLE.replace(
-        "cpu:          1, state:          1", "cpu:          0, state:          0"
-    )
-    read(tmp_path, histograms={"idle": asleep, "wake": WAKE})
+    asleep = [0, 0, 1 << 20, (1 << 21) - 1, 3, 4_500_000]
+    histograms_of(tmp_path, idle=[asleep], wake=WAKE)
     path, page = tmp_path / "counts.json", tmp_path / "report.html"
     done = CliRunner().invoke(report, [str(path), "-o", str(page)])
     assert done.exit_code == 0, done.output
@@ -87,17 +89,23 @@ def test_wakeups_of_a_state_without_periods_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("row", "said"),
     [
-        ("{ cpu: 0, state: 0, ns: ~ 5000-5999 } hitcount: 40  ns: 22", "counts do not fit"),
-        ("{ cpu: 0, state: 0, ns: ~ 5000-5999 } hitcount: 0  ns: 0", "counts do not fit"),
-        ("{ cpu: 0, state: 0, ns: ~ 5000-59", "no bucket"),
-        ("rubbish", "no bucket: 'rubbish'"),
+        ([0, 0, 5000, 5999, 40, 22], "counts do not fit: [0, 0, 5000, 5999, 40, 22]"),
+        ([0, 0, 5000, 5999, 0, 0], "counts do not fit"),
+        ([-1, 0, 5000, 5999, 1, 5000], "counts do not fit"),
+        ([0, -2, 5000, 5999, 1, 5000], "counts do not fit"),
+        ([0, 0, 5000, 5999, 1, 1 << 63], "counts do not fit"),
+        ([0, 0, 5000, 5999, 1.0, 5000], "counts do not fit"),
+        ([0, 0, 5000, 5999, True, 5000], "counts do not fit"),
+        ([0, 0, 5000, 5999, None, "5000"], "counts do not fit"),
+        ([0, 0, 5000, 5999, 40], "is too short"),
+        ("{ cpu: 0", "is not of type 'array'"),
     ],
 )
-def test_damaged_counts(line: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(LightsleepError, match=r"counts\.json: histograms\.wake: line 2") as caught:
-        read(tmp_path, histograms={"idle": IDLE, "wake": f"# event histogram\n{line}\n"})
+def test_damaged_counts(row: object, said: str, tmp_path: Path) -> None:
+    with pytest.raises(LightsleepError, match=r"counts\.json: histograms\.wake\[1\]") as caught:
+        histograms_of(tmp_path, idle=IDLE, wake=[WAKE[0], row])
     assert said in caught.value.message
 
 
@@ -125,16 +133,13 @@ def test_buckets_follow_each_other_and_are_narrow() -> None:
 
 
 def test_a_waking_by_an_interrupt_of_an_idle_cpu_is_not_the_reference(tmp_path: Path) -> None:
-    wake = "{{ cpu: 1, state: {}, ns: ~ 4096-4607 }} hitcount: 50  ns: 220000\n"
-    by_interrupt = wake.format(-1) + wake.format(1)
-    kinds = {"idle": IDLE, "wake": wake.format(-1), "interrupt": by_interrupt}
-    lost = read(tmp_path, histograms=kinds)
+    awake, asleep = ([1, state, 4096, 4607, 50, 220_000] for state in (-1, 1))
+    lost = histograms_of(tmp_path, wake=[awake], interrupt=[awake, asleep])
     assert (lost.reference.count, lost.all.count) == (50, 50)
 
 
 def test_a_cpu_that_was_in_no_state_is_the_reference(tmp_path: Path) -> None:
-    wake = "{ cpu: 1, state: -1, ns: ~ 4096-4607 } hitcount: 50  ns: 220000\n"
-    lost = read(tmp_path, histograms={"idle": IDLE, "wake": wake})
+    lost = histograms_of(tmp_path, wake=[[1, -1, 4096, 4607, 50, 220_000]])
     assert (lost.reference.count, lost.reference.total_ns) == (50, 220_000)
     assert lost.all.count == 0
 
@@ -174,8 +179,7 @@ def test_counts_go_with_their_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_longest_time_is_no_less_than_the_mean_of_its_bucket(tmp_path: Path) -> None:
-    wake = "{ cpu: 1, state: 1, ns: ~ 4096-4607 } hitcount: 50  ns: 220000\n"
-    lost = read(tmp_path, histograms={"idle": IDLE, "wake": wake})
+    lost = histograms_of(tmp_path, wake=[[1, 1, 4096, 4607, 50, 220_000]])
     assert "the longest 4.40 us or more." in words.headline(lost)[1]
 
 

@@ -7,13 +7,13 @@ import contextlib
 import mmap
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from bpf_machine import Machine, Struct
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods.histogram import Bucket, parse
+from lightsleep.periods.histogram import buckets
 from lightsleep.record import keeper
 from lightsleep.record.bpf import histogram
 
@@ -22,6 +22,15 @@ IDLE, CLIENT, SERVER = (0xFFFF888100000000 + 0x12340 * number for number in (1, 
 
 TWIN = CLIENT + (1 << 22)
 """One whose notes have the place of another one's."""
+
+
+class Times(NamedTuple):
+    """What was counted under one bucket."""
+
+    cpu: int
+    state: int
+    number: int
+    total_ns: int
 
 
 class Cpu:
@@ -91,10 +100,15 @@ class Cpu:
         self.machine.cpu = 0
         self.run_by(before)
 
-    def counted(self) -> dict[str, list[Bucket]]:
+    def counted(self) -> dict[str, list[Times]]:
         """Return what the keeper finds, as a reader has it."""
-        found = keeper._counted(self.memory["cpus"], self.order)
-        return {kind: parse(text, kind)[0] for kind, text in found.items() if text}
+        document = {"histograms": keeper._counted(self.memory["cpus"], self.order)}
+        found = {kind: buckets(document, kind) for kind in self.order["kinds"]}
+        return {
+            kind: [Times(x.cpu, x.state, x.number, x.total_ns) for x in each]
+            for kind, each in found.items()
+            if each
+        }
 
 
 @pytest.fixture
@@ -106,7 +120,7 @@ def test_a_period_is_counted_under_its_state(cpu: Cpu) -> None:
     for state in (1, 1, 9):
         cpu.enter(state)
         cpu.leave(after_ns=1000)
-    assert cpu.counted() == {"idle": [Bucket(0, 1, 2, 2000), Bucket(0, 9, 1, 1000)]}
+    assert cpu.counted() == {"idle": [Times(0, 1, 2, 2000), Times(0, 9, 1, 1000)]}
 
 
 def test_each_time_has_the_bucket_that_holds_it(cpu: Cpu) -> None:
@@ -136,7 +150,7 @@ def test_each_time_has_the_bucket_that_holds_it(cpu: Cpu) -> None:
 def test_the_last_bucket_takes_all_that_is_longer(cpu: Cpu, time_ns: int) -> None:
     cpu.enter(2)
     cpu.leave(after_ns=time_ns)
-    assert cpu.counted() == {"idle": [Bucket(0, 2, 1, time_ns)]}
+    assert cpu.counted() == {"idle": [Times(0, 2, 1, time_ns)]}
 
 
 def test_who_is_woken_by_another_cpu_waits_for_this_one(cpu: Cpu) -> None:
@@ -144,7 +158,7 @@ def test_who_is_woken_by_another_cpu_waits_for_this_one(cpu: Cpu) -> None:
     cpu.wake_from_afar(CLIENT, after_ns=5000)
     cpu.leave(after_ns=100)
     cpu.switch(CLIENT, after_ns=200)
-    assert cpu.counted() == {"idle": [Bucket(0, 2, 1, 5100)], "wake": [Bucket(0, 2, 1, 300)]}
+    assert cpu.counted() == {"idle": [Times(0, 2, 1, 5100)], "wake": [Times(0, 2, 1, 300)]}
 
 
 def test_who_is_woken_by_an_interrupt_of_an_idle_cpu_is_told_apart(cpu: Cpu) -> None:
@@ -152,12 +166,12 @@ def test_who_is_woken_by_an_interrupt_of_an_idle_cpu_is_told_apart(cpu: Cpu) -> 
     cpu.leave(after_ns=5000)
     cpu.wake(CLIENT, after_ns=50)
     cpu.switch(CLIENT, after_ns=200)
-    assert cpu.counted()["interrupt"] == [Bucket(0, 2, 1, 200)]
+    assert cpu.counted()["interrupt"] == [Times(0, 2, 1, 200)]
     # The CPU is idle again, in no state yet.
     cpu.switch(IDLE, after_ns=1000)
     cpu.wake(CLIENT, after_ns=10)
     cpu.switch(CLIENT, after_ns=30)
-    assert cpu.counted()["interrupt"] == [Bucket(0, 2, 1, 200), Bucket(0, -1, 1, 30)]
+    assert cpu.counted()["interrupt"] == [Times(0, 2, 1, 200), Times(0, -1, 1, 30)]
     assert "wake" not in cpu.counted()
 
 
@@ -168,7 +182,7 @@ def test_who_finds_the_cpu_in_no_state_is_told_apart(cpu: Cpu) -> None:
     cpu.switch(IDLE, after_ns=1000)
     cpu.wake_from_afar(CLIENT)
     cpu.switch(CLIENT, after_ns=40)
-    assert cpu.counted()["wake"] == [Bucket(0, -1, 1, 40)]
+    assert cpu.counted()["wake"] == [Times(0, -1, 1, 40)]
 
 
 def test_no_cpu_had_to_wake_for_who_waits_for_a_busy_one(cpu: Cpu) -> None:
@@ -196,7 +210,7 @@ def test_whom_a_task_of_the_cpu_itself_wakes_is_not_told_of_by_an_interrupt(cpu:
     cpu.switch(IDLE, after_ns=20)
     cpu.switch(SERVER, after_ns=30)
     assert cpu.counted().keys() == {"idle", "wake"}
-    assert cpu.counted()["wake"] == [Bucket(0, -1, 1, 50)]
+    assert cpu.counted()["wake"] == [Times(0, -1, 1, 50)]
 
 
 def test_who_was_woken_before_the_cpu_was_idle_has_waited_for_something_else(cpu: Cpu) -> None:
@@ -224,7 +238,7 @@ def test_a_wakeup_may_move_its_task(cpu: Cpu) -> None:
         cpu.move(CLIENT)
     cpu.leave(after_ns=100)
     cpu.switch(CLIENT, after_ns=200)
-    assert cpu.counted()["wake"] == [Bucket(0, 2, 1, 300)]
+    assert cpu.counted()["wake"] == [Times(0, 2, 1, 300)]
 
 
 def test_what_an_idle_cpu_pulls_later_is_not_its_wakeup(cpu: Cpu) -> None:
@@ -257,7 +271,7 @@ def test_a_task_whose_note_is_overwritten_is_not_counted(cpu: Cpu) -> None:
     assert "wake" not in cpu.counted()
     cpu.switch(IDLE)
     cpu.switch(TWIN, after_ns=100)
-    assert cpu.counted()["wake"] == [Bucket(0, -1, 1, 400)]
+    assert cpu.counted()["wake"] == [Times(0, -1, 1, 400)]
 
 
 def test_what_had_begun_before_is_not_counted(cpu: Cpu) -> None:
@@ -273,13 +287,13 @@ def test_a_thread_that_injects_idle_time_is_no_idle_task(cpu: Cpu) -> None:
     cpu.wake(CLIENT, after_ns=100)
     cpu.leave(after_ns=100)
     cpu.switch(CLIENT, after_ns=100)
-    assert cpu.counted() == {"idle": [Bucket(0, 2, 1, 200)]}
+    assert cpu.counted() == {"idle": [Times(0, 2, 1, 200)]}
     cpu.switch(IDLE)
     cpu.enter(2)
     cpu.wake_from_afar(CLIENT, after_ns=100)
     cpu.leave(after_ns=100)
     cpu.switch(CLIENT, after_ns=100)
-    assert cpu.counted()["wake"] == [Bucket(0, 2, 1, 200)]
+    assert cpu.counted()["wake"] == [Times(0, 2, 1, 200)]
 
 
 def test_each_cpu_has_counters_of_its_own(cpu: Cpu) -> None:
@@ -288,7 +302,7 @@ def test_each_cpu_has_counters_of_its_own(cpu: Cpu) -> None:
         cpu.enter(1)
         cpu.leave(after_ns=3000)
     cpu.leave(after_ns=1000)
-    assert cpu.counted() == {"idle": [Bucket(0, 1, 1, 4000), Bucket(1, 1, 1, 3000)]}
+    assert cpu.counted() == {"idle": [Times(0, 1, 1, 4000), Times(1, 1, 1, 3000)]}
 
 
 def test_cpus_that_are_not_wanted_are_left_out(cpu: Cpu) -> None:
