@@ -26,12 +26,15 @@ WAKE = (
 """Buckets."""
 
 
+def described_state(index: int, name: str, latency_us: int, residency_us: int) -> dict[str, Any]:
+    """Return what record says of an idle state; only POLL polls."""
+    known = {"index": index, "name": name, "latency_us": latency_us, "residency_us": residency_us}
+    return known | {"polls": name == "POLL", "disabled": False}
+
+
 def histogram_document(**more: object) -> dict[str, Any]:
     """Return what ``record --histogram`` writes, with more or other keys."""
-    states = [
-        {"index": 0, "name": "POLL", "latency_us": 0, "residency_us": 0, "polls": True},
-        {"index": 1, "name": "C6", "latency_us": 60, "residency_us": 200, "polls": False},
-    ]
+    states = [described_state(0, "POLL", 0, 0), described_state(1, "C6", 60, 200)]
     return {
         "schema": "lightsleep.histogram",
         "version": 1,

@@ -33,7 +33,8 @@ def metadata() -> Metadata:
     for cpu in range(3):
         for state, name in ((POLL, "POLL"), (HALT, "HALT")):
             row = {"cpu": cpu, "state": state, "name": name, "polls": state == POLL}
-            made.add_state(row | {"advertised_us": None})
+            row |= {"advertised_us": None, "residency_us": None}
+            made.add_state(row | {"disabled": False})
     return made
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightsleep.scan import facts
-from lightsleep.scan.model import Lightsleep, PollStats, Scan
+from lightsleep.scan.model import Scan
 
 NO_COST = (
     "the cost of a halt is 0, because it is not measured yet, or halts cost nothing here, or polls "
@@ -51,8 +51,9 @@ def pays(scan: Scan) -> Pays:
     polls = sum(x.polls or 0 for x in counts)
     hits = sum(x.hits or 0 for x in counts)
     wasted_ns = sum(x.wasted_ns or 0 for x in counts)
-    saved_ns = sum((x.hits or 0) * _cost_ns(x, parameters) for x in counts)
-    if not any(_cost_ns(x, parameters) for x in counts):
+    costs_ns = [x.halt_cost_ns or 0 for x in counts]
+    saved_ns = sum((x.hits or 0) * cost_ns for x, cost_ns in zip(counts, costs_ns, strict=True))
+    if not any(costs_ns):
         if not polls:
             return Pays("not polling", None, None, f"It does not poll: {NO_COST}.")
         return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {NO_COST}.")
@@ -75,18 +76,11 @@ def pays(scan: Scan) -> Pays:
     pays_off = saved_ns * weight >= wasted_ns
     sentence = f"It {'pays' if pays_off else 'does not pay'}: {figures}."
     if parameters.halt_cost_ns == 0:
-        costs = [cost for x in counts if (cost := _cost_ns(x, parameters))]
         sentence += (
-            f" The machine is not measured yet: a halt counts as {max(costs) / 1000:.3g} us, which "
-            "is assumed until then, or what programs tell."
+            f" The machine is not measured yet: a halt counts as {max(costs_ns) / 1000:.3g} us, "
+            "which is assumed until then, or what programs tell."
         )
     return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
-
-
-def _cost_ns(counts: PollStats, parameters: Lightsleep) -> int:
-    """Return what a halt costs on a CPU; older drivers know one cost for all."""
-    known = parameters.halt_cost_ns if counts.halt_cost_ns is None else counts.halt_cost_ns
-    return known or 0
 
 
 def seconds(time_ns: int) -> str:

@@ -40,7 +40,7 @@ def _figures(figures: dict[str, Any] | None) -> Figures | None:
     if figures is None:
         return None
     known: dict[str, Any] = {
-        key: tuple(value) if isinstance(value := figures.get(key), list) else value
+        key: tuple(value) if isinstance(value := figures[key], list) else value
         for key in Figures.__dataclass_fields__
     }
     return Figures(**known)

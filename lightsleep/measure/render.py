@@ -69,7 +69,7 @@ def _print_percentiles(console: Console, rows: list[Row]) -> None:
     """Print how sure the percentiles are, and of how many independent samples they are."""
     console.print()
     for row in rows:
-        if row.raw and row.raw.independent:
+        if row.raw:
             raw, ends = row.raw, (row.raw.p90_ci_ns, row.raw.p99_ci_ns)
             said = ", ".join(
                 f"{name} {us(value)} {_reach(end)}"

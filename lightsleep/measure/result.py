@@ -40,7 +40,6 @@ class Figures:
     ``ci_ns`` encloses the true median with a probability of 95 %, ``p90_ci_ns`` and ``p99_ci_ns``
     the other percentiles. None, for all of it or for its upper end, where there are too few samples
     to say so. ``independent`` is how many independent samples these are worth for the median.
-    Results of an older lightsleep have neither.
     """
 
     count: int
@@ -49,9 +48,9 @@ class Figures:
     p99_ns: float
     max_ns: float
     ci_ns: tuple[float, float] | None
-    p90_ci_ns: HalfOpen | None = None
-    p99_ci_ns: HalfOpen | None = None
-    independent: int | None = None
+    p90_ci_ns: HalfOpen | None
+    p99_ci_ns: HalfOpen | None
+    independent: int
 
 
 @dataclass(frozen=True)

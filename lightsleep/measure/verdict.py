@@ -132,7 +132,7 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
         text = "woken without an IPI, a busy CPU with one: measure with --source store"
         return Verdict("too-noisy", None, None, text)
     if raw.ci_ns is None:
-        worth = (raw.independent or raw.count) / raw.count
+        worth = raw.independent / raw.count
         missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)
         return _cannot_tell(missing)
     if subtracted is None or subtracted.ci_ns is None:

@@ -27,6 +27,3 @@ COLUMNS = pa.schema(
         pa.field("next_event_ns", pa.int64()),
     ]
 )
-
-SINCE_2 = ("next_event_ns",)
-"""Columns that files of version 1 lack."""

@@ -163,13 +163,13 @@ class Metadata:
         if metadata.span_ns < 0:
             raise ValueError("last_ns is before first_ns")
         metadata.lost = _by_cpu("lost", document["lost"])
-        driver_cost_ns = document.get("driver_cost_ns", {})
-        metadata.driver_cost_ns = _by_cpu("driver_cost_ns", driver_cost_ns, least=1)
+        costs = document["driver_cost_ns"]
+        metadata.driver_cost_ns = _by_cpu("driver_cost_ns", costs, least=1)
         for row in document["states"]:
             _bounded("the CPU of a state", row["cpu"], MAX_CPUS)
             _bounded("a state", row["state"], MAX_STATES)
             for key in ("advertised_us", "residency_us"):
-                if row.get(key) is not None:
+                if row[key] is not None:
                     _bounded(key, row[key], MAX_NS // 1000)
             metadata.add_state(row)
         return metadata
@@ -178,8 +178,8 @@ class Metadata:
         """Learn of the states of a CPU, as a document of ``lightsleep record`` lists them."""
         for state in states:
             row = {"cpu": cpu, "state": state["index"], "advertised_us": state["latency_us"]}
-            more = {key: state.get(key) for key in ("residency_us", "disabled")}
-            self.add_state(row | more | {key: state[key] for key in ("name", "polls")})
+            same = ("name", "polls", "residency_us", "disabled")
+            self.add_state(row | {key: state[key] for key in same})
 
     def add_state(self, row: dict[str, Any]) -> None:
         """Learn of a state: its cpu, state, name, polls, disabled, advertised_us, residency_us."""
@@ -187,9 +187,9 @@ class Metadata:
         self.states.setdefault(key[0], {})[key[1]] = str(row["name"])
         if row["polls"]:
             self.polling.add(key)
-        if row.get("disabled"):  # files of older versions lack it
+        if row["disabled"]:
             self.disabled.add(key)
         if row["advertised_us"] is not None:
             self.advertised_us[key] = int(row["advertised_us"])
-        if row.get("residency_us") is not None:  # files of older versions lack it
+        if row["residency_us"] is not None:
             self.residency_us[key] = int(row["residency_us"])

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
-from lightsleep.periods.columns import COLUMNS, SINCE_2
+from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.model import SCHEMA, Metadata
 
 ROWS = 1 << 16
@@ -36,12 +36,10 @@ WINDOW = CLASSES * ROWS
 """Rows that are kept in memory until they are written."""
 
 METADATA = SCHEMA.encode()
-KNOWN = (COLUMNS, pa.schema([field for field in COLUMNS if field.name not in SINCE_2]))
-"""The columns of each version of our tables."""
 
 CLASSES_OF = b"lightsleep.classes"
 """Under this key, the metadata of a file says how many classes it has, and how many rows each group
-has, as a proof: whoever writes the rows again may keep the metadata. Older files have none."""
+has, as a proof: whoever writes the rows again may keep the metadata."""
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a table; without it, pyarrow keeps all that it has read of a file."""
@@ -130,7 +128,7 @@ def open_table(
         file = pq.ParquetFile(opened(path), pre_buffer=False, buffer_size=BUFFER_BYTES)
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
-        if document is None or not any(found.equals(x, check_metadata=False) for x in KNOWN):
+        if document is None or not found.equals(COLUMNS, check_metadata=False):
             raise ValueError(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
@@ -146,17 +144,10 @@ def _rows(
     group = 0
     index, of = share
     try:
-        there = set(file.schema_arrow.names)
-        wanted = COLUMNS.names if columns is None else columns
-        names = [x for x in wanted if x in there]
         groups, mixed = _groups(file.metadata, share)
         for group in groups:
-            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=names):
+            for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=columns):
                 batch.validate(full=True)  # a flipped bit may point beyond a dictionary
-                for name in wanted:
-                    if name not in there:
-                        empty = pa.nulls(len(batch), COLUMNS.field(name).type)
-                        batch = batch.append_column(COLUMNS.field(name), empty)
                 if mixed:
                     mine = np.asarray(batch.column("cpu")) % of == index
                     batch = batch.filter(pa.array(mine))

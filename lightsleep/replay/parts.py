@@ -4,7 +4,8 @@
 A large table is read twice, for what wakeups cost and for what each policy does, and both times by
 several processes, each of which has some of the CPUs. CPUs do not know of each other in a replay,
 and all sums are integers: it makes no difference to any figure which process has which CPU. Up to
-eight processes read the rows of their own CPUs only (table.py); of older tables, each reads all.
+eight processes read the rows of their own CPUs only (table.py); of tables that somebody wrote
+again, each reads all.
 
 Many small tables are replayed side by side, each by one process. Their results are handed on in the
 order of the files, and no process is far ahead of that, so memory does not grow with their number.

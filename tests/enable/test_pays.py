@@ -23,7 +23,6 @@ COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
             f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {facts.ENOUGH_POLLS // 4 - 1}",
             "too early",
         ),
-        (f"{PARAMETERS}/halt_cost_ns: 0", "unknown"),
         (f"{PARAMETERS}/mode: off", "not polling"),
         (f"{COST}: 0", "unknown"),
         (f"{COST}: 1000", "does not pay"),

@@ -17,7 +17,8 @@ BUSY_NS = 3000
 
 def figures(median_ns: int, spread_ns: int = 100, count: int = 200) -> Figures:
     ci = (median_ns - spread_ns // 2, median_ns + spread_ns // 2) if count >= 6 else None
-    return Figures(count, median_ns, median_ns + spread_ns, median_ns + spread_ns, 10**9, ci)
+    p90_ns = p99_ns = median_ns + spread_ns
+    return Figures(count, median_ns, p90_ns, p99_ns, 10**9, ci, None, None, independent=count)
 
 
 def evidence(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from recordings import PIPE, rows_of
+from recordings import PIPE, described_state, rows_of
 from traces import idle, left
 
 from lightsleep.errors import LightsleepError
@@ -103,8 +103,7 @@ def test_a_cpu_that_comes_online_has_the_states_of_the_others(
     path = tmp_path / "trace.txt"
     path.write_text(idle(0, 1, 0) + idle(0, 9, 0) + idle(10, 9, 2) + left(50, 1) + left(60, 9))
     document = json.loads(sidecar.beside(PIPE).read_text())
-    poll = {"index": 0, "name": "POLL", "latency_us": 0, "residency_us": 0, "polls": True}
-    deep = {"index": 2, "name": "C6", "latency_us": 90, "residency_us": 200, "polls": False}
+    poll, deep = described_state(0, "POLL", 0, 0), described_state(2, "C6", 90, 200)
     other = deep | {"latency_us": 91} if differs else deep
     document["states"] = {"0": [poll, deep], "1": [poll, other]}
     sidecar.beside(path).write_text(json.dumps(document))

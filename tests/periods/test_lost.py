@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import PIPE, rows_of
+from recordings import PIPE, described_state, rows_of
 from traces import idle, left, switched, waking
 
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, TimeLost, Wakes, time_lost
@@ -103,10 +103,7 @@ def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:
         lines += [idle(us, 1, state), waking(us + 100, 0, 42), left(us + 100 + wait, 1)]
         lines += [switched(us + 100 + wait, 1, "x", 42)]
     path.write_text("".join(lines * 1))
-    known_states = [
-        {"index": i, "name": n, "latency_us": 0, "residency_us": 0, "polls": i == 0}
-        for i, n in enumerate(("POLL", "C1"))
-    ]
+    known_states = [described_state(0, "POLL", 0, 0), described_state(1, "C1", 0, 0)]
     document = json.loads(sidecar.beside(PIPE).read_text()) | {"states": {"1": known_states}}
     sidecar.beside(path).write_text(json.dumps(document))
     recording = open_recording(path)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import PIPE
+from recordings import PIPE, described_state
 from replays import ENGINES, US, metadata, period, run
 
 from lightsleep.periods.build import Row
@@ -146,9 +146,9 @@ def test_who_does_what_was_recorded_gains_nothing_whatever_wakeups_cost() -> Non
         alike.merge(same)
 
 
-BIG = [{"index": 1, "name": "big", "latency_us": 50, "residency_us": 90, "polls": False}]
-LITTLE = [BIG[0] | {"name": "little", "latency_us": 5}]
-SHARED = {"index": 2, "name": "deep", "latency_us": 500, "residency_us": 900, "polls": False}
+BIG = [described_state(1, "big", 50, 90)]
+LITTLE = [described_state(1, "little", 5, 90)]
+SHARED = described_state(2, "deep", 500, 900)
 
 
 @pytest.mark.parametrize("cpu", [1, 3])

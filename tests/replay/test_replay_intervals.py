@@ -165,7 +165,8 @@ def hybrid() -> Metadata:
     for cpu, name, latency_us in ((0, "big", 200), (1, "little", 10), (3, "big", 200)):
         for state, polls in ((POLL, True), (HALT, False)):
             row = {"cpu": cpu, "state": state, "name": "POLL" if polls else name, "polls": polls}
-            made.add_state(row | {"advertised_us": 0 if polls else latency_us})
+            row |= {"advertised_us": 0 if polls else latency_us, "residency_us": None}
+            made.add_state(row | {"disabled": False})
     return made
 
 

@@ -57,7 +57,8 @@ def test_a_cpu_of_another_kind_decides_by_what_its_own_states_cost(
     little, big = 0, 2
     described = metadata()
     described.add_state(
-        {"cpu": big, "state": HALT + 1, "name": "DEEP", "polls": False, "advertised_us": None}
+        {"cpu": big, "state": HALT + 1, "name": "DEEP", "polls": False}
+        | {"advertised_us": None, "residency_us": None, "disabled": False}
     )
     costs = dataclasses.replace(
         NO_COSTS,

@@ -142,5 +142,3 @@ def test_a_trace_s_document_says_which_states_are_disabled(tmp_path: Path) -> No
     assert recording.metadata.disabled == expected
     list(write_parquet(recording, table))
     assert open_recording(table).metadata.disabled == expected
-    # A table of an older version does not say, and all states are enabled.
-    assert open_recording(MENU).metadata.disabled == set()

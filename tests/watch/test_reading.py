@@ -83,7 +83,7 @@ def test_a_reading(reader: Opener) -> None:
     assert cpu.names == NAMES
     assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000), None)
     assert cpu.own
-    assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, None)
+    assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, 52_000)
     assert cpu.interrupts == (0, 1, 7)
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     assert (cpu.idle_s, cpu.stolen_s) == (100 * tick_s, 5 * tick_s)
