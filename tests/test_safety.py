@@ -8,6 +8,7 @@ import ast
 import contextlib
 import gzip
 import json
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from lightsleep.trial import process, switchback
 from lightsleep.watch import cli as watch_cli
 from lightsleep.watch import draw, openmetrics, pace
 from lightsleep.watch.rates import rates
-from lightsleep.watch.reading import OWN, Reader
+from lightsleep.watch.reading import Reader
 
 PACKAGE = ROOT / "lightsleep"
 ROOMS = ("enable", "scan", "settings", "trial", "watch")
@@ -179,12 +180,14 @@ def watched(tmp_path: Path) -> Path:
     each = [f"cpu{n} 0 0 0 100 0 0 0 5" for n in range(4)]
     stat_rows = ("cpu 0 0 0 0 0 0 0 0", *each, "intr 1")
     plant(root, "\n".join(f"proc/stat: {row}" for row in stat_rows))
+    # Under another driver, there are only the files of each state.
+    shutil.rmtree(root / f"{CPU}/cpu1/lightsleep")
     return root
 
 
 WATCHED = (
     *(f"{CPU}/cpu1/cpuidle/state1/{name}" for name in ("usage", "time", "name", "latency")),
-    *(f"{CPU}/cpu2/lightsleep/{name}" for name in (*OWN, "stat")),
+    *(f"{CPU}/cpu2/lightsleep/{name}" for name in ("polls", "stat")),
     *("proc/interrupts", "proc/stat", f"{CPU}/online", f"{CPU}/cpuidle/current_driver"),
 )
 

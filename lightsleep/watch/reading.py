@@ -4,8 +4,8 @@
 A machine of 256 CPUs has thousands of counters, one file each. So every file stays open, what was
 read is compared before it is parsed, and a CPU of which no state was entered since the last time is
 not asked for more: its other counters change only when it leaves a state. lightsleep's driver has
-all counters of a CPU in one more file, which takes the place of eleven. Where the limit of open
-files is too low, files are opened each time.
+all counters of a CPU in one more file, which is read in their place. Where the limit of open files
+is too low, files are opened each time.
 
 CPUs come and go, and so do drivers. When the list of CPUs online or the driver changes, all files
 are opened anew. A CPU that goes offline and comes back between two readings, as in a suspend,
@@ -79,7 +79,6 @@ class _CpuFiles:
     usage: list[File]
     time: list[File]
     stuck: list[File]
-    own: list[File | None]
     contention: list[File | None]
     last: object = None
     states: States | None = None
@@ -113,13 +112,10 @@ class _CpuFiles:
         if not len(self.usage) == len(self.time) == len(self.names):
             raise ValueError("the driver changed while its files were opened")
         usage = [_short(file) for file in self.usage]
-        if usage and usage == self.last:
+        if not usage or usage == self.last:
             return
-        if usage:
-            times = tuple([int(_short(file)) for file in self.time])
-            self.states = States(tuple(map(int, usage)), times, self._stuck())
-        if any(file is not None for file in self.own):
-            self.polls = PollStats(*[None if x is None else int(_short(x)) for x in self.own])
+        times = tuple([int(_short(file)) for file in self.time])
+        self.states = States(tuple(map(int, usage)), times, self._stuck())
         self.last = usage
 
     def _stuck(self) -> int | None:
@@ -266,7 +262,7 @@ class Reader:
         self._shown = self._layout()
         self._scan: Scan = collect(self._root)[0]
         cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
-        keep = _room_for(sum(3 * len(cpu.states) + len((*OWN, *CONTENTION)) + 1 for cpu in cpus))
+        keep = _room_for(sum(3 * len(cpu.states) + len(CONTENTION) + 1 for cpu in cpus))
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
@@ -311,7 +307,6 @@ class Reader:
             of_states("usage") if each else [],
             of_states("time") if each else [],
             of_states("promote/stuck_us"),
-            [self._file(f"{folder}/lightsleep/{name}", keep) for name in OWN] if each else [],
             [self._file(f"{folder}/lightsleep/{name}", keep) for name in CONTENTION]
             if self._contention
             else [],

@@ -587,7 +587,7 @@ def test_status_counts_wakeups_without_an_interrupt(
     def look(_: float) -> None:
         now_s[0] += 0.5
         count = int(now_s[0] * 2)
-        plant(root, f"{cpu1}/lightsleep/hits: {90 * count}\n{cpu1}/cpuidle/state0/usage: {count}")
+        plant(root, f"{cpu1}/lightsleep/stat: 0 {90 * count} 0 0 0 0 0 {count} 0 0 0")
         plant(root, f"proc/interrupts: {header}\nproc/interrupts: LOC: 1 {30 * count} 1 1 timer")
 
     now_s, cpu1 = [100.0], "sys/devices/system/cpu/cpu1"

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ from watched import CPU, NAMES
 from lightsleep import interrupts
 from lightsleep.errors import LightsleepError
 from lightsleep.interrupts import KINDS
+from lightsleep.scan.collect import collect
 from lightsleep.scan.model import PollStats
 from lightsleep.watch.model import States
-from lightsleep.watch.reading import OWN, Reader
+from lightsleep.watch.reading import Reader
 
 pytest_plugins = "watched"
 
@@ -89,18 +91,27 @@ def test_a_reading(reader: Opener) -> None:
     assert (cpu.idle_s, cpu.stolen_s) == (100 * tick_s, 5 * tick_s)
 
 
-def test_what_changes_is_read_again(four_cpus: Path, reader: Opener) -> None:
+def under_another_driver(root: Path) -> None:
+    """Leave what any driver has: usage and time of each state, in a file each."""
+    for folder in root.glob(f"{CPU}/cpu*/lightsleep"):
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_changes_is_read_again(ours: bool, four_cpus: Path, reader: Opener) -> None:
+    if not ours:
+        under_another_driver(four_cpus)
     opened = reader()
     opened.read()
-    plant(
-        four_cpus, f"{CPU}/cpu1/cpuidle/state1/usage: 200001\n{CPU}/cpu1/lightsleep/polls: 100009"
-    )
+    stat = four_cpus / f"{CPU}/cpu1/lightsleep/stat"
+    if ours:
+        stat.write_text(stat.read_text().replace(" 200000 ", " 200001 "))
+    plant(four_cpus, f"{CPU}/cpu1/cpuidle/state1/usage: 200001")
     rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 9 0 7 PCI-MSI nvme")
     plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
     cpu = opened.read().cpus[1]
-    assert cpu.states
-    assert cpu.own
-    assert (cpu.states.usage[1], cpu.own.polls) == (200_001, 100_009)
+    assert cpu.states == States((100_000, 200_001), (300_000_000, 600_000_000), None)
+    assert (cpu.own is not None) == ours
     assert cpu.interrupts == (0, 1, 9)
 
 
@@ -129,18 +140,14 @@ def test_a_line_of_counters_that_is_not_ours(content: str, four_cpus: Path, read
 
 
 def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> None:
-    """The driver has each counter twice."""
-    each = reader().read()
-    for cpu, found in each.cpus.items():
-        assert found.own
-        assert found.states
-        own = [getattr(found.own, name) or 0 for name in OWN]
-        states = [x for both in zip(*found.states[:2], strict=True) for x in both]
-        plant(four_cpus, f"{CPU}/cpu{cpu}/lightsleep/stat: {' '.join(map(str, own + states))}")
-    for cpu, found in reader().read().cpus.items():
-        assert found.states == each.cpus[cpu].states
-        assert found.own
-        assert found.own.polls == each.cpus[cpu].own.polls  # type: ignore[union-attr]
+    """The driver has each counter twice; scan reads the many."""
+    each = {cpu.number: cpu for cpu in collect(four_cpus)[0].cpus}
+    found = reader().read().cpus
+    assert found.keys() == each.keys()
+    for number, cpu in each.items():
+        usage, time_us = (tuple(getattr(x, y) for x in cpu.states) for y in ("usage", "time_us"))
+        assert found[number].states == States(usage, time_us, None)
+        assert found[number].own == cpu.lightsleep
 
 
 def test_rows_with_the_same_label(four_cpus: Path, reader: Opener) -> None:
@@ -232,22 +239,24 @@ def lose_files(cpu: int) -> None:
     os.close(folder)
 
 
-@pytest.mark.parametrize("with_stat", [False, True])
+@pytest.mark.parametrize("ours", [False, True])
 def test_a_cpu_that_was_offline_between_two_readings_comes_back(
-    with_stat: bool, four_cpus: Path, reader: Opener
+    ours: bool, four_cpus: Path, reader: Opener
 ) -> None:
     """The lists of CPUs and drivers are the same before and after."""
-    if with_stat:
-        plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    if not ours:
+        under_another_driver(four_cpus)
     opened = reader()
     for cpu in (1, 3):
         assert list(opened.read().cpus) == [0, 1, 2, 3]
         lose_files(cpu)
         assert cpu not in opened.read().cpus
-    plant(four_cpus, f"{CPU}/cpu3/lightsleep/polls: 9\n{CPU}/cpu3/lightsleep/stat: 9{STAT[4:]}")
+    if ours:
+        plant(four_cpus, f"{CPU}/cpu3/lightsleep/stat: {STAT}")
+    plant(four_cpus, f"{CPU}/cpu3/cpuidle/state0/usage: 900")
     cpu3 = opened.read().cpus[3]
-    assert cpu3.own
-    assert cpu3.own.polls == 9
+    assert cpu3.states
+    assert cpu3.states.usage[0] == 900
 
 
 def openings(opened: Reader, rounds: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -272,12 +281,12 @@ def test_a_cpu_that_stays_unreadable_costs_ever_less(
     monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
     opened = reader()
     assert openings(opened, 3, monkeypatch) == []
-    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: many\n{CPU}/cpu2/cpuidle/state0/usage: 7")
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/stat: many")
     assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
     lose_files(1)  # another one's loss does not wait for long
     assert openings(opened, 2, monkeypatch) == [1]
     assert list(opened.read().cpus) == [0, 1, 3]
-    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: 5")
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/stat: {STAT}")
     openings(opened, 8, monkeypatch)
     assert list(opened.read().cpus) == [0, 1, 2, 3]
     assert openings(opened, 20, monkeypatch) == []
@@ -289,20 +298,24 @@ def test_files_that_fail_right_after_a_change_are_tried_again(
     """A CPU is in the list before its files are ready."""
     plant(four_cpus, f"{CPU}/online: 0-2")
     opened = reader()
-    plant(four_cpus, f"{CPU}/online: 0-3\n{CPU}/cpu3/lightsleep/polls: not yet")
+    plant(four_cpus, f"{CPU}/online: 0-3\n{CPU}/cpu3/lightsleep/stat: not yet")
     assert list(opened.read().cpus) == [0, 1, 2]
-    plant(four_cpus, f"{CPU}/cpu3/lightsleep/polls: 5")
+    plant(four_cpus, f"{CPU}/cpu3/lightsleep/stat: {STAT}")
     assert list(opened.read().cpus) == [0, 1, 2, 3]
 
 
 def test_a_cpu_that_is_listed_before_its_states_are_there(four_cpus: Path, reader: Opener) -> None:
     plant(four_cpus, f"{CPU}/online: 0-2")
     opened = reader()
-    (four_cpus / f"{CPU}/cpu3/cpuidle").rename(four_cpus / "later")
+    cpu3, later = four_cpus / f"{CPU}/cpu3", four_cpus / "later"
+    later.mkdir()
+    for name in ("cpuidle", "lightsleep"):
+        (cpu3 / name).rename(later / name)
     plant(four_cpus, f"{CPU}/online: 0-3")
     found = opened.read().cpus[3]
     assert (found.states, found.idle_s is None) == (None, False)
-    (four_cpus / "later").rename(four_cpus / f"{CPU}/cpu3/cpuidle")
+    for name in ("cpuidle", "lightsleep"):
+        (later / name).rename(cpu3 / name)
     assert opened.read().cpus[3].states
 
 
@@ -310,14 +323,15 @@ def test_a_cpu_that_never_gets_states_costs_ever_less(
     four_cpus: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightsleep.watch.reading.LONGEST_WAIT", 8)
-    (four_cpus / f"{CPU}/cpu3/cpuidle").rename(four_cpus / "never")
+    shutil.rmtree(four_cpus / f"{CPU}/cpu3/cpuidle")
+    shutil.rmtree(four_cpus / f"{CPU}/cpu3/lightsleep")
     opened = reader()
     assert openings(opened, 32, monkeypatch) == [1, 3, 7, 15, 23, 31]
     assert list(opened.read().cpus) == [0, 1, 2, 3]
 
 
 def test_garbage_loses_the_cpu_and_no_more(four_cpus: Path, reader: Opener) -> None:
-    plant(four_cpus, f"{CPU}/cpu2/lightsleep/polls: many\nproc/stat: cpu x\nproc/interrupts: ?")
+    plant(four_cpus, f"{CPU}/cpu2/lightsleep/stat: many\nproc/stat: cpu x\nproc/interrupts: ?")
     found = reader().read()
     assert list(found.cpus) == [0, 1, 3]
     assert found.cpus[0].interrupts is None
