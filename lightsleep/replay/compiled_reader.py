@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,15 @@ KINDS = {
 }
 SPECIAL = ("ended_by", "sleep_length_ns")
 """Columns that are no plain integers."""
+
+MADE = {
+    **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns", "cost_ns", "more_ns"), np.int64),
+    **dict.fromkeys(("typical_ns", "timer_ns", "polled_ns", "exit_ns"), np.int64),
+    **dict.fromkeys(("state", "block"), np.uint8),
+    **dict.fromkeys(("halted", "woken", "resumes", "nobody", "tick"), np.bool_),
+}
+"""Arrays of ``struct recorded_intervals``, which RecordedIntervals has, too."""
+IN_C = {np.int64: "int64_t[]", np.uint8: "uint8_t[]", np.bool_: "uint8_t[]"}
 
 OPEN = 9
 """Elements of ``struct open_interval``."""
@@ -87,17 +96,17 @@ class CompiledReader:
         """Yield what was kept back, after the last batch."""
         for cpu in np.flatnonzero(self._open[:, OPEN - 1]).tolist():
             entered, end, polled, cost, timer_at, state, ended, nobody, _ = self._open[cpu].tolist()
-            made = _Made(1)
-            made.entered_ns[0], made.arrival_ns[0] = entered, max(end - entered, 0)
-            made.earliest_ns[0], made.polled_ns[0] = made.arrival_ns[0], polled
-            made.typical_ns[0] = made.exit_ns[0] = cost
-            made.state[0] = state
-            made.timer_ns[0] = max(timer_at - entered, 0) if timer_at else FAR_NS
+            made = _room(1)
+            made["entered_ns"][0], made["polled_ns"][0] = entered, polled
+            made["arrival_ns"][0] = made["earliest_ns"][0] = max(end - entered, 0)
+            made["typical_ns"][0] = made["exit_ns"][0] = cost
+            made["state"][0] = state
+            made["timer_ns"][0] = max(timer_at - entered, 0) if timer_at else FAR_NS
             since_ns = max(entered - (self._metadata.first_ns or 0), 0)
-            made.block[0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
-            made.nobody[0] = True
-            made.resumes[0] = nobody and entered - ended <= JOINED_NS
-            yield cpu, made.taken(slice(None), bucket(made.cost_ns).astype(np.uint16))
+            made["block"][0] = min(since_ns // block_width_ns(self._metadata), BLOCKS - 1)
+            made["nobody"][0] = True
+            made["resumes"][0] = nobody and entered - ended <= JOINED_NS
+            yield cpu, RecordedIntervals(**made, bucket=_buckets(made))
         self._open[:] = 0
 
     def _grow(self, cpus: int) -> None:
@@ -116,7 +125,7 @@ class CompiledReader:
         ffi, costs = self._ffi, self._costs
         begins = np.concatenate([[0], np.cumsum(rooms)]).astype(np.uint64)
         nexts = begins[:-1].copy()
-        made = _Made(int(begins[-1]))
+        made = _room(int(begins[-1]))
         lent = {name: ffi.from_buffer(KINDS[name], columns[name]) for name in KINDS}
         rows = ffi.new(
             "struct rows *",
@@ -160,60 +169,26 @@ class CompiledReader:
             },
         )
         pairs = {
-            name: ffi.from_buffer(f"{kind}[]", getattr(made, name), require_writable=True)
-            for name, kind in _Made.COLUMNS.items()
+            name: ffi.from_buffer(IN_C[kind], made[name], require_writable=True)
+            for name, kind in MADE.items()
         }
         next_ = ffi.from_buffer("size_t[]", nexts, require_writable=True)
         out = ffi.new("struct recorded_intervals *", {"next": next_, **pairs})
         open_ = ffi.from_buffer("struct open_interval[]", self._open, require_writable=True)
         self._lib.intervals_make(rows, prices, open_, out)
-        buckets = bucket(made.cost_ns).astype(np.uint16)
+        made["bucket"] = _buckets(made)
         for cpu in np.flatnonzero(nexts > begins[:-1]).tolist():
             part = slice(int(begins[cpu]), int(nexts[cpu]))
-            yield cpu, made.taken(part, buckets[part])
+            yield cpu, RecordedIntervals(**{name: column[part] for name, column in made.items()})
 
 
-class _Made:
-    """Room for intervals."""
+def _room(count: int) -> dict[str, Any]:
+    """Return room for intervals."""
+    return {name: np.zeros(count, kind) for name, kind in MADE.items()}
 
-    COLUMNS: ClassVar = {
-        **dict.fromkeys(("entered_ns", "arrival_ns", "earliest_ns"), "int64_t"),
-        **dict.fromkeys(
-            ("cost_ns", "more_ns", "typical_ns", "timer_ns", "polled_ns", "exit_ns"), "int64_t"
-        ),
-        **dict.fromkeys(
-            ("state", "halted", "woken", "block", "resumes", "nobody", "tick"), "uint8_t"
-        ),
-    }
 
-    def __init__(self, count: int) -> None:
-        self.entered_ns, self.arrival_ns, self.earliest_ns = np.zeros((3, count), np.int64)
-        self.cost_ns, self.more_ns = np.zeros((2, count), np.int64)
-        self.typical_ns, self.timer_ns = np.zeros((2, count), np.int64)
-        self.polled_ns, self.exit_ns = np.zeros((2, count), np.int64)
-        self.state, self.halted, self.woken, self.block = np.zeros((4, count), np.uint8)
-        self.resumes, self.nobody, self.tick = np.zeros((3, count), np.uint8)
-
-    def taken(self, part: slice, buckets: Any) -> RecordedIntervals:
-        return RecordedIntervals(
-            entered_ns=self.entered_ns[part],
-            arrival_ns=self.arrival_ns[part],
-            earliest_ns=self.earliest_ns[part],
-            cost_ns=self.cost_ns[part],
-            more_ns=self.more_ns[part],
-            typical_ns=self.typical_ns[part],
-            timer_ns=self.timer_ns[part],
-            polled_ns=self.polled_ns[part],
-            exit_ns=self.exit_ns[part],
-            state=self.state[part],
-            halted=self.halted[part].view(np.bool_),
-            woken=self.woken[part].view(np.bool_),
-            block=self.block[part],
-            bucket=buckets,
-            resumes=self.resumes[part].view(np.bool_),
-            nobody=self.nobody[part].view(np.bool_),
-            tick=self.tick[part].view(np.bool_),
-        )
+def _buckets(made: dict[str, Any]) -> Any:
+    return bucket(made["cost_ns"]).astype(np.uint16)
 
 
 def _plain(batch: pa.RecordBatch, name: str) -> Any:
