@@ -30,7 +30,6 @@ import pyarrow as pa
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
 from lightsleep.markdown import table
-from lightsleep.measure import machine
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import CAUSES, Metadata
@@ -44,6 +43,7 @@ from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
+from lightsleep.scan import machine
 
 CPUS = 4
 POLICIES = "fixed:100us,haltpoll,lightsleep"

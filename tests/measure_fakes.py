@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lightsleep.measure.machine import Cpu, IdleState, Machine
 from lightsleep.measure.model import Batch, Sample, Source, WakePath
+from lightsleep.scan.machine import Cpu, IdleState, Machine
 
 ALL: dict[Source, str | None] = {"timer": None, "ipi": None, "store": None, "device": "no device"}
 

@@ -3,13 +3,13 @@
 
 from collections import Counter
 
-from lightsleep.measure.machine import Machine
 from lightsleep.measure.model import NOT_IDLE, Sample
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
 from lightsleep.measure.verdict import Evidence, judge
 from lightsleep.order import percentile
+from lightsleep.scan.machine import Machine
 
 BASELINE = Verdict("baseline", None, None, "baseline")
 

@@ -20,13 +20,14 @@ from lightsleep import terminal
 from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
-from lightsleep.measure import assess, machine, module, noise, plan, userspace
+from lightsleep.measure import assess, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Taken, Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import OutputFile, cpus_option, json_option, output_option
+from lightsleep.scan import machine
 from lightsleep.settings import journalled
 from lightsleep.settings.catalogue import GOVERNOR
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightsleep.measure.machine import Machine, say
+from lightsleep.scan.machine import Machine, say
 
 # Beyond these shares of the time, latencies say as much about the rest of the machine as about
 # its idle states.

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 
 from lightsleep import cpulist
 from lightsleep.errors import Skipped, WrongUsage
-from lightsleep.measure.machine import Cpu, IdleState, Machine, say
 from lightsleep.measure.model import Batch, Source
+from lightsleep.scan.machine import Cpu, IdleState, Machine, say
 
 FLOOR_NS = 50_000
 SPREAD_NS = 100_000

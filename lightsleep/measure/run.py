@@ -18,10 +18,10 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuBusy, CpuGone, NotPermitted
-from lightsleep.measure.machine import Cpu, Machine
 from lightsleep.measure.model import Backend, Sample
 from lightsleep.measure.plan import Cell, next_batch
 from lightsleep.scan.collect import CPU_DIR
+from lightsleep.scan.machine import Cpu, Machine
 from lightsleep.settings.journalled import ChangedMeanwhile, KnobGone
 
 OFFLINE_S = 5.0

@@ -14,6 +14,7 @@ order of the files, and no process is far ahead of that, so memory does not grow
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -29,7 +30,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
-from lightsleep.measure.sleeper import die_with
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table, opened
 from lightsleep.replay.account import Replay, replay
@@ -40,6 +40,9 @@ from lightsleep.replay.rows import NEEDED
 
 WORTH = 4_000_000
 """Rows that keep one more process busy for longer than it takes to start."""
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,9 @@ def _processes(jobs: int, what: object) -> Iterator[ProcessPoolExecutor]:
 
 
 def _leave_it_to_the_parent(parent: int) -> None:
-    die_with(parent)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

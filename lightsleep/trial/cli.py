@@ -22,8 +22,8 @@ from lightsleep.enable import change
 from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
-from lightsleep.measure import machine
 from lightsleep.options import json_option, module_option, need_root, output_option, seconds
+from lightsleep.scan import machine
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, journalled, restorer
 from lightsleep.trial import metrics, run, switchback, verdict

@@ -13,10 +13,10 @@ from measure_fakes import ALL, FakeBackend, cpu, machine, state
 from scan_trees import plant, unfold
 
 from lightsleep.errors import Skipped, WrongUsage
-from lightsleep.measure import machine as machines
 from lightsleep.measure import plan
 from lightsleep.measure.plan import Cell, Wish
 from lightsleep.measure.run import measure
+from lightsleep.scan import machine as machines
 
 WISH = Wish((), (), ("timer", "ipi", "store"), 50, None)
 POLL, C1, C2 = state(0, 0, 0, polls=True), state(1, 2, 10), state(2, 200, 600)

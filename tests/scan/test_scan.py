@@ -17,7 +17,6 @@ from paths import ROOT
 from scan_trees import NAMES, plant, unfold
 from scans import CPU, check_everything, run, show
 
-from lightsleep.measure.machine import read as read_machine
 from lightsleep.scan import explain
 from lightsleep.scan.cli import scan
 from lightsleep.scan.collect import (
@@ -30,6 +29,7 @@ from lightsleep.scan.collect import (
 )
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
+from lightsleep.scan.machine import read as read_machine
 from lightsleep.scan.tree import Tree, printable
 
 MODALIAS = "sys/class/dmi/id/modalias"

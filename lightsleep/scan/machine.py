@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The machine as a plan needs it: CPUs, how they are related, and the states they idle in."""
+"""The machine that measures or records: CPUs, how they are related, and the states they idle in."""
 
 import re
 from collections.abc import Iterable
