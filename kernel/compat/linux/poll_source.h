@@ -17,6 +17,8 @@ static inline void poll_source_exit(void) { }
 #define CONFIG_POLL_SOURCE 1
 #include_next <linux/poll_source.h>
 #undef CONFIG_POLL_SOURCE
+/* A kernel of the series without the option (PREEMPT_RT) has the header, but without modules. */
+void poll_source_exit(void);
 #endif
 
 #endif /* _LIGHTSLEEP_COMPAT_POLL_SOURCE_H */
