@@ -12,16 +12,20 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
+from lightsleep.enable.change import LOAD_FILE
+
 PROFILE = ROOT / "contrib/tuned/lightsleep"
 
 
-def called(tmp_path: Path, *words: str, status: int = 0, at_boot: bool = False) -> tuple[int, str]:
+def called(
+    tmp_path: Path, *words: str, status: int = 0, at_boot: bool = False, files: tuple[str, ...] = ()
+) -> tuple[int, str]:
     """Run the script with a command that notes what it is told; return its status and the notes.
 
     What it is asked for in JSON is not noted.
     """
     notes, command = tmp_path / "notes", tmp_path / "lightsleep"
-    document = json.dumps({"active": True, "at_boot": at_boot, "files": []}, indent=1)
+    document = json.dumps({"active": True, "at_boot": at_boot, "files": files}, indent=1)
     command.write_text(
         f"#!/bin/sh\n[ \"$*\" = 'status --json' ] && echo '{document}' && exit 4\n"
         f'echo "$@" >> {notes}\nexit {status}\n'
@@ -52,17 +56,26 @@ def test_it_tells_lightsleep_what_tuned_tells_it(
 
 
 @pytest.mark.parametrize("word", ["start", "stop"])
-def test_what_an_administrator_enabled_at_every_boot_stays(word: str, tmp_path: Path) -> None:
-    assert called(tmp_path, word, at_boot=True) == (0, "")
-    assert called(tmp_path, "verify", at_boot=True) == (0, "status\n")
+@pytest.mark.parametrize("at_boot", [True, False])
+def test_what_an_administrator_enabled_at_every_boot_stays(
+    at_boot: bool, word: str, tmp_path: Path
+) -> None:
+    """Also where a blacklist keeps the driver away."""
+    files = (f"/{LOAD_FILE}",)
+    assert called(tmp_path, word, at_boot=at_boot, files=files) == (0, "")
+    assert called(tmp_path, "verify", at_boot=at_boot, files=files) == (0, "status\n")
+
+
+def test_what_somebody_else_loads_at_boot_is_not_persistence(tmp_path: Path) -> None:
+    assert called(tmp_path, "start", at_boot=True) == (0, "enable\n")
 
 
 def test_it_reads_what_status_prints() -> None:
     """The script looks for a text, as tuned's machines may have no tool for JSON."""
     schema = json.loads((ROOT / "lightsleep/enable/status.schema.json").read_text())
-    assert "at_boot" in schema["required"]
+    assert "files" in schema["required"]
     looked_for = re.findall(r"\*'(.*)'\*\)", (PROFILE / "script.sh").read_text())
-    assert looked_for == [json.dumps({"at_boot": True}, indent=1).strip("{}\n ")]
+    assert looked_for == [json.dumps(f"/{LOAD_FILE}")]
 
 
 def test_it_refuses_the_rest(tmp_path: Path) -> None:

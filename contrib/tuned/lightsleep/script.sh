@@ -4,11 +4,12 @@
 # "tuned-adm verify". tuned loads the profile at each boot, so nothing is enabled persistently. Where
 # an administrator has run "lightsleep enable --persist", start and stop leave that alone.
 
-# Runs lightsleep; that there is nothing to do (4) is success.
+# Runs lightsleep; that there is nothing to do (4) is success. The file stands for --persist, whether
+# or not something else loads the driver, or keeps it away.
 change() {
 	case $(lightsleep status --json) in
-	*'"at_boot": true'*)
-		echo "lightsleep is enabled at every boot: left as it is"
+	*'"/etc/modules-load.d/lightsleep.conf"'*)
+		echo "lightsleep enable --persist was run here: left as it is"
 		return
 		;;
 	esac
