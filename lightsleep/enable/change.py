@@ -233,7 +233,15 @@ def _enable_elsewhere(text: str, root: Path) -> Changes:
     files = persistent_files(plan_elsewhere(text))
     _check_boot_loads(root)
     _check_files(root, files)
-    written = _write(files, root, partial(_write_elsewhere, root))
+    before = {name: content_of(root, name) for name in files}
+    try:
+        written = _write(files, root, partial(_write_elsewhere, root))
+    except LightsleepError as error:
+        try:
+            _write(before, root, partial(_write_elsewhere, root))
+        except LightsleepError as worse:
+            error.add_note(f"what was written before that could not be taken back: {worse.message}")
+        raise
     lacking = _without_module(root)
     if not written.changed:
         raise _enabled_already(text, lacking)

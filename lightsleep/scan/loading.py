@@ -23,6 +23,8 @@ from lightsleep.sources import KERNEL
 MODULE = "cpuidle_lightsleep"
 FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/cpuidle")
 
+PROC_SELF = Path("/proc/self")
+
 EFI = "sys/firmware/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 ACCEPTED_KEYS = (
@@ -232,7 +234,8 @@ def has_another_root(root: Path) -> bool | None:
     """Return whether init has another root folder, as seen in a chroot; None if not known."""
     with contextlib.suppress(OSError):
         return not (root / "proc/1/root").samefile(root)
-    return None
+    # Without /proc, as in a new chroot: no machine runs like that.
+    return True if root == Path("/") and not PROC_SELF.exists() else None
 
 
 def _is_own(root: Path, namespace: str) -> bool | None:

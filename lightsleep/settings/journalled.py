@@ -408,9 +408,9 @@ class Alone:
         """
         run_dir = self._root / RUN_DIR
         journal, record = run_dir / "journal", run_dir / restorer.KEPT
-        # Equal first lines: until the record is removed, it counts, and not the journal.
-        header = kept.line if kept else json.dumps({"boot_id": restorer.boot_id()})
         try:
+            # Equal first lines: until the record is removed, it counts, and not the journal.
+            header = kept.line if kept else json.dumps({"boot_id": restorer.boot_id()})
             soon = _soon(run_dir, header, undos)
             process = RestorerProcess(journal, self._root, self._lock)
             try:

@@ -148,11 +148,11 @@ def _follow(reader: Reader, interval_s: float | None, count: int | None, show: S
 
 
 def _export(reader: Reader, file: Path, interval_s: float | None, count: int | None) -> None:
+    check_writable(file)
     if file.suffix != ".prom" and (file.is_file() or not file.exists()):
         raise click.UsageError(
             f"--openmetrics {file}: node_exporter reads no file whose name does not end in .prom"
         )
-    check_writable(file)
     # Where the time between two writes changes, so do the rates that Prometheus computes.
     failed, first = None, True
     for _ in paced(interval_s, SCRAPED_S, count, steady=True):

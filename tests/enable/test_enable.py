@@ -657,6 +657,16 @@ def test_a_chroot_may_hold_a_system_that_boots_later(chroot: Path) -> None:
     }
 
 
+def test_in_a_chroot_it_writes_all_or_nothing(chroot: Path) -> None:
+    plant(chroot, "etc/modules-load.d: no folder")
+    before = fake_modules.snapshot(chroot)
+    refused = run("enable", "lightsleep:off", "--persist", "--later", "--json")
+    assert refused.exit_code == 1
+    assert f"cannot write {chroot / LOAD}" in refused.stderr
+    assert json.loads(refused.stdout)["changed"] == []
+    assert fake_modules.snapshot(chroot) == before
+
+
 def test_disable_in_a_chroot_leaves_the_driver_of_the_machine(chroot: Path) -> None:
     (chroot / "proc/1/root").rename(chroot / "away")
     done("enable", "--persist")

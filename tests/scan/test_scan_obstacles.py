@@ -169,6 +169,15 @@ def test_a_container_that_shares_the_processes_of_the_host(
     assert loading.container(Tree(root), running=True) == kind
 
 
+def test_without_proc_it_is_a_chroot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As debootstrap leaves it. A user who may not look at init's root knows nothing."""
+    monkeypatch.setattr(Path, "samefile", lambda *_: (tmp_path / "gone").stat())
+    assert loading.has_another_root(Path("/")) is None
+    monkeypatch.setattr(loading, "PROC_SELF", tmp_path / "gone")
+    assert loading.has_another_root(Path("/")) is True
+    assert loading.has_another_root(tmp_path) is None
+
+
 def without_cpuidle(root: Path) -> Path:
     unfold("no-cpuidle", root)
     for name in ("current_driver", "current_governor", "available_governors"):

@@ -37,6 +37,13 @@ VALID = validator(
 )
 
 
+def test_a_file_that_cannot_be_looked_up(four_cpus: Path, tmp_path: Path) -> None:
+    result = watched("-n", "1", "--openmetrics", str(tmp_path / ("a" * 300)))
+    assert result.exit_code == 1
+    assert "File name too long" in result.stderr
+    assert "does not end in .prom" in watched("--openmetrics", str(tmp_path / "a")).stderr
+
+
 def watched(*words: str) -> Result:
     result = CliRunner().invoke(main, ["watch", "-i", "0.1", *words], env={"COLUMNS": "200"})
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
