@@ -74,7 +74,10 @@ PAGES = {
             "sudo lightsleep try -- COMMAND": "Run COMMAND with and without it, and compare.",
             "sudo lightsleep enable": "Switch it on until the next boot.",
         },
-        {"4": "Nothing to do, or not active: `measure`, `enable`, `disable`, and `status`."},
+        {
+            "4": "Nothing to do, or not active: `measure`, `enable`, `disable`, `status`, and "
+            "`try --enable`."
+        },
     ),
     "scan": Page(
         {
@@ -153,6 +156,7 @@ PAGES = {
         {
             "0": "Compared, whether or not a setting is better.",
             "1": "It failed, or as-is and as-is-again differ, so that the run proves nothing.",
+            "4": "With --enable: no setting won, so nothing is enabled.",
         },
         JOURNAL,
     ),

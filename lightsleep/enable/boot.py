@@ -7,7 +7,8 @@ several options lines, the last one that names a parameter counts. Both are fold
 places. A file hides those of its name in later places.
 
 The kernel command line names modules to load, too (modules_load=). What a file of modprobe.d or
-modprobe.blacklist= names is not loaded then; a module that needs it brings it all the same.
+modprobe.blacklist= blacklists is not loaded then; a module that needs it brings it all the same,
+unless a line 'install' of modprobe.d has something else run, such as /bin/false.
 """
 
 import contextlib
@@ -79,7 +80,7 @@ def setting(options: dict[str, str]) -> str:
 def kept_away_by(root: Path, module: str) -> list[str]:
     """Return the files that keep a module from being loaded at boot."""
     texts, _ = _texts(root, "modprobe.d")
-    found = [name for name, text in texts.items() if module in _blacklisted(text)]
+    found = [name for name, text in texts.items() if _keeps_away(text, module)]
     on_command_line = module in _on_command_line(root, "modprobe.blacklist")
     return found + ([COMMAND_LINE] if on_command_line else [])
 
@@ -88,7 +89,7 @@ def blacklist(name: str) -> str:
     """Return what in one of kept_away_by() keeps our module away."""
     if name == COMMAND_LINE:
         return "modprobe.blacklist= on the kernel command line"
-    return f"a line 'blacklist' in /{name}"
+    return f"a line in /{name}"
 
 
 def loaded_by(name: str) -> str:
@@ -96,9 +97,19 @@ def loaded_by(name: str) -> str:
     return "it from modules_load=" if name == COMMAND_LINE else "the line"
 
 
-def _blacklisted(text: str) -> list[str]:
+def _keeps_away(text: str, module: str) -> bool:
+    """Return whether lines of modprobe.d keep a boot from loading a module.
+
+    One that has modprobe run a command that does nothing also fails whatever needs the module.
+    """
     lines = [line.split() for line in _lines(text, "#")]
-    return [_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1]
+    listed = {_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1}
+    replaced = {
+        _name(x[1])
+        for x in lines
+        if x[0] == "install" and len(x) > 2 and Path(x[2]).name in ("true", "false")
+    }
+    return module in listed or not replaced.isdisjoint({module, MODULE})
 
 
 def _on_command_line(root: Path, option: str) -> list[str]:

@@ -268,6 +268,18 @@ MODPROBE_D = "etc/modprobe.d/no.conf"
         # As modprobe reads it: the first word alone counts.
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist cpuidle-lightsleep # slow", [], [MODPROBE_D]),
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist other", ["etc/modules"], []),
+        (f"{ETC_MODULES}{MODPROBE_D}: install cpuidle-lightsleep /bin/false", [], [MODPROBE_D]),
+        (f"{ETC_MODULES}{MODPROBE_D}: install other /bin/true", ["etc/modules"], []),
+        (
+            f"{ETC_MODULES}{MODPROBE_D}: install cpuidle_lightsleep modprobe -i cpuidle_lightsleep",
+            ["etc/modules"],
+            [],
+        ),
+        (
+            f"etc/modules: virtio_poll_source\n{MODPROBE_D}: install cpuidle_lightsleep /bin/true",
+            [],
+            [MODPROBE_D],
+        ),
         (f"{MODPROBE_D}: blacklist cpuidle_lightsleep", [], []),
         (
             f"{ETC_MODULES}proc/cmdline: modprobe.blacklist=x,cpuidle_lightsleep",
@@ -291,7 +303,7 @@ def test_what_keeps_a_boot_from_loading_it(
     assert found["boot_kept_away_by"] == [f"/{x}" for x in away]
     assert (found["boot_setting"] is None) == (not files)
     if away:
-        where = "modprobe.blacklist= on" if "proc" in away[0] else f"'blacklist' in /{away[0]}"
+        where = "modprobe.blacklist= on" if "proc" in away[0] else f"a line in /{away[0]}"
         assert "no: kept away by" in said(root)
         assert where in said(root)
         refused = run("enable", "--persist")
