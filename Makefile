@@ -22,7 +22,8 @@ endif
 # One environment per clone and list of requirements: an older one is never in the way.
 VENV := $(CACHE)/venv-$(shell { pwd; cat pyproject.toml; } | sha256sum | cut -c1-16)
 # Locks the environment for as long as a command uses it: clean-cache leaves it alone.
-USED := flock --no-fork --shared $(VENV)
+# Of a path that is gone, flock would make a file, but not of one that ends like this.
+USED := flock --no-fork --shared $(VENV)/.
 PYTHON := $(USED) $(VENV)/bin/python
 LIGHTSLEEP := $(USED) $(VENV)/bin/lightsleep
 SUDO := $(shell test $$(id -u) = 0 || echo sudo)
