@@ -6,8 +6,8 @@ modules-load.d names. A module that needs ours loads it as well. modprobe.d has 
 several options lines, the last one that names a parameter counts. Both are folders in several
 places. A file hides those of its name in later places.
 
-The kernel command line names modules to load, too (modules_load=). What a file of modprobe.d or
-modprobe.blacklist= blacklists is not loaded then; a module that needs it brings it all the same,
+The kernel command line names modules to load, too (modules_load=). What modprobe.blacklist= or a
+blacklist of modprobe.d names is not loaded then; a module that needs it brings it all the same,
 unless a line 'install' of modprobe.d has something else run, such as /bin/false.
 """
 
