@@ -67,6 +67,10 @@ def started(workers: int, folder: Path) -> Iterator[tuple[str, int]]:
         address = json.loads(written.read_text())["address"]
         for _ in range(workers):
             start("worker", address, "--nthreads", "1", "--local-directory", str(folder))
+        # As many parts are sent as workers are there.
+        if workers:
+            with distributed.Client(address) as client:
+                client.wait_for_workers(workers, timeout=60)
         yield address, scheduler.pid
 
 
