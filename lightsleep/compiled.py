@@ -19,7 +19,8 @@ from typing import Any
 from lightsleep import cache, sources
 from lightsleep.errors import LightsleepError
 
-HERE = Path(__file__).parent
+SHIM = Path(__file__).parent / "shim"
+"""The kernel headers that the kernel's files need, as far as they need them."""
 KERNEL = sources.KERNEL / "drivers" / "cpuidle"
 INCLUDE = sources.KERNEL / "include"
 HEADERS = INCLUDE / "linux" / "idle_poll"
@@ -35,7 +36,7 @@ def compile_kernel_files(files: Sequence[Path], target: Path, flags: Sequence[st
     with what the compiler had to say.
     """
     sources.kernel_sources()
-    shims = (f"-I{HERE / 'shim'}", f"-I{KERNEL}", f"-I{INCLUDE}")
+    shims = (f"-I{SHIM}", f"-I{KERNEL}", f"-I{INCLUDE}")
     compile_to(target, files[-1].name, ["-std=gnu11", *WARNINGS, *shims, *flags, *files])
 
 
@@ -72,11 +73,11 @@ def compile_to(target: Path, what: str, words: Sequence[str | Path]) -> None:
 def shared_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path:
     """Return a library that is compiled from these files at its first use, and kept in the cache.
 
-    It is compiled anew when a file of theirs, or a header beside them or beside poll_limit.h,
-    changes. Raises LightsleepError as compile_kernel_files() does, and where the cache cannot be
-    written.
+    It is compiled anew when a file of theirs, or a header beside them, beside poll_limit.h or of
+    SHIM, changes. Raises LightsleepError as compile_kernel_files() does, and where the cache cannot
+    be written.
     """
-    folders = {HEADERS, *(x.parent for x in sources)}
+    folders = {HEADERS, SHIM / "linux", *(x.parent for x in sources)}
     headers = (x for folder in folders for x in folder.glob("*.h"))
     missing = [x for x in sources if not x.exists()]
     parts = [] if missing else [x.read_bytes() for x in (*sources, *sorted(headers))]

@@ -17,7 +17,7 @@ from typing import Any
 from rich.progress import Progress
 
 from lightsleep import cache
-from lightsleep.compiled import HEADERS, KERNEL
+from lightsleep.compiled import HEADERS, KERNEL, SHIM
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.table import Share
 from lightsleep.replay.account import Replay
@@ -96,7 +96,7 @@ def _code() -> str:
     """Return a digest of the code that decides about a figure, however it was installed."""
     rooms = ("periods", "governors", "replay")
     files = [x for room in rooms for x in sorted((PACKAGE / room).iterdir())]
-    files += [PACKAGE / "compiled.py"]
+    files += [PACKAGE / "compiled.py", *sorted((SHIM / "linux").iterdir())]
     files += [KERNEL / f"{x}.{y}" for x in ("promote", "promote_policy") for y in "ch"]
     files += [KERNEL / "poll_limit.c", HEADERS / "poll_limit.h"]
     return cache.digest(*(x.read_bytes() for x in files if x.suffix in SUFFIXES))
