@@ -4,30 +4,29 @@
 from __future__ import annotations
 
 import configparser
-import json
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from enabled import LOAD, OPTIONS, done, run
 from paths import ROOT
+from scan_trees import plant
 
-from lightsleep.enable.change import LOAD_FILE
+pytest_plugins = "enabled"
 
 PROFILE = ROOT / "contrib/tuned/lightsleep"
 
 
-def called(
-    tmp_path: Path, *words: str, status: int = 0, at_boot: bool = False, files: tuple[str, ...] = ()
-) -> tuple[int, str]:
+def called(tmp_path: Path, *words: str, status: int = 0, document: str = "") -> tuple[int, str]:
     """Run the script with a command that notes what it is told; return its status and the notes.
 
-    What it is asked for in JSON is not noted.
+    What it is asked for in JSON, where it prints ``document``, is not noted.
     """
-    notes, command = tmp_path / "notes", tmp_path / "lightsleep"
-    document = json.dumps({"active": True, "at_boot": at_boot, "files": files}, indent=1)
+    notes, command, printed = (tmp_path / name for name in ("notes", "lightsleep", "document"))
+    notes.unlink(missing_ok=True)
+    printed.write_text(document)
     command.write_text(
-        f"#!/bin/sh\n[ \"$*\" = 'status --json' ] && echo '{document}' && exit 4\n"
+        f"#!/bin/sh\n[ \"$*\" = 'status --json' ] && cat {printed} && exit 4\n"
         f'echo "$@" >> {notes}\nexit {status}\n'
     )
     command.chmod(0o755)
@@ -55,27 +54,51 @@ def test_it_tells_lightsleep_what_tuned_tells_it(
     assert called(tmp_path, *words, status=4)[0] == (4 if words[0] == "verify" else 0)
 
 
-@pytest.mark.parametrize("word", ["start", "stop"])
-@pytest.mark.parametrize("at_boot", [True, False])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "",
+        "etc/modprobe.d/no.conf: blacklist cpuidle_lightsleep",
+        "proc/cmdline: modprobe.blacklist=cpuidle_lightsleep",
+    ],
+)
+@pytest.mark.parametrize("later", ["--now", "--later"])
 def test_what_an_administrator_enabled_at_every_boot_stays(
-    at_boot: bool, word: str, tmp_path: Path
+    later: str, planted: str, root: Path, tmp_path: Path
 ) -> None:
-    """Also where a blacklist keeps the driver away."""
-    files = (f"/{LOAD_FILE}",)
-    assert called(tmp_path, word, at_boot=at_boot, files=files) == (0, "")
-    assert called(tmp_path, "verify", at_boot=at_boot, files=files) == (0, "status\n")
+    """Where something keeps the module away meanwhile, too."""
+    done("enable", "--persist", later)
+    plant(root, planted)
+    document = run("status", "--json").stdout
+    for word in ("start", "stop"):
+        assert called(tmp_path, word, document=document) == (0, "")
+    assert called(tmp_path, "verify", document=document) == (0, "status\n")
 
 
-def test_what_somebody_else_loads_at_boot_is_not_persistence(tmp_path: Path) -> None:
-    assert called(tmp_path, "start", at_boot=True) == (0, "enable\n")
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "",
+        "etc/modules-load.d/poll.conf: virtio_poll_source",
+        f"{LOAD}: cpuidle_lightsleep",
+        f"{OPTIONS}: options cpuidle_lightsleep mode=off",
+    ],
+)
+def test_files_of_somebody_else_are_no_reason_to_do_nothing(
+    planted: str, root: Path, tmp_path: Path
+) -> None:
+    plant(root, planted)
+    document = run("status", "--json").stdout
+    for word, told in (("start", "enable\n"), ("stop", "disable\n")):
+        assert called(tmp_path, word, document=document) == (0, told)
 
 
-def test_it_reads_what_status_prints() -> None:
-    """The script looks for a text, as tuned's machines may have no tool for JSON."""
-    schema = json.loads((ROOT / "lightsleep/enable/status.schema.json").read_text())
-    assert "files" in schema["required"]
-    looked_for = re.findall(r"\*'(.*)'\*\)", (PROFILE / "script.sh").read_text())
-    assert looked_for == [json.dumps(f"/{LOAD_FILE}")]
+def test_our_file_that_is_gone_is_no_reason_to_do_nothing(root: Path, tmp_path: Path) -> None:
+    done("enable", "--persist")
+    (root / LOAD).unlink()
+    document = run("status", "--json").stdout.replace(str(root), "")
+    assert f'"/{LOAD}"' in document  # what was changed
+    assert called(tmp_path, "stop", document=document) == (0, "disable\n")
 
 
 def test_it_refuses_the_rest(tmp_path: Path) -> None:

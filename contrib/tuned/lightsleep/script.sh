@@ -7,7 +7,9 @@
 # Runs lightsleep; that there is nothing to do (4) is success. The file stands for --persist, whether
 # or not something else loads the driver, or keeps it away.
 change() {
-	case $(lightsleep status --json) in
+	files=$(lightsleep status --json)
+	files=${files#*'"files": ['}
+	case ${files%%]*} in
 	*'"/etc/modules-load.d/lightsleep.conf"'*)
 		echo "lightsleep enable --persist was run here: left as it is"
 		return
