@@ -2,9 +2,9 @@
 """What loads the driver at boot, and with which setting: whoever wrote the files.
 
 systemd-modules-load, or the script of an older init, loads each module that a file of
-modules-load.d names. A module that needs ours loads it as well. modprobe.d has the parameters: of
-several options lines, the last one that names a parameter counts. Both are folders in several
-places. A file hides those of its name in later places.
+modules-load.d names, one a line. A module that needs ours loads it as well. modprobe.d has the
+parameters: of several options lines, the last one that names a parameter counts. Both are folders
+in several places. A file hides those of its name in later places.
 
 The kernel command line names modules to load, too (modules_load=). What modprobe.blacklist= or a
 blacklist of modprobe.d names is not loaded then; a module that needs it brings it all the same,
@@ -170,7 +170,7 @@ def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
 
 
 def _loaders(text: str) -> list[str]:
-    names = [_name(line.split()[0]) for line in _lines(text, "#;")]
+    names = [_name(line) for line in _lines(text, "#;")]
     return [name for name in names if name in LOADERS]
 
 

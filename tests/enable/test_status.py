@@ -114,6 +114,8 @@ def test_what_several_commands_enabled_can_be_enabled_at_once(root: Path) -> Non
         ("etc/modules: cpuidle_lightsleep", ["etc/modules"], ""),
         ("run/modules-load.d/x.conf: ; cpuidle_lightsleep", [], None),
         ("etc/modules-load.d/x: cpuidle_lightsleep", [], None),
+        # A line is one name: systemd-modules-load would look for a module that is called so.
+        ("etc/modules-load.d/x.conf: cpuidle_lightsleep mode=fixed", [], None),
         # One of this name in /etc hides it.
         (
             "etc/modules-load.d/x.conf: # none\nusr/lib/modules-load.d/x.conf: cpuidle_lightsleep",
