@@ -236,7 +236,7 @@ def _enable_elsewhere(text: str, root: Path) -> Changes:
     before = {name: content_of(root, name) for name in files}
     try:
         written = _write(files, root, partial(_write_elsewhere, root))
-    except LightsleepError as error:
+    except BaseException as error:
         try:
             _write(before, root, partial(_write_elsewhere, root))
         except LightsleepError as worse:

@@ -667,6 +667,22 @@ def test_in_a_chroot_it_writes_all_or_nothing(chroot: Path) -> None:
     assert fake_modules.snapshot(chroot) == before
 
 
+def test_in_a_chroot_a_signal_between_two_files_leaves_none(
+    chroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = restorer.write_file
+
+    def ended(root: Path, name: str, value: str | None) -> None:
+        if name.endswith(LOAD):
+            raise SystemExit(128 + signal.SIGTERM)
+        write(root, name, value)
+
+    before = fake_modules.snapshot(chroot)
+    monkeypatch.setattr(restorer, "write_file", ended)
+    assert run("enable", "lightsleep:off", "--persist", "--later").exit_code == 143
+    assert fake_modules.snapshot(chroot) == before
+
+
 def test_disable_in_a_chroot_leaves_the_driver_of_the_machine(chroot: Path) -> None:
     (chroot / "proc/1/root").rename(chroot / "away")
     done("enable", "--persist")
