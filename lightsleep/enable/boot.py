@@ -6,9 +6,10 @@ modules-load.d names, one a line. A module that needs ours loads it as well. mod
 parameters: of several options lines, the last one that names a parameter counts. Both are folders
 in several places. A file hides those of its name in later places.
 
-The kernel command line names modules to load, too (modules_load=). What modprobe.blacklist= or a
-blacklist of modprobe.d names is not loaded then; a module that needs it brings it all the same,
-unless a line 'install' of modprobe.d has something else run, such as /bin/false.
+The kernel command line names modules to load, too (modules_load=), and parameters, which modprobe
+adds after those of modprobe.d. What modprobe.blacklist= or a blacklist of modprobe.d names is not
+loaded then; a module that needs it brings it all the same, unless a line 'install' of modprobe.d
+has something else run, such as /bin/false.
 """
 
 import contextlib
@@ -54,12 +55,13 @@ def read(root: Path) -> Boot:
     files = [name for name, loaders in named.items() if any(not away[x] for x in loaders)]
     undone_by = {x: None for loaders in named.values() for y in loaders for x in away[y]}
     options, unsure = _texts(root, "modprobe.d")
+    options[COMMAND_LINE] = _options_on_command_line(root)
     brings = setting(options) if files and not unsure else None
     return Boot(files, [] if files else list(undone_by), brings, denied)
 
 
 def setting(options: dict[str, str]) -> str:
-    """Return which setting files of modprobe.d bring, in words that enable knows.
+    """Return which setting options lines bring, by file, in words that enable knows.
 
     Parameters that no setting has are left out.
     """
@@ -113,12 +115,22 @@ def _keeps_away(text: str, module: str) -> bool:
 
 
 def _on_command_line(root: Path, option: str) -> list[str]:
-    """Return the modules that an option names; in a chroot, it is of another machine's boot."""
+    """Return the modules that an option names."""
+    pairs = [word.partition("=") for word in _command_line(root)]
+    return [_name(x) for name, _, value in pairs if _name(name) == option for x in value.split(",")]
+
+
+def _options_on_command_line(root: Path) -> str:
+    """Return words such as MODULE.mode=fixed as modprobe takes them: as one more options line."""
+    pairs = [word.partition(".") for word in _command_line(root)]
+    return " ".join(["options", MODULE, *(x for name, _, x in pairs if _name(name) == MODULE)])
+
+
+def _command_line(root: Path) -> list[str]:
+    """Return the words of the kernel command line; in a chroot, it is of another machine's boot."""
     if has_another_root(root):
         return []
-    words = (Tree(root).text(COMMAND_LINE) or "").replace('"', "").split()
-    pairs = [word.partition("=") for word in words]
-    return [_name(x) for name, _, value in pairs if _name(name) == option for x in value.split(",")]
+    return (Tree(root).text(COMMAND_LINE) or "").replace('"', "").split()
 
 
 def kernels_without_module(root: Path) -> list[str]:

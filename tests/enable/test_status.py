@@ -132,6 +132,14 @@ def test_what_several_commands_enabled_can_be_enabled_at_once(root: Path) -> Non
             ["etc/modules"],
             ":off:50us:weight=9",
         ),
+        # modprobe adds parameters of the kernel command line last.
+        (
+            "etc/modules: cpuidle_lightsleep\n"
+            "etc/modprobe.d/a.conf: options cpuidle_lightsleep mode=off wait_weight=9\n"
+            "proc/cmdline: quiet cpuidle-lightsleep.mode=fixed other.mode=off cpuidle_lightsleep.x",
+            ["etc/modules"],
+            ":fixed:weight=9",
+        ),
     ],
 )
 def test_what_a_boot_loads_whoever_says_so(
