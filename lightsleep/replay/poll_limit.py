@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BUCKETS = 16
-SLACK, MUCH, MUCH_SHORT, PAUSE, WARMUP = 8, 32, 2, 64, 16
-TRIAL, WAIT_MIN, WAIT_MAX = 128, 64, 4096
+SLACK, SUCCESS, PAUSE, WARMUP, TRIAL, WAIT_MIN, WAIT_MAX = 8, 32, 64, 16, 128, 64, 4096
 ONE, MEMORY = 16, 128 * 16
 SECOND_NS = 10**9
 
@@ -51,8 +50,8 @@ class Model:
         self._remember(idle_ns)
 
         cap_ns = min(2 * cost_ns, ceiling_ns)
-        self.limit_ns, saved, price = self._learned(cap_ns)
-        if self._tries(saved, price):
+        self.limit_ns, saves = self._learned(cap_ns)
+        if self._tries(self.limit_ns > 0, saves):
             self.limit_ns = cap_ns
         stake_ns = min(cost_ns, self.account_ns // 2)
         self.limit_ns = max(cost_ns - stake_ns, min(self.limit_ns, cost_ns + stake_ns))
@@ -69,8 +68,7 @@ class Model:
         self.weight[b] += ONE
         self.sum_ns[b] += ONE * idle_ns if b < BUCKETS - 1 else 0
 
-    def _learned(self, cap_ns: int) -> tuple[int, int, int]:
-        """Return the limit, what the best one saves, and the price that it saves that of."""
+    def _learned(self, cap_ns: int) -> tuple[int, bool]:
         ends = [512 << b for b in range(BUCKETS - 1)]
         limits = [0, *(end for end in ends if end <= cap_ns)]
         # The cap stands for the end of the bucket that it is in, if above the mean there.
@@ -78,27 +76,26 @@ class Model:
         if b < len(ends) and self.sum_ns[b] <= self.weight[b] * cap_ns:
             limits.append(cap_ns)
         best, at_once = min(map(self._price, limits)), self._price(0)
-        if best == at_once or not cap_ns:
-            return 0, 0, at_once
+        if best == at_once:
+            return 0, False
         most = min(best + best // SLACK, at_once - 1)
         limit = max(limit for limit in limits if self._price(limit) <= most)
-        return limit, at_once - best, at_once
+        return limit, best < at_once - at_once // SUCCESS
 
     def _price(self, limit_ns: int) -> int:
         # The bucket that ends at the limit is caught, so is the one that a cap is in.
         caught = 0 if not limit_ns else bucket(limit_ns - 1) + 1
         return sum(self.sum_ns[:caught]) + sum(self.weight[caught:]) * (limit_ns + self.cost_ns)
 
-    def _tries(self, saved: int, price: int) -> bool:
+    def _tries(self, polls: bool, saves: bool) -> bool:
         too_dear = self.account_ns < WARMUP // 2 * self.cost_ns
-        short = self.limit_ns < self.cost_ns // 2
-        if saved > price // MUCH and not short:
+        if saves:
             self.trial, self.wait, self.backoff = 0, WAIT_MIN, WAIT_MIN
         elif self.trial:
             self.trial = 0 if too_dear else self.trial - 1
             if not self.trial:
                 self.wait, self.backoff = self.backoff, min(2 * self.backoff, WAIT_MAX)
-        elif saved > price // MUCH_SHORT and short:
+        elif polls:
             pass
         elif self.wait:
             self.wait -= 1

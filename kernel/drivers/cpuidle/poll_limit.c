@@ -58,23 +58,18 @@
  * 3. Try. Two CPUs that wait for each other and both halt see each other's
  *    halt cost: each finds that the wake took C plus the work of the other,
  *    and that polling does not pay. If both polled, each would find the work
- *    alone. Neither can learn this from what it sees. So, when no limit saves
- *    much although most periods end within 4C or in the bucket that 4C is in, a
- *    CPU polls for up to 2C for POLL_LIMIT_TRIAL periods and looks at what
- *    becomes of the durations. With up to C/2 of work one side is enough: the
- *    other sees its waits shorten by C and follows. With more, the trials of
- *    both have to overlap, as they come to do. Beyond 3C/4, both may stay in
- *    halt: what is left of it in memory after a trial, a quarter, outweighs the
- *    gain. (Who passes w times the cost as C sees its waits shorten by C/w only,
- *    and polls without any trial where the work takes less than C - C/w.)
- *    A limit saves much if it is C/2 or more and takes more than 1/32 off the
- *    price of halting at once: a few periods are enough for less, and a lower
- *    limit catches short periods of another kind, and says nothing of the others.
- *    But where it takes off more than half, too little is left to try for.
+ *    alone. Neither can learn this from what it sees, so, when the limit is 0
+ *    although most periods end within 4C or in the bucket that 4C is in, a CPU
+ *    polls for up to 2C for POLL_LIMIT_TRIAL periods and looks at what becomes
+ *    of the durations. With up to C/2 of work one side is enough: the other
+ *    sees its waits shorten by C and follows. With more, the trials of both
+ *    have to overlap, as they come to do. Beyond 3C/4, both may stay in halt:
+ *    what is left of it in memory after a trial, a quarter, outweighs the gain.
  *    A trial ends early when half of the warm-up is spent. It has success when
- *    some limit saves much. Without success it doubles the wait until the next
- *    one, from POLL_LIMIT_WAIT_MIN to POLL_LIMIT_WAIT_MAX periods. A mostly idle
- *    CPU never tries.
+ *    some limit would have saved more than 1/32 of what halting at once costs.
+ *    (For one that saves less, a few short periods are enough.) Without success
+ *    it doubles the wait until the next one, from POLL_LIMIT_WAIT_MIN to
+ *    POLL_LIMIT_WAIT_MAX periods. A mostly idle CPU never tries.
  *
  * Everything here is integer arithmetic, divides by powers of two only, and has
  * no effect outside of struct poll_limit, so the same file runs in the kernel,
@@ -98,8 +93,7 @@
 #define POLL_LIMIT_MEMORY	(128 * POLL_LIMIT_ONE)
 
 #define POLL_LIMIT_SLACK	8	/* of the price */
-#define POLL_LIMIT_MUCH		32	/* of the price */
-#define POLL_LIMIT_MUCH_SHORT	2	/* of the price, for a limit below C/2 */
+#define POLL_LIMIT_SUCCESS	32	/* of the price */
 #define POLL_LIMIT_PAUSE	64	/* halt costs */
 #define POLL_LIMIT_WARMUP	16	/* halt costs */
 #define POLL_LIMIT_TRIAL	128	/* periods */
@@ -108,13 +102,6 @@
 
 /* Beyond a second, nobody polls; keeps every product below far from 2^64. */
 #define POLL_LIMIT_COST_MAX	1000000000ULL
-
-/* What a limit takes off the price of halting at once. */
-enum saving {
-	SAVES_LITTLE,
-	SAVES_MUCH_OF_SHORT,	/* with a limit below C/2 */
-	SAVES_MUCH,
-};
 
 static unsigned int bucket_of(u64 idle_ns)
 {
@@ -183,33 +170,26 @@ static unsigned int price_limits(const struct poll_limit *pl, u64 cost_ns, u64 c
 	return b + 1;
 }
 
-/* The highest limit that would have cost little more than the cheapest, and what that saves. */
-static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns,
-			 enum saving *saving)
+/* The highest limit that would have cost little more than the cheapest, which saves much or not. */
+static u64 learned_limit(const struct poll_limit *pl, u64 cost_ns, u64 cap_ns, bool *saves)
 {
-	u64 price[POLL_LIMIT_BUCKETS], best, most, saved, limit_ns;
+	u64 price[POLL_LIMIT_BUCKETS], best;
 	unsigned int i, n;
 
 	n = price_limits(pl, cost_ns, cap_ns, price);
 	best = price[0];
 	for (i = 1; i < n; i++)
 		best = min(best, price[i]);
-	saved = price[0] - best;
-	*saving = SAVES_LITTLE;
 	/* With a cap of 0, a price is of no limit that could be had. */
-	if (!saved || !cap_ns)
+	*saves = cap_ns && best < price[0] - price[0] / POLL_LIMIT_SUCCESS;
+	if (best == price[0])
 		return 0;
 
 	/* But none that would have cost more than no poll at all. */
-	most = min(best + best / POLL_LIMIT_SLACK, price[0] - 1);
-	for (i = n - 1; price[i] > most; i--)
+	best = min(best + best / POLL_LIMIT_SLACK, price[0] - 1);
+	for (i = n - 1; price[i] > best; i--)
 		;
-	limit_ns = min(bucket_end_ns(i - 1), cap_ns);
-	if (limit_ns >= cost_ns / 2 && saved > price[0] / POLL_LIMIT_MUCH)
-		*saving = SAVES_MUCH;
-	else if (limit_ns < cost_ns / 2 && saved > price[0] / POLL_LIMIT_MUCH_SHORT)
-		*saving = SAVES_MUCH_OF_SHORT;
-	return limit_ns;
+	return min(bucket_end_ns(i - 1), cap_ns);
 }
 
 /* Do at least half of the periods end in the bucket of @reach_ns or below? */
@@ -223,12 +203,12 @@ static bool mostly_within(const struct poll_limit *pl, u64 reach_ns)
 	return within * 2 >= pl->total;
 }
 
-/* Counts one period; true while a trial runs. The learned limit has this @saving. */
-static bool on_trial(struct poll_limit *pl, u64 cost_ns, enum saving saving)
+/* Counts one period; true while a trial runs. The learned limit @polls, and @saves much, or not. */
+static bool on_trial(struct poll_limit *pl, u64 cost_ns, bool polls, bool saves)
 {
 	bool affordable = pl->credit_ns >= POLL_LIMIT_WARMUP / 2 * cost_ns;
 
-	if (saving == SAVES_MUCH) {
+	if (saves) {
 		pl->trial_left = 0;
 		pl->trial_wait = POLL_LIMIT_WAIT_MIN;
 		pl->trial_backoff = POLL_LIMIT_WAIT_MIN;
@@ -242,7 +222,7 @@ static bool on_trial(struct poll_limit *pl, u64 cost_ns, enum saving saving)
 		pl->trial_backoff = min(pl->trial_backoff * 2, POLL_LIMIT_WAIT_MAX);
 		return false;
 	}
-	if (saving == SAVES_MUCH_OF_SHORT)
+	if (polls)
 		return false;
 	if (pl->trial_wait) {
 		pl->trial_wait--;
@@ -295,7 +275,7 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	u64 cost_ns = min(params->halt_cost_ns, POLL_LIMIT_COST_MAX);
 	u64 cap_ns = min(2 * cost_ns, params->ceiling_ns);
 	u64 stake_ns;
-	enum saving saving;
+	bool saves;
 
 	if (pl->halt_cost_ns != cost_ns) {
 		pl->halt_cost_ns = cost_ns;
@@ -305,8 +285,8 @@ u64 poll_limit_update(struct poll_limit *pl, const struct poll_limit_params *par
 	}
 
 	remember(pl, idle_ns, cost_ns);
-	pl->limit_ns = learned_limit(pl, cost_ns, cap_ns, &saving);
-	if (on_trial(pl, cost_ns, saving))
+	pl->limit_ns = learned_limit(pl, cost_ns, cap_ns, &saves);
+	if (on_trial(pl, cost_ns, pl->limit_ns, saves))
 		pl->limit_ns = cap_ns;
 
 	stake_ns = min(pl->credit_ns / 2, cost_ns);
