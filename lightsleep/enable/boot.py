@@ -13,6 +13,7 @@ has something else run, such as /bin/false.
 """
 
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,16 +103,18 @@ def loaded_by(name: str) -> str:
 def _keeps_away(text: str, module: str) -> bool:
     """Return whether lines of modprobe.d keep a boot from loading a module.
 
-    One that has modprobe run a command that does nothing also fails whatever needs the module.
+    One that has modprobe run a command in place of loading it also fails what needs the module. A
+    command may load it all the same.
     """
     lines = [line.split() for line in _lines(text, "#")]
     listed = {_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1}
     replaced = {
         _name(x[1])
         for x in lines
-        if x[0] == "install" and len(x) > 2 and Path(x[2]).name in ("true", "false")
+        if x[0] == "install" and len(x) > 2 and not re.search("modprobe|insmod", " ".join(x[2:]))
     }
-    return module in listed or not replaced.isdisjoint({module, MODULE})
+    needed = {module, MODULE} if module in LOADERS else {module}
+    return module in listed or not replaced.isdisjoint(needed)
 
 
 def _on_command_line(root: Path, option: str) -> list[str]:

@@ -279,6 +279,7 @@ MODPROBE_D = "etc/modprobe.d/no.conf"
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist cpuidle-lightsleep # slow", [], [MODPROBE_D]),
         (f"{ETC_MODULES}{MODPROBE_D}: blacklist other", ["etc/modules"], []),
         (f"{ETC_MODULES}{MODPROBE_D}: install cpuidle-lightsleep /bin/false", [], [MODPROBE_D]),
+        (f"{ETC_MODULES}{MODPROBE_D}: install cpuidle-lightsleep :", [], [MODPROBE_D]),
         (f"{ETC_MODULES}{MODPROBE_D}: install other /bin/true", ["etc/modules"], []),
         (
             f"{ETC_MODULES}{MODPROBE_D}: install cpuidle_lightsleep modprobe -i cpuidle_lightsleep",
