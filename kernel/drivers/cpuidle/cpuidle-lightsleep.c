@@ -474,19 +474,21 @@ static bool learns(unsigned int cpu)
 	return is_adaptive(ls) && !host_contended(&ls->contention, lightsleep_clock_ns());
 }
 
-/* A measurement polls, too: not while a CPU's host is short of cores. Mode fixed heeds no host. */
+/*
+ * A measurement polls, too: not while the host is short of cores. A single CPU that finds so
+ * decides nothing for the others, and is measured. Mode fixed heeds no host.
+ */
 static bool polling_stopped(void)
 {
-	u64 now_ns = lightsleep_clock_ns();
-	unsigned int cpu;
-
-	if (lightsleep_mode() != MODE_ADAPTIVE)
-		return lightsleep_mode() == MODE_OFF;
-	/* One that comes or goes meanwhile may count, or not. */
-	for_each_online_cpu(cpu)
-		if (host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns))
-			return true;
-	return false;
+	switch (lightsleep_mode()) {
+	case MODE_ADAPTIVE:
+		return host_is_short(&lightsleep_host, lightsleep_clock_ns());
+	case MODE_FIXED:
+		return false;
+	case MODE_OFF:
+		break;
+	}
+	return true;
 }
 
 static struct idle_cost_ops cost_ops = {

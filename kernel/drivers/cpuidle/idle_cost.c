@@ -5,8 +5,9 @@
  * There are two sources. halt_cost.c measures the machine: when polling
  * starts, twice more in the first minute, when a loading machine has come to
  * rest, and then every ten minutes, for 0.3 s each, because frequencies, hosts and
- * neighbours change. The median of the latest five results is used, so one bad
- * minute decides nothing. wake_cost.c measures the programs on each CPU that
+ * neighbours change. A measurement polls, so it waits while no CPU is to. The
+ * median of the latest five results is used, so one bad minute decides nothing.
+ * wake_cost.c measures the programs on each CPU that
  * polls; once a second its evidence is evaluated here. Where it has an answer,
  * that answer counts on this CPU; where it has none, or no fresh one, the
  * machine's figure does. Where that makes polls too short for an answer, the price
@@ -60,8 +61,11 @@
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
 #define FEW_POLLS		100
 #define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
-/* Of an answer that there is. So its evidence is from the last ten minutes or so. */
-#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 2)
+/*
+ * Less is drawn where it is only kept fresh, and more would be felt: one wakeup in 128 is below
+ * 1 %. Where wakeups are few, some of it may be half an hour old, without the time of suspend.
+ */
+#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -185,27 +189,18 @@ static void forget(struct idle_cost *ic)
 	WRITE_ONCE(ic->estimated, false);
 }
 
-/*
- * A ring that fills too slowly mixes evidence from different times. Where little is drawn, because
- * there is an answer, more is drawn first.
- */
+/* A ring that fills too slowly mixes evidence from different times. */
 static void forget_old_evidence(struct idle_cost *ic, u32 count)
 {
-	bool known = wake_cost_known(&ic->wake_cost), scarce = ic->wake_cost.scarce;
-	u32 enough = known ? EVIDENCE_PER_MINUTE_KNOWN : EVIDENCE_PER_MINUTE;
-	u32 fresh = count - ic->minute_count;
+	u32 enough = wake_cost_known(&ic->wake_cost) ? EVIDENCE_PER_MINUTE_KNOWN :
+						       EVIDENCE_PER_MINUTE;
 
 	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
 		return;
+	if (count - ic->minute_count < enough)
+		forget(ic);
 	ic->minute_jiffies = jiffies;
 	ic->minute_count = count;
-	if (fresh < enough && (scarce || !known)) {
-		forget(ic);
-		known = false;
-	}
-	/* What was drawn anyway is no reason to draw less. */
-	scarce = known && fresh < EVIDENCE_PER_MINUTE * (scarce ? WAKE_COST_SCARCE : 1);
-	WRITE_ONCE(ic->wake_cost.scarce, scarce);
 }
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)

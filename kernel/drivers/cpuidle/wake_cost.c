@@ -17,7 +17,7 @@
  * 2. On a CPU that polls, one cycle in about 32 begins with a halt instead,
  *    without any regard to what the CPU was about to see. As many polled cycles are
  *    kept to compare with. Once there is enough evidence, one cycle in about 128 is
- *    enough to keep it fresh, unless cycles are scarce.
+ *    enough to keep it fresh.
  *
  *    The experiment never polls, it only halts: that is its whole price. Where cycles
  *    are far shorter than what a halt costs, one in 32 is dear. So the experiment also
@@ -95,7 +95,7 @@
 
 /* Cycles between two deliberate halts, on average; powers of two. */
 #define WAKE_COST_GAP		32
-#define WAKE_COST_GAP_KNOWN	(WAKE_COST_SCARCE * WAKE_COST_GAP)
+#define WAKE_COST_GAP_KNOWN	128
 
 /* The time between them, in costs of a halt. */
 #define WAKE_COST_PAUSE		128
@@ -137,7 +137,7 @@ static void draw_next(struct wake_cost *wc, u64 now_ns)
 {
 	bool known = wake_cost_known(wc);
 	/* Every other cycle that is drawn begins with a halt. */
-	u32 mean = (known && !READ_ONCE(wc->scarce) ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
+	u32 mean = (known ? WAKE_COST_GAP_KNOWN : WAKE_COST_GAP) / 2;
 	u64 costs = (known ? WAKE_COST_PAUSE_KNOWN : WAKE_COST_PAUSE) / 2;
 	u64 pause_ns = costs * READ_ONCE(wc->halt_cost_ns);
 

@@ -10,7 +10,6 @@
 
 #define WAKE_COST_SAMPLES	64	/* cycles of each kind */
 #define WAKE_COST_PROBE_PRICE	4	/* times the price of a missed wakeup */
-#define WAKE_COST_SCARCE	4	/* times as many cycles are drawn where they are scarce */
 
 /**
  * enum wake_cost_kind - what a cycle is evidence for
@@ -33,7 +32,6 @@ enum wake_cost_kind {
  * @count: cycles of each kind since the beginning
  * @fresh_from: counts before which evidence is too old; may be written by somebody else
  * @halt_cost_ns: what a halt is known to cost, 0 if it is not; written by somebody else
- * @scarce: cycles are so few that as many are drawn as for a first answer; likewise
  * @pause_until_ns: no cycle that begins before is drawn
  * @open: the kind of the cycle that is going on
  * @aborted: its deliberate halt was none, as the wakeup came first
@@ -50,7 +48,6 @@ struct wake_cost {
 	u32 count[WAKE_COST_KINDS];
 	u32 fresh_from[WAKE_COST_KINDS];
 	u32 halt_cost_ns;
-	bool scarce;
 	u64 pause_until_ns;
 	enum wake_cost_kind open;
 	bool aborted;
