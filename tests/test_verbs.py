@@ -134,7 +134,8 @@ def test_clean_cache_leaves_what_another_command_makes(tmp_path: Path) -> None:
 def recipe_of(verb: str, cache: Path) -> str:
     """Return what make would run for a verb."""
     environment = os.environ | {"LIGHTSLEEP_CACHE": str(cache)}
-    words = ["make", "--dry-run", verb]
+    # As `make test` may run the test.
+    words = ["make", "--no-print-directory", "--dry-run", verb]
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
 
 
