@@ -2,8 +2,8 @@
 """Files of a recording that are not yet whole: in a folder of their own, until they have names.
 
 root may record into a folder that belongs to somebody else, who may put a link in place of whatever
-is there. So the folder is opened once, has to be root's, and its files are reached through the
-descriptor. A file has its name when it is whole, and belongs to whom it would have without sudo.
+is there. So the scratch folder is opened once, has to be ours, and leads to its files by its
+descriptor. A file gets its name when it is whole, and the owner that it would have without sudo.
 
 Its neighbours in this folder that run on their own import it: the standard library is enough.
 """

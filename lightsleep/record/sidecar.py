@@ -23,7 +23,7 @@ from typing import Any
 
 from lightsleep.document import MAX_BYTES
 from lightsleep.errors import LightsleepError
-from lightsleep.record.scratch_files import beside as beside  # where it is
+from lightsleep.record.scratch_files import beside as beside
 from lightsleep.scan import machine
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.document import document

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""enable and disable in a chroot: its files are changed, and no machine."""
+
+import json
+import signal
+from pathlib import Path
+
+import fake_modules
+import pytest
+from enabled import LOAD, MODULE, OPTIONS, PARAMETERS, done, run
+from scan_trees import plant
+
+from lightsleep.settings import restorer
+
+pytest_plugins = "enabled"
+
+
+@pytest.fixture
+def chroot(root: Path) -> Path:
+    """A folder whose /proc says that init has another root."""
+    (root.parent / "machine around").mkdir()
+    (root / "proc/1").mkdir(parents=True, exist_ok=True)
+    (root / "proc/1/root").symlink_to(root.parent / "machine around")
+    return root
+
+
+@pytest.mark.parametrize(
+    "words", [["enable"], ["enable", "--persist"], ["enable", "governor:menu"]]
+)
+def test_from_a_chroot_no_machine_is_changed(words: list[str], chroot: Path) -> None:
+    before = fake_modules.snapshot(chroot)
+    refused = run(*words)
+    assert refused.exit_code == 1
+    said = " ".join(refused.output.split())
+    assert "this is a chroot: the kernel and /sys are those of the machine around it" in said
+    assert "when it boots: lightsleep enable --persist --later" in said
+    assert fake_modules.snapshot(chroot) == before
+
+
+def test_a_chroot_may_hold_a_system_that_boots_later(chroot: Path) -> None:
+    """On another machine, with other kernels, where another driver may be in charge here."""
+    plant(
+        chroot, "sys/devices/system/cpu/cpuidle/current_driver: intel_idle\nproc/cmdline: idle=poll"
+    )
+    (chroot / MODULE).unlink()
+    before = fake_modules.snapshot(chroot)
+    words = ["enable", "lightsleep:fixed:100us", "--persist", "--later"]
+    said = done(*words)
+    assert f"wrote /{OPTIONS}\nwrote /{LOAD}\n" in said
+    assert (
+        "options cpuidle_lightsleep mode=fixed poll_limit_us=100" in (chroot / OPTIONS).read_text()
+    )
+    assert not (chroot / "run/lightsleep").exists()
+    assert "is enabled already" in run(*words).output
+    assert "only lightsleep lasts" in run("enable", "haltpoll", "--persist", "--later").output
+    assert f"removed /{LOAD}\nremoved /{OPTIONS}\n" in done("disable")
+    assert run("disable").exit_code == 4
+    assert {x: y for x, y in fake_modules.snapshot(chroot).items() if not x.startswith("etc")} == {
+        x: y for x, y in before.items() if not x.startswith("etc")
+    }
+
+
+def test_in_a_chroot_it_writes_all_or_nothing(chroot: Path) -> None:
+    plant(chroot, "etc/modules-load.d: no folder")
+    before = fake_modules.snapshot(chroot)
+    refused = run("enable", "lightsleep:off", "--persist", "--later", "--json")
+    assert refused.exit_code == 1
+    assert f"cannot write {chroot / LOAD}" in refused.stderr
+    assert json.loads(refused.stdout)["changed"] == []
+    assert fake_modules.snapshot(chroot) == before
+
+
+def test_in_a_chroot_a_signal_between_two_files_leaves_none(
+    chroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = restorer.write_file
+
+    def ended(root: Path, name: str, value: str | None) -> None:
+        if name.endswith(LOAD):
+            raise SystemExit(128 + signal.SIGTERM)
+        write(root, name, value)
+
+    before = fake_modules.snapshot(chroot)
+    monkeypatch.setattr(restorer, "write_file", ended)
+    assert run("enable", "lightsleep:off", "--persist", "--later").exit_code == 143
+    assert fake_modules.snapshot(chroot) == before
+
+
+def test_disable_in_a_chroot_leaves_the_driver_of_the_machine(chroot: Path) -> None:
+    (chroot / "proc/1/root").rename(chroot / "away")
+    done("enable", "--persist")
+    (chroot / "away").rename(chroot / "proc/1/root")
+    done("disable")
+    assert (chroot / PARAMETERS).exists()
+    assert not (chroot / LOAD).exists()
