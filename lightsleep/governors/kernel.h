@@ -53,13 +53,11 @@ typedef s64 ktime_t;
 #define CPUIDLE_FLAG_POLLING	1
 #define CPUIDLE_FLAG_COUPLED	2
 #define CPUIDLE_FLAG_TIMER_STOP	4
+#define CPUIDLE_FLAG_PROMOTE	8
 
 struct cpuidle_state_usage {
 	unsigned long long disable;
-	unsigned long long armed;
 	unsigned long long promoted;
-	u64 stuck_ns;
-	bool stay;
 };
 
 struct cpuidle_state {

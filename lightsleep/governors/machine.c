@@ -393,6 +393,8 @@ void machine_start(const char *name, const struct cpuidle_state *states, int cou
 			governor = governors[i];
 	driver.state_count = count;
 	memcpy(driver.states, states, count * sizeof(*states));
+	for (int i = 0; i < count; i++)
+		driver.states[i].flags |= CPUIDLE_FLAG_PROMOTE; /* machine_promote() decides */
 	memset(&device, 0, sizeof(device));
 	limit_ns = KTIME_MAX;
 	cpuidle_promote_update(&device);

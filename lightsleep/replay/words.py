@@ -150,9 +150,9 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
         )
     if any(governor.promote for governor in governors):
         said.append(
-            "promotion leaves no state that stops the CPU's timer, and neither leaves nor enters "
-            "one that several CPUs enter together. No recording says which states do so: on a "
-            "machine with such states, a kernel promotes less often than +promote does here"
+            "+promote leaves every state that lasts too long. A kernel does so only where the "
+            "idle driver asks for it, never in a state that stops the CPU's timer, and neither "
+            "leaves nor enters one that several CPUs enter together"
         )
     if replay.loop_share:
         said.append(

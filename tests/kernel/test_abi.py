@@ -78,7 +78,7 @@ def device_files() -> set[str]:
     return (
         {f"{CPU}/lightsleep/{name}" for name in statistics}
         | {f"{CPU}/idle_poll/{name}" for name in polls}
-        | {f"{CPU}/cpuidle/stateN/promote/{name}" for name in states}
+        | {f"{CPU}/cpuidle/stateN/{name}" for name in states}
         | {f"/sys/bus/virtio/devices/virtioN/{name}" for name in virtio}
     )
 

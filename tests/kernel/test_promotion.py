@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from ktap import run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
@@ -14,7 +17,7 @@ from lightsleep.lab.boot.initramfs import GUEST_MODULES
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments.promotion import EXPERIMENT, figures
 from lightsleep.lab.loads.promotions import KERNEL, Counts, counts
-from lightsleep.lab.loads.silence import EXIT, Silence, complete, silences
+from lightsleep.lab.loads.silence import EXIT, Silence, complete, least_deep, silences
 
 DEEPEST = 3
 PROMOTE = "/sys/module/cpuidle/parameters/promote"
@@ -50,6 +53,25 @@ def test_a_cpu_that_is_stuck() -> None:
         (100, "silence"), (110, "1"), (4_110, OUT), (4_112, "2"), (9_000, OUT), (9_010, "noise")
     )
     assert list(silences(text, 1, DEEPEST)) == [Silence(1, 8_900, False, 0, 2, 8_900)]
+
+
+def test_deep_is_what_the_driver_does_not_ask_to_leave(tmp_path: Path) -> None:
+    """As of a POWER9: snooze, stop0_lite, which it asks to leave, and two more."""
+    for index in range(4):
+        folder = tmp_path / f"cpu1/cpuidle/state{index}"
+        folder.mkdir(parents=True)
+        (folder / "disable").write_text("0\n")
+    assert least_deep(1, tmp_path) == 3
+    asked = [tmp_path / f"cpu1/cpuidle/state{index}/promoted" for index in (1, 3)]
+    asked[0].write_text("0\n")
+    assert least_deep(1, tmp_path) == 2
+    asked[1].write_text("0\n")
+    assert least_deep(1, tmp_path) == 3
+
+
+def test_a_cpu_that_goes_through_deep_states_only() -> None:
+    text = trace((100, "silence"), (110, "2"), (500, OUT), (510, "3"), (600, OUT), (610, "noise"))
+    assert list(silences(text, 1, 2)) == [Silence(2, 0, True, 480, 2, 500)]
 
 
 def test_a_cpu_that_was_not_misled_and_another_cpu() -> None:
@@ -92,19 +114,18 @@ def test_figures_are_of_those_that_were_misled() -> None:
         Silence(1, 110, True, 880, 5, 1_000),
         Silence(3, 0, True, 1_000, 1, 1_000),
     ]
-    assert figures(found, Counts(6, 30, 60, 0)) == {
+    assert figures(found, Counts(6, 60)) == {
         "exit_shallow_us": 100,
         "longest_us": 110,
         "fooled_pct": 100 * 2 / 3,
         "deep_pct": 100 * 2_780 / 3_000,
         "wakes": 3,
         "promotions": 2,
-        "armed_pct": 50,
     }
 
 
-NEVER = figures([Silence(3, 0, True, 1_000, 1, 1_000)], Counts(6, 30, 60, 0))
-MISLED = figures([Silence(1, 1_000, False, 0, 3, 1_000)], Counts(6, 30, 60, 0))
+NEVER = figures([Silence(3, 0, True, 1_000, 1, 1_000)], Counts(6, 60))
+MISLED = figures([Silence(1, 1_000, False, 0, 3, 1_000)], Counts(6, 60))
 
 
 def outcomes(arm: dict[str, float], reference: dict[str, float]) -> list[Outcome]:
@@ -140,7 +161,7 @@ def test_an_arm_that_is_never_misled_ends_no_comparison_and_proves_nothing() -> 
     assert outcomes(MISLED, NEVER) == [Outcome.OPEN, Outcome.HELD]
     # A time of 0 would be the best there is.
     assert outcomes(NEVER, MISLED)[1] is Outcome.REFUTED
-    quickly = figures([Silence(1, 10, True, 990, 3, 1_000)], Counts(6, 30, 60, 0))
+    quickly = figures([Silence(1, 10, True, 990, 3, 1_000)], Counts(6, 60))
     assert outcomes(quickly, MISLED) == [Outcome.HELD, Outcome.HELD]
 
 
@@ -222,9 +243,7 @@ def test_a_signal_leaves_no_partition_behind() -> None:
         (DEBUG, "isolcpus=domain,1", "menu"),
     ],
 )
-def test_isolated_cpus_are_left_alone_unless_asked_for(
-    kernel: str, append: str, governor: str
-) -> None:
+def test_isolated_cpus_are_left_alone(kernel: str, append: str, governor: str) -> None:
     machine = Machine(
         kernel=kernel,
         accel="tcg-icount",
@@ -235,10 +254,12 @@ def test_isolated_cpus_are_left_alone_unless_asked_for(
         name = append.partition("=")[0].replace("isolcpus", "isolated")
         assert guest.read_text(f"{CPUS}/{name}") == "1\n"
         mislead(guest, kernel)
-        assert guest.read_text(f"{CPU}/state0/promote/armed") == "0\n"
-        guest.write_text("/sys/module/cpuidle/parameters/promote_isolated", "1")
+        assert counts(guest, 1).promoted == 0
+    # The same without isolation: it is that which kept the CPU where it was.
+    free = replace(machine, append=f"cpuidle.governor={governor}")
+    with boot(free, "promote-free", ENOUGH_S) as guest:
         mislead(guest, kernel)
-        assert int(guest.read_text(f"{CPU}/state0/promote/promoted")) > 0
+        assert counts(guest, 1).promoted > 0
 
 
 @pytest.mark.boot

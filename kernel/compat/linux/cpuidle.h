@@ -28,4 +28,9 @@ static __always_inline void ct_cpuidle_exit(void)
 }
 #endif
 
+/* Kernels of the series can promote. */
+#ifndef CPUIDLE_FLAG_PROMOTE
+#define CPUIDLE_FLAG_PROMOTE	CPUIDLE_FLAG_NONE
+#endif
+
 #endif /* _LIGHTSLEEP_COMPAT_CPUIDLE_H */

@@ -22,6 +22,9 @@
  * Attaching to tracepoints makes the kernel patch its code, so it happens once,
  * at load.
  *
+ * Where the kernel has promotion (promote.c), the driver asks for it in all states,
+ * unless promote=0.
+ *
  * The time that the hardware or the hypervisor needs to end a halt adds to the
  * latency. With spin=1 it does not: the CPU waits for an interrupt without halting.
  *
@@ -74,6 +77,10 @@ static DEFINE_PER_CPU(bool, asleep);
 static bool spin;
 module_param(spin, bool, 0444);
 MODULE_PARM_DESC(spin, "wait for interrupts without halting, so that a state takes exactly its latency (default: off)");
+
+static bool promote = true;
+module_param(promote, bool, 0444);
+MODULE_PARM_DESC(promote, "ask the kernel to leave states that last too long; few kernels can (default: on)");
 
 static struct cpuidle_device __percpu *devices;
 static enum cpuhp_state hotplug_state;
@@ -381,6 +388,8 @@ static int __init synthetic_init(void)
 {
 	int ret;
 
+	for (int i = 0; promote && i < driver.state_count; i++)
+		driver.states[i].flags |= CPUIDLE_FLAG_PROMOTE;
 	if (!driver.state_count) {
 		pr_err("states: is missing; give name:latency_us:residency_us[:real_latency_us|:never],...\n");
 		return -EINVAL;

@@ -32,11 +32,15 @@
  *
  * until something else than the clock ends a sleep, or a task runs.
  *
+ * Armed only in states that the driver asks to leave (CPUIDLE_FLAG_PROMOTE): the
+ * timer costs something wherever it does not expire, and whether that pays depends on
+ * what the state holds back.
+ *
  * Not armed in states that poll (they have a limit of their own), that stop the
  * CPU's timer, or that CPUs enter together, nor for suspend to idle or injected
  * idle time, which do not ask the governor. Nor on CPUs that are isolated: their
- * user has asked for no timers at all, and says so if this one is welcome. That
- * is looked at each time, for partitions of cpusets come and go unannounced.
+ * user has asked for no timers at all. That is looked at each time, for partitions of
+ * cpusets come and go unannounced.
  *
  * Context: all but the settings is used by the CPU's own idle task, and by the
  * timer, which expires on that CPU, in hard interrupt context (also on
@@ -110,7 +114,6 @@ static DEFINE_PER_CPU(struct promote_cpu, promote_cpus) = {
 static DEFINE_SPINLOCK(promote_lock);
 
 static bool promote = true;
-static bool isolated;
 
 static enum hrtimer_restart promote_expire(struct hrtimer *timer)
 {
@@ -217,7 +220,7 @@ static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int
 	/* Timers in ticks are too coarse. */
 	if (hrtimer_resolution > 1)
 		return false;
-	if (!READ_ONCE(isolated) && is_quiet(dev->cpu))
+	if (is_quiet(dev->cpu))
 		return false;
 
 	now = ktime_get();
@@ -230,7 +233,6 @@ static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int
 
 	pc->index = index;
 	pc->expired = false;
-	dev->states_usage[index].armed++;
 	hrtimer_start(&pc->timer, ktime_add_ns(now, timeout_ns), HRTIMER_MODE_ABS_PINNED_HARD);
 	return true;
 }
@@ -349,7 +351,8 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 		pc->states[i].residency_ns = state->target_residency_ns;
 		pc->states[i].latency_ns = state->exit_latency_ns;
 		pc->states[i].allowed = !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED);
-		pc->states[i].leavable = promote && !usage->stay && !(state->flags & NOT_LEAVABLE);
+		pc->states[i].leavable = promote && state->flags & CPUIDLE_FLAG_PROMOTE &&
+					 !(state->flags & NOT_LEAVABLE);
 	}
 	promote_plan(pc->states, drv->state_count);
 	spin_unlock(&promote_lock);
@@ -383,9 +386,7 @@ static const struct kernel_param_ops update_ops = {
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "cpuidle."
 module_param_cb(promote, &update_ops, &promote, 0644);
-MODULE_PARM_DESC(promote, "CPUs leave idle states that are too shallow for how long they last (default: on)");
-module_param_cb(promote_isolated, &update_ops, &isolated, 0644);
-MODULE_PARM_DESC(promote_isolated, "isolated and nohz_full CPUs do so, too (default: off)");
+MODULE_PARM_DESC(promote, "CPUs leave idle states that last too long, where the driver asks for it (default: on)");
 
 static int __init promote_init(void)
 {

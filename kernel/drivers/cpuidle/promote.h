@@ -14,12 +14,6 @@ bool cpuidle_promote_arm(struct cpuidle_device *dev, int index);
 void cpuidle_promote_disarm(void);
 int cpuidle_promote_reflect(struct cpuidle_device *dev, int index);
 void cpuidle_promote_update(struct cpuidle_device *dev);
-
-/* One sleep in a state was as long as a deeper one needs. */
-static inline void cpuidle_promote_stuck(struct cpuidle_device *dev, int index, s64 ns)
-{
-	dev->states_usage[index].stuck_ns += ns;
-}
 #else
 static inline int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
 {
@@ -44,7 +38,6 @@ static inline int cpuidle_promote_reflect(struct cpuidle_device *dev, int index)
 }
 
 static inline void cpuidle_promote_update(struct cpuidle_device *dev) { }
-static inline void cpuidle_promote_stuck(struct cpuidle_device *dev, int index, s64 ns) { }
 #endif
 
 #endif /* _DRIVERS_CPUIDLE_PROMOTE_H */

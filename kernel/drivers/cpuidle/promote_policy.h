@@ -15,7 +15,7 @@
  * @residency_ns: from this idle duration on it saves energy
  * @latency_ns: what leaving it takes, at worst
  * @allowed: may be entered
- * @leavable: may be left by promotion
+ * @leavable: its driver asks to leave it if it lasts
  * @timeout_ns: after this time in it, it was a wrong guess; 0: it never is
  * @next: the next deeper state that is allowed, or PROMOTE_NONE
  *

@@ -33,10 +33,8 @@ def measure(guest: Guest) -> dict[str, float]:
     slept_us = [now - then for now, then in zip(times_us(guest), spent_us, strict=True)]
     return {
         "deep_pct": 100 * slept_us[-1] / sum(slept_us),
-        "stuck_pct": 100 * counted.stuck_us / sum(slept_us),
         "wakes": counted.entered / SLEEPS,
         "promotions": counted.promoted / SLEEPS,
-        "armed_pct": counted.armed_pct,
     }
 
 
@@ -56,16 +54,8 @@ EXPERIMENT = Experiment(
             f"Share of the idle time of one CPU, over the same {SLEEPS} sleeps in every arm and "
             "round: bursts, timers, single wakes and pauses, from 5 us to 50 ms",
         ),
-        Metric(
-            "stuck_pct",
-            "%",
-            "lower",
-            "Idle time stuck shallow",
-            "Share spent in sleeps that were long enough for a deeper state",
-        ),
         Metric("wakes", "", "lower", "Wakes per sleep", "Idle states left, promotions included"),
         Metric("promotions", "", "none", "Promotions per sleep", "States ended by the timer"),
-        Metric("armed_pct", "%", "none", "Timers armed", "Share of all entries into a state"),
     ),
     measure=measure,
     claims=(

@@ -43,23 +43,11 @@ class Counts:
     """What all idle states of one CPU, or of all, count; or how much more than before."""
 
     promoted: int
-    armed: int
     entered: int
-    stuck_us: int
 
     def __sub__(self, other: Counts) -> Counts:
         """Return what was counted since ``other``."""
-        return Counts(
-            self.promoted - other.promoted,
-            self.armed - other.armed,
-            self.entered - other.entered,
-            self.stuck_us - other.stuck_us,
-        )
-
-    @property
-    def armed_pct(self) -> float:
-        """Return for how many of 100 entries a timer was armed."""
-        return 100 * self.armed / max(1, self.entered)
+        return Counts(self.promoted - other.promoted, self.entered - other.entered)
 
 
 def need_states(guest: Guest, states: str = STATES) -> None:
@@ -82,7 +70,7 @@ def silences(guest: Guest, cpu: int, count: int, sibling: int | None = None) -> 
 
 
 def shallow_us(found: Sequence[Silence]) -> list[int]:
-    """Return how long it took to the deepest state, of silences that began in another one."""
+    """Return how long it took to a deep state, of silences that began in another one."""
     return [x.exit_shallow_us for x in found if x.exit_shallow_us]
 
 
@@ -94,5 +82,4 @@ def total(guest: Guest, file: str, cpu: int | str = "*") -> int:
 
 def counts(guest: Guest, cpu: int | str = "*") -> Counts:
     """Return the counters of one CPU, or of all."""
-    files = ("promote/promoted", "promote/armed", "usage", "promote/stuck_us")
-    return Counts(*(total(guest, file, cpu) for file in files))
+    return Counts(total(guest, "promoted", cpu), total(guest, "usage", cpu))

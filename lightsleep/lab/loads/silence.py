@@ -35,11 +35,11 @@ class Silence:
     first: int
     """The state that it began in."""
     exit_shallow_us: int
-    """From its beginning until the deepest state was entered, or until it ended."""
+    """From its beginning until a deep state was entered, or until it ended."""
     reached: bool
-    """Whether the deepest state was entered."""
+    """Whether a deep state was entered."""
     deep_us: int
-    """Time spent in the deepest state."""
+    """Time spent in deep states."""
     wakes: int
     """How often the CPU left an idle state."""
     length_us: int
@@ -47,10 +47,15 @@ class Silence:
     """How often its sibling left an idle state meanwhile, where one is watched."""
 
 
-def states(cpu: int) -> list[int]:
-    """Return the indices of the states that may be entered."""
-    folders = CPUS.glob(f"cpu{cpu}/cpuidle/state*")
-    return sorted(int(x.name[5:]) for x in folders if (x / "disable").read_text() == "0\n")
+def least_deep(cpu: int, cpus: Path = CPUS) -> int:
+    """Return the index of the first deep state.
+
+    Deep are those beyond all that the driver asks to leave if they last, and the deepest one.
+    """
+    folders = cpus.glob(f"cpu{cpu}/cpuidle/state*")
+    allowed = {int(x.name[5:]): x for x in folders if (x / "disable").read_text() == "0\n"}
+    asked = [index for index, folder in allowed.items() if (folder / "promoted").exists()]
+    return min(max(asked, default=max(allowed)) + 1, max(allowed))
 
 
 def events(trace: str) -> Iterator[tuple[int, int, int | str]]:
@@ -61,10 +66,13 @@ def events(trace: str) -> Iterator[tuple[int, int, int | str]]:
             yield (at_us, -1, found[6]) if found[6] else (at_us, int(found[5]), int(found[4]))
 
 
-def silences(trace: str, cpu: int, deepest: int, sibling: int | None = None) -> Iterator[Silence]:
-    """Yield what the CPU, and its sibling, did between each BEGIN and END."""
+def silences(trace: str, cpu: int, deep: int, sibling: int | None = None) -> Iterator[Silence]:
+    """Yield what the CPU, and its sibling, did between each BEGIN and END.
+
+    States from ``deep`` on are deep.
+    """
     one: Silence | None = None
-    quiet, begin_us, entered, sibling_wakes = False, 0, (0, EXIT), 0
+    quiet, begin_us, entered, sibling_wakes = False, 0, (0, -1), 0
     for at_us, on, what in events(trace):
         if what in (BEGIN, END):
             if one is not None:
@@ -81,11 +89,11 @@ def silences(trace: str, cpu: int, deepest: int, sibling: int | None = None) -> 
         elif what == EXIT:
             if one is not None:
                 one.wakes += 1
-                one.deep_us += at_us - entered[0] if entered[1] == deepest else 0
+                one.deep_us += at_us - entered[0] if entered[1] >= deep else 0
         else:
             if one is None:
                 one, begin_us = Silence(what, 0, False, 0, 0, 0), at_us
-            if what == deepest and not one.reached:
+            if what >= deep and not one.reached:
                 one.reached, one.exit_shallow_us = True, at_us - begin_us
             entered = (at_us, what)
 
@@ -127,7 +135,7 @@ def main() -> None:
             mark.write(END)
             mark.flush()
             trace = complete((TRACING / "trace").read_text())
-            found += silences(trace, args.cpu, states(args.cpu)[-1], args.sibling)
+            found += silences(trace, args.cpu, least_deep(args.cpu), args.sibling)
     print(json.dumps([asdict(x) for x in found]))
 
 

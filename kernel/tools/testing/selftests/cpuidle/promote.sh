@@ -26,7 +26,6 @@ MODULES=${1-}
 [ $# = 0 ] || shift
 
 PARAMETER=/sys/module/cpuidle/parameters/promote
-ISOLATED=/sys/module/cpuidle/parameters/promote_isolated
 SLOW=${SLOW:-1}
 STATES=${STATES:-lite:1:10,mid:16:60,deep:32:120}
 CPU=$CPUS/cpu1/cpuidle
@@ -39,9 +38,13 @@ need_promotion() {
 	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
 	if [ ! -e /sys/module/cpuidle_synthetic ]; then
 		[ "$(cat "$CPUS"/cpuidle/current_driver)" = none ] || skip "there is an idle driver"
-		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
+		load_states
 	fi
 	echo 1 > $PARAMETER
+}
+
+load_states() { # [PARAMETER...]
+	load_module cpuidle_synthetic "states=$STATES" "$@" || fail "insmod failed"
 }
 
 cgroups() { # the folder of cgroup v2, if it is mounted
@@ -102,13 +105,9 @@ after_each() {
 	# Without the driver, each test has skipped, and changed nothing.
 	[ -e $PARAMETER ] && [ -e /sys/module/cpuidle_synthetic ] || return 0
 	echo 1 > $PARAMETER
-	echo "$WAS_ISOLATED" > $ISOLATED
 	is_online 1 || echo 1 > "$CPUS"/cpu1/online
 	for state in 0 1 2; do
-		[ ! -e "$CPU/state$state" ] || {
-			disable "$state" 0
-			echo 1 > "$CPU/state$state/promote/enabled"
-		}
+		[ ! -e "$CPU/state$state" ] || disable "$state" 0
 	done
 }
 
@@ -129,19 +128,11 @@ pattern() { # COUNT
 }
 
 promoted() { # STATE
-	cat "$CPU/state$1/promote/promoted"
-}
-
-armed() { # STATE
-	cat "$CPU/state$1/promote/armed"
+	cat "$CPU/state$1/promoted"
 }
 
 all_promoted() {
-	sum "$CPU"/state*/promote/promoted
-}
-
-all_armed() {
-	sum "$CPU"/state*/promote/armed
+	sum "$CPU"/state*/promoted
 }
 
 leaves_shallow_states() {
@@ -151,38 +142,35 @@ leaves_shallow_states() {
 	[ $(($(promoted 0) - lite)) -ge 15 ] || fail "promoted $(($(promoted 0) - lite)) times"
 	[ $(($(promoted 1) - mid)) -ge 15 ] || fail "not promoted a second time"
 	[ $(($(cat "$CPU"/state2/usage) - deep)) -ge 15 ] || fail "the deepest state is not entered"
-	[ "$(armed 2)" = 0 ] || fail "armed for the deepest state"
-	[ "$(promoted 0)" -le "$(armed 0)" ] || fail "promoted more often than armed"
-	[ "$(cat "$CPU"/state0/promote/stuck_us)" -gt 0 ] || fail "the meter stands still"
-	[ "$(cat "$CPU"/state2/promote/stuck_us)" = 0 ] || fail "stuck in the deepest state"
+	[ "$(promoted 2)" = 0 ] || fail "promoted out of the deepest state"
 }
 
 does_nothing_when_off() {
 	need_promotion
 	echo 0 > $PARAMETER
-	before=$(all_armed) stuck=$(cat "$CPU"/state0/promote/stuck_us)
+	before=$(all_promoted)
 	pattern 20
-	[ "$(all_armed)" = "$before" ] || fail "armed"
-	[ "$(cat "$CPU"/state0/promote/stuck_us)" -ge $((stuck + 20 * 300)) ] ||
-		fail "the meter does not see what off costs"
+	[ "$(all_promoted)" = "$before" ] || fail "promoted"
 	echo 1 > $PARAMETER
 	pattern 20
-	[ "$(all_armed)" -gt "$before" ] || fail "not armed when on again"
+	[ "$(all_promoted)" -gt "$before" ] || fail "not promoted when on again"
 }
 
-leaves_only_states_that_may_be_left() {
+leaves_only_states_that_the_driver_asks_to_leave() {
 	need_promotion
-	for cpu in "$CPUS"/cpu[0-9]*; do
-		echo 0 > "$cpu/cpuidle/state0/promote/enabled"
-	done
-	before=$(armed 0)
+	rmmod cpuidle_synthetic || fail "rmmod failed"
+	load_states promote=0
+	! ls "$CPU"/state*/promoted 2> /dev/null || fail "these states cannot be left"
+	deep=$(cat "$CPU"/state2/usage)
 	pattern 20
-	[ "$(armed 0)" = "$before" ] || fail "armed"
-	for cpu in "$CPUS"/cpu[0-9]*; do
-		echo 1 > "$cpu/cpuidle/state0/promote/enabled"
-	done
+	few=$(($(cat "$CPU"/state2/usage) - deep))
+	rmmod cpuidle_synthetic || fail "rmmod failed"
+	load_states
+	deep=$(cat "$CPU"/state2/usage)
 	pattern 20
-	[ "$(armed 0)" -gt "$before" ] || fail "not armed when enabled again"
+	many=$(($(cat "$CPU"/state2/usage) - deep))
+	[ "$many" -ge 15 ] || fail "the deepest state is entered $many times where asked for"
+	[ "$few" -lt $((many / 2)) ] || fail "and $few times where not"
 }
 
 passes_over_disabled_states() {
@@ -194,9 +182,9 @@ passes_over_disabled_states() {
 	[ "$(promoted 0)" -gt "$lite" ] || fail "not promoted"
 	[ "$(cat "$CPU"/state2/usage)" -gt "$deep" ] || fail "not past it"
 	disable 2 1
-	before=$(all_armed)
+	before=$(all_promoted)
 	pattern 20
-	[ "$(all_armed)" = "$before" ] || fail "armed without anywhere to go"
+	[ "$(all_promoted)" = "$before" ] || fail "promoted without anywhere to go"
 }
 
 keeps_to_the_latency_limit() {
@@ -205,44 +193,34 @@ keeps_to_the_latency_limit() {
 	exec 3> /dev/cpu_dma_latency # holds as long as it is open
 	printf '%b' "\\0$(printf %o "$(cat "$CPU"/state1/latency)")\\0\\0\\0" >&3
 	pattern 1 # ends the sleep that the limit found the CPU in
-	deep=$(cat "$CPU"/state2/usage) mid=$(armed 1) lite=$(promoted 0)
+	deep=$(cat "$CPU"/state2/usage) mid=$(promoted 1) lite=$(promoted 0)
 	pattern 20
 	[ "$(promoted 0)" -gt "$lite" ] || fail "not promoted within the limit"
-	[ "$(armed 1)" = "$mid" ] || fail "armed for a state beyond the limit"
+	[ "$(promoted 1)" = "$mid" ] || fail "promoted to a state beyond the limit"
 	[ "$(cat "$CPU"/state2/usage)" = "$deep" ] || fail "enters a state beyond the limit"
 	exec 3>&-
 }
 
 refuses_nonsense() {
 	need_promotion
-	knob=$CPU/state0/promote/enabled
 	for word in '' x -1 2 ' ' "$(head -c 5000 /dev/zero | tr '\0' 9)"; do
-		! echo "$word" 2> /dev/null > "$knob" || fail "'$word' is taken"
 		! echo "$word" 2> /dev/null > $PARAMETER || fail "'$word' is taken"
 	done
-	[ "$(cat "$knob") $(cat $PARAMETER)" = "1 Y" ] || fail "changed all the same"
-	for file in armed promoted stuck_us; do
-		[ "$(stat -c %a "$CPU/state0/promote/$file")" = 444 ] || fail "$file can be written"
-	done
-	[ "$(stat -c %a "$knob")" = 644 ] || fail "anybody can change $knob"
+	[ "$(cat $PARAMETER)" = Y ] || fail "changed all the same"
+	[ "$(stat -c %a "$CPU/state0/promoted")" = 444 ] || fail "the counter can be written"
+	[ "$(stat -c %a $PARAMETER)" = 644 ] || fail "anybody can change $PARAMETER"
 }
 
 # The driver was there first, and has learned of no change since.
 leaves_new_partitions_alone() {
 	need_promotion
-	echo 0 > $ISOLATED
 	isolate
-	before=$(all_armed)
+	before=$(all_promoted)
 	in_isolation pattern 20 || exit
-	[ "$(all_armed)" = "$before" ] || fail "armed on an isolated CPU"
-	echo 1 > $ISOLATED
-	in_isolation pattern 20 || exit
-	[ "$(all_armed)" -gt "$before" ] || fail "not armed although asked for"
-	echo 0 > $ISOLATED
+	[ "$(all_promoted)" = "$before" ] || fail "promoted on an isolated CPU"
 	end_isolation
-	before=$(all_armed)
 	pattern 20
-	[ "$(all_armed)" -gt "$before" ] || fail "not armed behind the partition"
+	[ "$(all_promoted)" -gt "$before" ] || fail "not promoted behind the partition"
 }
 
 survives_hotplug() {
@@ -286,7 +264,6 @@ survives_switching_all_the_time() {
 			disable 1 $n
 			echo $n > $PARAMETER
 			disable 2 $n
-			echo $n > "$CPU"/state0/promote/enabled
 		done
 		sleep 0.01
 	done
@@ -301,7 +278,7 @@ survives_another_driver() {
 		load_module cpuidle_synthetic states=one:1:1 || fail "insmod failed"
 		sleep 0.02
 		rmmod cpuidle_synthetic
-		load_module cpuidle_synthetic "states=$STATES" || fail "insmod failed"
+		load_states
 		sleep 0.02
 	done
 	wait
@@ -394,7 +371,7 @@ ladder_learns_nothing() {
 }
 
 [ $# -gt 0 ] || set -- leaves_shallow_states does_nothing_when_off \
-	leaves_only_states_that_may_be_left passes_over_disabled_states \
+	leaves_only_states_that_the_driver_asks_to_leave passes_over_disabled_states \
 	keeps_to_the_latency_limit refuses_nonsense leaves_new_partitions_alone survives_hotplug \
 	survives_another_governor survives_switching_all_the_time survives_another_driver \
 	menu_learns_nothing teo_learns_nothing ladder_learns_nothing
@@ -402,7 +379,6 @@ ladder_learns_nothing() {
 need_root_and_two_cpus
 [ ! -e /sys/module/cpuidle_synthetic ] || skip_all "cpuidle_synthetic is loaded already"
 WAS_ON=$(cat $PARAMETER 2> /dev/null)
-WAS_ISOLATED=$(cat $ISOLATED 2> /dev/null)
 WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)
 
 restore() { # what was found
