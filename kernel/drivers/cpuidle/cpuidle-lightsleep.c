@@ -169,7 +169,7 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
-	if (!ls->forced && !ls->required && !ls->must_not_poll && !ls->deliberate &&
+	if (!ls->forced && !ls->required && !ls->must_not_poll && !ls->deliberate && !ls->paused &&
 	    is_adaptive(ls))
 		poll_limit_update(&ls->policy, &p, idle_ns);
 }
@@ -373,8 +373,10 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	ls->forced = !is_free(ls);
 	ls->must_not_poll = must_not_poll(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], index, now_ns);
-	if (!same_period)
+	if (!same_period) {
+		ls->paused = host_contended(&ls->contention, now_ns);
 		update_cycle(ls, now_ns);
+	}
 	if (ls->required)
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);
 

@@ -66,6 +66,7 @@ enum idle_outcome {
  * @required: a halt was forbidden in the last call
  * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
+ * @paused: this idle period began while the CPU found its host short of cores
  * @period_polled: the open idle period is one of those that were polled
  * @period_ns: how long the open idle period is so far
  * @period_counted_ns: of that, what is in @polled_ns
@@ -90,6 +91,7 @@ struct lightsleep {
 	bool required;
 	bool forced;
 	bool deliberate;
+	bool paused;
 	bool period_polled;
 	u64 period_ns;
 	u64 period_counted_ns;

@@ -261,6 +261,7 @@ static bool account_residency(struct idle_poll *ip, u64 now_ns)
 static void begin_period(struct idle_poll *ip, u64 now_ns)
 {
 	bool polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
+	bool paused = host_contended(&ip->contention, now_ns);
 
 	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
@@ -270,7 +271,7 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, now_ns, polls);
 	if (ip->deliberate)
 		add(&ip->deliberate_halts, 1);
-	ip->learns = is_free(ip) && !ip->deliberate;
+	ip->learns = is_free(ip) && !ip->deliberate && !paused;
 	ip->halted = false;
 	ip->switches = idle_switches();
 	ip->start_ns = now_ns;

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The idle paths of module and series, the kernel's own files, on one CPU with a clock of ours."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cffi
+import pytest
+
+from lightsleep import sources
+from lightsleep.compiled import HEADERS, KERNEL, compile_kernel_files, declarations
+
+US, SECOND = 10**3, 10**9
+
+# As far as these files need the kernel: CPU 0 idles, the others only have a state.
+KERNEL_H = r"""
+#ifndef KERNEL_H
+#define KERNEL_H
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <linux/compiler.h>
+#include <linux/minmax.h>
+#include <linux/string.h>
+#include <linux/types.h>
+typedef int32_t s32;
+#define __init
+#define __exit
+#define __percpu
+#define __cpuidle
+#define __read_mostly
+#define noinline __attribute__((noinline))
+#define __always_inline inline __attribute__((always_inline))
+#define IS_ENABLED(option) 0
+#define NSEC_PER_USEC 1000L
+#define NSEC_PER_MSEC 1000000L
+#define pr_err(...) do { } while (0)
+#define pr_warn(...) do { } while (0)
+#define data_race(what) (what)
+#define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
+#define DIV_ROUND_UP_ULL(x, by) (((x) + (by) - 1) / (by))
+#define smp_load_acquire(p) READ_ONCE(*(p))
+#define smp_store_release(p, value) WRITE_ONCE(*(p), value)
+#define guard(lock) (void)
+
+/* CPUs and per-CPU data. */
+#define CPUS 16
+extern unsigned int cpus;
+#define for_each_online_cpu(cpu) for ((cpu) = 0; (cpu) < cpus; (cpu)++)
+#define for_each_possible_cpu(cpu) for_each_online_cpu(cpu)
+#define num_online_cpus() (cpus)
+#define cpu_is_offline(cpu) false
+#define cpus_read_lock() do { } while (0)
+#define cpus_read_unlock() do { } while (0)
+#define DECLARE_PER_CPU(type, name) extern type name[CPUS]
+#define DEFINE_PER_CPU(type, name) type name[CPUS]
+#define per_cpu(name, cpu) (name[cpu])
+#ifdef SERIES
+#define this_cpu_ptr(p) (&(*(p))[0])
+#define per_cpu_ptr(p, cpu) (&(*(p))[cpu])
+#else
+#define per_cpu_ptr(p, cpu) (&(p)[cpu])
+#endif
+#define alloc_percpu(type) ((type *)calloc(CPUS, sizeof(type)))
+#define free_percpu(p) free(p)
+enum cpuhp_state { CPUHP_NONE, CPUHP_AP_ONLINE_DYN, CPUHP_BP_PREPARE_DYN };
+#define cpuhp_setup_state(...) 1
+#define cpuhp_setup_state_nocalls(...) 1
+#define cpuhp_remove_state(state) do { } while (0)
+
+/* Time, and what ends a wait: a wakeup, or an interrupt without one. */
+extern u64 now_ns, wake_ns, interrupt_ns;
+extern struct task { unsigned long nvcsw, nivcsw; } idle_task;
+#define current (&idle_task)
+static struct rq { struct task *idle; } idle_rq = { &idle_task };
+#define cpu_rq(cpu) (&idle_rq)
+static inline bool need_resched(void) { return now_ns >= wake_ns; }
+static inline void cpu_relax(void) { now_ns += 100; }
+static inline void halt_cpu(void)
+{
+	u64 end_ns = interrupt_ns > now_ns ? min(interrupt_ns, wake_ns) : wake_ns;
+
+	now_ns = max(now_ns, end_ns);
+}
+static inline bool current_clr_polling_and_test(void) { now_ns += 100; return need_resched(); }
+#define __current_set_polling() do { } while (0)
+static inline u64 ktime_get_mono_fast_ns(void) { return now_ns; }
+#define local_irq_disable() do { } while (0)
+#define local_irq_enable() do { } while (0)
+#define instrumentation_begin() do { } while (0)
+#define instrumentation_end() do { } while (0)
+#define stop_critical_timings() do { } while (0)
+#define start_critical_timings() do { } while (0)
+#define rcu_nocb_flush_deferred_wakeup() do { } while (0)
+#define tick_nohz_idle_polled() do { } while (0)
+#define tick_nohz_idle_got_tick() do { } while (0)
+#define idle_should_enter_s2idle() false
+#define pm_suspend_target_state 0
+enum { PM_SUSPEND_TO_IDLE = 1 };
+enum {
+	HI_SOFTIRQ, NET_TX_SOFTIRQ, NET_RX_SOFTIRQ, BLOCK_SOFTIRQ, IRQ_POLL_SOFTIRQ,
+	TASKLET_SOFTIRQ, CPUTIME_SOFTIRQ = 0, CPUTIME_IRQ, CPUTIME_STEAL,
+};
+extern struct accounts { unsigned int softirqs[10]; u64 cpustat[3]; } accounts;
+#define kstat_this_cpu (&accounts)
+#define kcpustat_this_cpu (&accounts)
+
+/* No devices. */
+#define poll_source_init() do { } while (0)
+#define poll_source_exit() do { } while (0)
+#define poll_sources_start() do { } while (0)
+static inline bool poll_sources_here(void) { return false; }
+static inline bool poll_sources_peek(void) { return false; }
+#define poll_sources_stop() false
+#define poll_sources_release() false
+
+/* cpuidle and latency QoS. */
+#define CPUIDLE_FLAG_POLLING 1
+#define CPUIDLE_FLAG_RCU_IDLE 2
+struct cpuidle_state_usage { u64 disable, time_ns; };
+struct cpuidle_device {
+	int cpu;
+	bool poll_time_limit;
+	u64 forced_idle_latency_limit_ns;
+	struct cpuidle_state_usage states_usage[2];
+};
+struct cpuidle_driver;
+struct cpuidle_state {
+	int (*enter)(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index);
+	unsigned int flags, exit_latency, target_residency;
+	u64 exit_latency_ns;
+	const char *name, *desc;
+};
+struct cpuidle_driver { const char *name; struct cpuidle_state states[2]; int state_count; };
+#define cpuidle_register_device(dev) 0
+#define cpuidle_unregister_device(dev) do { } while (0)
+#define cpuidle_unregister_driver(driver) do { } while (0)
+#define cpuidle_pause_and_lock() do { } while (0)
+#define cpuidle_resume_and_unlock() do { } while (0)
+#define idle_driver_register(driver) 0
+#define idle_driver_halt() halt_cpu()
+#define idle_driver_pass_quiescent_state() do { } while (0)
+struct pm_qos_request { int unused; };
+#define latency_qos_watch(request) do { } while (0)
+#define latency_qos_unwatch(request) do { } while (0)
+#define latency_qos_limit_ns(request, cpu) INT64_MAX
+
+/* Interfaces. */
+struct kobject { int unused; };
+struct device { struct kobject kobj; int id; };
+struct device_attribute { int unused; };
+struct attribute;
+struct attribute_group { const char *name; struct attribute **attrs; };
+struct kernel_param { const char *name; };
+struct kernel_param_ops {
+	int (*set)(const char *text, const struct kernel_param *kp);
+	int (*get)(char *text, const struct kernel_param *kp);
+};
+struct subsys_interface {
+	const char *name;
+	void *subsys;
+	int (*add_dev)(struct device *dev, struct subsys_interface *sif);
+	void (*remove_dev)(struct device *dev, struct subsys_interface *sif);
+};
+static int cpu_subsys;
+static struct device a_device;
+#define get_cpu_device(cpu) (&a_device)
+#define sysfs_create_group(kobj, group) 0
+#define sysfs_remove_group(kobj, group) do { } while (0)
+#define subsys_interface_register(interface) 0
+#define sysfs_emit(text, ...) 0
+#define DEVICE_ATTR_RO(name) struct { struct attribute *attr; } dev_attr_##name
+#define module_param_cb(...) extern int unused
+#define MODULE_PARM_DESC(...) extern int unused
+#define MODULE_DESCRIPTION(text) extern int unused
+#define MODULE_LICENSE(text) extern int unused
+#define module_init(function) extern int unused
+#define module_exit(function) extern int unused
+#define late_initcall(function) extern int unused
+#define kstrtobool(text, result) (*(result) = true, 0)
+#define param_set_uint_minmax(text, kp, from, to) 0
+static inline int param_get_uint(char *text, const struct kernel_param *kp) { return 0; }
+#define DEFINE_MUTEX(name) int name
+#define lockdep_assert_held(lock) (void)(lock)
+struct workqueue_struct;
+struct work_struct { int unused; };
+#define DECLARE_WORK(name, function) void (*name)(struct work_struct *) = function
+#define queue_work(queue, work) do { } while (0)
+#define alloc_workqueue(...) NULL
+#define destroy_workqueue(queue) do { } while (0)
+#endif
+"""
+STUBS = """asm/barrier linux/cleanup linux/context_tracking_state linux/cpu linux/cpuhotplug
+linux/cpuidle linux/device linux/init linux/instrumentation linux/interrupt linux/irqflags
+linux/kernel_stat linux/kstrtox linux/lockdep linux/math linux/mmu_context linux/module
+linux/moduleparam linux/mutex linux/percpu linux/pm_qos linux/poll_source linux/processor
+linux/rcupdate linux/sched linux/sched/idle linux/smp linux/suspend linux/sysfs linux/thread_info
+linux/tick linux/timekeeping linux/workqueue sched"""
+
+# Without headers of ours that reach deep into the kernel.
+MODULE = """
+#define _LINUX_POLL_SOURCE_H
+#define _DRIVERS_CPUIDLE_IDLE_DRIVER_H
+#define _DRIVERS_CPUIDLE_LATENCY_QOS_H
+#include <kernel.h>
+#include "cpuidle-lightsleep.c"
+
+enum lightsleep_mode lightsleep_mode(void) { return MODE_ADAPTIVE; }
+u64 lightsleep_ceiling_ns(void) { return 10 * NSEC_PER_MSEC; }
+u64 lightsleep_fixed_ns(const struct lightsleep *ls) { return 0; }
+unsigned int lightsleep_wait_weight(void) { return 4; }
+const struct attribute_group lightsleep_statistics;
+
+static struct lightsleep states[CPUS];
+static struct lightsleep *state_of(unsigned int cpu) { return &states[cpu]; }
+static void prepare(void)
+{
+	unsigned int cpu;
+
+	lightsleep = states;
+	lightsleep_host.until_ns = 0;
+	for_each_online_cpu(cpu)
+		lightsleep_cpu_online(cpu);
+}
+static void pass(void)
+{
+	struct cpuidle_device *dev = &states[0].dev;
+	u64 start_ns = now_ns;
+	int state = lightsleep_enter(dev, &driver, HALT_INDEX);
+
+	dev->states_usage[state].time_ns += now_ns - start_ns;
+}
+"""
+SERIES = """
+#include <kernel.h>
+#include "idle_poll.c"
+#include "idle_poll_sysfs.c"
+
+static struct idle_poll *state_of(unsigned int cpu) { return &idle_polls[cpu]; }
+static void prepare(void)
+{
+	struct poll_limit_params p = { .halt_cost_ns = HALT_COST_NS, .ceiling_ns = POLL_MAX_NS };
+	unsigned int cpu;
+
+	memset(idle_polls, 0, sizeof(idle_polls));
+	idle_poll_epoch = 1;
+	idle_poll_enabled = true;
+	for_each_online_cpu(cpu) {
+		idle_cost_init(&idle_polls[cpu].cost, cpu);
+		poll_limit_init(&idle_polls[cpu].policy, &p);
+	}
+}
+static void pass(void)
+{
+	__idle_poll(0, false);
+	if (!need_resched())
+		halt_cpu();
+	__idle_poll_end();
+}
+"""
+BOTH = """
+unsigned int cpus;
+u64 now_ns, wake_ns, interrupt_ns;
+struct task idle_task;
+struct accounts accounts;
+
+bool halt_cost_may_use(unsigned int cpu) { return true; }
+u64 idle_cost_ns(const struct idle_cost *ic) { return HALT_COST_NS / 4; }
+u64 idle_cost_wakeup_ns(const struct idle_cost *ic) { return 0; }
+u64 idle_cost_machine_ns(void) { return HALT_COST_NS / 4; }
+void idle_cost_start(const struct idle_cost_ops *user) { }
+void idle_cost_stop(void) { }
+int idle_cost_calibrate(bool quiet) { return 0; }
+void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
+{
+	memset(ic, 0, sizeof(*ic));
+	wake_cost_init(&ic->wake_cost, cpu);
+	ic->miss_cost_ns = HALT_COST_NS;
+}
+
+void begin(unsigned int online)
+{
+	cpus = online;
+	now_ns = 1000000000;
+	prepare();
+}
+
+/* CPU 0 is idle until a wakeup, and then works. An interrupt may end a halt before. */
+void idle(u64 for_ns, u64 interrupt_after_ns)
+{
+	wake_ns = now_ns + for_ns;
+	interrupt_ns = interrupt_after_ns ? now_ns + interrupt_after_ns : 0;
+	while (!need_resched())
+		pass();
+	idle_task.nvcsw++;
+	now_ns += 1000;
+}
+void contend(unsigned int cpu, u64 for_ns)
+{
+	state_of(cpu)->contention.until_ns = now_ns + for_ns;
+}
+const struct poll_limit *policy(void) { return &state_of(0)->policy; }
+u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
+u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
+bool measures(void) { return !cost_ops.polling_stopped(); }
+"""
+
+FFI = cffi.FFI()
+FFI.cdef("typedef uint32_t u32; typedef uint64_t u64;")
+FFI.cdef(declarations(HEADERS / "poll_limit.h"))
+FFI.cdef("""
+void begin(unsigned int online); void idle(u64 for_ns, u64 interrupt_after_ns);
+void contend(unsigned int cpu, u64 for_ns); bool measures(void);
+const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
+""")
+FILES = {
+    "module": (MODULE, ("host_contention", "host_short", "poll_limit", "wake_cost")),
+    "series": (SERIES, ("host_contention", "poll_limit", "wake_cost")),
+}
+FLAGS = {
+    "module": ("-DLIGHTSLEEP_MODULE",),
+    "series": ("-DSERIES", "-DCONFIG_IDLE_POLL", f"-I{sources.KERNEL / 'kernel' / 'sched'}"),
+}
+
+
+def load(life: str, folder: Path) -> Any:
+    """Return the idle path of module or series, compiled with what it needs."""
+    source, files = FILES[life]
+    (folder / "kernel.h").write_text(KERNEL_H)
+    for stub in STUBS.split():
+        (folder / f"{stub}.h").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{stub}.h").write_text("#include <kernel.h>\n")
+    (folder / "test.c").write_text(f"#define HALT_COST_NS {200 * US}ULL\n{source}{BOTH}")
+    compile_kernel_files(
+        [*(KERNEL / f"{x}.c" for x in files), folder / "test.c"],
+        folder / "test.so",
+        (f"-I{folder}", *FLAGS[life], "-O1", "-shared", "-fPIC", "-w"),
+    )
+    return FFI.dlopen(str(folder / "test.so"))
+
+
+with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once they are loaded
+    LIBS = {}
+    for _life in FILES:
+        (Path(_name) / _life).mkdir()
+        LIBS[_life] = load(_life, Path(_name) / _life)
+
+
+@pytest.fixture(params=LIBS)
+def lib(request: pytest.FixtureRequest) -> Any:
+    """Return a CPU that polls for waits of 100 us, whose next deliberate halt is not at once."""
+    library = LIBS[request.param]
+    library.begin(1)
+    for _ in range(300):
+        library.idle(100 * US, 0)
+    assert library.policy().limit_ns > 100 * US
+    until_deliberate(library)
+    library.idle(100 * US, 0)
+    return library
+
+
+def until_deliberate(lib: Any, interrupt_ns: int = 0) -> None:
+    """Let the CPU idle until it has halted for the experiment."""
+    before = lib.deliberate_halts()
+    while lib.deliberate_halts() == before:
+        lib.idle(100 * US, interrupt_ns)
+
+
+def policy(lib: Any) -> bytes:
+    return bytes(FFI.buffer(lib.policy()))
+
+
+def test_a_cpu_that_its_host_keeps_from_polling_learns_nothing(lib: Any) -> None:
+    lib.contend(0, 10 * SECOND)
+    lib.idle(100 * US, 0)  # accounts for the last one before
+    before = policy(lib)
+    for _ in range(500):
+        lib.idle(250 * US, 0)
+    assert policy(lib) == before
+
+
+def test_a_period_counts_as_it_began(lib: Any) -> None:
+    before = policy(lib)
+    lib.contend(0, 50 * US)
+    lib.idle(100 * US, 0)  # ends after the pause; accounts for one before
+    assert policy(lib) != before
+    before = policy(lib)
+    lib.idle(100 * US, 0)
+    assert policy(lib) == before
+    lib.contend(0, SECOND)
+    lib.idle(100 * US, 0)  # accounts for one that was polled
+    assert policy(lib) != before
