@@ -391,3 +391,16 @@ def test_a_period_counts_as_it_began(lib: Any) -> None:
     lib.contend(0, SECOND)
     lib.idle(100 * US, 0)  # accounts for one that was polled
     assert policy(lib) != before
+
+
+def test_a_deliberate_halt_counts_once_whatever_interrupts_it(lib: Any) -> None:
+    before = lib.deliberate_halts()
+    until_deliberate(lib, 50 * US)
+    assert lib.deliberate_halts() == before + 1
+
+
+def test_a_wakeup_after_an_interrupt_aborts_no_deliberate_halt(lib: Any) -> None:
+    """It comes when the CPU is about to halt again."""
+    until_deliberate(lib, 100 * US - 50)
+    lib.idle(100 * US, 0)  # ends the cycle
+    assert lib.aborts() == 0

@@ -306,19 +306,20 @@ static int leave_polled(struct lightsleep *ls, u64 now_ns, u64 for_ns)
 	return leave_awake(ls);
 }
 
-static int leave_halted(struct lightsleep *ls)
+/* A period may halt again and again; the first time, it is @deliberate, or not. */
+static int leave_halted(struct lightsleep *ls, bool deliberate)
 {
 	ls->outcome = IDLE_ABORTED;
 	ls->gaps = (struct poll_gaps) { };
 	if (poll_sources_release() || current_clr_polling_and_test()) {
-		if (ls->deliberate)
+		if (deliberate)
 			wake_cost_halt_aborted(&ls->cost.wake_cost);
 		return leave_awake(ls);
 	}
 
 	ls->switches = idle_switches();
 	count_wait(ls, WAIT_HALT, &ls->cost.halts);
-	if (ls->deliberate)
+	if (deliberate)
 		ls->deliberate_halts++;
 	idle_driver_halt();
 	ls->outcome = IDLE_HALTED;
@@ -386,7 +387,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 		for_ns = limit_now_ns(ls, now_ns);
 	if (for_ns > 0 && (!same_period || READ_ONCE(ls->cost.forced) == WAIT_POLL))
 		return leave_polled(ls, now_ns, for_ns);
-	return leave_halted(ls);
+	return leave_halted(ls, ls->deliberate && !same_period);
 }
 
 /*
