@@ -223,6 +223,7 @@ static void prepare(void)
 	for_each_online_cpu(cpu)
 		lightsleep_cpu_online(cpu);
 }
+void judge(void) { judge_host(now_ns); }
 static void pass(void)
 {
 	struct cpuidle_device *dev = &states[0].dev;
@@ -251,6 +252,7 @@ static void prepare(void)
 		poll_limit_init(&idle_polls[cpu].policy, &p);
 	}
 }
+void judge(void) { }
 static void pass(void)
 {
 	__idle_poll(0, false);
@@ -311,7 +313,7 @@ FFI.cdef("typedef uint32_t u32; typedef uint64_t u64;")
 FFI.cdef(declarations(HEADERS / "poll_limit.h"))
 FFI.cdef("""
 void begin(unsigned int online); void idle(u64 for_ns, u64 interrupt_after_ns);
-void contend(unsigned int cpu, u64 for_ns); bool measures(void);
+void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 """)
 FILES = {
@@ -404,3 +406,18 @@ def test_a_wakeup_after_an_interrupt_aborts_no_deliberate_halt(lib: Any) -> None
     until_deliberate(lib, 100 * US - 50)
     lib.idle(100 * US, 0)  # ends the cycle
     assert lib.aborts() == 0
+
+
+@pytest.mark.parametrize("library", LIBS.values(), ids=LIBS)
+@pytest.mark.parametrize(
+    ("cpus", "enough"), [(1, 1), (2, 2), (3, 2), (8, 2), (9, 3), (12, 3), (13, 4)]
+)
+def test_the_machine_is_not_measured_where_a_quarter_of_its_cpus_want_for_cores(
+    library: Any, cpus: int, enough: int
+) -> None:
+    library.begin(cpus)
+    for cpu in range(enough):
+        assert library.measures()
+        library.contend(cpu, SECOND)
+        library.judge()
+    assert not library.measures()

@@ -7,11 +7,10 @@
  * makes all CPUs poll, these others are often CPUs of the same guest. They get the core that was
  * left, see nothing wrong, and poll on in the way of their peers, which have work to do.
  *
- * The rule: where a quarter of the CPUs, two at least, find at a time that the host is short
- * of cores, the host counts as short for all of them, for 16 s: as long as the longest pause of
- * one CPU. In a guest with one CPU, that one decides. A single CPU among many decides nothing for
- * the others: its core may be the only one that somebody else wants, an interrupt or a pinned
- * guest. Nothing makes the 16 s longer. Then the CPUs poll again, and find out anew.
+ * The rule: where enough CPUs find at a time that the host is short of cores
+ * (host_contention_is_general()), the host counts as short for all of them, for 16 s: as long as
+ * the longest pause of one CPU. Nothing makes the 16 s longer. Then the CPUs poll again, and find
+ * out anew.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -20,14 +19,12 @@
  * each writes a single word, and whichever is last is right enough. Nothing to lock.
  */
 #include <linux/compiler.h>
-#include <linux/minmax.h>
+#include <linux/idle_poll/host_contention.h>
 #include <linux/types.h>
 
 #include "host_short.h"
 
 #define SHORT_NS	16000000000ULL	/* 16 s */
-#define SHARE		4
-#define CPUS_MIN	2U
 
 /**
  * host_short_judge - judge the host, when one more CPU has found it short of cores
@@ -39,8 +36,6 @@
 void host_short_judge(struct host_short *hs, u64 now_ns, unsigned int contended,
 		      unsigned int cpus)
 {
-	bool enough = contended >= min(cpus, CPUS_MIN) && contended * SHARE >= cpus;
-
-	if (enough && !host_is_short(hs, now_ns))
+	if (host_contention_is_general(contended, cpus) && !host_is_short(hs, now_ns))
 		WRITE_ONCE(hs->until_ns, now_ns + SHORT_NS);
 }

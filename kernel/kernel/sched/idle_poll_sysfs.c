@@ -51,21 +51,22 @@ static unsigned int idle_poll_wait_weight(void)
 }
 
 /*
- * A measurement polls, too: not while a CPU's host is short of cores. And where the idle loop
- * polls anyway, nothing halts.
+ * A measurement polls, too: not while the host is short of cores. And where the idle loop polls
+ * anyway, nothing halts.
  */
 static bool polling_stopped(void)
 {
-	unsigned int cpu;
+	u64 now_ns = idle_poll_clock_ns();
+	unsigned int cpu, contended = 0;
 
 	for_each_online_cpu(cpu) {
 		const struct idle_poll *ip = &per_cpu(idle_polls, cpu);
 
-		if (READ_ONCE(ip->polls_anyway) ||
-		    host_contended(&ip->contention, idle_poll_clock_ns()))
+		if (READ_ONCE(ip->polls_anyway))
 			return true;
+		contended += host_contended(&ip->contention, now_ns);
 	}
-	return false;
+	return host_contention_is_general(contended, num_online_cpus());
 }
 
 static bool learns(unsigned int cpu)

@@ -6,6 +6,7 @@
 #define _LINUX_IDLE_POLL_HOST_CONTENTION_H
 
 #include <linux/compiler.h>
+#include <linux/minmax.h>
 #include <linux/types.h>
 
 /*
@@ -53,6 +54,21 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 static inline bool host_contended(const struct host_contention *hc, u64 now_ns)
 {
 	return now_ns < READ_ONCE(hc->until_ns);
+}
+
+/**
+ * host_contention_is_general - is the host short of cores for the guest as a whole?
+ * @contended: how many CPUs find it short of cores
+ * @cpus: how many are online
+ *
+ * A single CPU among many decides nothing for the others: its core may be the only one that
+ * somebody else wants, an interrupt or a pinned guest.
+ *
+ * Return: true if a quarter of the CPUs find so, two at least; or the one CPU that there is.
+ */
+static inline bool host_contention_is_general(unsigned int contended, unsigned int cpus)
+{
+	return contended >= min(cpus, 2U) && contended * 4 >= cpus;
 }
 
 #endif /* _LINUX_IDLE_POLL_HOST_CONTENTION_H */
