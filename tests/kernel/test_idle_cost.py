@@ -57,7 +57,8 @@ u64 ktime_get_ns(void);
     "workqueue.h": """
 struct work_struct;
 #define DECLARE_DELAYED_WORK(name, function) void (*name)(struct work_struct *) = function
-#define queue_delayed_work(queue, work, delay) do { } while (0)
+extern unsigned long next_in;
+#define queue_delayed_work(queue, work, delay) (next_in = (delay))
 #define cancel_delayed_work_sync(work) do { } while (0)
 """,
 }
@@ -93,12 +94,15 @@ u64 advertised_ns;
 static struct idle_cost *cost_of(unsigned int cpu) { return &the_cpu; }
 static unsigned int weight(void) { return 4; }
 static bool learning(unsigned int cpu) { return true; }
-bool is_stopped;
+bool is_stopped, is_paused;
+unsigned long next_in;
 static bool stopped(void) { return is_stopped; }
+static bool paused(void) { return is_paused; }
 static bool forbidden(void) { return false; }
 static void advertise(u64 latency_ns) { advertised_ns = latency_ns; }
 static const struct idle_cost_ops test_ops = {
 	.of = cost_of, .wait_weight = weight, .learns = learning, .polling_stopped = stopped,
+	.polling_paused = paused,
 	.wait_forbidden = forbidden, .set_exit_latency = advertise,
 };
 
@@ -107,7 +111,8 @@ void begin(void)
 	ops = &test_ops;
 	running = true;
 	results = 0;
-	known_harmful = is_stopped = false;
+	known_harmful = is_stopped = is_paused = false;
+	calibrate_wait = 0;
 	machine_cost_ns = advertised_ns = 0;
 	jiffies = now_ns = 0;
 	idle_cost_init(&the_cpu, 0);
@@ -146,7 +151,7 @@ void pass_second(const u64 *cycle_ns, int cycles, u64 halt_ns)
 	estimate_costs(NULL);
 }
 
-void its_time_comes(void) { calibrate_again(NULL); }
+unsigned int its_time_comes(void) { calibrate_again(NULL); return next_in / HZ; }
 bool programs_know(void) { return the_cpu.estimated; }
 u64 cost_ns(void) { return idle_cost_ns(&the_cpu); }
 u64 wakeup_ns(void) { return idle_cost_wakeup_ns(&the_cpu); }
@@ -159,7 +164,8 @@ void programs_lose(int64_t cost_ns); bool programs_know(void);
 void pass_second(const uint64_t *cycle_ns, int cycles, uint64_t halt_ns);
 uint64_t cost_ns(void); uint64_t wakeup_ns(void);
 extern uint64_t advertised_ns;
-extern bool is_stopped; extern int measurements; void its_time_comes(void);
+extern bool is_stopped, is_paused; extern int measurements;
+unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
     _folder = Path(_name)
@@ -230,15 +236,27 @@ def test_once_there_is_a_figure_a_failure_changes_nothing() -> None:
     assert (LIB.cost_ns(), LIB.advertised_ns) == (50 * US, 100 * US)
 
 
-def test_where_no_cpu_is_to_poll_nothing_is_measured_unasked() -> None:
+@pytest.mark.parametrize("why", ["is_stopped", "is_paused"])
+def test_where_no_cpu_is_to_poll_nothing_is_measured_unasked(why: str) -> None:
     before = LIB.measurements
-    LIB.is_stopped = True
+    setattr(LIB, why, True)
     LIB.its_time_comes()
     assert LIB.measurements == before
     assert LIB.measure(0, 50 * US, US) == 0  # somebody asks
-    LIB.is_stopped = False
+    setattr(LIB, why, False)
     LIB.its_time_comes()
     assert LIB.measurements == before + 2
+
+
+def test_a_measurement_that_waits_for_the_host_follows_soon() -> None:
+    LIB.measure(0, 50 * US, US)
+    assert [LIB.its_time_comes() for _ in range(3)] == [20, 600, 600]
+    LIB.is_paused = True
+    assert [LIB.its_time_comes() for _ in range(3)] == [20, 20, 20]
+    LIB.is_paused = False
+    assert LIB.its_time_comes() == 600
+    LIB.is_stopped = True
+    assert LIB.its_time_comes() == 600
 
 
 # How long an answer of the programs lasts.

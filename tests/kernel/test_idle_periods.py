@@ -305,7 +305,7 @@ void contend(unsigned int cpu, u64 for_ns)
 const struct poll_limit *policy(void) { return &state_of(0)->policy; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
-bool measures(void) { return !cost_ops.polling_stopped(); }
+bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
 """
 
 FFI = cffi.FFI()

@@ -477,21 +477,19 @@ static bool learns(unsigned int cpu)
 	return is_adaptive(ls) && !host_contended(&ls->contention, lightsleep_clock_ns());
 }
 
+static bool polling_stopped(void)
+{
+	return lightsleep_mode() == MODE_OFF;
+}
+
 /*
  * A measurement polls, too: not while the host is short of cores. A single CPU that finds so
  * decides nothing for the others, and is measured. Mode fixed heeds no host.
  */
-static bool polling_stopped(void)
+static bool polling_paused(void)
 {
-	switch (lightsleep_mode()) {
-	case MODE_ADAPTIVE:
-		return host_is_short(&lightsleep_host, lightsleep_clock_ns());
-	case MODE_FIXED:
-		return false;
-	case MODE_OFF:
-		break;
-	}
-	return true;
+	return lightsleep_mode() == MODE_ADAPTIVE &&
+	       host_is_short(&lightsleep_host, lightsleep_clock_ns());
 }
 
 static struct idle_cost_ops cost_ops = {
@@ -500,6 +498,7 @@ static struct idle_cost_ops cost_ops = {
 	.wait_weight = lightsleep_wait_weight,
 	.learns = learns,
 	.polling_stopped = polling_stopped,
+	.polling_paused = polling_paused,
 	.wait_forbidden = wait_forbidden,
 	.set_exit_latency = set_exit_latency,
 };

@@ -483,16 +483,22 @@ static void calibrate_and_schedule(void)
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
 
-/* A measurement polls. Where no CPU is to, there is only the first, and what somebody asks for. */
+/*
+ * A measurement polls. Where no CPU is to, there is only the first, and what somebody asks for.
+ * A pause is over in seconds, so the next one need not wait for longer.
+ */
 static void calibrate_again(struct work_struct *work)
 {
-	if (ops->polling_stopped()) {
-		calibrate_wait = max(calibrate_wait, CALIBRATE_SOON);
-		queue_delayed_work(ops->workers, &calibrate_work,
-				   round_jiffies_relative(calibrate_wait));
-	} else {
+	bool stopped = ops->polling_stopped();
+	unsigned long wait = CALIBRATE_SOON;
+
+	if (!stopped && !ops->polling_paused()) {
 		calibrate_and_schedule();
+		return;
 	}
+	if (stopped)
+		wait = max(calibrate_wait, wait);
+	queue_delayed_work(ops->workers, &calibrate_work, round_jiffies_relative(wait));
 }
 
 /* debugfs: what the last measurement found, by length of sleep. */

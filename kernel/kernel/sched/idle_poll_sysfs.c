@@ -50,22 +50,25 @@ static unsigned int idle_poll_wait_weight(void)
 	return READ_ONCE(wait_weight);
 }
 
-/*
- * A measurement polls, too: not while the host is short of cores. And where the idle loop polls
- * anyway, nothing halts.
- */
+/* Where the idle loop polls anyway, nothing halts. */
 static bool polling_stopped(void)
+{
+	unsigned int cpu;
+
+	for_each_online_cpu(cpu)
+		if (READ_ONCE(per_cpu(idle_polls, cpu).polls_anyway))
+			return true;
+	return false;
+}
+
+/* A measurement polls, too: not while the host is short of cores. */
+static bool polling_paused(void)
 {
 	u64 now_ns = idle_poll_clock_ns();
 	unsigned int cpu, contended = 0;
 
-	for_each_online_cpu(cpu) {
-		const struct idle_poll *ip = &per_cpu(idle_polls, cpu);
-
-		if (READ_ONCE(ip->polls_anyway))
-			return true;
-		contended += host_contended(&ip->contention, now_ns);
-	}
+	for_each_online_cpu(cpu)
+		contended += host_contended(&per_cpu(idle_polls, cpu).contention, now_ns);
 	return host_contention_is_general(contended, num_online_cpus());
 }
 
@@ -83,6 +86,7 @@ static struct idle_cost_ops cost_ops = {
 	.wait_weight = idle_poll_wait_weight,
 	.learns = learns,
 	.polling_stopped = polling_stopped,
+	.polling_paused = polling_paused,
 };
 
 /*

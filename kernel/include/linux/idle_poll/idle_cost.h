@@ -69,6 +69,7 @@ struct idle_cost {
  * @wait_weight: how many us of idle CPU time 1 us of waiting is worth
  * @learns: does the price decide for how long this CPU polls now?
  * @polling_stopped: no CPU is to poll, not even to be measured again
+ * @polling_paused: nor for some seconds, as the host is short of cores
  */
 struct idle_cost_ops {
 	const char *name;
@@ -77,6 +78,7 @@ struct idle_cost_ops {
 	unsigned int (*wait_weight)(void);
 	bool (*learns)(unsigned int cpu);
 	bool (*polling_stopped)(void);
+	bool (*polling_paused)(void);
 #ifdef LIGHTSLEEP_MODULE
 	/** @wait_forbidden: is some CPU forbidden to poll, or to halt? What fails then is -EPERM */
 	bool (*wait_forbidden)(void);
