@@ -241,12 +241,18 @@ static int add_queues(struct polled_device *device)
 
 static int update(struct polled_device *device)
 {
+	unsigned int flags;
+	int ret = 0;
+
 	lockdep_assert_held(&device->lock);
+	/* A disk may take no requests now: its driver calls, or waits for this lock. */
+	flags = memalloc_noio_save();
 	if (!device->enabled || !device->ready)
 		remove_queues(device);
 	else if (!device->by_index)
-		return add_queues(device);
-	return 0;
+		ret = add_queues(device);
+	memalloc_noio_restore(flags);
+	return ret;
 }
 
 static void follow_interrupts(struct work_struct *work)
@@ -331,20 +337,16 @@ static ssize_t poll_source_store(struct device *dev, struct device_attribute *at
 				 const char *text, size_t size)
 {
 	struct polled_device *device = to_device(dev_to_virtio(dev));
-	unsigned int flags;
 	bool enabled;
 	int ret = kstrtobool(text, &enabled);
 
 	if (ret)
 		return ret;
 	mutex_lock(&device->lock);
-	/* The driver may wait for this lock while the disk takes no requests. */
-	flags = memalloc_noio_save();
 	device->enabled = enabled;
 	ret = update(device);
 	if (ret)
 		device->enabled = false;
-	memalloc_noio_restore(flags);
 	mutex_unlock(&device->lock);
 	return ret ?: size;
 }
