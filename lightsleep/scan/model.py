@@ -94,7 +94,7 @@ class PollStats:
     contended: int | None = None
     """1 while the CPU finds its host short of cores.
 
-    It then polls only in mode fixed, or while HALT is disabled.
+    It then polls only in mode fixed, while HALT is disabled, or for a measurement of the machine.
     """
     contention_pauses: int | None = None
     program_cost_upper_ns: int | None = None

@@ -73,7 +73,8 @@ OWN: dict[str, tuple[Family, float]] = {
             "contended",
             "gauge",
             "1 while the CPU finds its host short of cores. "
-            "It then polls only in mode fixed, or while HALT is disabled.",
+            "It then polls only in mode fixed, while HALT is disabled, "
+            "or for a measurement of the machine.",
         ),
         1,
     ),
