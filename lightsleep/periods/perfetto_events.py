@@ -24,7 +24,6 @@ from operator import itemgetter
 from typing import Any
 
 from lightsleep.periods.lines import TICKS, WORDS
-from lightsleep.periods.wire import DELIMITED, fields
 
 COMPACT_SWITCH = (
     "prev_pid={prev_pid} prev_prio=0 prev_state=S ==> "
@@ -67,13 +66,18 @@ class Descriptors:
 
     def read(self, event: Any) -> tuple[str, dict[str, Any]] | None:
         """Return the name and the fields of an event; None if it is none of ours."""
-        from google.protobuf.unknown_fields import UnknownFieldSet  # comes with perfetto
+        from google.protobuf.empty_pb2 import Empty  # which perfetto brings
+        from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
 
         for unknown in UnknownFieldSet(event):
-            if unknown.wire_type == DELIMITED and unknown.field_number in self.known:
+            if isinstance(unknown.data, bytes) and unknown.field_number in self.known:
                 name, names = self.known[unknown.field_number]
-                found = {names.get(x.number, ""): x.value for x in fields(unknown.data)}
-                return name, found
+                try:
+                    inside = UnknownFieldSet(Empty.FromString(unknown.data))
+                except DecodeError as error:
+                    raise ValueError(f"no {name}: {error}") from error
+                return name, {names.get(x.field_number, ""): x.data for x in inside}
         return None
 
 
