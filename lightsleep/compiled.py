@@ -105,6 +105,19 @@ def opened(ffi: Any, path: Path, kept: Path | None = None) -> Any:
         ) from error
 
 
+def bound(headers: Sequence[Path], library: Path) -> tuple[Any, Any]:
+    """Return cffi's view of what headers declare, and the library, loaded.
+
+    Raises LightsleepError as opened() does, and ImportError without cffi.
+    """
+    import cffi
+
+    ffi = cffi.FFI()
+    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;")
+    ffi.cdef("".join(declarations(header) for header in headers))
+    return ffi, opened(ffi, library)
+
+
 def declarations(header: Path) -> str:
     """Return what a header declares, as cffi reads it, without its inline functions."""
     text = header.read_text(encoding="utf-8")

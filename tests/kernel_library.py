@@ -5,18 +5,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import cffi
-
-from lightsleep.compiled import HEADERS, KERNEL, compile_kernel_files, declarations
+from lightsleep.compiled import HEADERS, KERNEL, bound, compile_kernel_files
 
 
 def load(name: str) -> tuple[Any, Any]:
     """Return cffi's view of NAME.h, without its inline functions, and the loaded NAME.c."""
     beside, shared = KERNEL / f"{name}.h", HEADERS / f"{name}.h"
-    ffi = cffi.FFI()
-    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64; typedef int64_t s64;")
-    ffi.cdef(declarations(shared if shared.exists() else beside))
     with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:  # may go once it is loaded
         target = Path(folder) / f"{name}.so"
         compile_kernel_files([KERNEL / f"{name}.c"], target, ("-O2", "-shared", "-fPIC"))
-        return ffi, ffi.dlopen(str(target))
+        return bound([shared if shared.exists() else beside], target)

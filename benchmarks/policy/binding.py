@@ -8,18 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import cffi
 import numpy as np
 import numpy.typing as npt
 
-from lightsleep.compiled import (
-    HEADERS,
-    KERNEL,
-    compile_kernel_files,
-    declarations,
-    opened,
-    shared_library,
-)
+from lightsleep.compiled import HEADERS, KERNEL, bound, compile_kernel_files, shared_library
 
 HERE = Path(__file__).parent
 
@@ -38,18 +30,9 @@ def compile_policy(source: Path, target: Path, flags: Sequence[str]) -> None:
 @functools.cache
 def library() -> tuple[Any, Any]:
     """Return cffi's view of poll_limit.h and the loaded library. Raises LightsleepError."""
-    ffi = cffi.FFI()
-    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
-    ffi.cdef(
-        declarations(HEADERS / "poll_limit.h")
-        + """
-        void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
-                               const u64 *idle_ns, u64 *limit_ns, size_t periods);
-        """
-    )
-    return ffi, opened(
-        ffi, shared_library("poll-limit", [HERE / "replay.c", KERNEL / "poll_limit.c"])
-    )
+    files = [HERE / "replay.c", KERNEL / "poll_limit.c"]
+    headers = [HEADERS / "poll_limit.h", HERE / "replay.h"]
+    return bound(headers, shared_library("poll-limit", files))
 
 
 class PollLimit:

@@ -2,13 +2,7 @@
 /*
  * Runs the policy over a whole trace of idle periods.
  */
-#include <stddef.h>
-
-#include <linux/idle_poll/poll_limit.h>
-
-/* limit_ns[i] is the limit that period i was given, before it was known. */
-void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
-		       const u64 *idle_ns, u64 *limit_ns, size_t periods);
+#include "replay.h"
 
 void poll_limit_replay(struct poll_limit *pl, const struct poll_limit_params *params,
 		       const u64 *idle_ns, u64 *limit_ns, size_t periods)

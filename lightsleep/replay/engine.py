@@ -17,13 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from lightsleep.compiled import (
-    HEADERS,
-    KERNEL,
-    declarations,
-    opened,
-    shared_library,
-)
+from lightsleep.compiled import HEADERS, KERNEL, bound, shared_library
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.model import Metadata
 from lightsleep.replay.compiled_reader import CompiledReader
@@ -237,14 +231,8 @@ def library_file() -> Path:
 
 @functools.cache
 def _library() -> tuple[Any, Any]:
-    import cffi
-
-    ffi = cffi.FFI()
-    ffi.cdef("typedef uint32_t u32; typedef uint64_t u64;")
-    path = library_file()
     headers = (HEADERS / "poll_limit.h", HERE / "engine.h", HERE / "intervals.h")
-    ffi.cdef("".join(declarations(header) for header in headers))
-    return ffi, opened(ffi, path)
+    return bound(headers, library_file())
 
 
 @functools.cache
