@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""How a whole file takes the place of an older one, and whose it is; needs the standard library."""
+"""The place and the owner of a whole file, and of what describes it; standard library only."""
 
 import errno
 import os
 import shutil
 from pathlib import Path
+
+DESCRIBED = ".json"
+"""Behind the name of a trace: the document beside it."""
+
+
+def beside(trace: Path) -> Path:
+    """Return where the document that belongs beside a trace is."""
+    return trace.with_name(f"{trace.name}{DESCRIBED}")
 
 
 def take(scratch: Path, target: Path) -> None:

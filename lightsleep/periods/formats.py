@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, same
 from lightsleep.periods import ctf, perfetto, systrace
 from lightsleep.periods.lines import LINE
-from lightsleep.record import sidecar
 
 TRACE_DAT = b"\x17\x08\x44tracing"
 PERF_DATA = b"PERFILE2"
@@ -66,19 +64,6 @@ def expanded(paths: Iterable[Path]) -> Iterator[Path]:
                 f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
             )
         yield from tables
-
-
-def check_output(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuse, before any work is done, to write where one of these is read, or what describes it.
-
-    Raises LightsleepError, also where ``output`` cannot be written.
-    """
-    for path in inputs:
-        if same(output, path):
-            raise LightsleepError(f"{output} is read: name another file to write to")
-        if same(output, sidecar.of(path)) and output.exists():
-            raise LightsleepError(f"{output} describes {path}: name another file to write to")
-    check_writable(output)
 
 
 def _require_file(path: Path) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 
 from lightsleep.document import Format, shortened
 from lightsleep.periods import architecture
+from lightsleep.periods.description import HISTOGRAM, HISTOGRAM_VERSION
 from lightsleep.periods.lost import TimeLost, Wakes, bucket
 from lightsleep.periods.model import AWAKE, MAX_CPUS, MAX_NS, MAX_STATES, Metadata
-from lightsleep.record import sidecar
 
 LIMITS = (
     range(MAX_CPUS),
@@ -106,8 +106,8 @@ def _wakes(each: Bucket) -> Wakes:
 
 
 FORMAT: Format[TimeLost] = Format(
-    sidecar.HISTOGRAM,
-    sidecar.HISTOGRAM_VERSION,
+    HISTOGRAM,
+    HISTOGRAM_VERSION,
     "a histogram of lightsleep record",
     resources.files("lightsleep.periods").joinpath("histogram.schema.json"),
     _built,

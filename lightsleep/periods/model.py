@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightsleep.document import shortened
+from lightsleep import cpulist
+from lightsleep.document import UNPRINTABLE, shortened
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
 SCHEMA = "lightsleep.periods"
@@ -123,6 +124,21 @@ class Metadata:
     def polls(self, cpu: int, state: int) -> bool:
         """Whether a CPU in this state polls and never halts, as far as somebody said so."""
         return (cpu, state) in self.polled
+
+    def warnings(self) -> list[str]:
+        """Return what a reader has to know about the figures of the recording."""
+        said = list(self.notes)
+        if self.lost and not any("events were lost" in note for note in said):
+            said.append(
+                f"{sum(self.lost.values()):,} events or more were lost on CPU "
+                f"{cpulist.format(self.lost)}: figures are too low"
+            )
+        if self.incomplete:
+            said.append(
+                "idle periods whose begin or end is not in the recording, and which are not "
+                f"counted: {self.incomplete:,}"
+            )
+        return [UNPRINTABLE.sub("?", note) for note in said]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the metadata of a Parquet file."""

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,17 @@ import pyarrow as pa
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
-from lightsleep.document import UNPRINTABLE, Format, load
+from lightsleep.document import UNPRINTABLE
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import architecture, ctf, expected, perfetto, systrace, trace_dat
+from lightsleep.periods import (
+    architecture,
+    ctf,
+    description,
+    expected,
+    perfetto,
+    systrace,
+    trace_dat,
+)
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import (
@@ -49,7 +56,6 @@ from lightsleep.periods.formats import (
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
-from lightsleep.record import sidecar
 from lightsleep.terminal import has_screen, messages
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
@@ -87,7 +93,7 @@ def open_recording(
     head = b"" if ctf.is_trace(path) else head_of(path, CHUNK)
     if head.startswith(PARQUET):
         return Recording(*open_table(path, columns, share), is_table=True)
-    metadata = _described(path, head)
+    metadata = description.read(path, head)
     if metadata.expected_ns is None and sys.stderr.isatty():  # only a bar needs it
         metadata.expected_ns = _expected_ns(path, head)
     return Recording(metadata, _batches(path, head, metadata))
@@ -164,7 +170,7 @@ def _check_window(path: Path, metadata: Metadata, first_ns: int) -> None:
         return
     begin_s, end_s, first_s = (x // 10**9 for x in (begin_ns, end_ns, first_ns))
     raise LightsleepError(
-        f"{sidecar.of(path)} describes another recording, from {begin_s} s to {end_s} s: "
+        f"{description.of(path)} describes another recording, from {begin_s} s to {end_s} s: "
         f"{path.name} begins at {first_s} s. Remove that description, or put the right one there"
     )
 
@@ -378,76 +384,3 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
             raise LightsleepError(f"{path}: line {number + 1} has no end: no trace")
     if rest:
         raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
-
-
-def _described(path: Path, head: bytes) -> Metadata:
-    """Return what the document beside a trace says; little where there is none."""
-    document = sidecar.of(path)
-    metadata = Metadata(host="unknown", source=path.name)
-    if not sidecar.is_there(document):
-        metadata.notes.append(
-            f"{document.name} is missing: idle states have no names, and what the machine is, is "
-            "not known"
-        )
-        architecture.suppose_states(metadata, architecture.of(path, head))
-        return metadata
-    if not document.stat().st_size:
-        raise LightsleepError(
-            f"{document} is empty: remove it, and {path.name} can be read without what it said: "
-            "the names of idle states, and what the machine is"
-        )
-    described = load(document, FORMAT)
-    metadata.host = described["host"]
-    metadata.environment = described["environment"]
-    scan = described.get("scan", {})
-    try:
-        mode = (scan.get("lightsleep") or {}).get("mode")
-        metadata.driver_cost_ns = _driver_cost_ns(scan)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise LightsleepError(
-            f"{document}: scan: not what lightsleep scan --json prints"
-        ) from error
-    if mode:
-        metadata.environment = {**metadata.environment, "driver_mode": mode}
-    metadata.settings = described["settings"]
-    for cpu, states in described["states"].items():
-        metadata.add_described(int(cpu), states)
-    architecture.suppose_alike(metadata, described["states"])
-    metadata.cpus = _recorded_cpus(described)
-    recorded = described["recorded"]
-    metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
-    if window_ns := described.get("window_ns"):
-        metadata.window_ns = window_ns[0], window_ns[1]
-    metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
-    return metadata
-
-
-def _driver_cost_ns(scan: dict[str, Any]) -> dict[int, int]:
-    """Return by which cost of a halt cpuidle-lightsleep decides on each CPU, where it knows one."""
-    found = {}
-    for cpu in scan.get("cpus", []):
-        cost_ns = (cpu.get("lightsleep") or {}).get("halt_cost_ns")
-        if isinstance(cost_ns, int) and cost_ns > 0:
-            found[int(cpu["number"])] = cost_ns
-    return found
-
-
-def _recorded_cpus(described: dict[str, Any]) -> set[int]:
-    """Return the CPUs that were recorded, of those that were online when it began."""
-    online = {int(cpu) for cpu in described["states"]}
-    wanted = described["settings"].get("cpus")
-    if not isinstance(wanted, str):
-        return online
-    try:
-        return online & set(cpulist.parse(wanted))
-    except LightsleepError:
-        return set()
-
-
-FORMAT: Format[dict[str, Any]] = Format(
-    sidecar.SCHEMA,
-    sidecar.VERSION,
-    "the description of a recording",
-    resources.files("lightsleep.periods").joinpath("recording.schema.json"),
-    lambda document: document,
-)

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE
 from lightsleep.periods.lost import TimeLost, Wakes
 from lightsleep.periods.model import Metadata
@@ -111,22 +110,6 @@ def _or_more(metadata: Metadata) -> str:
     return " or more" if metadata.source == "histogram" else ""
 
 
-def notes(metadata: Metadata) -> list[str]:
-    """Return what a reader has to know about the figures of a recording."""
-    said = list(metadata.notes)
-    if metadata.lost and not any("events were lost" in note for note in said):
-        said.append(
-            f"{sum(metadata.lost.values()):,} events or more were lost on CPU "
-            f"{cpulist.format(metadata.lost)}: figures are too low"
-        )
-    if metadata.incomplete:
-        said.append(
-            "idle periods whose begin or end is not in the recording, and which are not counted: "
-            f"{metadata.incomplete:,}"
-        )
-    return [UNPRINTABLE.sub("?", note) for note in said]
-
-
 def idle_lines(lost: TimeLost) -> list[tuple[str, ...]]:
     """Return a row for each idle state: its name, periods, total time, mean."""
     return [
@@ -157,5 +140,5 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
         "\nidle: the part of the total that is the idle state's, going by medians; empty where "
         "these are too close, or too few CPUs were found awake."
     )
-    for note in notes(lost.metadata):
+    for note in lost.metadata.warnings():
         console.print(Text.assemble(("note: ", "bold cyan"), note))

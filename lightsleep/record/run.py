@@ -466,7 +466,7 @@ def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:
 def _restore(scratch: Path, output: Path, more: str, when: str = "") -> str:
     """Say how trace-cmd makes a trace of files that are there, with ``more`` options."""
     ours, theirs = scratch.relative_to(output.parent), shlex.quote(output.name)
-    described = scratch_files.DESCRIBED
+    described = place.DESCRIBED
     what = f"{when}this makes a trace of them: "
     return (
         f"what was recorded is in one file for each CPU. {what[0].upper()}{what[1:]}"

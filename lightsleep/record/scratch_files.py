@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lightsleep import place
+from lightsleep.place import beside as beside
 
 PRIVATE, FOLDER = 0o600, 0o700
 """Mode of every new file, as the document names the command with all its words; and of the folder
 of files that are not yet whole."""
-
-DESCRIBED = ".json"
-"""Behind the name of a trace: the document beside it."""
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -82,11 +80,6 @@ def clear(scratch: Path, kept: Sequence[Path] = ()) -> None:
                 file.unlink()
     with contextlib.suppress(OSError):
         scratch.parent.readlink().rmdir()
-
-
-def beside(trace: Path) -> Path:
-    """Return where the document that belongs beside a trace is."""
-    return trace.with_name(f"{trace.name}{DESCRIBED}")
 
 
 def take_places(scratch: Path, output: Path) -> str | None:

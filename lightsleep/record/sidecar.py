@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import time
@@ -23,36 +22,12 @@ from typing import Any
 
 from lightsleep.document import MAX_BYTES
 from lightsleep.errors import LightsleepError
-from lightsleep.record.scratch_files import beside as beside
+from lightsleep.periods.description import HISTOGRAM, HISTOGRAM_VERSION, SCHEMA, VERSION
+from lightsleep.place import beside as beside
 from lightsleep.scan import machine
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-
-SCHEMA = "lightsleep.recording"
-VERSION = 1
-
-HISTOGRAM = "lightsleep.histogram"
-"""The schema of a histogram, which is one document: of the machine, and what the kernel counted."""
-
-HISTOGRAM_VERSION = 1
-
-
-def of(trace: Path) -> Path:
-    """Return the name of the document that describes a trace, which need not be there."""
-    # record writes both files to where a symbolic link leads.
-    led = beside(Path(os.path.realpath(trace)))
-    return led if is_there(led) and not is_there(beside(trace)) else beside(trace)
-
-
-def is_there(document: Path) -> bool:
-    """Whether there is such a file. Raises OSError, but for a name longer than any can have."""
-    try:
-        return document.exists()
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return False
-        raise
 
 
 def check_place(document: Path) -> None:

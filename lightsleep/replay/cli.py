@@ -17,10 +17,10 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
 from lightsleep.options import NamedPath, OutputFile
-from lightsleep.periods.formats import check_output, expanded, head_of, is_recording
+from lightsleep.periods.description import HISTOGRAM, check_output
+from lightsleep.periods.formats import expanded, head_of, is_recording
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
-from lightsleep.record.sidecar import HISTOGRAM
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables

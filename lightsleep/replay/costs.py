@@ -38,7 +38,6 @@ import pyarrow.compute as pc
 
 from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
-from lightsleep.periods.words import notes
 from lightsleep.replay.given import Given
 from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows, distinct
 from lightsleep.replay.stays import NO_STATE
@@ -419,7 +418,7 @@ class Evidence:
             halts=halts,
             driver_ns={} if given else dict(metadata.driver_cost_ns),
             supposed_ns=supposed,
-            warnings=(*notes(metadata), *doubt, *few),
+            warnings=(*metadata.warnings(), *doubt, *few),
             turn_ns=round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0,
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
             estimated_wakes=self._by_interrupt.total(),

@@ -22,7 +22,8 @@ from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
 from lightsleep.options import NamedPath, OutputFile
 from lightsleep.periods import histogram
-from lightsleep.periods.formats import check_output, expanded, is_recording
+from lightsleep.periods.description import check_output
+from lightsleep.periods.formats import expanded, is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
 from lightsleep.periods.words import show
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from markupsafe import Markup
 
 from lightsleep.periods.lost import TimeLost, Wakes
-from lightsleep.periods.words import TITLES, Line, headline, idle_lines, kinds, line, notes
+from lightsleep.periods.words import TITLES, Line, headline, idle_lines, kinds, line
 from lightsleep.report.recording_plots import timeline_plot, waits_plot
 from lightsleep.report.rows import Rows, flat
 
@@ -63,7 +63,7 @@ def section(key: str, label: str, lost: TimeLost) -> RecordingSection:
         lost=lost,
         title=f"Time lost waking on {lost.metadata.host}",
         headline=headline(lost),
-        notes=notes(lost.metadata),
+        notes=lost.metadata.warnings(),
         tables=[_table(lost, kind) for kind in kinds(lost)],
         reference=line(lost, "polling or awake", lost.reference),
         idle=idle_lines(lost),
