@@ -27,7 +27,7 @@ found together is the same for any number of them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median
@@ -369,63 +369,103 @@ class Evidence:
         """
         if not self._by_table:
             return None
-        metadata, reference = self._metadata, self._reference
+        metadata = self._metadata
         tables = Tables(metadata)
+        cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
         by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
         often = sorted(by_state, key=lambda key: (by_state[key].count, key))
-        usual = self._usual_ns(by_state[often[-1]])
-        doubt = [] if usual is None or given else self._doubt(by_state[often[-1]])
-        halted_ns = {key: by_state[key].percentile_ns(0.5) for key in often}
-        supposed = None
-        if usual is None and metadata.driver_cost_ns and given is None:
-            measured_ns = median(metadata.driver_cost_ns.values())
-            supposed = max(0.0, halted_ns[often[-1]] - measured_ns)
-        states = {key: max(0.0, halted_ns[key] - (usual or supposed or 0.0)) for key in often}
-        cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
-        halts = dict(often)  # of each table, the last one stays
-        few: list[str] = []
-        rare: set[tuple[int, int]] = set()
-        if given is not None:
-            states = _given(metadata, tables, given, often, cpus)
-        else:
-            counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
-            counts |= {key: wakes.count for key, wakes in by_state.items()}
-            usually = {
-                table: (table, halts[table]) if table in halts else often[-1] for table in cpus
-            }
-            rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
-            states |= {key: states[usually[key[0]]] for key in rare}
-            few = _told_by_few(metadata, cpus, counts, usually)
-        counted = Counter[int]()
-        for pairs in self._pairs.values():
-            counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
-        loops = _loops(counted)
-        turns = self._after_polls if self._after_polls.count >= ENOUGH else self._turns
-        wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
+        usual_ns = self._usual_ns(by_state[often[-1]])
+        told = (
+            self._by_medians(tables, by_state, often, cpus, usual_ns)
+            if given is None
+            else _StateCosts(_given(metadata, tables, given, often, cpus))
+        )
+        ranked_by = {} if usual_ns is None else by_state
+        loops, loop_share = self._loops()
         return Costs(
-            reference_ns=usual,
-            states=states,
-            halt_ns=round(states[often[-1]]),
+            reference_ns=usual_ns,
+            states=told.states,
+            halt_ns=round(told.states[often[-1]]),
             loops=loops,
-            loop_share=sum(counted[int(key)] for key in loops) / max(1, wakes),
+            loop_share=loop_share,
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
-            ranks={}
-            if usual is None
-            else {key: ranked(x, reference) for key, x in by_state.items() if key not in rare},
+            ranks={
+                key: ranked(x, self._reference)
+                for key, x in ranked_by.items()
+                if key not in told.rare
+            },
             given=given is not None,
             measured=given.file if given else "",
-            halts=halts,
+            halts=dict(often),  # of each table, the last one stays
             driver_ns={} if given else dict(metadata.driver_cost_ns),
-            supposed_ns=supposed,
-            warnings=(*metadata.warnings(), *doubt, *few),
-            turn_ns=round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0,
+            supposed_ns=told.supposed_ns,
+            warnings=(*metadata.warnings(), *told.doubt, *told.few),
+            turn_ns=self._turn_ns(),
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
             estimated_wakes=self._by_interrupt.total(),
             periods=self._periods,
             untimed=self._untimed,
-            doubted=bool(doubt),
+            doubted=bool(told.doubt),
         )
+
+    def _by_medians(
+        self,
+        tables: Tables,
+        by_state: Mapping[tuple[int, int], Wakes],
+        often: Sequence[tuple[int, int]],
+        cpus: Mapping[int, int],
+        usual_ns: float | None,
+    ) -> _StateCosts:
+        """Return what leaving each state costs by the medians of its wakeups.
+
+        ``usual_ns`` is that of the reference, ``often`` the keys of ``by_state``, the rarest first,
+        and ``cpus`` has a CPU of each table.
+        """
+        halted, doubt, supposed_ns = by_state[often[-1]], list[str](), None
+        if usual_ns is not None:
+            doubt = self._doubt(halted)
+        elif driver_ns := self._metadata.driver_cost_ns:
+            supposed_ns = max(0.0, halted.percentile_ns(0.5) - median(driver_ns.values()))
+        awake_ns = usual_ns or supposed_ns or 0.0
+        states = {key: max(0.0, by_state[key].percentile_ns(0.5) - awake_ns) for key in often}
+        counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
+        counts |= {key: wakes.count for key, wakes in by_state.items()}
+        halts = dict(often)
+        usually = {x: (x, halts[x]) if x in halts else often[-1] for x in cpus}
+        rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
+        states |= {key: states[usually[key[0]]] for key in rare}
+        few = _told_by_few(self._metadata, cpus, counts, usually)
+        return _StateCosts(states, supposed_ns, rare, doubt, few)
+
+    def _loops(self) -> tuple[Ns, float]:
+        """Return the pairs of tasks in closed loops, and the share of wakeups that is theirs."""
+        counted = Counter[int]()
+        for pairs in self._pairs.values():
+            counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
+        loops = _loops(counted)
+        wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
+        return loops, sum(counted[int(key)] for key in loops) / max(1, wakes)
+
+    def _turn_ns(self) -> int:
+        """Return what a turn through the idle loop takes; 0 where too few are known."""
+        turns = self._after_polls if self._after_polls.count >= ENOUGH else self._turns
+        return round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0
+
+
+@dataclass(frozen=True)
+class _StateCosts:
+    """What leaving states costs: two fields of Costs, and what is to be said of them.
+
+    ``rare`` are the states that too few wakeups came out of: they cost what another one does.
+    ``doubt`` and ``few`` are warnings.
+    """
+
+    states: dict[tuple[int, int], float]
+    supposed_ns: float | None = None
+    rare: Set[tuple[int, int]] = frozenset()
+    doubt: Sequence[str] = ()
+    few: Sequence[str] = ()
 
 
 def costs_of(
