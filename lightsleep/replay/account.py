@@ -102,11 +102,6 @@ class Outcome:
     recorded: Account = field(default_factory=Account)
     earliest: Account = field(default_factory=Account)
 
-    @classmethod
-    def weighed(cls, name: str, weight: int) -> Outcome:
-        """Return an outcome without any intervals, in which waiting counts ``weight`` times."""
-        return cls(name, Account(weight), Account(weight))
-
     def ends(self) -> tuple[Account, Account]:
         """Return both ends of the bracket."""
         return self.recorded, self.earliest
@@ -212,45 +207,30 @@ def replay(
     if engine is None:
         engine, slow = fastest()
     reader = engine.reader(metadata, costs)
-    outcomes = {name: Outcome.weighed(name, weight) for name in (*policies, OPTIMUM)}
-    runs = [
-        _Run(engine, metadata, costs, outcomes[name], make)
-        for name, make in policies.items()
-        if make
-    ]
-    # Else, both ends of the bracket are the same.
-    ends = 2 if len(costs.loops) or costs.supposed_ns else 1
+    ends = [_End(engine, metadata, costs, policies, weight)]
+    if len(costs.loops) or costs.supposed_ns:  # else, both ends of the bracket are the same
+        ends.append(_End(engine, metadata, costs, policies, weight))
     idle_ns = wakes = 0
     limits: dict[int, Limits] = {}
-    beginnings: dict[int, _Beginning | None] = {}
     for part in chain((reader.intervals(batch) for batch in batches), [reader.rest()]):
         for cpu, found in part:
             if cpu not in limits:
                 limits[cpu] = Limits.of(metadata, cpu)
-            recorded, earliest = _both_ends(found, limits[cpu], costs)
+            both = _both_ends(found, limits[cpu], costs)
             idle_ns += int(found.arrival_ns.sum())
             wakes += int(found.woken.sum())
-            beginning = beginnings.setdefault(cpu, _Beginning())
-            if beginning is not None and beginning.ends_with(recorded, earliest):
-                beginning.replay(cpu, runs, ends)
-                beginnings[cpu] = None  # what follows is counted at once
-            elif beginning is None:
-                for run in runs:
-                    run.add(cpu, recorded, earliest, ends)
-            if STOCK in outcomes:
-                priced = dataclasses.replace(
-                    recorded, cost_ns=earliest.cost_ns, bucket=earliest.bucket
-                )
-                for account, intervals in _ends(outcomes[STOCK], recorded, priced)[:ends]:
-                    engine.given(intervals, found.polled_ns, found.halted, weight, account.tally)
-            for account, intervals in _ends(outcomes[OPTIMUM], recorded, earliest)[:ends]:
-                engine.optimum(intervals, weight, account.tally)
-    for cpu, beginning in beginnings.items():
-        if beginning is not None:
-            beginning.replay(cpu, runs, ends)
-    if ends == 1:
-        for outcome in outcomes.values():
-            outcome.earliest.tally.merge(outcome.recorded.tally)
+            for end, intervals in zip(ends, both, strict=False):
+                end.take(cpu, intervals)
+                if STOCK in policies:  # it polled as long as it did: only the prices differ
+                    cost_ns, buckets = intervals.cost_ns, intervals.bucket
+                    priced = dataclasses.replace(both[0], cost_ns=cost_ns, bucket=buckets)
+                    tally = end.accounts[STOCK].tally
+                    engine.given(priced, found.polled_ns, found.halted, weight, tally)
+    for end in ends:
+        end.finish()
+    outcomes = {name: Outcome(name, x, Account(weight)) for name, x in ends[0].accounts.items()}
+    for name, outcome in outcomes.items():
+        outcome.earliest.tally.merge(ends[-1].accounts[name].tally)
     return Replay(
         outcomes=outcomes,
         span_ns=metadata.span_ns,
@@ -300,75 +280,92 @@ def _both_ends(
     return recorded, earliest
 
 
-def _ends(
-    outcome: Outcome, recorded: Intervals, earliest: Intervals
-) -> list[tuple[Account, Intervals]]:
-    return [(outcome.recorded, recorded), (outcome.earliest, earliest)]
-
-
-class _Beginning:
-    """The first intervals of a CPU, kept until there are LEARNED of them, or no more."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[Intervals, Intervals]] = []
-        self._count = 0
-
-    def ends_with(self, recorded: Intervals, earliest: Intervals) -> bool:
-        """Take some more; return whether they are enough."""
-        kept = recorded.first(len(recorded))
-        self._parts.append((kept, earliest.first(len(earliest))))
-        self._count += len(kept)
-        return self._count >= LEARNED
-
-    def replay(self, cpu: int, runs: Iterable[_Run], ends: int) -> None:
-        """Have all policies learn from them, and then count what they do in them."""
-        for run in runs:
-            left = LEARNED
-            for recorded, earliest in self._parts:
-                run.learn(cpu, recorded.first(left), earliest.first(left), ends)
-                left -= min(left, len(recorded))
-            for recorded, earliest in self._parts:
-                run.add(cpu, recorded, earliest, ends)
-
-
-class _Run:
-    """One policy, with a state for each CPU and each end of the bracket."""
+class _End:
+    """What all policies, and the optimum, do at one end of the bracket."""
 
     def __init__(
         self,
         engine: Engine,
         metadata: Metadata,
         costs: Costs,
-        outcome: Outcome,
+        policies: Mapping[str, Make | Governor | None],
+        weight: int,
+    ) -> None:
+        self._engine = engine
+        self.accounts = {name: Account(weight) for name in (*policies, OPTIMUM)}
+        self._runs = [
+            _Run(engine, metadata, costs, self.accounts[name], make)
+            for name, make in policies.items()
+            if make
+        ]
+        # Of each CPU, its first intervals until there are LEARNED of them: then None.
+        self._first: dict[int, list[Intervals] | None] = {}
+
+    def take(self, cpu: int, intervals: Intervals) -> None:
+        """Replay the next intervals of a CPU."""
+        optimum = self.accounts[OPTIMUM]
+        self._engine.optimum(intervals, optimum.weight, optimum.tally)
+        first = self._first.setdefault(cpu, [])
+        if first is None:
+            for run in self._runs:
+                run.add(cpu, intervals)
+            return
+        first.append(intervals.first(len(intervals)))
+        if sum(len(x) for x in first) >= LEARNED:
+            self._replay_first(cpu, first)
+            self._first[cpu] = None
+
+    def finish(self) -> None:
+        """Replay what is left: all of CPUs that have fewer intervals than LEARNED."""
+        for cpu, first in self._first.items():
+            self._replay_first(cpu, first or [])
+
+    def _replay_first(self, cpu: int, first: Iterable[Intervals]) -> None:
+        """Have all policies learn from a CPU's first intervals, and then count what they do."""
+        for run in self._runs:
+            left = LEARNED
+            for intervals in first:
+                run.learn(cpu, intervals.first(left))
+                left -= min(left, len(intervals))
+            for intervals in first:
+                run.add(cpu, intervals)
+
+
+class _Run:
+    """One policy at one end of the bracket, with a state for each CPU."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        metadata: Metadata,
+        costs: Costs,
+        account: Account,
         make: Make | Governor,
     ) -> None:
         self._engine, self._metadata, self._costs = engine, metadata, costs
-        self._outcome, self._make = outcome, make
-        self._runners: dict[tuple[int, int], Runner] = {}
+        self._account, self._make = account, make
+        self._runners: dict[int, Runner] = {}
 
-    def add(self, cpu: int, recorded: Intervals, earliest: Intervals, ends: int) -> None:
-        """Replay some intervals of a CPU, by one end of the bracket or by both."""
-        for end, (account, intervals) in enumerate(_ends(self._outcome, recorded, earliest)[:ends]):
-            self._runner(cpu, end).run(intervals, account.weight, account.tally)
+    def add(self, cpu: int, intervals: Intervals) -> None:
+        """Replay some intervals of a CPU."""
+        self._runner(cpu).run(intervals, self._account.weight, self._account.tally)
 
-    def learn(self, cpu: int, recorded: Intervals, earliest: Intervals, ends: int) -> None:
+    def learn(self, cpu: int, intervals: Intervals) -> None:
         """Do the same, and count nothing."""
-        if isinstance(self._make, Governor):
-            return
-        for end, intervals in enumerate((recorded, earliest)[:ends]):
-            self._runner(cpu, end).run(intervals, self._outcome.recorded.weight, Tally())
+        if not isinstance(self._make, Governor):
+            self._runner(cpu).run(intervals, self._account.weight, Tally())
 
-    def _runner(self, cpu: int, end: int) -> Runner:
-        if (cpu, end) not in self._runners:
-            self._runners[cpu, end] = self._made(cpu)
-        return self._runners[cpu, end]
+    def _runner(self, cpu: int) -> Runner:
+        if cpu not in self._runners:
+            self._runners[cpu] = self._made(cpu)
+        return self._runners[cpu]
 
     def _made(self, cpu: int) -> Runner:
         if isinstance(self._make, Governor):
             return self._make.runner(self._metadata, self._costs, cpu)
         _, usual_ns = self._costs.halt_of(Tables(self._metadata)[cpu])
         decides_ns = self._costs.driver_ns.get(cpu, usual_ns)
-        return self._engine.runner(self._make(decides_ns, self._outcome.recorded.weight))
+        return self._engine.runner(self._make(decides_ns, self._account.weight))
 
 
 @dataclass(frozen=True)
