@@ -92,7 +92,11 @@ def block_width_ns(metadata: Metadata) -> int:
 
 @dataclass
 class _Part:
-    """Rows of one CPU, with what an interval needs of each. An element may be several rows."""
+    """Rows of one CPU, with what an interval needs of each. An element may be several rows.
+
+    ``nobody`` says that a row ended without a task, ``goes_on`` that none came until the next row
+    either: then an interval that follows at once resumes this one.
+    """
 
     entered_ns: Ns
     end_ns: Ns
@@ -101,7 +105,7 @@ class _Part:
     continued: Flags
     woken: Flags
     nobody: Flags
-    alone: Flags
+    goes_on: Flags
     tick: Flags
     pair: Ns
     state: Ns
@@ -131,7 +135,7 @@ class Reader:
     costs: Costs
     _kept: dict[int, _Part] = field(default_factory=dict)
     _ended: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    """Of each CPU, when its last interval ended, and whether without a task."""
+    """Of each CPU, when its last interval ended, and whether it may go on."""
 
     def __post_init__(self) -> None:
         """Compare the CPUs once."""
@@ -140,45 +144,12 @@ class Reader:
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield each CPU of a batch with its intervals, in order."""
         rows = Rows(self.metadata, batch)
-        asleep = rows.state != AWAKE
-        tables = self._tables.of(rows.cpu)
-        cost_ns = self.costs.of(tables, rows.state, rows.polls)
-        own_ns = self.costs.own(tables, rows.state, rows.wait_ns)
-        end_ns = rows.entered_ns + rows.length_ns
-        late_ns = rows.length_ns - rows.sleep_ns
-        timed = rows.by_timer & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
-        most_ns = np.where(timed & (not self.costs.given), late_ns, NEVER_NS)
-        typical = rows.polls | rows.by_itself | self.costs.given | ~rows.woken
-        known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
-        timer_at_ns = np.where(
-            rows.sleep_ns >= 0,
-            rows.entered_ns + rows.sleep_ns,
-            np.where(rows.by_timer, end_ns - np.where(rows.polls, 0, cost_ns), 0),
-        )
-        paid_ns = np.where(typical, np.minimum(cost_ns, most_ns), own_ns)
-        more_ns = np.minimum(round(self.costs.supposed_ns or 0), most_ns - paid_ns)
-        all_rows = _Part(
-            entered_ns=rows.entered_ns,
-            end_ns=end_ns,
-            polled_ns=np.where(rows.polls, rows.length_ns, 0),
-            polls=rows.polls,
-            continued=rows.continued,
-            woken=rows.woken,
-            nobody=rows.nobody & ~rows.woken,  # nor a task that came before the next row
-            alone=rows.nobody & ~rows.woken,
-            tick=rows.by_tick,
-            pair=rows.pair,
-            state=np.where(rows.polls, self.costs.halt_states(tables), known),
-            cost_ns=cost_ns,
-            paid_ns=paid_ns,
-            more_ns=np.where(rows.woken, more_ns, 0),
-            timer_at_ns=timer_at_ns,
-        )
+        all_rows = _part_of(rows, self._tables.of(rows.cpu), self.costs)
         for cpu in np.unique(rows.cpu).tolist():
             here = np.flatnonzero(rows.cpu == cpu)
             # A task came to a CPU that was awake: what was before is over.
-            awake = ~asleep[here]
-            all_rows.nobody[here[:-1]] &= ~awake[1:]
+            awake = rows.state[here] == AWAKE
+            all_rows.goes_on[here[:-1]] &= ~awake[1:]
             if awake[0]:
                 self._ended[cpu] = (0, False)
             part = all_rows.taken(here[~awake])
@@ -200,11 +171,11 @@ class Reader:
         self._kept.clear()
 
     def _intervals(self, cpu: int, part: _Part) -> RecordedIntervals:
-        ended_ns, nobody = self._ended.get(cpu, (0, False))
+        ended_ns, goes_on = self._ended.get(cpu, (0, False))
         before_ns = np.concatenate([[ended_ns], part.end_ns[:-1]])
-        resumes = np.concatenate([[nobody], part.nobody[:-1]])
+        resumes = np.concatenate([[goes_on], part.goes_on[:-1]])
         resumes &= part.entered_ns - before_ns <= JOINED_NS
-        self._ended[cpu] = (int(part.end_ns[-1]), bool(part.nobody[-1]))
+        self._ended[cpu] = (int(part.end_ns[-1]), bool(part.goes_on[-1]))
         halted = ~part.polls
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
@@ -234,9 +205,46 @@ class Reader:
             ),
             bucket=bucket(cost_ns).astype(np.uint16),
             resumes=resumes,
-            nobody=part.alone,
+            nobody=part.nobody,
             tick=part.tick,
         )
+
+
+def _part_of(rows: Rows, tables: Ns, costs: Costs) -> _Part:
+    """Return what intervals need of rows whose CPUs have these tables of states."""
+    cost_ns = costs.of(tables, rows.state, rows.polls)
+    own_ns = costs.own(tables, rows.state, rows.wait_ns)
+    end_ns = rows.entered_ns + rows.length_ns
+    late_ns = rows.length_ns - rows.sleep_ns
+    timed = rows.by_timer & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
+    most_ns = np.where(timed & (not costs.given), late_ns, NEVER_NS)
+    typical = rows.polls | rows.by_itself | costs.given | ~rows.woken
+    known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
+    timer_at_ns = np.where(
+        rows.sleep_ns >= 0,
+        rows.entered_ns + rows.sleep_ns,
+        np.where(rows.by_timer, end_ns - np.where(rows.polls, 0, cost_ns), 0),
+    )
+    paid_ns = np.where(typical, np.minimum(cost_ns, most_ns), own_ns)
+    more_ns = np.minimum(round(costs.supposed_ns or 0), most_ns - paid_ns)
+    nobody = rows.nobody & ~rows.woken
+    return _Part(
+        entered_ns=rows.entered_ns,
+        end_ns=end_ns,
+        polled_ns=np.where(rows.polls, rows.length_ns, 0),
+        polls=rows.polls,
+        continued=rows.continued,
+        woken=rows.woken,
+        nobody=nobody,
+        goes_on=nobody.copy(),
+        tick=rows.by_tick,
+        pair=rows.pair,
+        state=np.where(rows.polls, costs.halt_states(tables), known),
+        cost_ns=cost_ns,
+        paid_ns=paid_ns,
+        more_ns=np.where(rows.woken, more_ns, 0),
+        timer_at_ns=timer_at_ns,
+    )
 
 
 def _joined(part: _Part) -> _Part:
