@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading a result file of any kind: whatever is wrong with one, an error says what and where.
+"""What all JSON documents share: how they begin, and how a result file is read.
 
 A result is one JSON document. Its key ``schema`` says what kind it is, ``version`` which readers
-understand it, and a JSON Schema beside the reader describes all other keys.
+understand it, and a JSON Schema beside the reader describes all other keys. Whatever is wrong with
+a file, an error says what and where.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -27,6 +28,11 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 def printable(text: str) -> str:
     """Return a text that a document may hold: what nothing can show, spelled as Python would."""
     return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def headed(schema: str, version: int, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document: what kind it is and which version, then the ``rest``."""
+    return {"schema": schema, "version": version, **rest}
 
 
 T_co = TypeVar("T_co", covariant=True)

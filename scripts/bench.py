@@ -131,7 +131,7 @@ def main(folder: Path, only_plan: bool) -> None:
             result.protocol["control_differed"] = sum(
                 _commit(aside) == _commit(path) for aside in _aside(path).values()
             )
-            write_json(path, result.to_json())
+            write_json(path, result.document())
     if failed or differs:
         sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
 

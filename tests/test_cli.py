@@ -25,7 +25,7 @@ from lightsleep.lab.run import protocol
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result file, and nothing else in its folder."""
     path = tmp_path_factory.mktemp("results") / "result.json"
-    write_json(path, made_up().to_json())
+    write_json(path, made_up().document())
     return path
 
 

@@ -24,7 +24,11 @@ from lightsleep.compare.method import (
     summarise,
 )
 from lightsleep.compare.result import Claim, CompareResult, MetricResult, Role
+from lightsleep.document import headed
 from lightsleep.order import CONFIDENCE
+
+SCHEMA = "lightsleep.comparison"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -247,9 +251,9 @@ def _analyse_arm(
     )
 
 
-def to_json(result: CompareResult) -> dict[str, Any]:
-    """Return the analysis of a result as a JSON object: per metric and arm, without samples."""
-    return {
+def document(result: CompareResult) -> dict[str, Any]:
+    """Return the JSON document of an analysis: per metric and arm, without samples."""
+    rest = {
         "experiment": result.experiment,
         "title": result.title,
         "created": result.created,
@@ -276,9 +280,10 @@ def to_json(result: CompareResult) -> dict[str, Any]:
             for metric in analyse(result)
         },
     }
+    return headed(SCHEMA, VERSION, rest)
 
 
 def _arm_to_json(arm: ArmAnalysis) -> dict[str, Any]:
-    document = dataclasses.asdict(arm)
-    del document["name"], document["samples"]
-    return document
+    figures = dataclasses.asdict(arm)
+    del figures["name"], figures["samples"]
+    return figures

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, Protocol
 
-from lightsleep.document import Format, shortened
+from lightsleep.document import Format, headed, shortened
 
 SCHEMA = "lightsleep.compare"
 VERSION = 1
@@ -113,14 +113,10 @@ class CompareResult:
     roles: dict[str, Role]
     metrics: dict[str, MetricResult]
     claims: list[Claim] = field(default_factory=list)
-    schema: str = field(default=SCHEMA)
-    version: int = field(default=VERSION)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON document, ``schema`` and ``version`` first."""
-        document = dataclasses.asdict(self)
-        head = {key: document.pop(key) for key in ("schema", "version")}
-        return head | document
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the result."""
+        return headed(SCHEMA, VERSION, dataclasses.asdict(self))
 
     @property
     def boots(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from lightsleep import terminal
+from lightsleep.document import headed
 from lightsleep.enable import change
 from lightsleep.enable import status as state
 from lightsleep.enable.render import render
@@ -18,6 +19,8 @@ from lightsleep.options import json_option, module_option, need_root
 from lightsleep.settings import catalogue
 
 ROOT = Path("/")
+SCHEMA = "lightsleep.enable"
+VERSION = 1
 
 
 @click.command()
@@ -99,8 +102,7 @@ def _failure_told(as_json: bool) -> Iterator[None]:
 
 
 def _print_json(done: change.Changes, error: str | None) -> None:
-    head = {"schema": "lightsleep.enable", "version": 1}
-    click.echo(json.dumps(head | asdict(done) | {"error": error}))
+    click.echo(json.dumps(headed(SCHEMA, VERSION, asdict(done) | {"error": error})))
 
 
 def _tell(done: change.Changes, as_json: bool) -> None:

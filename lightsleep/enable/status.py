@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightsleep.document import headed
 from lightsleep.enable import boot
 from lightsleep.enable.change import IN_FORCE, LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.pays import Pays, pays
@@ -128,9 +129,7 @@ def document(status: Status) -> dict[str, Any]:
     """Return the JSON document of a status, as status.schema.json describes it."""
     fields = {x.name: getattr(status, x.name) for x in dataclasses.fields(status)}
     scan, stores = fields.pop("scan"), fields.pop("stores")
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
+    rest = {
         **fields,
         "pays": dataclasses.asdict(status.pays) if status.pays else None,
         "obstacles": [dataclasses.asdict(x) for x in status.obstacles],
@@ -147,3 +146,4 @@ def document(status: Status) -> dict[str, Any]:
             for cpu in (scan.cpus if status.active else [])
         ],
     }
+    return headed(SCHEMA, VERSION, rest)

@@ -149,7 +149,7 @@ def compare(
             experiments.name_in_results(name), chosen, machine, rounds, boots, seed, show
         )
     result.protocol["arguments"] = arguments_given(name)
-    writes = [partial(write_json, output, result.to_json())] if output else []
+    writes = [partial(write_json, output, result.document())] if output else []
     with written(*writes):
         print_table(result, terminal.output())
         _print_remarks(result, console)

@@ -170,12 +170,12 @@ def measure(
     )
     writes: list[Callable[[], None]] = []
     if output:
-        writes.append(partial(write_json, output, result.to_json()))
+        writes.append(partial(write_json, output, result.document()))
     if table:
         writes.append(partial(write_text, table, _csv(taken.tallies)))
     with written(*writes):
         if as_json:
-            click.echo(json.dumps(result.to_json()))
+            click.echo(json.dumps(result.document()))
         else:
             render(terminal.output(), result, verbose)
     if isinstance(taken.ended, LightsleepError):

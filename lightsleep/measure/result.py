@@ -9,8 +9,10 @@ its figures and judge its verdicts.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from lightsleep.document import headed
 
 SCHEMA = "lightsleep.measure"
 VERSION = 1
@@ -104,11 +106,7 @@ class MeasureResult:
     settings: dict[str, Any]
     notes: list[str]
     rows: list[Row]
-    schema: str = field(default=SCHEMA)
-    version: int = field(default=VERSION)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON document, ``schema`` and ``version`` first."""
-        document = dataclasses.asdict(self)
-        head = {key: document.pop(key) for key in ("schema", "version")}
-        return head | document
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the result."""
+        return headed(SCHEMA, VERSION, dataclasses.asdict(self))

@@ -29,12 +29,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from lightsleep.document import headed
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.timeline import Timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SCHEMA = "lightsleep.lost"
+VERSION = 1
 BUCKETS_PER_OCTAVE = 32
 ENOUGH = 30
 """Wakeups that make a reference."""
@@ -166,12 +169,10 @@ class TimeLost:
         """Return how much of the recording's time a group took; over 1 where CPUs overlap."""
         return wakes.total_ns / self.metadata.span_ns if self.metadata.span_ns else 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures."""
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of all figures, as lost.schema.json describes it."""
         described = self.metadata.to_json()
-        return {
-            "schema": "lightsleep.lost",
-            "version": 1,
+        rest = {
             "recording": {key: described[key] for key in described if key != "schema"},
             "span_ns": self.metadata.span_ns,
             "idle": {
@@ -185,6 +186,7 @@ class TimeLost:
                 for kind in KINDS
             },
         }
+        return headed(SCHEMA, VERSION, rest)
 
     def _figures(self, wakes: Wakes) -> dict[str, Any]:
         return wakes.to_json() | {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightsleep import cpulist
-from lightsleep.document import UNPRINTABLE, shortened
+from lightsleep.document import UNPRINTABLE, headed, shortened
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
 SCHEMA = "lightsleep.periods"
@@ -159,7 +159,7 @@ class Metadata:
         of_states = ("polling", "disabled", "advertised_us", "residency_us")
         for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "supposed"):
             del plain[key]
-        return {"schema": SCHEMA, "version": VERSION} | plain | {"states": pairs}
+        return headed(SCHEMA, VERSION, plain | {"states": pairs})
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Metadata:

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
-from lightsleep.document import UNPRINTABLE
+from lightsleep.document import UNPRINTABLE, headed
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
@@ -28,6 +28,8 @@ from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
 from lightsleep.terminal import has_screen, messages
 
 ROOT = Path("/")
+SCHEMA = "lightsleep.record"
+VERSION = 1
 TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 
 
@@ -261,7 +263,7 @@ def _notes(running: run.Recording, missing: list[str]) -> list[str]:
 
 def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"schema": "lightsleep.record", "version": 1, **recorded}))
+        click.echo(json.dumps(headed(SCHEMA, VERSION, recorded)))
         return
     for note in recorded["notes"]:
         click.echo(f"note: {note}", err=True)

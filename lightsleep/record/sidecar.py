@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightsleep.document import MAX_BYTES
+from lightsleep.document import MAX_BYTES, headed
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.description import HISTOGRAM, HISTOGRAM_VERSION, SCHEMA, VERSION
 from lightsleep.place import beside as beside
@@ -56,9 +56,7 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
         ]
         for cpu in here.cpus.values()
     }
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
+    known = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": os.uname().nodename,
         "environment": here.environment,
@@ -69,12 +67,15 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "window_ns": None,
         "recorded": None,
     }
+    return headed(SCHEMA, VERSION, known)
 
 
 def begin_histogram(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what is known before a histogram; the keeper adds what the kernel has counted."""
-    known = begin(root, settings) | {"schema": HISTOGRAM, "version": HISTOGRAM_VERSION}
-    return {key: known[key] for key in known if key not in ("usage", "window_ns", "recorded")}
+    known = begin(root, settings)
+    for key in ("schema", "version", "usage", "window_ns", "recorded"):
+        del known[key]
+    return headed(HISTOGRAM, HISTOGRAM_VERSION, known)
 
 
 Usage = dict[str, dict[str, dict[str, int]]]

@@ -152,7 +152,7 @@ def replay_command(
 
     with written(write):
         if as_json:
-            click.echo(json.dumps(words.to_json(total, costs), indent=1))
+            click.echo(json.dumps(words.document(total, costs), indent=1))
         else:
             words.show(terminal.output(), total, costs)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lightsleep.document import headed
 from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.costs import Costs
@@ -19,6 +20,8 @@ from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
 from lightsleep.units import us
 
+SCHEMA = "lightsleep.replay"
+VERSION = 1
 PRICED = ("policy", "waited", "p50 us", "p99 us", "polled", "of idle time", "in vain", "regret")
 STAYED = ("too shallow", "too deep", "wakes from halts")
 """Columns that stand in a table of their own on a terminal, which has no room for both."""
@@ -284,12 +287,10 @@ def _signed(time_ns: float) -> str:
     return f"{seconds(abs(time_ns))} {'less' if time_ns >= 0 else 'more'}"
 
 
-def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any]:
-    """Return all figures."""
+def document(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any]:
+    """Return the JSON document of all figures, as replay.schema.json describes it."""
     optimum = replay.outcomes[OPTIMUM]
-    return {
-        "schema": "lightsleep.replay",
-        "version": 1,
+    rest = {
         "span_ns": replay.span_ns,
         "idle_ns": replay.idle_ns,
         "wakes": replay.wakes,
@@ -323,3 +324,4 @@ def to_json(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any
         "recommendation": recommendation(replay, costs),
         "notes": notes(replay, costs),
     }
+    return headed(SCHEMA, VERSION, rest)

@@ -15,7 +15,7 @@ import click
 
 from lightsleep import terminal
 from lightsleep.compare import analysis, result
-from lightsleep.document import Format, load
+from lightsleep.document import Format, headed, load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import same, write_text, written
 from lightsleep.measure import load as measure_load
@@ -30,6 +30,8 @@ from lightsleep.periods.words import show
 if TYPE_CHECKING:
     from lightsleep.report.page import Result
 
+SCHEMA = "lightsleep.report"
+VERSION = 1
 FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histogram.FORMAT)
 
 
@@ -93,8 +95,7 @@ def report(
             raise LightsleepError(f"{file} is named twice: each output needs a file of its own")
     if as_json:
         documents = [{"file": str(path), **_summary(_load(path, table, trace))} for path in results]
-        summary = {"schema": "lightsleep.report", "version": 1, "results": documents}
-        click.echo(json.dumps(summary, indent=1))
+        click.echo(json.dumps(headed(SCHEMA, VERSION, {"results": documents}), indent=1))
         return
     # Not above: matplotlib takes a second to load, and help and figures need none.
     from lightsleep.report.page import render
@@ -134,10 +135,10 @@ def _summary(loaded: Result) -> dict[str, Any]:
     if isinstance(loaded, MeasureResult):
         from lightsleep.report import measure_section
 
-        return measure_section.to_json(loaded)
+        return measure_section.document(loaded)
     if isinstance(loaded, TimeLost):
-        return loaded.to_json()
-    return {"schema": loaded.schema, **analysis.to_json(loaded)}
+        return loaded.document()
+    return analysis.document(loaded)
 
 
 def _labelled(

@@ -8,6 +8,7 @@ and how it was measured.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -15,12 +16,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lightsleep import cpulist, units
+from lightsleep.document import headed
 from lightsleep.measure.result import MeasureResult, Row, VerdictKind
 from lightsleep.report import measure_words
 from lightsleep.report.cdf import limits_of
 from lightsleep.report.measure_plots import Look, Plot, curves_of, looks_of, many, plots_of
 from lightsleep.report.measure_words import Idle, idle
 from lightsleep.report.rows import Rows, flat
+
+SCHEMA = "lightsleep.measurement"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,9 @@ def _finding(kind: VerdictKind, rows: Sequence[Row], of: int) -> Finding:
     )
 
 
-def to_json(result: MeasureResult) -> dict[str, Any]:
-    """Return a result as a JSON object without its samples: the figures and verdicts."""
-    document = result.to_json()
-    del document["version"]
-    for row in document["rows"]:
+def document(result: MeasureResult) -> dict[str, Any]:
+    """Return the JSON document of a result without its samples: the figures and verdicts."""
+    rest = dataclasses.asdict(result)
+    for row in rest["rows"]:
         del row["latencies_ns"]
-    return document
+    return headed(SCHEMA, VERSION, rest)

@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any
 
+from lightsleep.document import headed
 from lightsleep.scan import explain
 from lightsleep.scan.model import SCHEMA, VERSION, Scan
 from lightsleep.scan.obstacles import obstacles
@@ -12,11 +13,10 @@ from lightsleep.scan.rule import Finding
 
 def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
     """Return the JSON document of a scan, as scan.schema.json describes it."""
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
+    rest = {
         **dataclasses.asdict(scan),
         "halt": explain.halt(scan),
         "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
+    return headed(SCHEMA, VERSION, rest)

@@ -193,7 +193,7 @@ def try_settings(
 
     def write() -> None:
         if output:
-            write_json(output, _document(result, outcome), PRIVATE, place.caller())
+            write_json(output, document(result, outcome), PRIVATE, place.caller())
 
     with written(write):
         _show(result, outcome, as_json)
@@ -352,13 +352,14 @@ def _result(
     )
 
 
-def _document(result: CompareResult, outcome: verdict.Outcome) -> dict[str, Any]:
-    return result.to_json() | {"outcome": asdict(outcome)}
+def document(result: CompareResult, outcome: verdict.Outcome) -> dict[str, Any]:
+    """Return the JSON document of a trial, as result.schema.json describes it."""
+    return result.document() | {"outcome": asdict(outcome)}
 
 
 def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_document(result, outcome)))
+        click.echo(json.dumps(document(result, outcome)))
         click.echo(outcome.sentence, err=True)
         return
     console = terminal.output()

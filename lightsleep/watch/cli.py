@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from lightsleep import terminal
+from lightsleep.document import headed
 from lightsleep.ending import meant_to_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable
@@ -113,9 +114,7 @@ def _refuse_order(output: str) -> None:
 def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
     """Return the JSON document of an interval, as watch.schema.json describes it."""
     found = rates(before, after)
-    return {
-        "schema": SCHEMA,
-        "version": VERSION,
+    rest = {
         "time_s": time.time(),
         "span_s": after.time_s - before.time_s,
         "driver": after.driver,
@@ -124,6 +123,7 @@ def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         "all": _fields(total(found)),
         "cpus": [_fields(x) for x in found],
     }
+    return headed(SCHEMA, VERSION, rest)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(CpuRates))

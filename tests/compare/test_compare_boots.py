@@ -17,7 +17,7 @@ from scipy.stats import t, ttest_1samp
 
 from lightsleep.cli import main
 from lightsleep.compare import words
-from lightsleep.compare.analysis import control_failed, to_json
+from lightsleep.compare.analysis import control_failed, document
 from lightsleep.compare.boots import by_boot, t_quantile
 from lightsleep.compare.method import Verdict, compare, compare_jointly
 from lightsleep.lab.run import protocol
@@ -166,12 +166,12 @@ def test_boots_are_reported_everywhere(tmp_path: Path) -> None:
     samples["lightsleep"] = [x * (1 + 0.1 * (i // 2)) for i, x in enumerate(samples["lightsleep"])]
     (found,) = [
         arm["baseline"]
-        for name, arm in to_json(result)["metrics"]["sched_pipe_s"]["arms"].items()
+        for name, arm in document(result)["metrics"]["sched_pipe_s"]["arms"].items()
         if name == "lightsleep"
     ]
     assert found["boots"] == 6
     assert found["boot_spread"] == pytest.approx(1.16, abs=0.03)
-    (tmp_path / "x.json").write_text(json.dumps(result.to_json()))
+    (tmp_path / "x.json").write_text(json.dumps(result.document()))
     page = CliRunner().invoke(
         main, ["report", str(tmp_path / "x.json"), "-o", str(tmp_path / "x.html")]
     )
@@ -191,9 +191,9 @@ def test_dots_of_one_boot_are_in_a_line() -> None:
 
 
 def test_rounds_that_boots_do_not_divide_are_refused(tmp_path: Path) -> None:
-    document = made_up(n=12, boots=6).to_json()
-    document["protocol"]["boots"] = 5
-    (tmp_path / "x.json").write_text(json.dumps(document))
+    written = made_up(n=12, boots=6).document()
+    written["protocol"]["boots"] = 5
+    (tmp_path / "x.json").write_text(json.dumps(written))
     said = CliRunner().invoke(main, ["report", str(tmp_path / "x.json")])
     assert said.exit_code == 1
     assert "12 rounds (runs) are not those of 5 boots" in said.output

@@ -22,7 +22,7 @@ Document = dict[str, Any]
 
 @pytest.fixture
 def document() -> Document:
-    return made_up().to_json()
+    return made_up().document()
 
 
 def refusal(path: Path, content: object) -> str:
@@ -156,7 +156,7 @@ def test_the_error_names_the_place(
     assert said in refusal(tmp_path / "bad.json", document)
 
 
-@pytest.mark.parametrize("key", sorted(made_up().to_json().keys() - {"claims"}))
+@pytest.mark.parametrize("key", sorted(made_up().document().keys() - {"claims"}))
 def test_no_key_may_be_missing(tmp_path: Path, document: Document, key: str) -> None:
     del document[key]
     assert key in refusal(tmp_path / "short.json", document)

@@ -14,7 +14,7 @@ from result_page import page
 from rich.console import Console
 
 from lightsleep import units
-from lightsleep.compare.analysis import Outcome, analyse, judge_claims, to_json
+from lightsleep.compare.analysis import Outcome, analyse, document, judge_claims
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (
@@ -273,8 +273,8 @@ def test_a_bound_of_counts_that_may_be_0_is_judged_by_differences(
     (found,) = judge_claims(result)
     assert found.outcome is expected
     assert said in outcome(found)
-    (document,) = to_json(result)["claims"]
-    assert [x["bound"] for x in document["from_bounds"]] == sorted(bounds.values())
+    (claim,) = document(result)["claims"]
+    assert [x["bound"] for x in claim["from_bounds"]] == sorted(bounds.values())
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(0.0, 1.0), (1.0, -1.0)])

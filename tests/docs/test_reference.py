@@ -52,6 +52,13 @@ def test_a_page_has_every_key_of_every_schema(path: Path) -> None:
     assert [key for key, _, meaning in rows if not meaning] == []
 
 
+def test_each_kind_of_document_has_a_name_of_its_own_and_a_version() -> None:
+    described = [json.loads(path.read_text()) for path in SCHEMAS]
+    names = [x["properties"]["schema"]["const"] for x in described]
+    assert len({*names}) == len(names)
+    assert [x["title"] for x in described if not {"schema", "version"} <= {*x["required"]}] == []
+
+
 def test_a_table_of_a_description_becomes_a_list() -> None:
     rows = dict(list(reference["file_rows"]("sysfs-module-cpuidle_lightsleep"))[1:])
     assert rows["`mode`"].startswith(

@@ -49,7 +49,7 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
 def test_the_result_of_an_experiment_of_ones_own_has_a_page(tmp_path: Path) -> None:
     mine = made_up(n=12, boots=6)
     mine.experiment = "mine"
-    write_json(tmp_path / "mine.json", mine.to_json())
+    write_json(tmp_path / "mine.json", mine.document())
     script.write_pages(tmp_path)
     assert "mine.json" in (tmp_path / "mine.md").read_text()
     assert "](mine.md)" in (tmp_path / script.INDEX).read_text()
@@ -95,7 +95,7 @@ def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:
         if number == 2:
             samples = result.metrics["sched_pipe_s"].samples
             samples["control"] = [2 * x for x in samples["stock"]]
-        write_json(folder / same.NAME.format(number), result.to_json())
+        write_json(folder / same.NAME.format(number), result.document())
     said = same.page(folder)
     assert "3 comparisons, each of 12 rounds in 6 boots of each guest:" in said
     assert "- 1 of 3 comparisons showed a difference; at 5% each, up to 1 are within 95 %" in said
@@ -187,7 +187,7 @@ def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     result = made_up()
     result.claims = []
     result.roles["idle=poll"] = "limit"
-    write_json(tmp_path / "old.json", result.to_json())
+    write_json(tmp_path / "old.json", result.document())
     assert "The claims were declared after this run." in script.page_of(tmp_path / "old.json")
 
 

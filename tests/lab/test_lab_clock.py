@@ -142,7 +142,7 @@ def test_a_boot_in_which_a_clock_is_far_off_is_done_again(
         assert result.metrics["wait_s"].samples[arm] == pytest.approx([2.0] * 6, rel=0.01)
     assert result.protocol["clock_rates"]["b"] == pytest.approx([1.0] * 3, rel=0.01)
     assert min(left) >= 0
-    (tmp_path / "x.json").write_text(json.dumps(result.to_json()))
+    (tmp_path / "x.json").write_text(json.dumps(result.document()))
     assert load(tmp_path / "x.json", FORMAT) == result
 
 

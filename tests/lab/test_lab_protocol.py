@@ -319,7 +319,7 @@ def test_what_the_emulator_ended_starts_over_and_says_so(
     result, shown = compared(RACED, made_up())
     assert shown == ["starting over: b: the guest went away; that was QEMU's emulation"]
     assert result.protocol["started_over"] in shown[0]
-    (tmp_path / "x.json").write_text(json.dumps(result.to_json()))
+    (tmp_path / "x.json").write_text(json.dumps(result.document()))
     assert load(tmp_path / "x.json", FORMAT) == result
     assert "started_over" not in compared(made_up())[0].protocol
 

@@ -20,7 +20,7 @@ def honest() -> dict[str, Any]:
     """Return what measure prints where every state takes what it advertises."""
     states = [State(f"T{us}", us, us, us, "agrees") for us in measure_truth.TRUTHS_US]
     states.append(State(measure_truth.NEVER, 5000, 5000, None, "not-entered"))
-    return made_up(cpus=[waking.DEST_CPU], states=states).to_json()
+    return made_up(cpus=[waking.DEST_CPU], states=states).document()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,7 +24,7 @@ Place = tuple[str | int, ...]
 @pytest.fixture
 def document() -> Document:
     """A busy row at 0, the states from 1 on; C10 at 5 was never entered."""
-    loaded: Document = json.loads(json.dumps(made_up((1,), ("ipi",), samples=8).to_json()))
+    loaded: Document = json.loads(json.dumps(made_up((1,), ("ipi",), samples=8).document()))
     return loaded
 
 
@@ -47,7 +47,7 @@ def put(document: Document, place: Place, value: Any) -> None:
 @pytest.mark.parametrize("mode", ["module", "userspace"])
 def test_what_is_written_is_read_back(tmp_path: Path, mode: Any) -> None:
     result = made_up(mode=mode)
-    write_json(tmp_path / "r.json", result.to_json())
+    write_json(tmp_path / "r.json", result.document())
     assert load(tmp_path / "r.json", FORMAT) == result
 
 
@@ -137,13 +137,13 @@ def test_the_error_names_the_place(
     assert said in refusal(tmp_path / "bad.json", document)
 
 
-@pytest.mark.parametrize("key", list(made_up(samples=1).to_json()))
+@pytest.mark.parametrize("key", list(made_up(samples=1).document()))
 def test_no_key_may_be_missing(tmp_path: Path, document: Document, key: str) -> None:
     del document[key]
     assert key in refusal(tmp_path / "short.json", document)
 
 
-@pytest.mark.parametrize("key", list(made_up(samples=1).to_json()["rows"][0]))
+@pytest.mark.parametrize("key", list(made_up(samples=1).document()["rows"][0]))
 def test_no_key_of_a_row_may_be_missing(tmp_path: Path, document: Document, key: str) -> None:
     del document["rows"][3][key]
     said = refusal(tmp_path / "short.json", document)

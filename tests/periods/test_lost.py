@@ -71,7 +71,7 @@ def test_time_lost_is_the_sum_of_the_waits() -> None:
     assert lost.reference.count == sum(x["state"] == -1 and x["waker_pid"] != 0 for x in rows)
     drawn = sum(bins.sum() for states in lost.timeline.idle_ns.values() for bins in states.values())
     assert drawn == pytest.approx(lost.states[name].total_ns)
-    assert json.dumps(lost.to_json())
+    assert json.dumps(lost.document())
 
 
 def wakes(*waits_us: float) -> Wakes:

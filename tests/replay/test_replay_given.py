@@ -30,7 +30,7 @@ STATES = [
 
 def written(folder: Path, result: MeasureResult) -> Path:
     path = folder / "measured.json"
-    path.write_text(json.dumps(result.to_json()))
+    path.write_text(json.dumps(result.document()))
     return path
 
 

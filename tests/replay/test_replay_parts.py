@@ -36,7 +36,7 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     policies = "stock,lightsleep,haltpoll"
     (cost, one), (same, two) = (replay_table(table, policies, 4, jobs=jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0
-    assert words.to_json(one, [("x", cost)]) == words.to_json(two, [("x", same)])
+    assert words.document(one, [("x", cost)]) == words.document(two, [("x", same)])
     assert cost.loops.tolist() == same.loops.tolist()
     recording = open_recording(PIPE)
     of_text = costs_of(recording.metadata, recording.batches)
@@ -59,7 +59,7 @@ def test_a_process_reads_the_rows_of_its_cpus_only(tmp_path: Path) -> None:
         writer.add_key_value_metadata({METADATA: kept.metadata[METADATA]})
     assert rows == [sum(map(len, open_recording(mixed, share=(x, 2)).batches)) for x in (0, 1)]
     made, same = (replay_table(x, "stock,lightsleep", 4, jobs=2) for x in (table, mixed))
-    assert words.to_json(made[1], []) == words.to_json(same[1], [])
+    assert words.document(made[1], []) == words.document(same[1], [])
 
 
 @pytest.fixture

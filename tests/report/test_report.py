@@ -46,7 +46,7 @@ def html() -> str:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "result.json"
-    write_json(path, made_up(metrics=2).to_json())
+    write_json(path, made_up(metrics=2).document())
     return path
 
 
@@ -144,7 +144,7 @@ def test_arms_have_a_colour_each_and_percentages_a_linear_axis() -> None:
 def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:
-        write_json(file, made_up().to_json())
+        write_json(file, made_up().document())
     page = tmp_path / "page.html"
     said = CliRunner().invoke(report, [*map(str, files), "-o", str(page)])
     assert said.exit_code == 0, said.output
@@ -292,7 +292,7 @@ def test_empty_arms_and_odd_values() -> None:
 def test_several_files_stand_side_by_side(tmp_path: Path, file: Path) -> None:
     other = made_up(25, metrics=3)
     other.title = "The other one"
-    write_json(tmp_path / "other.json", other.to_json())
+    write_json(tmp_path / "other.json", other.document())
     done = run(file, tmp_path / "other.json", file, "-o", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
     page = assert_self_contained((tmp_path / "page.html").read_text())

@@ -52,7 +52,7 @@ def html(result: MeasureResult) -> str:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "m.json"
-    write_json(path, made_up((1,), ("ipi",), samples=20).to_json())
+    write_json(path, made_up((1,), ("ipi",), samples=20).document())
     return path
 
 
@@ -286,7 +286,7 @@ def test_the_same_result_gives_the_same_page(html: str, result: MeasureResult) -
 
 def test_measurements_and_comparisons_on_one_page(tmp_path: Path, file: Path) -> None:
     compared, page = tmp_path / "compared.json", tmp_path / "page.html"
-    write_json(compared, comparisons.made_up(metrics=2).to_json())
+    write_json(compared, comparisons.made_up(metrics=2).document())
     done = run(file, compared, file, "-o", page)
     assert done.exit_code == 0, done.output
     seen = assert_self_contained(page.read_text())
@@ -301,16 +301,16 @@ def test_measurements_and_comparisons_on_one_page(tmp_path: Path, file: Path) ->
 
 def test_json_holds_the_figures_of_both_kinds_and_no_samples(tmp_path: Path, file: Path) -> None:
     compared = tmp_path / "compared.json"
-    write_json(compared, comparisons.made_up(metrics=1).to_json())
+    write_json(compared, comparisons.made_up(metrics=1).document())
     done = run(file, compared, "--json")
     assert done.exit_code == 0
     measured, other = json.loads(done.stdout)["results"]
-    assert (measured["schema"], other["schema"]) == ("lightsleep.measure", "lightsleep.compare")
-    assert measured["file"] == str(file)
-    document = json.loads(file.read_text())
-    assert len(measured["rows"]) == len(document["rows"])
-    for row, whole in zip(measured["rows"], document["rows"], strict=True):
-        assert row == {key: value for key, value in whole.items() if key != "latencies_ns"}
+    assert other["schema"] == "lightsleep.comparison"
+    whole = json.loads(file.read_text())
+    for row in whole["rows"]:
+        del row["latencies_ns"]
+    head = {"file": str(file), "schema": "lightsleep.measurement", "version": 1}
+    assert measured == whole | head
 
 
 def test_what_is_neither_names_both(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def result_file(path: Path, differs: bool, commit: str) -> None:
         samples = result.metrics["sched_pipe_s"].samples
         samples["control"] = [2 * x for x in samples["stock"]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result.to_json()))
+    path.write_text(json.dumps(result.document()))
 
 
 class Tool:

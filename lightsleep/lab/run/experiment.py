@@ -184,7 +184,7 @@ class Experiment:
             },
             claims=list(self.claims),
         )
-        document.check(empty.to_json(), FORMAT)
+        document.check(empty.document(), FORMAT)
 
 
 def adapted(
