@@ -117,7 +117,9 @@ def _stores(root: Path) -> dict[int, float]:
         before = reader.read()
         time.sleep(LOOK_S)
         found = rates(before, reader.read())
-    return {x.cpu: x.store for x in found if x.cpu is not None and x.store is not None}
+    return {
+        x.cpu: x.stores_per_s for x in found if x.cpu is not None and x.stores_per_s is not None
+    }
 
 
 def hit_rate(polls: int | None, hits: int | None) -> float | None:

@@ -116,7 +116,7 @@ def _driver_cost_ns(scan: dict[str, Any]) -> dict[int, int]:
     for cpu in scan.get("cpus", []):
         cost_ns = (cpu.get("lightsleep") or {}).get("halt_cost_ns")
         if isinstance(cost_ns, int) and cost_ns > 0:
-            found[int(cpu["number"])] = cost_ns
+            found[int(cpu["cpu"])] = cost_ns
     return found
 
 

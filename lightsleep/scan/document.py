@@ -13,8 +13,10 @@ from lightsleep.scan.rule import Finding
 
 def document(scan: Scan, findings: list[Finding]) -> dict[str, Any]:
     """Return the JSON document of a scan, as scan.schema.json describes it."""
+    fields = dataclasses.asdict(scan)
     rest = {
-        **dataclasses.asdict(scan),
+        **fields,
+        "cpus": [{"cpu": cpu.pop("number"), **cpu} for cpu in fields["cpus"]],
         "halt": explain.halt(scan),
         "obstacles": [dataclasses.asdict(obstacle) for obstacle in obstacles(scan)],
         "findings": [dataclasses.asdict(finding) for finding in findings],

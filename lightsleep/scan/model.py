@@ -7,7 +7,7 @@ lint last; ``scan.schema.json`` beside this file describes it key by key.
 
     {"schema": "lightsleep.scan", "version": 1, "kernel": {...}, "hypervisor": "KVM",
      "cpuidle": {"driver": ..., "governor": ..., "available_governors": [...]},
-     "cpus": [{"number": 0, "states": [{"name": "POLL", ...}], ...}], ..., "findings": [...]}
+     "cpus": [{"cpu": 0, "states": [{"name": "POLL", ...}], ...}], ..., "findings": [...]}
 """
 
 from collections import Counter
@@ -130,11 +130,11 @@ class LatencyRequest:
     """The processes that hold the system-wide latency limit, and what it costs now.
 
     ``holders`` are processes that hold /dev/cpu_dma_latency open, each as "name (process ID)".
-    ``polled`` is the share of all CPUs' time in polling states, in the moment of the scan.
+    ``polled_share`` is the share of all CPUs' time in polling states, in the moment of the scan.
     """
 
     holders: list[str]
-    polled: float | None
+    polled_share: float | None
 
 
 @dataclass(frozen=True)

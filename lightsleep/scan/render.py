@@ -84,7 +84,8 @@ def _asked(scan: Scan) -> str:
     if not request:
         return ""
     who = ", ".join(request.holders) or "no process that can be seen here"
-    cost = "" if request.polled is None else f"; CPUs poll {request.polled:.0%} of the time now"
+    share = request.polled_share
+    cost = "" if share is None else f"; CPUs poll {share:.0%} of the time now"
     return f", held open by {who}{cost}"
 
 

@@ -2,7 +2,6 @@
 """``lightsleep watch``: the command."""
 
 import contextlib
-import dataclasses
 import gc
 import json
 import math
@@ -24,7 +23,7 @@ from lightsleep.options import OutputFile, cpus_option
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.pace import LIVE_S, SCRAPED_S, SHARE, paced
-from lightsleep.watch.rates import CpuRates, rates, total
+from lightsleep.watch.rates import NAMES, CpuRates, rates, total
 from lightsleep.watch.reading import Reader
 
 ROOT = Path("/")
@@ -126,11 +125,8 @@ def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
     return headed(SCHEMA, VERSION, rest)
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(CpuRates))
-
-
 def _fields(found: CpuRates) -> dict[str, Any]:
-    return {**{name: getattr(found, name) for name in FIELDS}, "hit_rate": found.hit_rate}
+    return {**{name: getattr(found, name) for name in NAMES}, "hit_rate": found.hit_rate}
 
 
 def _print_json(before: Snapshot, after: Snapshot) -> None:

@@ -29,28 +29,29 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _us(value: float) -> str:
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+def _us(value_ns: float) -> str:
+    value_us = value_ns / 1000
+    return f"{value_us:,.1f}" if value_us < 100 else f"{value_us:,.0f}"
 
 
 # In the order of the page; a state's share stands between the two lists.
-BEFORE_STATES = {"busy": Column("busy %", lambda x: x.busy, _share)}
+BEFORE_STATES = {"busy": Column("busy %", lambda x: x.busy_share, _share)}
 BEHIND_STATES = {
-    "asleep": Column("asleep %", lambda x: x.asleep, _share),
-    "wakes": Column("wakes/s", lambda x: x.wakes, _rate),
-    "ipi": Column("ipi/s", lambda x: x.ipi, _rate),
-    "timer": Column("timer/s", lambda x: x.timer, _rate),
-    "device": Column("dev/s", lambda x: x.device, _rate),
-    "store": Column("store/s", lambda x: x.store, _rate),
-    "polls": Column("polls/s", lambda x: x.polls, _rate),
+    "asleep": Column("asleep %", lambda x: x.asleep_share, _share),
+    "wakes": Column("wakes/s", lambda x: x.wakes_per_s, _rate),
+    "ipi": Column("ipi/s", lambda x: x.ipi_per_s, _rate),
+    "timer": Column("timer/s", lambda x: x.timer_per_s, _rate),
+    "device": Column("dev/s", lambda x: x.device_per_s, _rate),
+    "store": Column("store/s", lambda x: x.stores_per_s, _rate),
+    "polls": Column("polls/s", lambda x: x.polls_per_s, _rate),
     "hits": Column("hit %", lambda x: x.hit_rate, _share),
-    "polled": Column("polled %", lambda x: x.polled, _share),
-    "wasted": Column("in vain %", lambda x: x.wasted, _share),
-    "limit": Column("limit us", lambda x: x.limit_us, _us),
-    "cost": Column("cost us", lambda x: x.cost_us, _us),
-    "lost": Column("lost %", lambda x: x.lost, _share),
-    "stuck": Column("stuck %", lambda x: x.stuck, _share),
-    "stolen": Column("stolen %", lambda x: x.stolen, _share),
+    "polled": Column("polled %", lambda x: x.polled_share, _share),
+    "wasted": Column("in vain %", lambda x: x.wasted_share, _share),
+    "limit": Column("limit us", lambda x: x.limit_ns, _us),
+    "cost": Column("cost us", lambda x: x.halt_cost_ns, _us),
+    "lost": Column("lost %", lambda x: x.lost_share, _share),
+    "stuck": Column("stuck %", lambda x: x.stuck_share, _share),
+    "stolen": Column("stolen %", lambda x: x.stolen_share, _share),
 }
 COLUMNS = BEFORE_STATES | BEHIND_STATES
 SORTS = ("cpu", *COLUMNS)
@@ -109,13 +110,13 @@ def _width(cells: list[list[str]]) -> int:
 
 def _columns(whole: CpuRates) -> list[Column]:
     states = [
-        Column(f"{name} %", lambda x, name=name: x.states.get(name), _share)  # type: ignore[misc]
-        for name in whole.states
+        Column(f"{name} %", lambda x, name=name: x.state_shares.get(name), _share)  # type: ignore[misc]
+        for name in whole.state_shares
     ]
     every = [*BEFORE_STATES.values(), *states, *BEHIND_STATES.values()]
     settings = ("limit us", "cost us")  # no sum has them
     kept = [x for x in every if x.title in settings or x.value(whole) is not None]
-    has_own = whole.polls is not None
+    has_own = whole.polls_per_s is not None
     return [x for x in kept if has_own or x.title not in settings]
 
 

@@ -110,10 +110,10 @@ def described_by(cpus: list[dict[str, object]], folder: Path) -> Path:
 
 def test_the_module_decides_by_what_it_had_measured(tmp_path: Path) -> None:
     cpus: list[dict[str, object]] = [
-        {"number": 0, "lightsleep": {"halt_cost_ns": 1000}},
-        {"number": 1, "lightsleep": {"halt_cost_ns": 2000}},
-        {"number": 2, "lightsleep": {"halt_cost_ns": 0}},
-        {"number": 3},
+        {"cpu": 0, "lightsleep": {"halt_cost_ns": 1000}},
+        {"cpu": 1, "lightsleep": {"halt_cost_ns": 2000}},
+        {"cpu": 2, "lightsleep": {"halt_cost_ns": 0}},
+        {"cpu": 3},
     ]
     told = json.loads(run(described_by(cpus, tmp_path), "--json").stdout)
     (recording,) = told["recordings"]

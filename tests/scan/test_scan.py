@@ -100,7 +100,7 @@ def test_usual_machine_fits_one_screen(tmp_path: Path) -> None:
 def test_cpus_option_limits_the_scan(tmp_path: Path) -> None:
     unfold("intel-laptop", tmp_path)
     printed = json.loads(show(tmp_path, "--json", "-c", "5,1-2"))
-    assert [cpu["number"] for cpu in printed["cpus"]] == [1, 2, 5]
+    assert [cpu["cpu"] for cpu in printed["cpus"]] == [1, 2, 5]
 
 
 def test_offline_cpus(tmp_path: Path) -> None:

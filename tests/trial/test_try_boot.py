@@ -103,9 +103,9 @@ def test_a_user_tries_enables_and_disables() -> None:
         line = asked(guest, "watch", "--json", "--count", "1")
         jsonschema.validate(line, json.loads(WATCH_SCHEMA.read_text()))
         assert (line["driver"], line["mode"]) == ("lightsleep", "adaptive")
-        assert {x["cpu"] for x in line["cpus"] if x["polls"] is not None} == {0, 1}
-        assert line["all"]["wakes"] > 0
-        assert line["all"]["timer"] > 0
+        assert {x["cpu"] for x in line["cpus"] if x["polls_per_s"] is not None} == {0, 1}
+        assert line["all"]["wakes_per_s"] > 0
+        assert line["all"]["timer_per_s"] > 0
         assert "in vain %" in said(guest, "watch", "--count", "1")
         said(guest, "disable")
         assert shell(guest, STATE) == before

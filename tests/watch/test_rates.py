@@ -19,49 +19,59 @@ def one(before: CpuCount, after: CpuCount, span_s: float = 2.0) -> CpuRates:
 def test_shares_and_wakes() -> None:
     after = count(states=States((10, 30), (200_000, 1_200_000), 100_000), idle_s=1.5)
     found = one(count(states=States((0, 0), (0, 0), 0)), after)
-    assert found.states == pytest.approx({"POLL": 0.1, "HALT": 0.6})
-    assert found.busy == pytest.approx(0.25)
-    assert found.asleep == pytest.approx(0.05)
-    assert found.wakes == 20
-    assert found.stuck == pytest.approx(0.05)
+    assert found.state_shares == pytest.approx({"POLL": 0.1, "HALT": 0.6})
+    assert found.busy_share == pytest.approx(0.25)
+    assert found.asleep_share == pytest.approx(0.05)
+    assert found.wakes_per_s == 20
+    assert found.stuck_share == pytest.approx(0.05)
 
 
 def test_a_cpu_that_sleeps_all_the_time_is_not_busy() -> None:
     found = one(count(), count(idle_s=2.0))
-    assert (found.busy, found.asleep, found.wakes) == (0, 1, 0)
+    assert (found.busy_share, found.asleep_share, found.wakes_per_s) == (0, 1, 0)
 
 
 def test_a_sleep_that_began_long_ago_is_no_more_than_the_idle_time() -> None:
     found = one(count(), count(states=States((0, 1), (0, 60_000_000), None), idle_s=1.0))
-    assert found.states == pytest.approx({"POLL": 0, "HALT": 0.5})
-    assert found.asleep == 0
+    assert found.state_shares == pytest.approx({"POLL": 0, "HALT": 0.5})
+    assert found.asleep_share == 0
 
 
 def test_polls() -> None:
     before = PollStats(0, 0, 0, 0, 0, 50_000, 40_000)
     after = PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
     found = one(count(own=before, interrupts=(0, 0, 0)), count(own=after, interrupts=(100, 50, 50)))
-    assert (found.polls, found.hits, found.halts, found.hit_rate) == (500, 350, 200, 0.7)
-    assert (found.polled, found.wasted) == pytest.approx((0.1, 0.05))
-    assert (found.limit_us, found.cost_us) == (60, 50)
-    assert found.lost == pytest.approx(200 * 50e-6)
-    assert found.store == 350 - 100  # an interrupt may have ended each of the others
+    assert (found.polls_per_s, found.hits_per_s, found.halts_per_s, found.hit_rate) == (
+        500,
+        350,
+        200,
+        0.7,
+    )
+    assert (found.polled_share, found.wasted_share) == pytest.approx((0.1, 0.05))
+    assert (found.limit_ns, found.halt_cost_ns) == (60_000, 50_000)
+    assert found.lost_share == pytest.approx(200 * 50e-6)
+    assert found.stores_per_s == 350 - 100  # an interrupt may have ended each of the others
 
 
 def test_a_counter_that_starts_again_rose_from_zero() -> None:
     before = PollStats(9000, 0, 0, 0, 0, 0, 0)
-    assert one(count(own=before), count(own=PollStats(10, 0, 0, 0, 0, 0, 0))).polls == 5
+    assert one(count(own=before), count(own=PollStats(10, 0, 0, 0, 0, 0, 0))).polls_per_s == 5
 
 
 def test_a_sum() -> None:
     found = [
-        CpuRates(0, busy=0.5, wakes=10, states={"POLL": 0.5}),
-        CpuRates(1, busy=0.1, wakes=30, states={"HALT": 0.9}),
+        CpuRates(0, busy_share=0.5, wakes_per_s=10, state_shares={"POLL": 0.5}),
+        CpuRates(1, busy_share=0.1, wakes_per_s=30, state_shares={"HALT": 0.9}),
         CpuRates(2),
     ]
     whole = total(found)
-    assert (whole.busy, whole.wakes, whole.polls, whole.limit_us) == (0.3, 40, None, None)
-    assert whole.states == pytest.approx({"POLL": 0.5 / 3, "HALT": 0.3})
+    assert (whole.busy_share, whole.wakes_per_s, whole.polls_per_s, whole.limit_ns) == (
+        0.3,
+        40,
+        None,
+        None,
+    )
+    assert whole.state_shares == pytest.approx({"POLL": 0.5 / 3, "HALT": 0.3})
 
 
 def test_cpus_come_and_go_and_time_stands_still() -> None:
@@ -83,6 +93,12 @@ def test_no_counter_makes_a_share_above_one(
         count(states=States(new[:2], new[1:], new[0]), own=own_new, idle_s=idle_s),
         span_s,
     )
-    shares = [found.busy, found.asleep, found.polled, found.wasted, found.stuck]
+    shares = [
+        found.busy_share,
+        found.asleep_share,
+        found.polled_share,
+        found.wasted_share,
+        found.stuck_share,
+    ]
     assert all(x is not None and 0 <= x <= 1 for x in shares)
-    assert sum(found.states.values()) <= 1.000001
+    assert sum(found.state_shares.values()) <= 1.000001

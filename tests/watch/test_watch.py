@@ -69,6 +69,12 @@ def test_json_lines_follow_their_schema(four_cpus: Path) -> None:
         assert document["span_s"] > 0
 
 
+def test_the_names_of_figures_have_their_unit(four_cpus: Path) -> None:
+    document = json.loads(watched("-n", "1", "--json").stdout)
+    names = document["all"].keys() - {"cpu", "state_shares", "hit_rate"}
+    assert [x for x in names if not re.search("_(share|per_s|ns)$", x)] == []
+
+
 def test_a_cpu_that_is_not_there_is_named(four_cpus: Path) -> None:
     """One that is offline may come back, and is then shown."""
     plant(four_cpus, f"{CPU}/online: 0-2\n{CPU}/offline: 3")
@@ -137,7 +143,7 @@ def test_states_of_one_name_are_told_apart(four_cpus: Path) -> None:
     (line,) = watched("-n", "1", "--json").stdout.splitlines()
     document = json.loads(line)
     VALID.validate(document)
-    assert [*document["all"]["states"]] == ["cluster-sleep-0#0", "cluster-sleep-0#1"]
+    assert [*document["all"]["state_shares"]] == ["cluster-sleep-0#0", "cluster-sleep-0#1"]
 
 
 @given(st.lists(st.sampled_from(["C1", "C1#0", "C1#1", "C1#0#1", "C6"]), min_size=4, max_size=4))
@@ -154,7 +160,7 @@ def view(found: list[CpuRates], **options: Any) -> list[str]:
 
 
 def test_256_cpus_fit_a_screen_the_busiest_first() -> None:
-    found = [CpuRates(n, busy=n / 256, wakes=float(n)) for n in range(256)]
+    found = [CpuRates(n, busy_share=n / 256, wakes_per_s=float(n)) for n in range(256)]
     lines = view(found, sort="wakes", rows=20, width=80)
     assert [line.split()[0] for line in lines[3:6]] == ["all", "255", "254"]
     assert lines[-1] == "236 more CPUs; --top, --sort and --cpus choose"
@@ -163,20 +169,20 @@ def test_256_cpus_fit_a_screen_the_busiest_first() -> None:
 
 
 def test_a_narrow_screen_says_what_it_leaves_out() -> None:
-    found = [CpuRates(0, busy=0.1, wakes=5.0, ipi=2.0, timer=1.0)]
+    found = [CpuRates(0, busy_share=0.1, wakes_per_s=5.0, ipi_per_s=2.0, timer_per_s=1.0)]
     lines = view(found, width=24)
     assert max(map(len, lines[2:-1])) <= 24
     assert lines[-1] == "too narrow for: ipi/s, timer/s"
 
 
 def test_what_no_cpu_shows_sorts_none_and_is_named() -> None:
-    found = [CpuRates(n, busy=n / 4, wakes=float(n)) for n in range(4)]
+    found = [CpuRates(n, busy_share=n / 4, wakes_per_s=float(n)) for n in range(4)]
     lines = view(found, sort="polls")
     assert lines[0].startswith("over 1.0 s: no CPU shows polls/s, so they are sorted by number; ")
     assert [line.split()[0] for line in lines[3:6]] == ["all", "0", "1"]
     for sort in ("wakes", "cpu"):
         assert "sorted" not in view(found, sort=sort)[0]
-    one_polls = [*found, CpuRates(4, polls=0.0)]
+    one_polls = [*found, CpuRates(4, polls_per_s=0.0)]
     assert "sorted" not in view(one_polls, sort="polls")[0]
 
 
