@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from lightsleep import cpulist
+from lightsleep import cpulist, units
+from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
-
-UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def need_root(what: str) -> None:
@@ -20,14 +19,46 @@ def need_root(what: str) -> None:
         raise LightsleepError(f"{what}: run it as root (sudo)")
 
 
-def seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Return an option such as 10s or 1.5h in seconds; the callback of such options."""
-    if text is None:
-        return None
-    found = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(UNITS_S)})", text)
-    if not found or not float(found[1]):
-        raise click.BadParameter(f"{text!r} is no time such as 500ms, 10s, 5min or 1h")
-    return float(found[1]) * UNITS_S[found[2]]
+class Duration(click.ParamType):  # type: ignore[type-arg]  # older clicks have no argument
+    """A time such as 50us, 10s or 1.5h, which the command gets in seconds.
+
+    ``bare`` also takes a number of seconds without its unit.
+    """
+
+    name = "time"
+
+    def __init__(
+        self,
+        least_s: float = 1e-9,
+        most_s: float = units.MAX_NS / units.SECOND_NS,
+        bare: bool = False,
+    ) -> None:
+        """Take a time between two, both included."""
+        self.least_s, self.most_s, self.bare = least_s, most_s, bare
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the time in seconds."""
+        text = str(value)
+        is_bare = self.bare and re.fullmatch(r"[0-9.]+", text)
+        time_ns = units.parse_ns(f"{text}s" if is_bare else text)
+        if time_ns is None or (not time_ns and self.least_s):
+            self.fail(
+                f"{shortened(repr(text))} is no time such as 50us, 500ms, 10s, 5min or 1h",
+                param,
+                ctx,
+            )
+        time_s = time_ns / units.SECOND_NS
+        if not self.least_s <= time_s <= self.most_s:
+            limits = f"{self.spelled(self.least_s)} and {self.spelled(self.most_s)}"
+            self.fail(f"{text} is not between {limits}", param, ctx)
+        return time_s
+
+    @staticmethod
+    def spelled(time_s: float) -> str:
+        """Return a time as the command line takes it: 600s, 0.5s."""
+        return f"{time_s:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _cpus(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:

@@ -7,18 +7,33 @@ import math
 import re
 from collections.abc import Iterable
 
-NS = {"ns": 1, "us": 1_000, "ms": 1_000_000}
+SECOND_NS = 1_000_000_000
+NS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND_NS,
+    "min": 60 * SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+}
+MAX_NS = 10**18
+"""The longest time, over 31 years: it fits into 64 bits."""
+
 MOST_DECIMALS = 9
 TIMES = ("s", "ms", "us", "µs", "ns")
 
 
 def parse_ns(text: str) -> int | None:
-    """Return a time such as 200us or 1.5ms in ns; None where it is none, or too short for that."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ns|us|ms)", text)
+    """Return a time such as 200us, 1.5ms or 10min in ns.
+
+    None where it is none, above 0 but too short for that, or too long.
+    """
+    found = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?)\s*({'|'.join(NS)})", text)
     if not found:
         return None
     time_ns = round(float(found[1]) * NS[found[2]])
-    return time_ns if time_ns or not float(found[1]) else None
+    return None if time_ns > MAX_NS or (float(found[1]) and not time_ns) else time_ns
 
 
 def value(number: float, unit: str) -> str:

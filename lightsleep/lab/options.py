@@ -15,7 +15,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.machine import BOOT_S, Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels.config import ARCHES, lookup
-from lightsleep.options import seconds
+from lightsleep.options import Duration
 
 FOREIGN = ("image", "modules", "tree")
 
@@ -88,10 +88,10 @@ _OPTIONS = (
     click.option("--cpu", default="", help="CPU model of guests, in the syntax of QEMU's -cpu."),
     click.option(
         "--boot-timeout",
-        default=f"{BOOT_S:g}s",
+        default=Duration.spelled(BOOT_S),
         show_default=True,
         metavar="TIME",
-        callback=seconds,
+        type=Duration(),
         help="How long a guest may take to boot, e.g. 10m.",
     ),
     click.option(
@@ -150,16 +150,11 @@ def arguments_given(name: str) -> list[str]:
         ):
             continue
         given = context.params[parameter.name]
-        is_time = parameter.callback is seconds
+        is_time = isinstance(parameter.type, Duration)
         for value in given if parameter.multiple else [given]:
-            told = _time(value) if is_time else str(value)
+            told = Duration.spelled(value) if is_time else str(value)
             words += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], told]
     return words
-
-
-def _time(value_s: float) -> str:
-    """Return a time as the command line takes it: 600s, 0.5s."""
-    return f"{value_s:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _foreign(image: Path | None, modules: Path | None, tree: Path | None) -> ForeignKernel | None:

@@ -20,8 +20,7 @@ from lightsleep.document import UNPRINTABLE, headed
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
-from lightsleep.options import OutputFile, cpus_option
-from lightsleep.options import seconds as in_seconds
+from lightsleep.options import Duration, OutputFile, cpus_option
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
@@ -39,7 +38,7 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
 @click.option(
     "--for",
     "seconds",
-    callback=in_seconds,
+    type=Duration(),
     metavar="TIME",
     help="Record for 30s, 5min or 2h, instead of COMMAND.",
 )

@@ -13,10 +13,9 @@ from pathlib import Path
 import click
 
 from lightsleep import terminal, units
-from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
-from lightsleep.options import NamedPath, OutputFile
+from lightsleep.options import Duration, NamedPath, OutputFile
 from lightsleep.periods.description import HISTOGRAM, check_output
 from lightsleep.periods.formats import expanded, head_of, is_recording
 from lightsleep.periods.source import open_recording, watched
@@ -42,14 +41,6 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
         raise click.BadParameter(error.message) from error
 
 
-def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if (time_ns := units.parse_ns(text)) is None:
-        raise click.BadParameter(f"{shortened(text)!r} is no time; write 50us or 1.5ms")
-    return time_ns
-
-
 @click.command("replay")
 @click.argument(
     "recordings",
@@ -69,8 +60,8 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 )
 @click.option(
     "--halt-cost",
-    "cost_ns",
-    callback=_time,
+    "cost_s",
+    type=Duration(least_s=0),
     metavar="TIME",
     help="What a wakeup from a halt costs; without it the recording tells.",
 )
@@ -106,7 +97,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 def replay_command(
     recordings: tuple[Path, ...],
     policies: str,
-    cost_ns: int | None,
+    cost_s: float | None,
     measured: Path | None,
     weight: int,
     output: Path | None,
@@ -129,7 +120,7 @@ def replay_command(
     files = list({os.path.realpath(path): path for path in expanded(recordings)}.values())
     if output:
         check_output(output, [*files, *([measured] if measured else [])])
-    given = _given(cost_ns, measured)
+    given = _given(cost_s, measured)
     if cluster is not None:
         found = replay_tables(cluster, files, policies, given, weight)
         total, costs = _together(files, found)
@@ -157,12 +148,12 @@ def replay_command(
             words.show(terminal.output(), total, costs)
 
 
-def _given(cost_ns: int | None, file: Path | None) -> Given | None:
-    if cost_ns is not None and file is not None:
+def _given(cost_s: float | None, file: Path | None) -> Given | None:
+    if cost_s is not None and file is not None:
         raise click.UsageError("--halt-cost and --measured both say what a wakeup costs: give one")
     if file is not None:
         return measured_costs(file)
-    return None if cost_ns is None else Given(cost_ns)
+    return None if cost_s is None else Given(round(cost_s * units.SECOND_NS))
 
 
 def _together(

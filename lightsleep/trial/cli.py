@@ -22,7 +22,7 @@ from lightsleep.enable import change
 from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
-from lightsleep.options import json_option, module_option, need_root, output_option, seconds
+from lightsleep.options import Duration, json_option, module_option, need_root, output_option
 from lightsleep.scan import machine
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, journalled, restorer
@@ -84,14 +84,14 @@ class Subject:
 @click.option(
     "--switchback",
     "period_s",
-    callback=seconds,
+    type=Duration(),
     metavar="TIME",
     help="No COMMAND: each setting holds for this time, say 10s, under what runs anyway.",
 )
 @click.option(
     "--for",
     "total_s",
-    callback=seconds,
+    type=Duration(),
     metavar="TIME",
     help="With --switchback, and needed there: how long to go on in all, say 10m.",
 )

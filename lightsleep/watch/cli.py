@@ -4,7 +4,6 @@
 import contextlib
 import gc
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from lightsleep.document import headed
 from lightsleep.ending import meant_to_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable
-from lightsleep.options import OutputFile, cpus_option
+from lightsleep.options import Duration, OutputFile, cpus_option
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.pace import LIVE_S, SCRAPED_S, SHARE, paced
@@ -29,7 +28,7 @@ from lightsleep.watch.reading import Reader
 ROOT = Path("/")
 SCHEMA = "lightsleep.watch"
 VERSION = 1
-SHORTEST_S = 0.1
+SHORTEST_S, LONGEST_S = 0.1, 86400
 AROUND_ROWS = 6
 """Lines of a screen that are no CPU's."""
 
@@ -44,10 +43,10 @@ Show = Callable[[Snapshot, Snapshot], None]
     "-i",
     "--interval",
     "interval_s",
-    type=click.FloatRange(SHORTEST_S, 86400),
-    show_default=f"{LIVE_S[0]}, or up to {LIVE_S[1]} to stay below {SHARE:.1%} of one CPU",
-    metavar="SECONDS",
-    help="Time between two readings.",
+    type=Duration(SHORTEST_S, LONGEST_S, bare=True),
+    metavar="TIME",
+    help="Time between two readings, 0.1s to 24h; a number without a unit is in seconds.  "
+    f"[default: {LIVE_S[0]}s; longer, up to {LIVE_S[1]}s, to stay below {SHARE:.1%} of one CPU]",
 )
 @click.option(
     "-n", "--count", type=click.IntRange(1), metavar="N", help="End after so many intervals."
@@ -83,8 +82,6 @@ def watch(
 
     Needs no privileges and changes nothing. Ends with Ctrl-C, SIGTERM, or after --count intervals.
     """
-    if interval_s is not None and not math.isfinite(interval_s):
-        raise click.BadParameter("not a finite number", param_hint="--interval")
     if as_json and metrics_file:
         raise click.UsageError("--json and --openmetrics exclude each other")
     if as_json or metrics_file:

@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 from paths import ROOT
 from recorders import fake
 
-from lightsleep import options
 from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
@@ -398,13 +397,6 @@ def test_a_file_that_is_no_description_is_not_overwritten(
     said = f"{document} is there, and describes no recording: this one would overwrite it. Name"
     assert said in done.output
     assert document.read_text() == beside
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("5min", 300), ("1.5h", 5400)]
-)
-def test_times(text: str, seconds: float) -> None:
-    assert options.seconds(None, None, text) == seconds  # type: ignore[arg-type]
 
 
 def command(*words: str) -> Result:
