@@ -18,7 +18,7 @@ NAMES = ("POLL", "HALT")
 def count(**changes: Any) -> CpuCount:
     fields = {
         "names": NAMES,
-        "states": States((0, 0), (0, 0), None),
+        "states": States((0, 0), (0, 0)),
         "own": None,
         "interrupts": None,
         "idle_s": 0.0,

@@ -286,8 +286,7 @@ def _state(tree: Tree, folder: str, index: int) -> State:
         above=tree.number(f"{folder}/above"),
         below=tree.number(f"{folder}/below"),
         rejected=tree.number(f"{folder}/rejected"),
-        stuck_us=tree.number(f"{folder}/promote/stuck_us"),
-        promoted=tree.number(f"{folder}/promote/promoted"),
+        promoted=tree.number(f"{folder}/promoted"),
     )
 
 

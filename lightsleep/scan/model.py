@@ -54,10 +54,8 @@ class State:
     above: int | None
     below: int | None
     rejected: int | None
-    stuck_us: int | None
-    """Time in those sleeps that ``below`` counts; only kernels with promotion tell."""
     promoted: int | None
-    """How often promotion ended this state."""
+    """How often promotion ended this state; only where a kernel has it, and the driver asks."""
 
     @property
     def polls(self) -> bool:

@@ -12,7 +12,7 @@ from rich.text import Text
 from lightsleep import cpulist
 from lightsleep.scan import explain
 from lightsleep.scan.collect import POLL_SOURCES
-from lightsleep.scan.model import Cpu, PollSource, Queue, Scan, State
+from lightsleep.scan.model import Cpu, PollSource, Queue, Scan
 from lightsleep.scan.obstacles import in_short
 from lightsleep.scan.rule import Finding
 from lightsleep.terminal import whole
@@ -137,9 +137,9 @@ def _states(scan: Scan, cpus: list[Cpu]) -> Table:
     table.add_column("state")
     for column in ("latency us", "residency us", "entered", "time"):
         table.add_column(column, justify="right")
-    meter = any(s.stuck_us is not None for cpu in cpus for s in cpu.states)
-    for column in ("stuck", "promoted") if meter else ():
-        table.add_column(column, justify="right")
+    promotes = any(s.promoted is not None for cpu in cpus for s in cpu.states)
+    if promotes:
+        table.add_column("promoted", justify="right")
     table.add_column("description")
     for index, state in enumerate(cpus[0].states):
         same = [cpu.states[index] for cpu in cpus]
@@ -149,16 +149,10 @@ def _states(scan: Scan, cpus: list[Cpu]) -> Table:
             _number(state.residency_us),
             _number(_sum(s.usage for s in same)),
             _share(_sum(s.time_us for s in same), scan.kernel.uptime_s, len(cpus)),
-            *(_meter(same, scan.kernel.uptime_s) if meter else ()),
+            *((_number(_sum(s.promoted for s in same)),) if promotes else ()),
             Text(state.desc or ""),
         )
     return whole(table, "description")
-
-
-def _meter(same: list[State], uptime_s: float | None) -> tuple[str, str]:
-    """Return the share of time stuck in one state, and how often promotion ended it."""
-    stuck = _share(_sum(s.stuck_us for s in same), uptime_s, len(same))
-    return stuck, _number(_sum(s.promoted for s in same))
 
 
 def _sum(values: Iterator[int | None]) -> int | None:
@@ -277,24 +271,11 @@ def _lightsleep(scan: Scan) -> str:
 
 def _per_cpu(scan: Scan) -> Iterator[Table]:
     states = _counters(
-        *(
-            "cpu",
-            "entered",
-            "time us",
-            "above",
-            "below",
-            "rejected",
-            "stuck us",
-            "promoted",
-            "state",
-        )
+        "cpu", "entered", "time us", "above", "below", "rejected", "promoted", "state"
     )
     for cpu in scan.cpus:
         for s in cpu.states:
-            counters = (
-                *(s.usage, s.time_us, s.above, s.below, s.rejected),
-                *(s.stuck_us, s.promoted),
-            )
+            counters = (s.usage, s.time_us, s.above, s.below, s.rejected, s.promoted)
             states.add_row(str(cpu.number), *map(_number, counters), Text(s.name))
     polls = _counters("cpu", "polls", "hits", "halts", "polled ns", "wasted ns", "limit ns")
     for cpu in scan.cpus:

@@ -50,7 +50,6 @@ BEHIND_STATES = {
     "limit": Column("limit us", lambda x: x.limit_ns, _us),
     "cost": Column("cost us", lambda x: x.halt_cost_ns, _us),
     "lost": Column("lost %", lambda x: x.lost_share, _share),
-    "stuck": Column("stuck %", lambda x: x.stuck_share, _share),
     "stolen": Column("stolen %", lambda x: x.stolen_share, _share),
 }
 COLUMNS = BEFORE_STATES | BEHIND_STATES

@@ -12,13 +12,11 @@ from lightsleep.scan.model import PollStats
 class States(NamedTuple):
     """Entries into each idle state of a CPU, and time there (us), in the order of the states.
 
-    Time counts when the CPU leaves a state. ``stuck_us`` is of all states together; only kernels
-    with promotion count it.
+    Time counts when the CPU leaves a state.
     """
 
     usage: tuple[int, ...]
     time_us: tuple[int, ...]
-    stuck_us: int | None
 
 
 class CpuCount(NamedTuple):

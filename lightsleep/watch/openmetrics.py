@@ -39,11 +39,6 @@ WEIGHT = Family(
 )
 ENTRIES = Family("idle_state_entries_total", "counter", "Entries into an idle state.")
 SPENT = Family("idle_state_seconds_total", "counter", "Time in an idle state.")
-STUCK = Family(
-    "stuck_shallow_seconds_total",
-    "counter",
-    "Time in sleeps for which a deeper state would have been right.",
-)
 INTERRUPTS = Family(
     "interrupts_total",
     "counter",
@@ -115,14 +110,6 @@ def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:
     yield WEIGHT, [] if snapshot.wait_weight is None else [("", snapshot.wait_weight)]
     yield ENTRIES, _by_state(cpus, "usage", None)
     yield SPENT, _by_state(cpus, "time_us", 1e-6)
-    yield (
-        STUCK,
-        [
-            (label, cpu.states.stuck_us * 1e-6)
-            for label, cpu in cpus
-            if cpu.states and cpu.states.stuck_us is not None
-        ],
-    )
     yield (
         INTERRUPTS,
         [

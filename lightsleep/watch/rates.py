@@ -49,7 +49,6 @@ class CpuRates:
     limit_ns: int | None = None
     halt_cost_ns: int | None = None
     lost_share: float | None = None
-    stuck_share: float | None = None
     state_shares: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -121,7 +120,6 @@ def _states(
     if now is before:  # the CPU has not left a state
         found.state_shares = dict.fromkeys(names, 0.0)
         found.wakes_per_s, found.asleep_share = 0.0, idle
-        found.stuck_share = None if now.stuck_us is None else 0.0
         return
     rises = list(map(_rose, before.time_us, now.time_us))
     counted = sum(rises) / 1e6 / span_s
@@ -131,8 +129,6 @@ def _states(
     found.wakes_per_s = sum(map(_rose, before.usage, now.usage)) / span_s
     if idle is not None:
         found.asleep_share = max(idle - counted, 0.0)
-    if before.stuck_us is not None and now.stuck_us is not None:
-        found.stuck_share = min(_rose(before.stuck_us, now.stuck_us) / 1e6 / span_s, 1)
 
 
 def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> None:

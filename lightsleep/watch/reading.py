@@ -78,7 +78,6 @@ class _CpuFiles:
     stat: File | None
     usage: list[File]
     time: list[File]
-    stuck: list[File]
     contention: list[File | None]
     last: object = None
     states: States | None = None
@@ -104,7 +103,7 @@ class _CpuFiles:
         numbers = tuple(map(int, line.split()))
         if len(numbers) != len(OWN) + 2 * len(self.names):
             raise ValueError("another driver, or another version of ours")
-        self.states = States(numbers[len(OWN) :: 2], numbers[len(OWN) + 1 :: 2], self._stuck())
+        self.states = States(numbers[len(OWN) :: 2], numbers[len(OWN) + 1 :: 2])
         self.polls = PollStats(*numbers[: len(OWN)])
         self.last = line
 
@@ -115,11 +114,8 @@ class _CpuFiles:
         if not usage or usage == self.last:
             return
         times = tuple([int(_short(file)) for file in self.time])
-        self.states = States(tuple(map(int, usage)), times, self._stuck())
+        self.states = States(tuple(map(int, usage)), times)
         self.last = usage
-
-    def _stuck(self) -> int | None:
-        return sum([int(_short(file)) for file in self.stuck]) if self.stuck else None
 
 
 @dataclass
@@ -306,7 +302,6 @@ class Reader:
             stat,
             of_states("usage") if each else [],
             of_states("time") if each else [],
-            of_states("promote/stuck_us"),
             [self._file(f"{folder}/lightsleep/{name}", keep) for name in CONTENTION]
             if self._contention
             else [],

@@ -15,7 +15,7 @@ from lightsleep.scan.model import Cpu, Lightsleep, PollStats, State
 
 COUNTS = PollStats(9, 5, 4, 90, 40, 100_000, 25_000, 0, 3, 30_000)
 STATES = [
-    State(number, name, None, number, number, False, None, 1, 1, 0, 0, 0, None, None)
+    State(number, name, None, number, number, False, None, 1, 1, 0, 0, 0, None)
     for number, name in enumerate(("POLL", "HALT"))
 ]
 CPU = Cpu(3, STATES, None, [3], COUNTS)

@@ -83,7 +83,7 @@ def test_a_reading(reader: Opener) -> None:
     assert list(found.cpus) == [1, 3]
     cpu = found.cpus[3]
     assert cpu.names == NAMES
-    assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000), None)
+    assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000))
     assert cpu.own
     assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, 52_000)
     assert cpu.interrupts == (0, 1, 7)
@@ -110,7 +110,7 @@ def test_what_changes_is_read_again(ours: bool, four_cpus: Path, reader: Opener)
     rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 9 0 7 PCI-MSI nvme")
     plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
     cpu = opened.read().cpus[1]
-    assert cpu.states == States((100_000, 200_001), (300_000_000, 600_000_000), None)
+    assert cpu.states == States((100_000, 200_001), (300_000_000, 600_000_000))
     assert (cpu.own is not None) == ours
     assert cpu.interrupts == (0, 1, 9)
 
@@ -122,7 +122,7 @@ def test_all_counters_of_a_cpu_in_one_file(four_cpus: Path, reader: Opener) -> N
     plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
     opened = reader()
     first = opened.read().cpus[1]
-    assert first.states == States((900, 410), (2_000_000, 3_000_000), None)
+    assert first.states == States((900, 410), (2_000_000, 3_000_000))
     assert first.own == PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)
     again = opened.read().cpus[1]
     assert again.states is first.states  # what has not changed is not parsed
@@ -146,7 +146,7 @@ def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> Non
     assert found.keys() == each.keys()
     for number, cpu in each.items():
         usage, time_us = (tuple(getattr(x, y) for x in cpu.states) for y in ("usage", "time_us"))
-        assert found[number].states == States(usage, time_us, None)
+        assert found[number].states == States(usage, time_us)
         assert found[number].own == cpu.lightsleep
 
 

@@ -148,7 +148,7 @@ def test_states_of_one_name_are_told_apart(four_cpus: Path) -> None:
 
 @given(st.lists(st.sampled_from(["C1", "C1#0", "C1#1", "C1#0#1", "C6"]), min_size=4, max_size=4))
 def test_names_of_states_are_distinct(names: list[str]) -> None:
-    states = [State(number, name, *[None] * 12) for number, name in enumerate(names)]
+    states = [State(number, name, *[None] * 11) for number, name in enumerate(names)]
     found = [*distinct_names(states).values()]
     assert len(set(found)) == len(names)
     assert found.count("C6") == (names.count("C6") == 1)

@@ -28,7 +28,6 @@ def metrics(tmp_path: Path) -> bytes:
     """All metrics there are."""
     root = unfold("lightsleep-guest", tmp_path)
     cpu = "sys/devices/system/cpu/cpu{0-3}"
-    plant(root, f"{cpu}/cpuidle/state0/promote/stuck_us: 5")
     plant(root, f"{cpu}/lightsleep/contended: 1\n{cpu}/lightsleep/contention_pauses: 12")
     plant(root, "sys/module/cpuidle_lightsleep/parameters/wait_weight: 20")
     rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
@@ -51,7 +50,6 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_poll_limit_seconds"]["0",] == pytest.approx(50e-6)
     assert values["lightsleep_halt_cost_seconds"]["0",] == pytest.approx(52e-6)
     assert values["lightsleep_interrupts"]["2", "ipi"] == 5
-    assert values["lightsleep_stuck_shallow_seconds"]["2",] == pytest.approx(5e-6)
     assert values["lightsleep_contended"]["1",] == 1
     assert values["lightsleep_contention_pauses"]["1",] == 12
 
@@ -95,7 +93,7 @@ def test_states_of_one_name_are_two_series(tmp_path: Path) -> None:
 
 
 def test_labels_are_escaped() -> None:
-    cpu = CpuCount(('C1 "x\\y"\n',), States((1,), (2,), None), None, None, None, None)
+    cpu = CpuCount(('C1 "x\\y"\n',), States((1,), (2,)), None, None, None, None)
     found = openmetrics.text(Snapshot(1.0, None, None, None, {0: cpu})).decode()
     (entries,) = [x for x in text_string_to_metric_families(found) if "entries" in x.name]
     assert [x.labels["state"] for x in entries.samples] == ['C1 "x\\y"\n']
