@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What is read from a selftest's output: a test that went missing must not look like success."""
 
+import subprocess
 from typing import cast
 
 import pytest
-from ktap import Result, parse, run_selftest
+from ktap import SELFTESTS, Result, parse, run_selftest
 
 from lightsleep.lab.boot.agent import Completed
 from lightsleep.lab.boot.guest import Guest
@@ -41,7 +42,9 @@ class FakeGuest:
     def run(self, argv: list[str], **_: object) -> Completed:
         self.asked.append(argv[argv.index("sh") + 3 :])
         answer = self.answers.pop(0)
-        return Completed(int("not ok" in answer), answer, "", 0.0)
+        found = parse(answer)
+        status = 1 if found.failed else 0 if found.passed else 4
+        return Completed(status, answer, "", 0.0)
 
 
 AGAIN = "1..1\nok 1 two\n"
@@ -74,3 +77,15 @@ def test_a_test_that_fails_each_time_has_failed() -> None:
         result = run_selftest(cast(Guest, guest), "x.sh", tries=3)
     assert result == Result(["one"], ["three"], {"two": "# broken"})
     assert guest.answers == []
+
+
+@pytest.mark.parametrize(
+    ("tests", "status"),
+    [("good", 0), ("good skips", 0), ("skips skips", 4), ("skips bad", 1), ("good bad", 1)],
+)
+def test_a_script_of_which_all_tests_skip_has_not_passed(tests: str, status: int) -> None:
+    functions = "good() { :; }; skips() { skip no disk; }; bad() { fail broken; }"
+    script = f". {SELFTESTS}/ktap.sh; {functions}; run_tests {tests}"
+    done = subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert len(parse(done.stdout).skipped) == tests.split().count("skips")

@@ -55,10 +55,12 @@ need_tracer() { # sets TRACE, its folder
 }
 
 pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
+	need_commands perf
 	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
 }
 
 start_load() { # until the test ends; a session of its own, to be ended as a whole
+	need_commands perf
 	setsid sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' \
 		> /dev/null 2>&1 &
 	echo $! > "$LOAD"

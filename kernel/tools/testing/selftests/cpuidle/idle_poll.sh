@@ -31,7 +31,6 @@ statistic() { # NAME, all CPUs
 
 need_idle_poll() {
 	[ -e $PARAMETERS/enabled ] || skip "this kernel does not poll in its idle loop"
-	need_commands perf
 }
 
 off() { # and no poll that began before goes on
