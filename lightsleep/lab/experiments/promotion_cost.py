@@ -28,6 +28,7 @@ CYCLIC = (
     *("-i", "200", "-l", "5000"),
 )
 CYCLIC_US = re.compile(r"Avg:\s*(\d+) Max:\s*(\d+)")
+COUNTED = re.compile(r"^(\d+),[^\n]*hrtimer_start", re.MULTILINE)
 IDLE_S = 10
 EXPIRES = "promote_expire"
 """What promotion's timer calls: it tells that timer from others."""
@@ -57,7 +58,11 @@ def armed(guest: Guest, argv: Sequence[str]) -> Armed:
     timers = ("-e", "timer:hrtimer_start", "--filter", f"function == 0x{symbol[0]}")
     before = counts(guest)
     done = guest.run(["perf", "stat", "-a", "-x,", *timers, *argv], timeout_s=300)
-    return Armed((counts(guest) - before).entered, int(done.stderr.split(",")[0]))
+    # Before perf, the command itself may have said something there.
+    found = COUNTED.search(done.stderr)
+    if not found:
+        raise LightsleepError(f"perf stat counted no timers, but said: {done.stderr[-500:]}")
+    return Armed((counts(guest) - before).entered, int(found[1]))
 
 
 def cyclic_us(text: str) -> tuple[float, float]:
