@@ -263,29 +263,43 @@ halts_at_the_latency_it_advertises() {
 	[ $halts -gt 0 ] || fail "never halts at the latency that HALT advertises"
 }
 
-# Leaves the threads of CPU 1 without time until the test ends, or hog is killed.
-occupy_cpu_1() {
+# Leaves the threads of CPU 0 or 1 without time until the test ends, or hog is killed.
+occupy_cpu() { # CPU
 	command -v chrt > /dev/null || skip "chrt is not installed"
 	[ -d $CPUS/cpu1 ] || skip "needs two CPUs"
 	# Neither throttling nor, since 6.12, a server for fair tasks is to give them time.
 	runtime=/proc/sys/kernel/sched_rt_runtime_us
-	server=/sys/kernel/debug/sched/fair_server/cpu1/runtime
+	server=/sys/kernel/debug/sched/fair_server/cpu$1/runtime
 	was=$(cat $runtime)
-	was_served=$(cat $server 2> /dev/null)
+	was_served=$(cat "$server" 2> /dev/null)
 	# In this order: without the server, the kernel refuses to limit real-time tasks again.
-	trap '[ -z "$was_served" ] || echo "$was_served" > $server; echo "$was" > $runtime' EXIT
+	trap '[ -z "$was_served" ] || echo "$was_served" > "$server"; echo "$was" > $runtime' EXIT
 	echo -1 > $runtime
-	[ -z "$was_served" ] || echo 0 > $server
-	taskset -c 0 timeout 40 taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' &
+	[ -z "$was_served" ] || echo 0 > "$server"
+	taskset -c $((1 - $1)) timeout 40 taskset -c "$1" chrt -f 50 sh -c 'while :; do :; done' &
 	hog=$!
 	sleep 1
 }
 
-measures_beside_a_hog() {
-	loaded
-	occupy_cpu_1
-	# The thread that wakes others has no time on CPU 1: a write must not wait for it for ever.
-	taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
+# A wait that a measurement chose is no poll of the statistics: a CPU that is still told how to
+# wait counts none. Fails after 5 s, in which a measurement that runs now ends.
+polls_by_itself() { # CPU, in mode fixed
+	polls=$CPUS/cpu$1/lightsleep/polls
+	before=$(cat "$polls")
+	for _ in $(seq 50); do
+		taskset -c "$1" sleep 0.1
+		[ "$(cat "$polls")" = "$before" ] || return 0
+	done
+	return 1
+}
+
+# CPU 1 has the thread that asks, which then tells no CPU how to wait; CPU 0 the one that answers.
+measures_beside_a_hog_on() { # CPU
+	# Switched off, it measures on request only: nothing else tells the CPUs how to wait.
+	loaded mode=off
+	occupy_cpu "$1"
+	# A write must not wait for ever for a thread that has no time.
+	taskset -c $((1 - $1)) sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
 	writer=$!
 	for _ in $(seq 30); do
 		kill -0 $writer 2> /dev/null || break
@@ -295,13 +309,18 @@ measures_beside_a_hog() {
 	kill -0 $writer 2> /dev/null && ended=no
 	kill "$hog"
 	wait
-	[ $ended = yes ] || fail "the measurement waits for a CPU that has no time"
-	# Nobody is left polling as told, once the measurement that may run now is over.
-	for _ in $(seq 20); do
-		[ "$(cat $CPUS/cpu*/lightsleep/limit_ns | grep -c '^10000000$')" != 0 ] || return 0
-		sleep 1
+	[ $ended = yes ] || fail "the measurement waits for CPU $1, which has no time"
+	set_parameter poll_limit_us 500
+	set_parameter mode fixed
+	for cpu in $(seq 0 $(($(nproc) - 1))); do
+		polls_by_itself "$cpu" || fail "after a hog on CPU $1, CPU $cpu still waits as told"
 	done
-	fail "a CPU still polls as it was told"
+}
+
+measures_beside_a_hog() {
+	for hogged in 0 1; do
+		(measures_beside_a_hog_on $hogged) || exit
+	done
 }
 
 # A measurement that waits for a busy CPU holds up no CPU that comes or goes.
@@ -309,7 +328,7 @@ goes_offline_while_a_measurement_waits() {
 	loaded
 	last=$CPUS/cpu$(($(nproc) - 1))
 	[ "$(nproc)" -ge 3 ] && [ -e "$last/online" ] || skip "needs three CPUs"
-	occupy_cpu_1
+	occupy_cpu 1
 	waits=no
 	for _ in $(seq 3); do
 		taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
