@@ -35,6 +35,11 @@ def headed(schema: str, version: int, rest: Mapping[str, Any]) -> dict[str, Any]
     return {"schema": schema, "version": version, **rest}
 
 
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return a document as it is printed and saved. Raises ValueError for what is no number."""
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -3,7 +3,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lightsleep import place
+from lightsleep.document import text_of
 from lightsleep.errors import LightsleepError
 
 
@@ -114,7 +114,7 @@ def write_json(
     Raises LightsleepError where the file cannot be written or a number is not finite.
     """
     try:
-        text = json.dumps(document, indent=1, allow_nan=False)
+        text = text_of(document)
     except ValueError as error:
         raise LightsleepError(f"cannot write {path}: {error}") from error
     write_bytes(path, f"{text}\n".encode(), mode, owner)

@@ -3,14 +3,17 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from lightsleep import cpulist, units
 from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
+
+Command = TypeVar("Command", bound="Callable[..., Any] | click.Command")
 
 
 def need_root(what: str) -> None:
@@ -101,9 +104,16 @@ cpus_option = click.option(
     "-c", "--cpus", callback=_cpus, metavar="LIST", help="Use only these CPUs, for example 0-3,8."
 )
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
-)
+
+def json_option(help: str = "Print one JSON document instead.") -> Callable[[Command], Command]:
+    """Return the option for a document in place of what a verb prints."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def seed_option(help: str) -> Callable[[Command], Command]:
+    """Return the option for a random order; what it is of stands in its ``help``."""
+    return click.option("--seed", type=click.IntRange(min=0), metavar="N", help=help)
+
 
 module_option = click.option(
     "--module",

@@ -18,7 +18,8 @@ PACKAGE = Path(lightsleep.__file__).parent
 # the layers below its own, and from itself. A verb, which is the cli.py of a room, belongs to cli.
 LAYERS = (
     {"errors", "markdown", "namespaces", "order", "place", "units"},
-    {"cache", "cpulist", "document", "ending", "files", "interrupts", "sources", "terminal"},
+    {"document"},
+    {"cache", "cpulist", "ending", "files", "interrupts", "sources", "terminal"},
     {"compare", "compiled", "options"},
     {"governors", "scan"},
     {"lab", "periods", "settings", "watch"},

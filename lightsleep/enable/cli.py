@@ -2,7 +2,6 @@
 """``lightsleep enable``, ``disable``, ``status``: the commands."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 
 from lightsleep import terminal
-from lightsleep.document import headed
+from lightsleep.document import headed, text_of
 from lightsleep.enable import change
 from lightsleep.enable import status as state
 from lightsleep.enable.render import render
@@ -33,7 +32,7 @@ VERSION = 1
     help="--later: only from the next boot on; needs --persist.",
 )
 @module_option
-@json_option
+@json_option()
 def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_json: bool) -> None:
     """Apply an idle setting to this machine, until the next boot or for good.
 
@@ -58,7 +57,7 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
 
 
 @click.command()
-@json_option
+@json_option()
 def disable(as_json: bool) -> None:
     """Undo lightsleep enable, to the last file.
 
@@ -73,7 +72,7 @@ def disable(as_json: bool) -> None:
 
 
 @click.command()
-@json_option
+@json_option()
 def status(as_json: bool) -> None:
     """Show whether lightsleep is active here, and whether it pays.
 
@@ -82,7 +81,7 @@ def status(as_json: bool) -> None:
     """
     found = state.read(ROOT)
     if as_json:
-        click.echo(json.dumps(state.document(found), indent=1))
+        click.echo(text_of(state.document(found)))
     else:
         render(terminal.output(), found)
     if not found.active:
@@ -102,7 +101,7 @@ def _failure_told(as_json: bool) -> Iterator[None]:
 
 
 def _print_json(done: change.Changes, error: str | None) -> None:
-    click.echo(json.dumps(headed(SCHEMA, VERSION, asdict(done) | {"error": error})))
+    click.echo(text_of(headed(SCHEMA, VERSION, asdict(done) | {"error": error})))
 
 
 def _tell(done: change.Changes, as_json: bool) -> None:

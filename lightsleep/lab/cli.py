@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.method import rounds_needed
 from lightsleep.compare.result import CompareResult
 from lightsleep.compare.table import print_table
+from lightsleep.document import text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiments
@@ -40,7 +40,7 @@ from lightsleep.lab.options import (
     machine_options,
 )
 from lightsleep.lab.run import experiment, protocol
-from lightsleep.options import NamedPath, output_option
+from lightsleep.options import NamedPath, json_option, output_option, seed_option
 
 
 @click.group()
@@ -80,9 +80,7 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
     f"{protocol.BOOTS} down to {LEAST_BOOTS} that divides the rounds, else one boot for "
     "each round.",
 )
-@click.option(
-    "--seed", type=int, help="Seed for the order in which the arms take turns. Default: a new one."
-)
+@seed_option("Repeat the order of an earlier comparison.")
 @output_option
 @click.option(
     "--arms",
@@ -252,7 +250,7 @@ def shell(
 @lab.command(short_help="Build or fetch a kernel, print where it is.")
 @click.argument("kernel", callback=available)
 @arch_option
-@click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
+@json_option()
 def build(kernel: str, arch: str, as_json: bool) -> None:
     """Build or fetch KERNEL, and print where its image, modules and headers are.
 
@@ -267,7 +265,7 @@ def build(kernel: str, arch: str, as_json: bool) -> None:
         "headers": tree.path / f"usr/src/linux-headers-{tree.release}",
     }
     if as_json:
-        click.echo(json.dumps({name: str(path) for name, path in paths.items()}))
+        click.echo(text_of({name: str(path) for name, path in paths.items()}))
     else:
         for name, path in paths.items():
             click.echo(f"{name:8} {path}")

@@ -5,7 +5,6 @@ import contextlib
 import csv
 import dataclasses
 import io
-import json
 import os
 import random
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Literal
 import click
 
 from lightsleep import terminal
+from lightsleep.document import text_of
 from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
@@ -26,7 +26,14 @@ from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
 from lightsleep.measure.run import Taken, Tally
 from lightsleep.measure.run import measure as take
-from lightsleep.options import OutputFile, cpus_option, json_option, output_option
+from lightsleep.options import (
+    OutputFile,
+    cpus_option,
+    json_option,
+    need_root,
+    output_option,
+    seed_option,
+)
 from lightsleep.scan import machine
 from lightsleep.settings import journalled
 from lightsleep.settings.catalogue import GOVERNOR
@@ -81,10 +88,8 @@ Mode = Literal["auto", "module", "userspace"]
     is_flag=True,
     help="Load the kernel module for this run; build it if it is not installed.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), help="Repeat the order of an earlier measurement."
-)
-@json_option
+@seed_option("Repeat the order of an earlier measurement.")
+@json_option()
 @output_option
 @click.option(
     "--csv",
@@ -130,10 +135,7 @@ def measure(
     wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
     plan.check(here, wish)
     _check_states(here, wish)
-    if os.geteuid() != 0:
-        raise LightsleepError(
-            "measuring disables and enables idle states, which only root may do: use sudo"
-        )
+    need_root("measuring changes settings of the machine")
     for path in (output, table):
         if path:
             check_writable(path)
@@ -175,7 +177,7 @@ def measure(
         writes.append(partial(write_text, table, _csv(taken.tallies)))
     with written(*writes):
         if as_json:
-            click.echo(json.dumps(result.document()))
+            click.echo(text_of(result.document()))
         else:
             render(terminal.output(), result, verbose)
     if isinstance(taken.ended, LightsleepError):

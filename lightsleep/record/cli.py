@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,11 +15,11 @@ from click.core import ParameterSource
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
-from lightsleep.document import UNPRINTABLE, headed
+from lightsleep.document import UNPRINTABLE, headed, text_of
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
-from lightsleep.options import Duration, OutputFile, cpus_option
+from lightsleep.options import Duration, OutputFile, cpus_option, json_option, need_root
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
@@ -71,11 +70,8 @@ TRACE, COUNTS = "lightsleep.dat", "lightsleep-histogram.json"
     show_default=True,
     help="Kernel memory per CPU for events that are not yet written; not with --histogram.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print what was recorded as JSON. The standard output of COMMAND goes to standard error.",
+@json_option(
+    help="Print one JSON document instead. The standard output of COMMAND goes to standard error."
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def record(
@@ -210,8 +206,7 @@ def said(command: tuple[str, ...]) -> list[str]:
 
 def _refuse(output: Path, cpus: list[int] | None) -> None:
     """Raise LightsleepError where something is in the way of a recording."""
-    if os.geteuid() != 0:
-        raise LightsleepError("only root may trace the kernel: run it with sudo")
+    need_root("tracing the kernel")
     check_writable(output)
     if output.exists() and not output.is_file():
         raise LightsleepError(f"{output} is no regular file: a recording cannot be written to it")
@@ -262,7 +257,7 @@ def _notes(running: run.Recording, missing: list[str]) -> list[str]:
 
 def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(headed(SCHEMA, VERSION, recorded)))
+        click.echo(text_of(headed(SCHEMA, VERSION, recorded)))
         return
     for note in recorded["notes"]:
         click.echo(f"note: {note}", err=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -13,9 +12,10 @@ from pathlib import Path
 import click
 
 from lightsleep import terminal, units
+from lightsleep.document import text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
-from lightsleep.options import Duration, NamedPath, OutputFile
+from lightsleep.options import Duration, NamedPath, OutputFile, json_option
 from lightsleep.periods.description import HISTOGRAM, check_output
 from lightsleep.periods.formats import expanded, head_of, is_recording
 from lightsleep.periods.source import open_recording, watched
@@ -93,7 +93,7 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
     help="Replay on the Dask cluster whose scheduler is there, as in tcp://host:8786. Its workers "
     "read the tables (*.parquet) at the same paths.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@json_option()
 def replay_command(
     recordings: tuple[Path, ...],
     policies: str,
@@ -143,7 +143,7 @@ def replay_command(
 
     with written(write):
         if as_json:
-            click.echo(json.dumps(words.document(total, costs), indent=1))
+            click.echo(text_of(words.document(total, costs)))
         else:
             words.show(terminal.output(), total, costs)
 

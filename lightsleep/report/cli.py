@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -15,12 +14,12 @@ import click
 
 from lightsleep import terminal
 from lightsleep.compare import analysis, result
-from lightsleep.document import Format, headed, load
+from lightsleep.document import Format, headed, load, text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import same, write_text, written
 from lightsleep.measure import load as measure_load
 from lightsleep.measure.result import MeasureResult
-from lightsleep.options import NamedPath, OutputFile
+from lightsleep.options import NamedPath, OutputFile, json_option
 from lightsleep.periods import histogram
 from lightsleep.periods.description import check_output
 from lightsleep.periods.formats import expanded, is_recording
@@ -47,9 +46,7 @@ FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histo
     type=NamedPath(path_type=Path, allow_dash=True),
     help="The page to write; - is standard output.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the figures as JSON instead of writing a page."
-)
+@json_option(help="Print one JSON document instead of writing a page.")
 @click.option(
     "--parquet",
     "table",
@@ -95,7 +92,7 @@ def report(
             raise LightsleepError(f"{file} is named twice: each output needs a file of its own")
     if as_json:
         documents = [{"file": str(path), **_summary(_load(path, table, trace))} for path in results]
-        click.echo(json.dumps(headed(SCHEMA, VERSION, {"results": documents}), indent=1))
+        click.echo(text_of(headed(SCHEMA, VERSION, {"results": documents})))
         return
     # Not above: matplotlib takes a second to load, and help and figures need none.
     from lightsleep.report.page import render

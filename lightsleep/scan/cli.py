@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep scan``: the command."""
 
-import json
 from pathlib import Path
 
 import click
 
+from lightsleep.document import text_of
 from lightsleep.options import NamedPath, OutputFile, cpus_option, json_option
 from lightsleep.scan.archive import record
 from lightsleep.scan.collect import collect
@@ -24,7 +24,7 @@ from lightsleep.terminal import output
     is_flag=True,
     help="Also show counters per CPU, and which files could not be used.",
 )
-@json_option
+@json_option()
 @click.option(
     "--root",
     type=NamedPath(path_type=Path),
@@ -59,6 +59,6 @@ def scan(
         count = record(tree, archive)
         click.echo(f"saved {count} files in {archive}", err=True)
     if as_json:
-        click.echo(json.dumps(document(result, findings), indent=1))
+        click.echo(text_of(document(result, findings)))
     else:
         render(output(), result, findings, verbose)

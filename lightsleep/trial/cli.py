@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep try``: the command."""
 
-import json
 import random
 import shlex
 import shutil
@@ -17,12 +16,19 @@ from lightsleep import place, terminal
 from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import LONGEST_ARM, CompareResult, Role
 from lightsleep.compare.table import print_table
-from lightsleep.document import printable
+from lightsleep.document import printable, text_of
 from lightsleep.enable import change
 from lightsleep.ending import status_of
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
-from lightsleep.options import Duration, json_option, module_option, need_root, output_option
+from lightsleep.options import (
+    Duration,
+    json_option,
+    module_option,
+    need_root,
+    output_option,
+    seed_option,
+)
 from lightsleep.scan import machine
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, journalled, restorer
@@ -106,7 +112,7 @@ class Subject:
     default=True,
     help="Also run as-is a second time in each round, which must show no difference.",
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Repeat an order of runs.")
+@seed_option("Repeat the order of an earlier trial.")
 @module_option
 @click.option(
     "--enable",
@@ -114,7 +120,7 @@ class Subject:
     is_flag=True,
     help="Enable the winner until the next boot; exits with 4 without one.",
 )
-@json_option
+@json_option()
 @output_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def try_settings(
@@ -359,7 +365,7 @@ def document(result: CompareResult, outcome: verdict.Outcome) -> dict[str, Any]:
 
 def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(document(result, outcome)))
+        click.echo(text_of(document(result, outcome)))
         click.echo(outcome.sentence, err=True)
         return
     console = terminal.output()

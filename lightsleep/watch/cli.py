@@ -18,7 +18,7 @@ from lightsleep.document import headed
 from lightsleep.ending import meant_to_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable
-from lightsleep.options import Duration, OutputFile, cpus_option
+from lightsleep.options import Duration, OutputFile, cpus_option, json_option
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.pace import LIVE_S, SCRAPED_S, SHARE, paced
@@ -59,7 +59,7 @@ Show = Callable[[Snapshot, Snapshot], None]
     help="Order of the CPUs, the largest first.",
 )
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Show only the first N CPUs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document per interval.")
+@json_option(help="Print one JSON document per interval, on one line.")
 @click.option(
     "--openmetrics",
     "metrics_file",

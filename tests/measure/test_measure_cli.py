@@ -242,7 +242,7 @@ def test_without_root(power9: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = run()
     assert result.exit_code == 1
-    assert "only root may do: use sudo" in result.output
+    assert "measuring changes settings of the machine: run it as root (sudo)" in result.output
 
 
 def full(path: Path, _: object) -> None:

@@ -71,7 +71,7 @@ def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
 def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/filesystems").write_text("nodev\ttracefs\n")
-    with pytest.raises(LightsleepError, match=r"mount -t tracefs|run it with sudo"):
+    with pytest.raises(LightsleepError, match="mount -t tracefs"):
         tracing.tracing_folder(tmp_path)
     old = tmp_path / "sys/kernel/debug/tracing"
     (old / "instances").mkdir(parents=True)

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Times on the command line: one grammar, whatever the option."""
+"""Options that several verbs have mean the same in each: times, seeds, JSON."""
 
 from __future__ import annotations
 
+import json
+
 import click
 import pytest
+from click.testing import CliRunner
+from recordings import PIPE
 
 from lightsleep import units
+from lightsleep.document import text_of
+from lightsleep.enable.cli import disable, status
 from lightsleep.lab.cli import lab
+from lightsleep.measure.cli import measure
 from lightsleep.options import Duration
 from lightsleep.record.cli import record
 from lightsleep.replay.cli import replay_command
+from lightsleep.report.cli import report
+from lightsleep.scan.cli import scan
 from lightsleep.trial.cli import try_settings
 from lightsleep.watch.cli import watch
 
@@ -70,3 +79,22 @@ def test_each_option_that_takes_a_time_takes_any_unit(command: click.Command) ->
     times = [x for x in command.params if isinstance(x, click.Option) and x.metavar == "TIME"]
     assert times
     assert [x.name for x in times if not isinstance(x.type, Duration)] == []
+
+
+@pytest.mark.parametrize("command", [measure, try_settings, lab.commands["compare"]])
+def test_no_seed_is_negative(command: click.Command) -> None:
+    done = CliRunner().invoke(command, ["--seed", "-1", "idle"])
+    assert done.exit_code == 2
+    assert "-1 is not in the range x>=0" in done.output
+
+
+@pytest.mark.parametrize("words", [[scan], [status], [report, str(PIPE)], [disable]])
+def test_a_document_is_printed_as_it_is_saved(
+    words: list[click.Command | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)  # disable fails, and says so in a document
+    command, *more = words
+    assert isinstance(command, click.Command)
+    shown = CliRunner().invoke(command, [*map(str, more), "--json"]).stdout
+    assert shown == f"{text_of(json.loads(shown))}\n"
+    assert shown.startswith('{\n "schema": "lightsleep.')
