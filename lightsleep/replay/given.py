@@ -19,8 +19,7 @@ from pathlib import Path
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.measure.load import FORMAT
-from lightsleep.measure.result import Row
+from lightsleep.measure.result import FORMAT, Row
 from lightsleep.order import percentile
 from lightsleep.periods.model import Metadata
 

@@ -17,7 +17,7 @@ from lightsleep.compare import analysis, result
 from lightsleep.document import Format, headed, load, text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import same, write_text, written
-from lightsleep.measure import load as measure_load
+from lightsleep.measure import result as measured
 from lightsleep.measure.result import MeasureResult
 from lightsleep.options import NamedPath, OutputFile, json_option
 from lightsleep.periods import histogram
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "lightsleep.report"
 VERSION = 1
-FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measure_load.FORMAT, histogram.FORMAT)
+FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measured.FORMAT, histogram.FORMAT)
 
 
 @click.command()

@@ -20,8 +20,8 @@ from scan_trees import plant, unfold
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.measure import cli
-from lightsleep.measure.load import FORMAT
 from lightsleep.measure.model import Batch, Sample
+from lightsleep.measure.result import FORMAT
 
 pytest_plugins = "measure_runs"
 

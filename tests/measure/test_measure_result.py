@@ -15,7 +15,7 @@ from lightsleep import document as document_module
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
-from lightsleep.measure.load import FORMAT
+from lightsleep.measure.result import FORMAT
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
