@@ -89,16 +89,16 @@ def whole(table: Table, *wrap: str) -> Table:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
+def progress(has_end: bool = True) -> Iterator[Callable[[str, float, float | None], None]]:
     """Show on stderr, if that has a screen, what runs, how much is done, and how much there is.
 
-    The bar is drawn when it is told, so no thread of ours wakes a CPU that is being measured.
+    What has no end shows words only. All is drawn when it is told, so no thread of ours wakes a CPU
+    that is being measured.
     """
     console = messages()
     with Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeRemainingColumn(),
+        *((BarColumn(), TimeRemainingColumn()) if has_end else ()),
         console=console,
         disable=not has_screen(console),
         auto_refresh=False,
@@ -107,7 +107,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     ) as bar:
         task = bar.add_task("", total=None)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def tell(what: str, done: float, total: float | None) -> None:
             bar.update(task, description=what, completed=done, total=total, refresh=True)
 
         yield tell

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE
@@ -56,7 +55,7 @@ from lightsleep.periods.formats import (
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
-from lightsleep.terminal import has_screen, messages
+from lightsleep.terminal import progress
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
@@ -114,19 +113,15 @@ def watched(
     metadata: Metadata, batches: Iterator[pa.RecordBatch]
 ) -> Generator[pa.RecordBatch, None, None]:
     """Pass the rows of a recording on, and show on a terminal how far they are."""
-    console = messages()
-    name = TextColumn("reading {task.fields[file]}", markup=False)
-    columns = [name, BarColumn(), TimeRemainingColumn()]
-    bar = Progress(*columns, console=console, disable=not has_screen(console), transient=True)
-    with bar:
-        task = bar.add_task("", total=metadata.expected_ns, file=metadata.source)
+    with progress() as tell:
         begin: int | None = None
+        done_ns = 0
         for batch in batches:
-            bar.update(task, total=metadata.expected_ns)
             if len(batch):
                 entered = batch.column("entered_ns")[len(batch) - 1].as_py()
                 begin = metadata.first_ns if begin is None else begin
-                bar.update(task, completed=max(0, entered - (begin or entered)))
+                done_ns = max(0, entered - (begin or entered))
+            tell(f"reading {metadata.source}", done_ns, metadata.expected_ns)
             yield batch
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, headed, text_of
@@ -23,7 +22,7 @@ from lightsleep.options import Duration, OutputFile, cpus_option, json_option, n
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
-from lightsleep.terminal import has_screen, messages
+from lightsleep.terminal import progress
 
 ROOT = Path("/")
 SCHEMA = "lightsleep.record"
@@ -219,19 +218,8 @@ def _refuse(output: Path, cpus: list[int] | None) -> None:
 @contextlib.contextmanager
 def _progress(seconds: float | None) -> Iterator[Callable[[float], None]]:
     """Lend a function that shows how many seconds have passed, where somebody looks."""
-    console = messages()
-    columns = [TextColumn("recording, {task.completed:.0f} s"), BarColumn(), TimeRemainingColumn()]
-    # No thread of ours may wake up more often than the one that waits.
-    bar = Progress(
-        *(columns if seconds else columns[:1]),
-        console=console,
-        disable=not has_screen(console),
-        auto_refresh=False,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=seconds)
-        yield lambda passed: bar.update(task, completed=passed, refresh=True)
+    with progress(has_end=seconds is not None) as tell:
+        yield lambda passed: tell(f"recording, {passed:.0f} s", passed, seconds)
 
 
 def _notes(running: run.Recording, missing: list[str]) -> list[str]:

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
-
 from lightsleep import cache
 from lightsleep.compiled import HEADERS, KERNEL, SHIM
 from lightsleep.errors import LightsleepError
@@ -24,7 +22,7 @@ from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import Costs, Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
-from lightsleep.terminal import has_screen, messages
+from lightsleep.terminal import progress
 
 CONNECT_S = 20
 """How long the scheduler, and then a first worker, may take to answer."""
@@ -33,6 +31,7 @@ CONNECT_TRIES = 2
 """How often a connection is tried that fails by an assertion of Dask's own. On a busy machine, one
 did."""
 
+REPLAYING = "replaying on the cluster"
 PACKAGE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".c", ".h")
 
@@ -175,14 +174,13 @@ def _await(client: Any, address: str, pieces: list[Any]) -> None:
     """
     from distributed import as_completed
 
-    console = messages()
     try:
-        with Progress(console=console, disable=not has_screen(console), transient=True) as bar:
-            task = bar.add_task("replaying on the cluster", total=len(pieces))
-            for piece in as_completed(pieces, loop=client.loop):
+        with progress() as tell:
+            tell(REPLAYING, 0, len(pieces))
+            for done, piece in enumerate(as_completed(pieces, loop=client.loop), 1):
                 if piece.status in FAILED:
                     _result(address, piece)
-                bar.advance(task)
+                tell(REPLAYING, done, len(pieces))
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to tell
             client.cancel(pieces)

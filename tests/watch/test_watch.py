@@ -310,6 +310,19 @@ def test_progress_needs_a_screen(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("has_end", [True, False])
+def test_what_has_no_end_has_no_bar(
+    has_end: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "has_screen", lambda _: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with terminal.progress(has_end) as tell:
+        tell("recording, 3 s", 3, 6 if has_end else None)
+    shown = capsys.readouterr().err
+    assert "recording, 3 s" in shown
+    assert ("━" in shown) == has_end
+
+
 def test_needs_neither_numpy_nor_prometheus() -> None:
     program = (
         "import sys; sys.modules.update(dict.fromkeys(['numpy', 'prometheus_client']))\n"
