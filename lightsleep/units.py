@@ -41,6 +41,11 @@ def value(number: float, unit: str) -> str:
     return f"{digits(number, unit)} {unit}".rstrip()
 
 
+def seconds(time_ns: float) -> str:
+    """Return a time in s or, where it is short, in ms."""
+    return value(time_ns / 1e9, "s") if time_ns >= 1e9 else value(time_ns / 1e6, "ms")
+
+
 def span(low: float, high: float, unit: str) -> str:
     """Return an interval with its unit: 0.39 to 0.41 s."""
     return f"{digits(low, unit)} to {value(high, unit)}"

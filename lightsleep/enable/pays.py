@@ -21,6 +21,7 @@ from typing import Literal
 
 from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
+from lightsleep.units import seconds
 
 NO_COST = (
     "the cost of a halt is 0, because it is not measured yet, or halts cost nothing here, or polls "
@@ -81,8 +82,3 @@ def pays(scan: Scan) -> Pays:
             "which is assumed until then, or what programs tell."
         )
     return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
-
-
-def seconds(time_ns: int) -> str:
-    """Return a time in words."""
-    return f"{time_ns / 1e9:,.3g} s" if time_ns < 1e12 else f"{time_ns / 1e9:,.0f} s"

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep.enable import boot
-from lightsleep.enable.status import Status, hit_rate
+from lightsleep.enable.status import Status
 from lightsleep.enable.why import not_polling
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import PollStats
 from lightsleep.terminal import whole
+from lightsleep.watch.rates import hit_rate
 
 
 def render(console: Console, status: Status) -> None:

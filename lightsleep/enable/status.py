@@ -122,11 +122,6 @@ def _stores(root: Path) -> dict[int, float]:
     }
 
 
-def hit_rate(polls: int | None, hits: int | None) -> float | None:
-    """Return the share of polls that saw a wakeup, None where nothing was polled."""
-    return hits / polls if polls and hits is not None else None
-
-
 def document(status: Status) -> dict[str, Any]:
     """Return the JSON document of a status, as status.schema.json describes it."""
     fields = {x.name: getattr(status, x.name) for x in dataclasses.fields(status)}

@@ -13,7 +13,7 @@ from lightsleep.document import UNPRINTABLE
 from lightsleep.periods.lost import TimeLost, Wakes
 from lightsleep.periods.model import Metadata
 from lightsleep.terminal import whole
-from lightsleep.units import digits, us, value
+from lightsleep.units import digits, seconds, us
 
 # kind of group -> what its table is called, and its first column
 TITLES = {
@@ -62,11 +62,6 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
         us(wakes.percentile_ns(0.99)),
         "" if above_ns is None or wakes is lost.reference else seconds(above_ns),
     )
-
-
-def seconds(time_ns: float) -> str:
-    """Return a time in s or, where it is short, in ms."""
-    return value(time_ns / 1e9, "s") if time_ns >= 1e9 else value(time_ns / 1e6, "ms")
 
 
 def headline(lost: TimeLost) -> list[str]:

@@ -11,14 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep.document import headed
-from lightsleep.periods.words import seconds
 from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import FAR_NS
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import whole
-from lightsleep.units import us
+from lightsleep.units import seconds, us
 
 SCHEMA = "lightsleep.replay"
 VERSION = 1

@@ -54,9 +54,15 @@ class CpuRates:
     @property
     def hit_rate(self) -> float | None:
         """The share of polls that saw a wakeup."""
-        if not self.polls_per_s or self.hits_per_s is None:
-            return None
-        return min(self.hits_per_s / self.polls_per_s, 1.0)
+        return hit_rate(self.polls_per_s, self.hits_per_s)
+
+
+def hit_rate(polls: float | None, hits: float | None) -> float | None:
+    """Return the share of polls that saw a wakeup, None where nothing was polled.
+
+    Both are not counted at the same moment, so hits may be ahead.
+    """
+    return min(hits / polls, 1.0) if polls and hits is not None else None
 
 
 NAMES = tuple(x.name for x in dataclasses.fields(CpuRates))

@@ -55,4 +55,4 @@ def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
 def test_the_sentence_says_how_much_was_polled_in_all(polled_ns: int, tmp_path: Path) -> None:
     counted = f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polled_ns: {polled_ns}"
     found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), counted))[0])
-    assert ("polled in vain, of 12 s polled" in found.sentence) == bool(polled_ns)
+    assert ("polled in vain, of 12.0 s polled" in found.sentence) == bool(polled_ns)
