@@ -61,9 +61,9 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
 @click.option(
     "--halt-cost",
     "cost_s",
-    type=Duration(least_s=0),
+    type=Duration(least_s=0, most_s=1),
     metavar="TIME",
-    help="What a wakeup from a halt costs; without it the recording tells.",
+    help="What a wakeup from a halt costs, at most 1s; without it the recording tells.",
 )
 @click.option(
     "--measured",

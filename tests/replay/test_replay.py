@@ -394,5 +394,6 @@ def test_what_cannot_be_replayed(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "no recording: lightsleep record makes one" in done.output
     assert run(path, "--halt-cost", "5").exit_code == 2
+    assert "1001ms is not between 0s and 1s" in run(path, "--halt-cost", "1001ms").output
     path.write_text('{"schema": "lightsleep.histogram", "version": 1}')
     assert "has no idle periods to replay: record without --histogram" in run(path).output
