@@ -10,11 +10,12 @@ An enable that is killed leaves nothing: the restorer undoes it. If the machine 
 the journal is gone with /run. So the file of modules-load.d is written last and removed first. Only
 with it has the other an effect. ``disable`` removes either by itself.
 
-Each file says in its first line who wrote it. One without that line belongs to somebody else: it is
-neither overwritten nor removed.
+Each file says in its first line who wrote it. One without that line belongs to somebody else, as
+does a link, wherever it leads. It is neither overwritten nor removed.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -335,7 +336,7 @@ def _unloaded(kept: journalled.Kept | None) -> set[str]:
 def _check_files(root: Path, files: dict[str, str | None]) -> None:
     for name in files:
         there = content_of(root, name)
-        if there is not None and not is_ours(there):
+        if (root / name).is_symlink() or (there is not None and not is_ours(there)):
             raise LightsleepError(
                 f"/{name} is there and was not written by lightsleep: move it away first"
             )
@@ -379,7 +380,7 @@ def disable(root: Path) -> Changes:
                 if refused := _undo(root, alone, changed, notes):
                     raise LightsleepError("\n".join(refused))
         others = _loaded_by_others(root)
-        foreign = [name for name in restorer.FILES if (root / name).exists()]
+        foreign = [name for name in restorer.FILES if os.path.lexists(root / name)]
         if foreign:
             raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
     except LightsleepError as error:
@@ -476,7 +477,7 @@ def _our_files(root: Path, refused: list[str]) -> dict[str, str]:
         except LightsleepError as error:
             refused.append(error.message)
             continue
-        if text is not None and is_ours(text):
+        if text is not None and is_ours(text) and not (root / name).is_symlink():
             found[name] = text
     return found
 

@@ -203,6 +203,22 @@ def test_files_of_somebody_else_stay(root: Path) -> None:
     assert status()["active"] is False
 
 
+@pytest.mark.parametrize("name", [OPTIONS, LOAD])
+@pytest.mark.parametrize("target", ["gone", "ours.conf"])
+def test_links_of_somebody_else_stay(name: str, target: str, root: Path) -> None:
+    plant(root, f"{name.rpartition('/')[0]}/ours.conf: {change.HEADER}")
+    (root / name).symlink_to(target)
+    before = fake_modules.snapshot(root)
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 1
+    assert f"/{name} is there and was not written by lightsleep" in refused.output
+    refused = run("disable")
+    assert refused.exit_code == 1
+    assert f"/{name} was not written by lightsleep: left" in refused.output
+    assert fake_modules.snapshot(root) == before
+    assert (root / name).readlink() == Path(target)
+
+
 def test_a_second_setting_leaves_nothing_of_the_first(root: Path) -> None:
     before = fake_modules.snapshot(root)
     done("enable", "lightsleep:fixed:100us:weight=20", "--persist")
