@@ -225,7 +225,9 @@ def write_file(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
     if value is None:
         path.unlink(missing_ok=True)
     else:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)  # whatever the umask
         try:
             descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with open(descriptor, "wb") as file:  # noqa: PTH123 (a descriptor)

@@ -4,6 +4,7 @@
 import errno
 import json
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,17 @@ def test_files_of_somebody_else_stay(root: Path) -> None:
     assert "not written by lightsleep: left" in result.output
     assert (root / OPTIONS).read_text() == "options cpuidle_lightsleep mode=off\n"
     assert status()["active"] is False
+
+
+def test_folders_that_it_makes_are_everybodys_to_read(root: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        done("enable", "lightsleep:off", "--persist", "--later")
+    finally:
+        os.umask(umask)
+    for name in (OPTIONS, LOAD):
+        assert stat.S_IMODE((root / name).parent.stat().st_mode) == 0o755
+        assert stat.S_IMODE((root / name).stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("name", [OPTIONS, LOAD])
