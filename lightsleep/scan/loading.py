@@ -232,10 +232,32 @@ def container(tree: Tree, running: bool) -> str | None:
 
 def has_another_root(root: Path) -> bool | None:
     """Return whether init has another root folder, as seen in a chroot; None if not known."""
-    with contextlib.suppress(OSError):
+    try:
         return not (root / "proc/1/root").samefile(root)
+    except PermissionError:  # without CAP_SYS_PTRACE
+        return _has_another_root_mount(root)
+    except OSError:
+        pass
     # Without /proc, as in a new chroot: no machine runs like that.
     return True if root == Path("/") and not PROC_SELF.exists() else None
+
+
+def _has_another_root_mount(root: Path) -> bool | None:
+    """Compare the root folder with init's by what is mounted there, which everybody may read."""
+    with contextlib.suppress(OSError):
+        if init := _root_mount(root / "proc/1/mountinfo"):
+            return _root_mount(root / "proc/self/mountinfo") != init
+    return None
+
+
+def _root_mount(mountinfo: Path) -> list[str] | None:
+    """Return the device that is mounted as a root folder, and which folder of it.
+
+    A chroot in a folder where nothing is mounted has none.
+    """
+    lines = [line.split() for line in mountinfo.read_text(errors="replace").splitlines()]
+    mounts = [x[2:4] for x in lines if len(x) > 4 and x[4] == "/"]
+    return mounts[-1] if mounts else None
 
 
 def _is_own(root: Path, namespace: str) -> bool | None:

@@ -169,6 +169,40 @@ def test_a_container_that_shares_the_processes_of_the_host(
     assert loading.container(Tree(root), running=True) == kind
 
 
+HERE = "24 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw\n25 24 0:22 / /proc rw - proc proc rw"
+
+
+@pytest.mark.parametrize(
+    ("init", "own", "another"),
+    [
+        (HERE, HERE, False),
+        (HERE, HERE.replace("24 1 ", "310 309 "), False),  # a service with mounts of its own
+        (HERE, "25 24 0:22 / /proc rw - proc proc rw", True),  # nothing is mounted at its root
+        (HERE, HERE.replace("254:1", "254:2"), True),
+        (HERE, HERE.replace("254:1 /", "254:1 /srv/image"), True),
+        ("", HERE, None),
+        (HERE, None, None),
+        (None, HERE, None),
+    ],
+)
+def test_mounts_tell_a_chroot_to_whom_may_not_look_at_the_root_of_init(
+    init: str | None,
+    own: str | None,
+    another: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def denied(*_: object) -> bool:
+        raise PermissionError
+
+    for process, mounts in (("1", init), ("self", own)):
+        if mounts is not None:
+            plant(tmp_path, f"proc/{process}/mountinfo:")
+            (tmp_path / f"proc/{process}/mountinfo").write_text(mounts)
+    monkeypatch.setattr(Path, "samefile", denied)
+    assert loading.has_another_root(tmp_path) is another
+
+
 def test_without_proc_it_is_a_chroot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As debootstrap leaves it. A user who may not look at init's root knows nothing."""
     monkeypatch.setattr(Path, "samefile", lambda *_: (tmp_path / "gone").stat())
