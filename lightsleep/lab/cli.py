@@ -84,7 +84,6 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
 @output_option
 @click.option(
     "--arms",
-    default="",
     metavar="NAME,NAME...",
     help="Only these arms; the one with which the others are compared must be among them.",
 )
@@ -98,7 +97,7 @@ def compare(
     boots: int | None,
     seed: int | None,
     output: Path | None,
-    arms: str,
+    arms: str | None,
     vcpus: int | None,
 ) -> None:
     """Run the experiment NAME, and show what differs between its arms.
@@ -108,8 +107,8 @@ def compare(
     If the control differs from the baseline, the exit status is 1; the result is still shown and
     written.
     """
-    named = [arm.strip() for arm in arms.split(",") if arm.strip()]
-    if arms and not named:
+    named = [arm.strip() for arm in (arms or "").split(",") if arm.strip()]
+    if arms is not None and not named:
         raise click.UsageError(f"--arms {arms!r} names no arm")
     chosen = experiment.adapted(
         experiments.load(name),

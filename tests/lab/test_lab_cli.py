@@ -56,6 +56,7 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["series", "6.12", "loop"], 1, "Too many levels of symbolic links"),
         (["compare"], 2, "NAME"),
         (["compare", "idle", "--arms", ","], 2, "names no arm"),
+        (["compare", "idle", "--arms", ""], 2, "'' names no arm"),
         (["compare", "idle", "--arms", "stock"], 2, "stock alone cannot be compared"),
         (["compare", "idle", "--arms", "lightsleep"], 2, "stock, with which the others are"),
         (["compare", "idle", "--arms", "stock,nap"], 2, "no arm 'nap'; there are: stock, "),
