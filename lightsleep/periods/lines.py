@@ -232,6 +232,10 @@ class Placed(Protocol):
         """Return where in the file the last line comes from."""
 
 
+class Unreadable(LightsleepError):
+    """No line can be read any more; the message names the file, and the place in it."""
+
+
 def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
     """Give the events of ``lines`` to ``builder``; yield after each.
 
@@ -248,6 +252,8 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
                 continue
             _line(builder, line, match)
             yield
+    except Unreadable:
+        raise
     except (ValueError, LightsleepError) as error:
         text = error.message if isinstance(error, LightsleepError) else str(error)
         where = lines.place() if isinstance(lines, Placed) else f"line {number}"

@@ -52,7 +52,7 @@ from lightsleep.periods.formats import (
     head_of,
     is_perfetto,
 )
-from lightsleep.periods.lines import feed
+from lightsleep.periods.lines import Unreadable, feed
 from lightsleep.periods.model import CAUSES, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.terminal import progress
@@ -344,10 +344,10 @@ class _Counted:
 
 
 def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
-    """Yield what a program prints. Raises LightsleepError where it falls silent."""
+    """Yield what a program prints. Raises Unreadable where it falls silent."""
     while True:
         if not select.select([descriptor], [], [], SILENT_S)[0]:
-            raise LightsleepError(
+            raise Unreadable(
                 f"{path}: damaged: the program that reads it has printed nothing for {SILENT_S:g} s"
             )
         if not (data := os.read(descriptor, CHUNK)):
@@ -368,7 +368,7 @@ def _heard(
 
 
 def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
-    """Yield lines. Raises LightsleepError where one is endless or the last one cut off."""
+    """Yield lines. Raises Unreadable where one is endless or the last one cut off."""
     number, rest = 0, b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -376,6 +376,6 @@ def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
             yield line.decode(errors="replace")
         number += len(whole)
         if len(rest) > CHUNK:
-            raise LightsleepError(f"{path}: line {number + 1} has no end: no trace")
+            raise Unreadable(f"{path}: line {number + 1} has no end: no trace")
     if rest:
-        raise LightsleepError(f"{path}: line {number + 1} is cut off: the file is damaged")
+        raise Unreadable(f"{path}: line {number + 1} is cut off: the file is damaged")

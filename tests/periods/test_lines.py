@@ -273,6 +273,7 @@ def test_damaged_text(trace: Any, line: str, said: str) -> None:
     with pytest.raises(LightsleepError, match=r"trace\.txt: line 4") as caught:
         trace(idle(1, 1, 1), line)
     assert said in caught.value.message
+    assert caught.value.message.count("line ") == 1
 
 
 @pytest.mark.parametrize("data", [b"PAR1", b"\x17\x08\x44tracing6\0", b"PERFILE2" + bytes(200)])
