@@ -118,7 +118,7 @@ def seed_option(help: str) -> Callable[[Command], Command]:
 module_option = click.option(
     "--module",
     "module_file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=NamedPath(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE.ko",
     help="Load this file instead of the installed module.",
 )

@@ -15,7 +15,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.machine import BOOT_S, Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels.config import ARCHES, lookup
-from lightsleep.options import Duration
+from lightsleep.options import Duration, NamedPath
 
 FOREIGN = ("image", "modules", "tree")
 
@@ -59,17 +59,17 @@ _OPTIONS = (
     click.option(
         "--kernel-tree",
         "tree",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=NamedPath(exists=True, file_okay=False, path_type=Path),
         help="Boot a kernel of your own: a tree in which it was built.",
     ),
     click.option(
         "--image",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=NamedPath(exists=True, dir_okay=False, path_type=Path),
         help="Boot a kernel of your own: its image. Needs --modules.",
     ),
     click.option(
         "--modules",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=NamedPath(exists=True, file_okay=False, path_type=Path),
         help="The modules of --image: its /lib/modules/RELEASE.",
     ),
     click.option(

@@ -67,7 +67,7 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
 )
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="What wakeups from each idle state cost: a result of lightsleep measure -o FILE.",
 )
