@@ -43,6 +43,7 @@ def write_perfetto(
             for row in batch.select(COLUMNS).to_pylist():
                 out.row(row)
             yield batch
+        out.end()
 
 
 class _Writer:
@@ -54,8 +55,8 @@ class _Writer:
         """Write the slices of one idle period."""
         cpu, state, begin_ns = row["cpu"], row["state"], row["entered_ns"]
         end_ns, wait_ns = begin_ns + row["length_ns"], row["waking_to_running_ns"]
+        track = self._track(cpu, 0)
         if state != AWAKE:
-            track = self._track(cpu, 0)
             said = {"ended by": row["ended_by"]}
             self._slice(track, begin_ns, end_ns, self._metadata.name(cpu, state), "idle", said)
         if wait_ns is not None:
@@ -64,6 +65,12 @@ class _Writer:
             said = {"woken by": row["waker_comm"], "state": self._metadata.name(cpu, state)}
             name, kind = row["wakee_comm"] or "?", "wakeup" if halted else "reference"
             self._slice(self._track(cpu, 1), waking_ns, waking_ns + wait_ns, name, kind, said)
+
+    def end(self) -> None:
+        """Describe the tracks of all recorded CPUs, also of those that were never idle."""
+        for cpu in sorted(self._metadata.cpus | self._metadata.seen):
+            self._track(cpu, 0)
+            self._track(cpu, 1)
 
     def _track(self, cpu: int, which: int) -> int:
         """Return the track of a CPU: 0 of its idle periods, 1 of its wakeups."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from recordings import PIPE
+from traces import switched
 
 from lightsleep.report.cli import report
 
@@ -69,6 +70,19 @@ def test_totals_are_those_of_the_report(tmp_path: Path) -> None:
     assert kinds["wakeup"] == figures["all"]["total_ns"] > 0
     assert kinds["reference"] == figures["reference"]["total_ns"]
     assert tasks_ns == {x["task"]: x["total_ns"] for x in figures["by_task"]}
+
+
+def test_a_machine_that_never_idles_has_its_tracks(tmp_path: Path) -> None:
+    pb: Any = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    busy, target = tmp_path / "busy.txt", tmp_path / "busy.pftrace"
+    busy.write_text("# tracer: nop\n#\n" + switched(20, 1, "x", 42) + switched(30, 1, "y", 43))
+    done = CliRunner().invoke(report, [str(busy), "--json", "--perfetto", str(target)])
+    assert done.exit_code == 0, done.output
+    assert slices(target) == []
+    trace = pb.Trace()
+    trace.ParseFromString(target.read_bytes())
+    named = [x.track_descriptor.name for x in trace.packet]
+    assert named == ["CPU 1 idle", "CPU 1 wakeups"]
 
 
 def test_of_one_recording_only(tmp_path: Path) -> None:
