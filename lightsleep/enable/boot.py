@@ -172,9 +172,6 @@ def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:
                 continue
             seen.add((root / path).resolve())
         try:
-            # A device hides the file of that name in another folder. A pipe would be waited for.
-            if not (root / path).is_file():
-                continue
             text = restorer.read_file(root, str(root / path))
         except OSError as error:
             denied |= isinstance(error, PermissionError)

@@ -46,6 +46,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -210,9 +211,14 @@ def _refuse_file(root: Path, name: str) -> str | None:
 
 
 def read_file(_root: Path, name: str) -> Value:
-    """Return what a file holds, None where it is not there."""
+    """Return what a file holds, None where it is not there.
+
+    A pipe, which would be waited for, holds nothing, and neither does a device or a socket.
+    """
+    path = Path(name)
     try:
-        return _text(Path(name))
+        mode = path.stat().st_mode
+        return _text(path) if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -216,6 +216,18 @@ def test_folders_that_it_makes_are_everybodys_to_read(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [OPTIONS, LOAD])
+def test_a_pipe_of_somebody_else_is_not_waited_for(name: str, root: Path) -> None:
+    (root / name).parent.mkdir(parents=True)
+    os.mkfifo(root / name)
+    assert status()["files"] == []
+    assert f"/{name} is there and was not" in run("enable", "--persist").output
+    refused = run("disable")
+    assert refused.exit_code == 1
+    assert f"/{name} was not written by lightsleep: left" in refused.output
+    assert (root / name).is_fifo()
+
+
+@pytest.mark.parametrize("name", [OPTIONS, LOAD])
 @pytest.mark.parametrize("target", ["gone", "ours.conf"])
 def test_links_of_somebody_else_stay(name: str, target: str, root: Path) -> None:
     plant(root, f"{name.rpartition('/')[0]}/ours.conf: {change.HEADER}")
