@@ -146,12 +146,13 @@ class VerbGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb. Ctrl-C ends it with the status that shells expect, which click's is not."""
-        try:
-            with orderly_end(), _output_checked(), _packages_named():
-                return super().invoke(ctx)
-        except KeyboardInterrupt as ended:
-            click.echo("\ninterrupted", err=True)  # below the terminal's ^C
-            raise SystemExit(status_of(ended)) from None
+        with orderly_end():
+            try:
+                with _output_checked(), _packages_named():
+                    return super().invoke(ctx)
+            except KeyboardInterrupt as ended:
+                click.echo("\ninterrupted", err=True)  # below the terminal's ^C
+                raise SystemExit(status_of(ended)) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs, in the order in which a newcomer meets them."""

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator[None]:
-    """Raise an error on SIGTERM and SIGHUP, as SIGINT does, so that contexts are left.
+    """Raise an error on SIGINT, SIGTERM and SIGHUP, so that contexts are left.
 
-    ``error`` makes it of the signal's number. Without it, that is SystemExit, and these signals are
-    ignored from then on: a terminal that closes may send two, and contexts are to be left in peace.
+    That is KeyboardInterrupt for SIGINT, and SystemExit for the others. From then on, all three are
+    ignored until this context is left: who presses Ctrl-C twice, and a terminal that closes, are to
+    leave the other contexts in peace. With ``error``, which makes the error of the number of a
+    signal other than SIGINT, each signal raises one, and none is ignored.
 
     A signal that is ignored before, as nohup has it, stays so. Outside of the main thread, which
     gets all signals, this does nothing.
@@ -22,15 +24,16 @@ def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator
         return
 
     def end(number: int, _frame: object) -> None:
-        if error:
-            raise error(number)
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(128 + number)
+        if error is None:
+            for each in before:
+                signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise error(number) if error else SystemExit(128 + number)
 
     before = {
         number: signal.signal(number, end)
-        for number in (signal.SIGTERM, signal.SIGHUP)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:

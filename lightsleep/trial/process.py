@@ -152,7 +152,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
             _end_by(number, process.pid)
-    except BaseException:  # a second Ctrl-C: whoever waits for it is impatient
+    except BaseException:  # Ctrl-C meanwhile: whoever waits for it is impatient
         for member in _members(process.pid):
             _send(member, process.pid, signal.SIGKILL)
         raise

@@ -298,7 +298,7 @@ def test_what_a_command_leaves_running_is_ended(
     assert not [process for process in processes if runs(process)]
 
 
-def test_a_second_ctrl_c_leaves_nothing_running(
+def test_ctrl_c_while_a_command_is_ended_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_seconds: float) -> None:
