@@ -115,10 +115,11 @@ PAGES = {
             "time.",
         },
         {
-            "0": "Recorded; without COMMAND, also after Ctrl-C.",
+            "0": "Recorded; without COMMAND and --for, until Ctrl-C, SIGTERM or SIGHUP.",
             "1": "It failed, or the recording ended before COMMAND did.",
             "Any other": "That of COMMAND, if the recording lasted as long.",
-            "128+N": "Signal N ended it before the recording began, or ended COMMAND.",
+            "128+N": "Signal N ended it before the recording began or before the time of --for was "
+            "over, or ended COMMAND.",
         },
         {
             TRACE: "The trace. -o names another file.",

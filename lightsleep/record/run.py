@@ -9,6 +9,7 @@ import secrets
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -128,7 +129,7 @@ def _gone(instance: Path) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal to this process alone: a command that it runs has not heard of it."""
+    """A signal other than SIGINT: a command that this process runs has not heard of it."""
 
     def __init__(self, number: int) -> None:
         """Remember which signal it was."""
@@ -494,10 +495,12 @@ def wait(
 
     ``tick`` is called about once a second with the seconds that passed. With ``aside``, the
     command's stdout goes to stderr. The recording goes on until the command has ended, which may
-    take its time after a signal. Raises LightsleepError where the command cannot be started.
+    take its time after a signal. A signal before all ``seconds`` have passed counts as failure.
+    Raises LightsleepError where the command cannot be started.
     """
     child = _start(command, aside) if command else None
-    started = time.monotonic()
+    messenger = _Messenger(child) if child else None
+    started, early = time.monotonic(), 0
     while running.process.poll() is None:
         try:
             left = 1.0 if seconds is None else started + seconds - time.monotonic()
@@ -511,28 +514,66 @@ def wait(
             if child and running.stopped != before:  # the command may run for long
                 print(f"note: {running.stopped}", file=sys.stderr)
         except KeyboardInterrupt as signalled:
-            if child is None:
+            if messenger is None:
+                if seconds is not None:
+                    early = 128 + _number(signalled)
+                    passed = time.monotonic() - started
+                    print(f"ended after {passed:.1f} s of {seconds:g} s", file=sys.stderr)
                 break
-            if isinstance(signalled, Terminated):  # Ctrl-C has reached the command, too
-                child.send_signal(signalled.number)
+            messenger.tell(signalled)
     if running.process.poll() is not None:
         running.watch()
-    if child is None:
-        return 0
+    if child is None or messenger is None:
+        return early
     if running.stopped == KILLED and child.poll() is None:
         print(f"note: {running.stopped}", file=sys.stderr)
-    status = _status(child)
+    status = _status(child, messenger)
     return 128 - status if status < 0 else status
 
 
-def _status(child: "subprocess.Popen[bytes]") -> int:
+def _status(child: "subprocess.Popen[bytes]", messenger: "_Messenger") -> int:
     """Wait for a command, and pass signals on to it meanwhile."""
     while True:
         try:
             return child.wait()
         except KeyboardInterrupt as signalled:
-            if isinstance(signalled, Terminated):
-                child.send_signal(signalled.number)
+            messenger.tell(signalled)
+
+
+@dataclass
+class _Messenger:
+    """Passes signals on to a command.
+
+    Ctrl-C on a terminal reaches the command as well. In the foreground, a SIGINT may also come from
+    a process that sends it to this one alone, and no one can tell. So the second is passed on.
+    """
+
+    child: "subprocess.Popen[bytes]"
+    interrupted: bool = False
+
+    def tell(self, signalled: KeyboardInterrupt) -> None:
+        number = _number(signalled)
+        if number != signal.SIGINT or self.interrupted or not _in_foreground():
+            self.child.send_signal(number)
+        self.interrupted |= number == signal.SIGINT
+
+
+def _number(signalled: KeyboardInterrupt) -> int:
+    return signalled.number if isinstance(signalled, Terminated) else signal.SIGINT
+
+
+def _in_foreground() -> bool:
+    """Return whether this process has a terminal whose Ctrl-C reaches it."""
+    try:
+        terminal_of_ours = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal_of_ours) == os.getpgrp()
+    except OSError:  # the terminal was closed
+        return False
+    finally:
+        os.close(terminal_of_ours)
 
 
 def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:

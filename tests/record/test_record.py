@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -143,17 +144,18 @@ def test_what_does_not_start_in_time_leaves_the_last_recording(
     assert not list((tracefs / "instances").iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_reaches_the_command(
     tracefs: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = []
+    monkeypatch.setattr(run, "_in_foreground", lambda: False)
     monkeypatch.setattr(run.Recording, "watch", lambda _self: watched.append(1))
     output, begun = tmp_path / "trace.dat", tmp_path / "begun"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64)
     # It takes its time: the disk is watched until it has ended.
-    script = f"trap 'sleep 2.5; exit 7' TERM HUP; touch {begun}; while :; do sleep 0.1; done"
+    script = f"trap 'sleep 2.5; exit 7' TERM HUP INT; touch {begun}; while :; do sleep 0.1; done"
     deadline = time.monotonic() + 60
 
     def tick(_seconds: float) -> None:
@@ -169,6 +171,53 @@ def test_a_signal_reaches_the_command(
         status = run.wait(("sh", "-c", script), None, running, tick)
     assert status == 7
     assert watched.count(1) >= 2
+
+
+def test_a_terminal_sends_the_first_ctrl_c_to_the_command_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "_in_foreground", lambda: True)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        messenger = run._Messenger(child)
+        messenger.tell(KeyboardInterrupt())
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.2)
+        messenger.tell(KeyboardInterrupt())
+        assert child.wait(60) == -signal.SIGINT
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_whether_a_terminal_is_there_is_known(there: bool) -> None:
+    asks = "from lightsleep.record import run; print(run._in_foreground())"
+    words = [sys.executable, "-c", asks]
+    if there:
+        words = [sys.executable, "-c", f"import pty; pty.spawn({words!r})"]
+    done = subprocess.run(
+        words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True
+    )
+    assert done.stdout.split()[-1:] == [str(there).encode()], done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("seconds", [600, None])
+def test_a_signal_before_the_time_is_over_shows(
+    seconds: float | None,
+    number: signal.Signals,
+    tracefs: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "trace.dat"
+    words = tracing.command(tracing.EVENTS, None, 64)
+    with (
+        orderly_end(run.Terminated),
+        run.recording(tracefs, words, [], run.scratch_for(output), output, OF_THIS_ONE) as running,
+    ):
+        status = run.wait((), seconds, running, lambda _: os.kill(os.getpid(), number))
+    assert output.exists()
+    assert status == (128 + number if seconds else 0)
+    said = r"ended after \d+\.\d s of 600 s\n" if seconds else ""
+    assert re.fullmatch(said, capfd.readouterr().err)
 
 
 def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
