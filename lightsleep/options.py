@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Options that several verbs have, and the check that root runs them."""
+"""Options that several verbs have, and the checks that root runs them, and a program is there."""
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import click
 
 from lightsleep import cpulist, units
 from lightsleep.document import shortened
-from lightsleep.errors import LightsleepError
+from lightsleep.errors import LightsleepError, WrongUsage
 
 Command = TypeVar("Command", bound="Callable[..., Any] | click.Command")
 
@@ -20,6 +21,16 @@ def need_root(what: str) -> None:
     """Raise LightsleepError unless this is root."""
     if os.geteuid() != 0:
         raise LightsleepError(f"{what}: run it as root (sudo)")
+
+
+def check_program(name: str, cannot: str = "cannot run") -> None:
+    """Raise LightsleepError unless a program has this name, and WrongUsage if the name is empty."""
+    if not name:
+        raise WrongUsage(f"{cannot} '': this names no program")
+    if not shutil.which(name):
+        there = "/" in name and Path(name).exists()
+        why = "this is no executable file" if there else "there is no such program"
+        raise LightsleepError(f"{cannot} {name}: {why}")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # older clicks have no argument

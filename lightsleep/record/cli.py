@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,14 @@ from lightsleep.document import UNPRINTABLE, headed, text_of
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json
-from lightsleep.options import Duration, OutputFile, cpus_option, json_option, need_root
+from lightsleep.options import (
+    Duration,
+    OutputFile,
+    check_program,
+    cpus_option,
+    json_option,
+    need_root,
+)
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
@@ -109,8 +115,8 @@ def record(
         raise click.UsageError("BPF programs make a histogram anyway: leave out --recorder")
     output = output or Path(COUNTS if histogram else TRACE)
     _refuse(output, cpus)
-    if command and not shutil.which(command[0]):
-        raise LightsleepError(f"cannot run {command[0]}: there is no such program")
+    if command:
+        check_program(command[0])
     try:
         if histogram:
             status = _count(output, cpus, seconds, command, as_json)

@@ -3,7 +3,6 @@
 
 import random
 import shlex
-import shutil
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,6 +22,7 @@ from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.options import (
     Duration,
+    check_program,
     json_option,
     module_option,
     need_root,
@@ -160,8 +160,8 @@ def try_settings(
     printed = [metrics.parse_printed(text) for text in wanted]
     if len({x.name for x in printed}) < len(printed):
         raise click.UsageError("two metrics have the same name")
-    if command and not shutil.which(command[0]):
-        raise LightsleepError(f"cannot run {command[0]}: there is no such program")
+    if command:
+        check_program(command[0])
     names = _names(settings)
     catalogue.check_module(module_file, names)
     need_root("trying changes settings of the machine")

@@ -13,13 +13,13 @@ found, and the comparison with it would be with something nobody runs.
 
 import math
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.options import check_program
 from lightsleep.trial import metrics, process, reading, run
 
 CARRY_OVER = 0.25
@@ -100,8 +100,8 @@ def plan(
             f"--for is too long: it has {rounds} rounds of {arms} settings (with the control), and "
             f"{run.MOST_ROUNDS} is the maximum; choose a longer --switchback"
         )
-    if argv and not shutil.which(argv[0]):
-        raise LightsleepError(f"--metric-command: cannot run {argv[0]}: there is no such program")
+    if argv:
+        check_program(argv[0], "--metric-command: cannot run")
     return Plan(period_s, rounds, argv, printed, total_s, least)
 
 

@@ -403,6 +403,26 @@ def command(*words: str) -> Result:
     return CliRunner().invoke(cli.record, words)
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("/etc/passwd", 1, "cannot run /etc/passwd: this is no executable file"),
+        ("./", 1, "cannot run ./: this is no executable file"),
+        ("./nowhere", 1, "cannot run ./nowhere: there is no such program"),
+        ("etc", 1, "cannot run etc: there is no such program"),
+        ("", 2, "cannot run '': this names no program"),
+    ],
+)
+def test_what_is_no_program(
+    name: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etc").mkdir()
+    done = command("--", name)
+    assert (done.exit_code, done.output) == (status, f"Error: {said}\n")
+
+
 @pytest.mark.parametrize("text", ["30", "0s", "-1s", "s", "1e9s", "1 week"])
 def test_what_is_no_time(text: str) -> None:
     done = command("--for", text)

@@ -550,8 +550,17 @@ def test_needs_neither_numpy_nor_jsonschema() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_program_that_is_not_there_is_told_before_anything_is_changed(root: Path) -> None:
-    result = attempt("--", "no-such-program")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no-such-program", "there is no such program"),
+        ("/etc/passwd", "this is no executable file"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_before_anything_is_changed(
+    name: str, said: str, root: Path
+) -> None:
+    result = attempt("--", name)
     assert result.exit_code == 1
-    assert "cannot run no-such-program: there is no such program" in result.output
+    assert f"cannot run {name}: {said}" in result.output
     assert not (root / "run/lightsleep").exists()
