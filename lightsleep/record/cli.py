@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -255,8 +256,12 @@ def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
         return
     for note in recorded["notes"]:
         click.echo(f"note: {note}", err=True)
+    # For a shell; a name may be any bytes.
+    name = shlex.quote(os.fsencode(output).decode(errors="replace"))
+    size = recorded["bytes"]
+    said = f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
     click.echo(
-        f"recorded {recorded['elapsed_s']:.1f} s in {output} ({recorded['bytes'] / 1e6:.1f} MB); "
-        f"see it with: lightsleep report {output}",
+        f"recorded {recorded['elapsed_s']:.1f} s in {name} ({said}); "
+        f"see it with: lightsleep report {name}",
         err=True,
     )

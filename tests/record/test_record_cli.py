@@ -404,6 +404,38 @@ def command(*words: str) -> Result:
 
 
 @pytest.mark.parametrize(
+    ("name", "size", "said"),
+    [
+        (
+            "a.dat",
+            99_949,
+            "recorded 1.0 s in a.dat (99.9 kB); see it with: lightsleep report a.dat",
+        ),
+        (
+            "a.dat",
+            100_000,
+            "recorded 1.0 s in a.dat (0.1 MB); see it with: lightsleep report a.dat",
+        ),
+        (
+            "a b\nc",
+            0,
+            "recorded 1.0 s in 'a b\nc' (0.0 kB); see it with: lightsleep report 'a b\nc'",
+        ),
+        (
+            os.fsdecode(b"\xff"),
+            1000,
+            "recorded 1.0 s in '\ufffd' (1.0 kB); see it with: lightsleep report '\ufffd'",
+        ),
+    ],
+)
+def test_the_last_line_can_be_pasted(
+    name: str, size: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli._show(Path(name), {"elapsed_s": 1.0, "bytes": size, "notes": []}, False)
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.parametrize(
     ("name", "status", "said"),
     [
         ("/etc/passwd", 1, "cannot run /etc/passwd: this is no executable file"),
