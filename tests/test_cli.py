@@ -129,6 +129,31 @@ cli.main(["verb"])
 """
 
 
+START = """
+import os, signal, sys
+from lightsleep.__main__ import start
+
+class Interrupts:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "lightsleep.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts)
+signal.signal(signal.SIGINT, getattr(signal, sys.argv.pop(1)))
+start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "status"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)]
+)
+def test_ctrl_c_while_the_command_line_starts_has_no_traceback(handler: str, status: int) -> None:
+    command = [sys.executable, "-c", START, handler, "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stderr) == (status, b"")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_verb_that_is_ended_twice_saves_its_work_and_leaves_no_scratch_files(
     number: signal.Signals, tmp_path: Path
