@@ -37,14 +37,31 @@ make KERNEL=$kernel
 make dkms-install KERNEL=$kernel
 there cpuidle_lightsleep virtio_poll_source
 absent test_cpuidle_latency cpuidle_synthetic
+# Another kernel has it, too.
+mkdir /lib/modules/6.12.0-other
+cp -a /lib/modules/$kernel/build /lib/modules/$kernel/modules.* /lib/modules/6.12.0-other
+dkms install lightsleep/0.0.1 -k 6.12.0-other
 sed -i "s/^PACKAGE_VERSION=.*/PACKAGE_VERSION=\\"$version\\"/" dkms.conf
+# What does not build replaces nothing.
+cp drivers/cpuidle/cpuidle-lightsleep.c /tmp/driver.c
+echo '#error never builds' >> drivers/cpuidle/cpuidle-lightsleep.c
+! make dkms-install KERNEL=$kernel > /tmp/said 2>&1 || exit 1
+grep -q 'error never builds' /tmp/said
+cp /tmp/driver.c drivers/cpuidle/cpuidle-lightsleep.c
+test "$(dkms status | grep -c 'lightsleep/0.0.1, .*: installed')" = 2
+there cpuidle_lightsleep virtio_poll_source
 echo 'MODULE_INFO(again, "yes");' >> drivers/cpuidle/cpuidle-lightsleep.c
 # What was built here before is no part of it, and an older version goes.
 make dkms-install KERNEL=$kernel LIGHTSLEEP_TOOLS=1
 test "$(ls -d /usr/src/lightsleep-[0-9]*)" = /usr/src/lightsleep-$version
 ! dkms status | grep -F 0.0.1
 grep -q cpuidle_lightsleep /usr/lib/dracut/dracut.conf.d/90-lightsleep.conf
-modinfo -k $kernel -F again cpuidle_lightsleep | grep -qx yes
+for each in $kernel 6.12.0-other; do
+    modinfo -k $each -F again cpuidle_lightsleep | grep -qx yes
+done
+# From where DKMS has its sources, it would remove those first.
+! make -C /usr/src/lightsleep-$version dkms-install KERNEL=$kernel || exit 1
+test -e /usr/src/lightsleep-$version/Makefile
 there cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
 # What a package brought stays as it is, whatever its version.
 mkdir /usr/src/lightsleep-0.0.2~1.gabc
