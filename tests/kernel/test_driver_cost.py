@@ -62,8 +62,9 @@ def test_hotplug_of_every_cpu_with_more_of_them() -> None:
     assert not measured.skipped
 
 
-def test_work_keeps_off_an_isolated_cpu() -> None:
-    with boot(Machine(append="isolcpus=1", accel="tcg"), "driver-isolated", ENOUGH_S) as guest:
+def test_work_keeps_off_isolated_cpus() -> None:
+    machine = Machine(vcpus=3, append="isolcpus=1-2", accel="tcg")
+    with boot(machine, "driver-isolated", ENOUGH_S) as guest:
         result = selftest(guest, "leaves_isolated_cpus_alone")
     assert not result.skipped
 

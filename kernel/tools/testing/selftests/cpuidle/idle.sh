@@ -31,6 +31,12 @@ need_poll_sources() {
 	esac
 }
 
+cpus_of() { # LIST, as 1,4-6
+	echo "$1" | tr ',' '\n' | while IFS=- read -r first last; do
+		seq "$first" "${last:-$first}"
+	done
+}
+
 is_online() { # CPU; some cannot be anything else
 	[ -e "$CPUS/cpu$1" ] &&
 		{ [ ! -e "$CPUS/cpu$1/online" ] || [ "$(cat "$CPUS/cpu$1/online")" = 1 ]; }
