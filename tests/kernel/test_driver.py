@@ -35,6 +35,12 @@ def test_selftest(kernel: str) -> None:
     assert set(result.skipped) <= SKIP_WITHOUT_CORES
 
 
+def test_suspend_to_idle_is_not_polled() -> None:
+    with boot(Machine(accel="tcg"), "driver-suspend", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, "does_not_poll_in_suspend_to_idle")
+    assert result.passed == ["does_not_poll_in_suspend_to_idle"]
+
+
 # The drivers refuse each in the same place: make check boots a guest for one of them.
 @pytest.mark.parametrize(
     "option",

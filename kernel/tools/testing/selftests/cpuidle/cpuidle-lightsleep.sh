@@ -267,6 +267,25 @@ watch_for_2_s() { # sets halts, and polled in ns
 	polled=$(($(statistic polled_ns) - polled))
 }
 
+# What CPU 1 would poll for, and a request that it must poll, count for nothing then.
+does_not_poll_when_told() { # PARAMETER of test_told_idle
+	need_naps
+	loaded mode=fixed poll_limit_us=1000
+	for _ in $(seq 5); do # a measurement may run, and counts no polls
+		polled=yes
+		polls_for_naps $CPUS/cpu1/lightsleep/polls && break
+		polled=no
+	done
+	[ $polled = yes ] || fail "does not poll for naps"
+	limit_all
+	! polls_for_naps $CPUS/cpu1/lightsleep/polls "$1" || fail "polls"
+	lift_limit_of_all
+}
+
+does_not_poll_while_idle_is_injected() {
+	does_not_poll_when_told inject=1
+}
+
 heeds_no_limit_when_off() {
 	loaded mode=off
 	limit_all
@@ -388,6 +407,13 @@ refuses_to_load_twice() {
 	[ "$(cat $CPUS/cpuidle/current_driver)" = lightsleep ] || fail "the first one is gone"
 }
 
+# Only where the machine may be suspended: not every one takes that well.
+
+does_not_poll_in_suspend_to_idle() {
+	need_suspend_to_idle
+	does_not_poll_when_told suspend=1
+}
+
 # Only for kernels booted with the option in question.
 
 refuses_idle_override() {
@@ -421,7 +447,8 @@ if [ $# = 0 ]; then
 		accounts_for_its_time shows_all_counters_in_one_line tells_what_was_polled_in_vain \
 		takes_parameters_at_run_time refuses_bad_parameters survives_random_writes \
 		works_under_every_governor \
-		obeys_latency_qos obeys_resume_latency heeds_no_limit_when_off obeys_disabled_states \
+		obeys_latency_qos obeys_resume_latency does_not_poll_while_idle_is_injected \
+		heeds_no_limit_when_off obeys_disabled_states \
 		polls_for_no_request_where_polls_are_forbidden counts_a_period_once \
 		survives_hotplug_under_load loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice

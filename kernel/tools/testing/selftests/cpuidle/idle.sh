@@ -65,6 +65,31 @@ pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
 	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
 }
 
+# A task naps on CPU 1 for 3 s. Does the number of polls, in a file, grow by one for most naps?
+polls_for_naps() { # FILE [inject=1|suspend=1]: the CPU is told to be idle meanwhile
+	file=$1
+	shift
+	polls=$(cat "$file")
+	load_module test_told_idle "$@" || fail "no naps"
+	polls=$(($(cat "$file") - polls))
+	naps=$(cat /sys/module/test_told_idle/parameters/naps)
+	rmmod test_told_idle
+	echo "$* $polls polls for $naps naps"
+	[ "$naps" -ge 500 ] || skip "too few naps to tell"
+	[ $((polls * 2)) -gt "$naps" ]
+}
+
+need_naps() {
+	has_module test_told_idle || skip "no test_told_idle"
+	is_online 1 || skip "CPU 1 is not online"
+}
+
+need_suspend_to_idle() { # that ends by a timer
+	grep -qw freeze /sys/power/state 2> /dev/null || skip "cannot suspend to idle"
+	[ -z "$(find $CPUS/cpu*/cpuidle/ -name s2idle 2> /dev/null)" ] ||
+		skip "in suspend to idle, timers stop"
+}
+
 start_load() { # until the test ends; a session of its own, to be ended as a whole
 	need_commands perf
 	setsid sh -c 'while :; do perf bench -f simple sched pipe -l 2000; done' \

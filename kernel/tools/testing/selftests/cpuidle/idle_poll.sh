@@ -5,10 +5,10 @@
 # accounting of time, latency requests, function calls, CPU hotplug, and CPUs at rest.
 #
 # Usage: idle_poll.sh [MODULE-FOLDER [TEST...]]
-# Needs root, two CPUs, python3, and perf for the load. Two tests need modules of the
-# repository of its authors: test_smp_mask calls functions, and cpuidle_synthetic gives the
-# CPUs states of known latency where they have no driver. Without these, and where they are
-# loaded already, these tests are skipped.
+# Needs root, two CPUs, python3, and perf for the load. Some tests need modules of the
+# repository of its authors: test_smp_mask calls functions, test_told_idle tells CPUs to be
+# idle, and cpuidle_synthetic gives the CPUs states of known latency where they have no
+# driver. Without these, and where they are loaded already, these tests are skipped.
 #
 # Whatever ends it, but for SIGKILL, the switch, CPUs and modules are as before.
 
@@ -287,13 +287,36 @@ idle_time_never_goes_backward() {
 	END
 }
 
-does_not_poll_when_told_to_be_idle() {
+does_not_poll_at_rest() {
 	on
 	sleep 1
 	before=$(statistic polled_ns)
 	sleep 3
 	polled=$(($(statistic polled_ns) - before))
 	[ $polled -lt $((3 * 10000000 * $(nproc))) ] || fail "polled $polled ns in 3 s"
+}
+
+# What CPU 1 has learned to poll for is let be then.
+does_not_poll_when_told() { # PARAMETER of test_told_idle
+	need_naps
+	on
+	for _ in $(seq 5); do
+		polled=yes
+		polls_for_naps $CPUS/cpu1/idle_poll/polls && break
+		polled=no
+	done
+	[ $polled = yes ] || skip "polling for naps does not pay here"
+	! polls_for_naps $CPUS/cpu1/idle_poll/polls "$1" || fail "polls"
+}
+
+does_not_poll_while_idle_is_injected() {
+	does_not_poll_when_told inject=1
+}
+
+# Only where the machine may be suspended, so not without being asked.
+does_not_poll_in_suspend_to_idle() {
+	need_suspend_to_idle
+	does_not_poll_when_told suspend=1
 }
 
 honours_a_latency_request() {
@@ -360,12 +383,12 @@ refuses_nonsense() {
 [ $# -gt 0 ] || set -- does_nothing_when_off measures_in_the_background polls_when_on \
 	restores_when_switched_off asks_the_programs counts_each_period_once counts_halts \
 	ignores_function_calls time_polled_is_idle_time idle_time_never_goes_backward \
-	does_not_poll_when_told_to_be_idle \
+	does_not_poll_at_rest does_not_poll_while_idle_is_injected \
 	honours_a_latency_request survives_hotplug survives_switching_under_load refuses_nonsense
 
 need_root_and_two_cpus
 OWN_MODULES=
-for module in cpuidle_synthetic test_smp_mask; do
+for module in cpuidle_synthetic test_smp_mask test_told_idle; do
 	[ -e "/sys/module/$module" ] || OWN_MODULES="$OWN_MODULES $module"
 done
 WAS_ENABLED=$(cat $PARAMETERS/enabled 2> /dev/null)
