@@ -23,6 +23,7 @@ from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.boot.vm import VM, Hardware, with_files
 from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.kernels.roots import KernelTree
 
 RACED = """\
 [    1.669117] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI
@@ -261,6 +262,20 @@ def test_the_cpu_is_of_the_model_asked_for_whatever_runs_it(
     for asked, given in (("", own), ("qemu64", "qemu64")):
         argv = guest.prepare(Machine(cpu=asked)).argv()
         assert argv[argv.index("-cpu") + 1] == given
+
+
+def test_a_module_that_is_none_of_ours_is_noticed_before_a_boot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prepare(*modules: str) -> list[Path]:
+        return guest._modules(ARCHES["x86_64"], tree, Machine(modules=modules), lambda _: None)
+
+    tree = cast(KernelTree, SimpleNamespace())
+    built = [Path("cpuidle_lightsleep.ko"), Path("test_smp_mask.ko")]
+    monkeypatch.setattr(guest, "project_modules", lambda *_: built)
+    assert prepare() == prepare("cpuidle-lightsleep mode=off", "test_smp_mask") == built
+    with pytest.raises(LightsleepError, match="no module 'foo'; there are: cpuidle_lightsleep"):
+        prepare("test_smp_mask", "foo x=1")
 
 
 def test_devices_are_added_one_by_one() -> None:

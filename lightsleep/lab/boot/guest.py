@@ -161,10 +161,15 @@ def _image(tree: KernelTree | ForeignTree, accelerator: Accelerator) -> Path:
 def _modules(
     arch: Arch, tree: KernelTree | ForeignTree, machine: Machine, note: Callable[[str], None]
 ) -> list[Path]:
-    """Return our modules for a kernel."""
+    """Return our modules for a kernel. Raises LightsleepError where the machine loads another."""
     if isinstance(tree, ForeignTree):
-        return foreign.modules(arch, tree, needed=machine.modules, note=note)
-    return project_modules(arch, tree)
+        found = foreign.modules(arch, tree, needed=machine.modules, note=note)
+    else:
+        found = project_modules(arch, tree)
+    ours = {file.stem: file for file in found}
+    for module in machine.modules:
+        lookup("module", ours, module.split()[0].replace("-", "_"))
+    return found
 
 
 class Guest:
