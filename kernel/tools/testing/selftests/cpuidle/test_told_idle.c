@@ -44,12 +44,12 @@ static int nap(void *unused)
 	sched_set_fifo(current);
 	while (!kthread_should_stop()) {
 		if (suspend && READ_ONCE(pm_suspend_target_state) != PM_SUSPEND_TO_IDLE) {
-			msleep(1);
+			usleep_range(1000, 2000);
 			continue;
 		}
 		if (!until_ns)
 			until_ns = ktime_get_ns() + (u64)ms * NSEC_PER_MSEC;
-		usleep_range(NAP_US, NAP_US);
+		usleep_range(NAP_US, NAP_US + 10);
 		naps++;
 		if (suspend && ktime_get_ns() > until_ns)
 			pm_system_wakeup();
