@@ -10,7 +10,7 @@
 # idle, and cpuidle_synthetic gives the CPUs states of known latency where they have no
 # driver. Without these, and where they are loaded already, these tests are skipped.
 #
-# Whatever ends it, but for SIGKILL, the switch, CPUs and modules are as before.
+# Whatever ends it, but for SIGKILL, the switch, the weight, CPUs and modules are as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -60,6 +60,7 @@ end_load() { # of start_load
 after_each() { # as it was found
 	end_load
 	[ -z "$WAS_ENABLED" ] || echo "$WAS_ENABLED" > $PARAMETERS/enabled
+	[ -z "$WAS_WEIGHT" ] || echo "$WAS_WEIGHT" > $PARAMETERS/wait_weight
 	is_online 1 || echo 1 > "$CPUS"/cpu1/online
 	for module in $OWN_MODULES; do
 		[ ! -e "/sys/module/$module" ] || rmmod "$module"
@@ -300,12 +301,13 @@ does_not_poll_at_rest() {
 does_not_poll_when_told() { # PARAMETER of test_told_idle
 	need_naps
 	on
-	for _ in $(seq 5); do
+	echo 100 > $PARAMETERS/wait_weight # so that to poll for a nap pays
+	for _ in $(seq 5); do # prices and limits follow
 		polled=yes
 		polls_for_naps $CPUS/cpu1/idle_poll/polls && break
 		polled=no
 	done
-	[ $polled = yes ] || skip "polling for naps does not pay here"
+	[ $polled = yes ] || skip "the host needs its cores, or a halt costs nothing"
 	! polls_for_naps $CPUS/cpu1/idle_poll/polls "$1" || fail "polls"
 }
 
@@ -392,6 +394,7 @@ for module in cpuidle_synthetic test_smp_mask test_told_idle; do
 	[ -e "/sys/module/$module" ] || OWN_MODULES="$OWN_MODULES $module"
 done
 WAS_ENABLED=$(cat $PARAMETERS/enabled 2> /dev/null)
+WAS_WEIGHT=$(cat $PARAMETERS/wait_weight 2> /dev/null)
 trap restore EXIT
 trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"
