@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -369,6 +370,16 @@ def test_whatever_lets_cpus_poll_carries_the_fixes_for_it(base: str) -> None:
             assert topic.patches[0] == fixes[0].patches[0]
         if topic.name in ("arm64-polling", "idle-poll"):  # they add CPUs that poll, or polls
             assert [x for fix in fixes for x in fix.patches] == list(topic.patches[: len(fixes)])
+
+
+@pytest.mark.parametrize("base", series.bases())
+def test_no_line_of_a_message_is_longer_than_checkpatch_takes(base: str) -> None:
+    for topic in series.read_topics(base):
+        for patch in topic.own:
+            head = patch.path.read_text().partition("\n---\n")[0]
+            _, _, text = head.partition("\n\n")  # the headers of the mail
+            lines = [x for x in text.splitlines() if not re.match(r"[A-Z][\w-]+: \S", x)]
+            assert [x for x in lines if len(x) > 75] == [], patch.path
 
 
 @pytest.mark.parametrize("base", series.bases())
