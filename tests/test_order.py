@@ -12,12 +12,10 @@ import re
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
-from scipy.optimize import brentq
-from scipy.signal import lfilter
-from scipy.stats import binom, expon, lognorm, norm
 from simulated import Floats, batches, bursts, correlated
 
 from lightsleep.measure import plan
@@ -54,13 +52,13 @@ def test_no_other_module_computes_percentiles_of_samples() -> None:
 def test_ranks_are_the_closest_with_95_percent(n: int, percent: int) -> None:
     low, high = ranks(n, percent)
     q = percent / 100
-    assert binom.cdf((low or 0) - 1, n, q) <= 0.025 + 1e-9
-    assert binom.cdf(low or 0, n, q) > 0.025 - 1e-9
+    assert scipy.stats.binom.cdf((low or 0) - 1, n, q) <= 0.025 + 1e-9
+    assert scipy.stats.binom.cdf(low or 0, n, q) > 0.025 - 1e-9
     if high is None:
-        assert binom.sf(n - 1, n, q) > 0.025 - 1e-9
+        assert scipy.stats.binom.sf(n - 1, n, q) > 0.025 - 1e-9
     else:
-        assert binom.sf(high - 1, n, q) <= 0.025 + 1e-9
-        assert high == 1 or binom.sf(high - 2, n, q) > 0.025 - 1e-9
+        assert scipy.stats.binom.sf(high - 1, n, q) <= 0.025 + 1e-9
+        assert high == 1 or scipy.stats.binom.sf(high - 2, n, q) > 0.025 - 1e-9
 
 
 def test_the_median_is_bounded_from_six_samples_on_and_p99_from_368() -> None:
@@ -91,7 +89,7 @@ def held(samples: Floats, percent: int, truth: float) -> float:
 @pytest.mark.parametrize("percent", [50, 90, 99])
 def test_intervals_hold_the_percentile_of_independent_samples(n: int, percent: int) -> None:
     samples = np.random.default_rng(5).exponential(size=(RUNS, n))
-    assert held(samples, percent, float(expon.ppf(percent / 100))) >= CLAIMED
+    assert held(samples, percent, float(scipy.stats.expon.ppf(percent / 100))) >= CLAIMED
 
 
 @pytest.mark.parametrize("n", [200, 400])
@@ -100,7 +98,10 @@ def test_intervals_hold_the_percentile_of_independent_samples(n: int, percent: i
 def test_intervals_hold_the_percentile_of_correlated_samples(
     n: int, rho: float, percent: int
 ) -> None:
-    assert held(correlated(RUNS, n, rho), percent, float(norm.ppf(percent / 100))) >= CLAIMED
+    assert (
+        held(correlated(RUNS, n, rho), percent, float(scipy.stats.norm.ppf(percent / 100)))
+        >= CLAIMED
+    )
 
 
 @pytest.mark.parametrize(("n", "runs"), [(200, RUNS), (1000, 200)])
@@ -111,7 +112,7 @@ def test_intervals_hold_where_each_batch_has_a_level_of_its_own(
 ) -> None:
     samples = batches(runs, n, plan.BATCH, share)
     error = math.sqrt(0.95 * 0.05 / runs)
-    assert held(samples, percent, float(norm.ppf(percent / 100))) >= 0.95 - 2 * error
+    assert held(samples, percent, float(scipy.stats.norm.ppf(percent / 100))) >= 0.95 - 2 * error
 
 
 @pytest.mark.parametrize("percent", [50, 90])
@@ -119,10 +120,12 @@ def test_intervals_hold_where_the_machine_drifts_for_hundreds_of_samples(percent
     """Of the largest run there is: 500 samples until it is another level by 1 / e."""
     n, runs, drift = 10_000, 60, 0.3
     rng = np.random.default_rng(11)
-    level = lfilter([math.sqrt(1 - RHO**2)], [1, -RHO], rng.standard_normal((runs, n + 5000)))
+    level = scipy.signal.lfilter(
+        [math.sqrt(1 - RHO**2)], [1, -RHO], rng.standard_normal((runs, n + 5000))
+    )
     noise = rng.standard_normal((runs, n))
     samples = math.sqrt(drift) * level[:, 5000:] + math.sqrt(1 - drift) * noise
-    assert held(samples, percent, float(norm.ppf(percent / 100))) >= 0.85
+    assert held(samples, percent, float(scipy.stats.norm.ppf(percent / 100))) >= 0.85
 
 
 def test_few_large_batches_would_not() -> None:
@@ -141,7 +144,13 @@ def test_bursts_that_a_run_hardly_meets_are_a_limit_that_is_known(
     percent: int, least: float
 ) -> None:
     """Two bursts a run, of which some runs meet none."""
-    truth = brentq(lambda x: 0.95 * norm.cdf(x) + 0.05 * norm.cdf(x - 4) - percent / 100, -9, 9)
+    truth = scipy.optimize.brentq(
+        lambda x: (
+            0.95 * scipy.stats.norm.cdf(x) + 0.05 * scipy.stats.norm.cdf(x - 4) - percent / 100
+        ),
+        -9,
+        9,
+    )
     assert held(bursts(RUNS, 400, 0.05, 10), percent, truth) >= least
 
 
@@ -166,7 +175,9 @@ def test_how_much_samples_are_worth() -> None:
 def test_an_interval_of_a_difference_holds_it_in_95_percent(n: int) -> None:
     rng = np.random.default_rng(9)
     state, busy = rng.lognormal(3, 0.3, (RUNS, n)), rng.exponential(2, (RUNS, n))
-    truth = float(lognorm.median(0.3, scale=math.exp(3)) - expon.median(scale=2))
+    truth = float(
+        scipy.stats.lognorm.median(0.3, scale=math.exp(3)) - scipy.stats.expon.median(scale=2)
+    )
     hits = 0
     for ours, theirs in zip(state.tolist(), busy.tolist(), strict=True):
         low, high = ranks(n)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 from click.testing import CliRunner
 from comparisons import made_up
 from numpy.typing import NDArray
-from scipy.stats import t, ttest_1samp
 
 from lightsleep.cli import main
 from lightsleep.compare import words
@@ -36,13 +36,13 @@ ALARMS = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 11, 12, 40])
 @pytest.mark.parametrize("tail", [0.1, 0.025, 0.004])
 def test_the_quantiles_of_t(degrees: int, tail: float) -> None:
-    assert t_quantile(degrees, tail) == pytest.approx(t.isf(tail, degrees), rel=1e-8)
+    assert t_quantile(degrees, tail) == pytest.approx(scipy.stats.t.isf(tail, degrees), rel=1e-8)
 
 
 def test_the_interval_is_that_of_a_t_test_of_the_boots_means() -> None:
     effects = np.random.default_rng(7).normal(0, 1, (5, 3))
     found = by_boot(effects.ravel().tolist(), 5, 0.9)
-    expected = ttest_1samp(effects.mean(axis=1), 0).confidence_interval(0.9)
+    expected = scipy.stats.ttest_1samp(effects.mean(axis=1), 0).confidence_interval(0.9)
     assert (found.mean - found.reach, found.mean + found.reach) == pytest.approx(expected)
 
 

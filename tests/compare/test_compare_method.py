@@ -10,11 +10,11 @@ import statistics
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from paths import FIXTURES
-from scipy.stats import norm, wilcoxon
 
 from lightsleep import units
 from lightsleep.compare import words
@@ -130,7 +130,7 @@ def test_estimate_and_interval_of_the_textbook() -> None:
 def test_the_verdict_is_that_of_the_signed_rank_test(n: int, shift: float, seed: int) -> None:
     effects = np.random.default_rng(seed).normal(shift, 1, n)  # no ties
     comparison = compare([0.0] * n, effects.tolist(), "none", "%")
-    p = float(wilcoxon(effects, method="exact").pvalue)
+    p = float(scipy.stats.wilcoxon(effects, method="exact").pvalue)
     assert comparison.verdict.differs == (p <= 0.05)
 
 
@@ -339,9 +339,12 @@ def test_what_a_run_could_have_shown_grows_with_its_interval(confidence: float) 
     effects = noise(ROUNDS, 1)[0].tolist()
     found = compare([0.0] * ROUNDS, effects, "none", "%", confidence)
     assert found.difference
-    reach = norm.ppf((1 + confidence) / 2)
+    reach = scipy.stats.norm.ppf((1 + confidence) / 2)
     assert found.detectable == pytest.approx(
-        (found.difference.high - found.difference.low) / 2 * (reach + norm.ppf(0.9)) / reach
+        (found.difference.high - found.difference.low)
+        / 2
+        * (reach + scipy.stats.norm.ppf(0.9))
+        / reach
     )
 
 

@@ -10,7 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_library import load
 
-FFI, LIB = load("wake_cost")
+FFI, LIB = load(
+    "wake_cost",
+    """
+    void live(struct wake_cost *wc, const s64 *cycle_ns, u32 cycles, s64 cost_ns)
+    {
+        s64 now_ns = 0;
+
+        for (u32 i = 0; i < cycles; i++) {
+            bool halts = wake_cost_begin(wc, now_ns, true);
+            s64 length_ns = cycle_ns[i] + (halts ? cost_ns : 0);
+
+            length_ns = length_ns < 0 ? 0 : length_ns;
+            now_ns += length_ns;
+            wake_cost_end(wc, length_ns);
+        }
+    }
+    """,
+)
 SAMPLES = 64
 NONE, POLLED, HALTED = range(3)
 U32_MAX = 2**32 - 1
@@ -35,12 +52,8 @@ def experiment(
     wc = FFI.new("struct wake_cost *")
     LIB.wake_cost_init(wc, seed)
     wc.halt_cost_ns = max(0, cost_ns) if taken_for_ns is None else taken_for_ns
-    now_ns = 0
-    for cycle in cycles(np.random.default_rng(seed), periods).tolist():
-        halts = LIB.wake_cost_begin(wc, now_ns, True)
-        length_ns = max(0, int(cycle) + (cost_ns if halts else 0))
-        now_ns += length_ns
-        LIB.wake_cost_end(wc, length_ns)
+    cycle_ns = cycles(np.random.default_rng(seed), periods).astype(np.int64)
+    LIB.live(wc, FFI.cast("s64 *", cycle_ns.ctypes.data), periods, cost_ns)
     assert min(wc.count[POLLED], wc.count[HALTED]) >= SAMPLES
     return compare(list(wc.cycle_ns[HALTED]), list(wc.cycle_ns[POLLED]))
 

@@ -5,9 +5,9 @@ import random
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 from simulated import correlated
 
 from lightsleep.measure.summary import subtract, summarise
@@ -48,7 +48,7 @@ def test_intervals_of_what_a_state_costs_hold_it_as_often_as_they_say(n: int, rh
     runs, claimed = 1000, 0.95 - 0.007
     state = np.exp(10 + 0.2 * correlated(runs, n, rho, seed=1)).astype(int).tolist()
     busy = np.exp(9 + 0.5 * correlated(runs, n, rho, seed=2)).astype(int).tolist()
-    tail = float(norm.ppf(0.9))
+    tail = float(scipy.stats.norm.ppf(0.9))
     median_ns, p90_ns = np.exp(10) - np.exp(9), np.exp(10 + 0.2 * tail) - np.exp(9)
     hits = told = tail_hits = 0
     for ours, theirs in zip(state, busy, strict=True):
