@@ -28,8 +28,11 @@ def show(root: Path, *arguments: str) -> str:
 
 
 def check_everything(root: Path) -> dict[str, Any]:
-    """Run both outputs on a tree; return the JSON document, which the schema accepts."""
-    show(root, "-v")
+    """Run both outputs on a tree; return the JSON document, which the schema accepts.
+
+    A terminal is told nothing that a file of the tree says to it.
+    """
+    assert "\x1b" not in show(root, "-v")
     printed: dict[str, Any] = json.loads(show(root, "--json"))
     VALID.validate(printed)
     return printed

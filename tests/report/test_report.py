@@ -27,7 +27,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json, write_text
 from lightsleep.periods.formats import PERF_DATA
 from lightsleep.record import sidecar
-from lightsleep.report import cli
+from lightsleep.report import cli, plots
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
@@ -41,6 +41,13 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(scope="module")
 def html() -> str:
     return render([("result.json", made_up())])
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To draw one takes 0.3 s: many tests look at words only."""
+    monkeypatch.setattr(plots, "strip_plot", lambda *_: "")
+    monkeypatch.setattr(plots, "ecdf_plot", lambda *_: None)
 
 
 @pytest.fixture
@@ -116,6 +123,7 @@ def test_the_page_opens_with_what_was_claimed_and_what_came_out(html: str) -> No
     assert places == sorted(places)
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_differences_that_the_control_could_have_missed_are_marked(html: str) -> None:
     result = made_up(n=12, metrics=1)
     samples = result.metrics["sched_pipe_s"].samples
@@ -141,6 +149,7 @@ def test_arms_have_a_colour_each_and_percentages_a_linear_axis() -> None:
     assert scales["ipis"] == "log"
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:
@@ -153,6 +162,7 @@ def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> Non
     assert overview.count("is at most 0.001: refuted") == len(files)
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_the_overview_leaves_out_no_result(tmp_path: Path) -> None:
     result = made_up(metrics=2)
     result.claims = []
@@ -165,6 +175,7 @@ def test_the_overview_leaves_out_no_result(tmp_path: Path) -> None:
     assert overview.count("see the warnings") == 1
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_of_several_claims_the_worst_and_only_of_the_baseline_colours_a_metric() -> None:
     result = made_up()
     high = Claim("lightsleep", "idle=poll", ("wakes_without_ipi",), at_least=0.5)
@@ -182,6 +193,7 @@ def test_of_several_claims_the_worst_and_only_of_the_baseline_colours_a_metric()
         assert shown["wakes_without_ipi"]["lightsleep"] == tone
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_claim_gives_a_metric_its_direction() -> None:
     result = made_up()
     result.claims = [Claim("lightsleep", "stock", ("wakes_without_ipi",), at_least=2)]
@@ -256,6 +268,7 @@ def test_names_cannot_inject_anything() -> None:
     assert all(load.startswith("#") for load in page.loads)
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_control_that_differs_is_a_warning() -> None:
     result = made_up(metrics=1)
     samples = result.metrics["sched_pipe_s"].samples
@@ -264,6 +277,7 @@ def test_a_control_that_differs_is_a_warning() -> None:
     assert "Warning: control: sched pipe: control is 5.98 times faster than stock" in text
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_no_control_no_treatment_no_metrics() -> None:
     result = made_up(metrics=1)
     result.roles.update({"control": "limit", "lightsleep": "limit"})
@@ -272,6 +286,7 @@ def test_no_control_no_treatment_no_metrics() -> None:
     assert "The file holds no metrics" in Page(render([("r", result)])).text
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_few_samples_make_a_page_that_says_so(n: int) -> None:
     assert "too few rounds" in Page(render([("r", made_up(n, metrics=1))])).text
@@ -289,6 +304,7 @@ def test_empty_arms_and_odd_values() -> None:
     assert "nan" not in page.text.split()
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_several_files_stand_side_by_side(tmp_path: Path, file: Path) -> None:
     other = made_up(25, metrics=3)
     other.title = "The other one"
