@@ -298,11 +298,26 @@ void idle(u64 for_ns, u64 interrupt_after_ns)
 	idle_task.nvcsw++;
 	now_ns += 1000;
 }
+/*
+ * CPU 0 is idle, and asked to call functions every @gap_ns, which wakes no task. Whoever asks
+ * sends no interrupt to a CPU that polls.
+ */
+void call(u32 calls, u64 gap_ns)
+{
+	for (interrupt_ns = 0; calls; calls--, now_ns += 1000) {
+		wake_ns = now_ns + gap_ns;
+		while (!need_resched())
+			pass();
+	}
+}
 void contend(unsigned int cpu, u64 for_ns)
 {
 	state_of(cpu)->contention.until_ns = now_ns + for_ns;
 }
 const struct poll_limit *policy(void) { return &state_of(0)->policy; }
+u64 polls(void) { return state_of(0)->cost.polls; }
+u64 hits(void) { return state_of(0)->cost.hits; }
+u64 polled_ns(void) { return state_of(0)->polled_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
@@ -314,6 +329,7 @@ FFI.cdef(declarations(HEADERS / "poll_limit.h"))
 FFI.cdef("""
 void begin(unsigned int online); void idle(u64 for_ns, u64 interrupt_after_ns);
 void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void);
+void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 """)
 FILES = {
@@ -406,6 +422,25 @@ def test_a_wakeup_after_an_interrupt_aborts_no_deliberate_halt(lib: Any) -> None
     until_deliberate(lib, 100 * US - 50)
     lib.idle(100 * US, 0)  # ends the cycle
     assert lib.aborts() == 0
+
+
+def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) -> None:
+    polls, hits, polled_ns = lib.polls(), lib.hits(), lib.polled_ns()
+    before, limit_ns = policy(lib), lib.policy().limit_ns
+    lib.call(1, 30 * US)  # accounts for the last one before
+    after = policy(lib)
+    lib.call(1000, 30 * US)
+    assert policy(lib) == after != before
+    assert lib.polls() == polls + 1
+    assert lib.hits() == hits + 1  # that of the last one before
+    assert limit_ns <= lib.polled_ns() - polled_ns <= limit_ns + 200 * US
+    # And a task that comes soon after a call is caught by what is left of the limit.
+    lib.idle(100 * US, 0)
+    hits = lib.hits()
+    lib.call(1, 30 * US)
+    lib.idle(30 * US, 0)
+    lib.idle(100 * US, 0)  # accounts for the one before
+    assert lib.hits() == hits + 1
 
 
 @pytest.mark.parametrize("library", LIBS.values(), ids=LIBS)

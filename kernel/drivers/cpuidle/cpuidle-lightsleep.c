@@ -22,7 +22,8 @@
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
- * several calls: it lasts until a task runs. Interrupts that wake none end halts, not periods.
+ * several calls: it lasts until a task runs. Interrupts that wake none end halts, not periods,
+ * and so do function calls with polls: what is left of the limit is polled after them.
  * Where the tick is stopped, a timer of the timer wheel that is armed meanwhile waits
  * for the end of the poll, as in poll_idle(). A timeout of one tick lasts a whole tick
  * at least, so a poll shorter than that delays only timers that are due already. One
@@ -38,9 +39,9 @@
  * The polling flag is set first of all, so that a waker need not send an
  * interrupt while the previous period is accounted for and the next limit is
  * chosen. Nothing on the way from a poll to the task that was woken takes a
- * decision: that waits until the CPU is idle again. (It stays set while softirqs run on top of a
- * poll, as in poll_idle(): a call that waits for this CPU then waits for them. The series has a
- * patch for that, of the softirq code; a module has none.)
+ * decision, nor asks whether it is one: that waits until the CPU is idle again. (The flag stays
+ * set while softirqs run on top of a poll, as in poll_idle(): a call that waits for this CPU then
+ * waits for them. The series has a patch for that, of the softirq code; a module has none.)
  *
  * Context of the enter function: idle task of the CPU that owns @dev, called
  * and left with interrupts off and preemption disabled. RCU is watching
@@ -88,7 +89,7 @@ struct host_short lightsleep_host;
 u64 lightsleep_limit_ns(const struct lightsleep *ls, u64 now_ns)
 {
 	/* Who disables POLL does not want HALT to poll, either, nor a measurement. */
-	if (ls->dev.states_usage[POLL_INDEX].disable)
+	if (READ_ONCE(ls->dev.states_usage[POLL_INDEX].disable))
 		return 0;
 
 	switch (lightsleep_mode()) {
@@ -111,7 +112,7 @@ static u64 limit_now_ns(const struct lightsleep *ls, u64 now_ns)
 	case WAIT_HALT:
 		return 0;
 	case WAIT_POLL:
-		return ls->dev.states_usage[POLL_INDEX].disable ? 0 : FORCED_POLL_NS;
+		return READ_ONCE(ls->dev.states_usage[POLL_INDEX].disable) ? 0 : FORCED_POLL_NS;
 	case WAIT_FREE:
 		break;
 	}
@@ -162,13 +163,17 @@ static void judge_host(u64 now_ns)
 	host_short_judge(&lightsleep_host, now_ns, contended, num_online_cpus());
 }
 
-static void learn(struct lightsleep *ls, u64 idle_ns)
+/* An idle period of @idle_ns is over; the last call was @residency_ns of it. */
+static void learn(struct lightsleep *ls, u64 idle_ns, u64 residency_ns)
 {
 	struct poll_limit_params p = {
 		.halt_cost_ns = READ_ONCE(ls->cost.miss_cost_ns),
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
+	/* It includes the wakeup itself where the CPU halted; what ended it does not. */
+	if (ls->outcome == IDLE_HALTED)
+		idle_ns -= min(residency_ns, idle_cost_wakeup_ns(&ls->cost));
 	if (!ls->forced && !ls->required && !ls->must_not_poll && !ls->deliberate && !ls->paused &&
 	    is_adaptive(ls))
 		poll_limit_update(&ls->policy, &p, idle_ns);
@@ -176,17 +181,16 @@ static void learn(struct lightsleep *ls, u64 idle_ns)
 
 /*
  * Accounts for the previous call; true if the idle period that it was part of
- * still goes on: it ends where a task ran, or where a poll saw work. An interrupt that wakes
- * nobody ends a halt, but it would end no poll. A CPU that took the next one for a wakeup to
+ * still goes on: it ends where a task ran. An interrupt that wakes nobody ends a halt, and a
+ * function call that wakes nobody ends a poll. A CPU that took the next one for a wakeup to
  * poll for would do so in vain. Where a device takes part in the polls of the CPU, that next one
- * may be its, so there a halt ends the period.
+ * may be its, so there each of them ends the period.
  */
 static bool account_residency(struct lightsleep *ls, u64 now_ns)
 {
 	const struct cpuidle_state_usage *usage = ls->dev.states_usage;
 	u64 total_ns = usage[POLL_INDEX].time_ns + usage[HALT_INDEX].time_ns;
 	u64 residency_ns = total_ns - ls->seen_ns;
-	u64 wakeup_ns = idle_cost_wakeup_ns(&ls->cost);
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 	u64 pauses = ls->contention.pauses;
 
@@ -197,37 +201,23 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	if (ls->contention.pauses != pauses)
 		judge_host(now_ns);
 
-	switch (ls->outcome) {
-	case IDLE_NONE:
+	if (ls->outcome == IDLE_NONE)
 		return false;
-	case IDLE_EXPIRED:
-		ls->period_ns += residency_ns;
-		if (!ls->forced)
-			ls->period_counted_ns += residency_ns;
-		if (ls->switches == idle_switches())
-			return true;
-		/* The wakeup came on the way back to idle: almost caught. */
-		learn(ls, ls->period_ns);
-		break;
-	case IDLE_WOKEN:
-	case IDLE_ABORTED:
-		learn(ls, ls->period_ns + residency_ns);
-		break;
-	case IDLE_HALTED:
+	ls->period_ns += residency_ns;
+	if (polled && !ls->forced)
+		ls->period_counted_ns += residency_ns;
+	if (ls->outcome == IDLE_HALTED) {
 		/* A measurement may have begun or ended between the poll and the halt. */
 		ls->wasted_ns += ls->period_counted_ns;
 		ls->period_counted_ns = 0;
-		if (ls->switches == idle_switches() && !poll_sources_here()) {
-			ls->period_ns += residency_ns;
-			return true;
-		}
-		/* The residency includes the wakeup itself; what ended it does not. */
-		if (residency_ns > wakeup_ns)
-			ls->period_ns += residency_ns - wakeup_ns;
-		learn(ls, ls->period_ns);
-		break;
 	}
+	if (ls->switches == idle_switches() &&
+	    (ls->outcome == IDLE_EXPIRED || !poll_sources_here()))
+		return true;
 
+	if (ls->outcome == IDLE_WOKEN)
+		count_wait(ls, WAIT_POLL, &ls->cost.hits);
+	learn(ls, ls->period_ns, residency_ns);
 	ls->outcome = IDLE_NONE;
 	ls->period_polled = false;
 	ls->period_ns = 0;
@@ -279,12 +269,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	woken |= poll_sources_stop();
 	woken |= need_resched();
 	poll_gaps_end(&ls->gaps);
-	if (!woken) {
-		ls->switches = idle_switches();
-		return IDLE_EXPIRED;
-	}
-	count_wait(ls, WAIT_POLL, &ls->cost.hits);
-	return IDLE_WOKEN;
+	return woken ? IDLE_WOKEN : IDLE_EXPIRED;
 }
 
 /*
@@ -317,7 +302,6 @@ static int leave_halted(struct lightsleep *ls, bool deliberate)
 		return leave_awake(ls);
 	}
 
-	ls->switches = idle_switches();
 	count_wait(ls, WAIT_HALT, &ls->cost.halts);
 	if (deliberate)
 		ls->deliberate_halts++;
@@ -347,12 +331,12 @@ static bool must_not_poll(const struct lightsleep *ls)
 static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *halt, int index,
 		      u64 now_ns)
 {
-	if (ls->dev.states_usage[HALT_INDEX].disable)
+	if (READ_ONCE(ls->dev.states_usage[HALT_INDEX].disable))
 		return true;
 	if (ls->must_not_poll)
 		return index == POLL_INDEX;
 	/* Where POLL is disabled, no request makes it poll; a governor without a choice does. */
-	if (ls->dev.states_usage[POLL_INDEX].disable && index != POLL_INDEX)
+	if (READ_ONCE(ls->dev.states_usage[POLL_INDEX].disable) && index != POLL_INDEX)
 		return false;
 	if (latency_qos_limit_ns(&latency_onlooker, ls->dev.cpu) >= (s64)halt->exit_latency_ns)
 		return false;
@@ -371,6 +355,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	__current_set_polling();
 	now_ns = lightsleep_clock_ns();
 	same_period = account_residency(ls, now_ns);
+	ls->switches = idle_switches();
 	ls->forced = !is_free(ls);
 	ls->must_not_poll = must_not_poll(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], index, now_ns);
@@ -385,7 +370,10 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 		for_ns = 0;
 	else
 		for_ns = limit_now_ns(ls, now_ns);
-	if (for_ns > 0 && (!same_period || READ_ONCE(ls->cost.forced) == WAIT_POLL))
+	/* A period has one limit. A function call that woke no task leaves the rest of it. */
+	if (same_period && READ_ONCE(ls->cost.forced) != WAIT_POLL)
+		for_ns -= ls->outcome == IDLE_WOKEN ? min(for_ns, ls->period_ns) : for_ns;
+	if (for_ns > 0)
 		return leave_polled(ls, now_ns, for_ns);
 	return leave_halted(ls, ls->deliberate && !same_period);
 }
@@ -393,7 +381,9 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 /*
  * HALT decides by itself how long to poll first, so no idle period is too short
  * for it: its target residency is the least there is. Its exit latency is what nine
- * of ten measured wakeups do not exceed, and a margin, for latency QoS to compare with.
+ * of ten measured wakeups do not exceed, and a margin, for latency QoS to compare with. It is
+ * higher than the residency as soon as it is measured. The core warns of that where a driver is
+ * registered; menu, teo and ladder of v6.12 and v7.3 never compare one with the other.
  * (The price: beside a polling state, teo of v6.12 never stops the tick for a state
  * with a residency below 15 us. menu does.)
  *

@@ -37,11 +37,12 @@ enum lightsleep_mode {
 /**
  * enum idle_outcome - how the last call of an enter function ended
  * @IDLE_NONE: there was none, or it is accounted for
- * @IDLE_WOKEN: a wakeup ended the poll
- * @IDLE_ABORTED: a wakeup came when the CPU was about to halt
- * @IDLE_EXPIRED: the poll reached its limit; the idle period goes on
- * @IDLE_HALTED: the CPU halted, and an interrupt ended that; where no task ran, the idle
- *	period goes on
+ * @IDLE_WOKEN: a wakeup, a function call or a device ended the poll
+ * @IDLE_ABORTED: one of them came when the CPU was about to halt
+ * @IDLE_EXPIRED: the poll reached its limit
+ * @IDLE_HALTED: the CPU halted, and an interrupt ended that
+ *
+ * Where no task ran since, the idle period goes on.
  */
 enum idle_outcome {
 	IDLE_NONE,
@@ -75,7 +76,7 @@ enum idle_outcome {
  * @cycle_switches: context switches of the idle task by then
  * @gaps: the last poll
  * @short_waits: which waits of its polls do not wait
- * @switches: context switches of the idle task when the last poll expired, or the halt began
+ * @switches: context switches of the idle task at the last call
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
  * @polled_ns: time polled, without measurements

@@ -141,6 +141,7 @@ static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_devic
 		WRITE_ONCE(pc->chosen, PROMOTE_NONE);
 		return -1;
 	}
+	dev->states_usage[pc->index].promoted++;
 	trace_cpu_idle_promote(dev->cpu, pc->index, floor, pc->slept_ns);
 	pc->event = tick_nohz_get_next_hrtimer();
 	*stop_tick = false;
@@ -277,7 +278,6 @@ static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_devi
 		}
 		pc->slept_ns += dev->last_residency_ns;
 		pc->switches = switches();
-		dev->states_usage[index].promoted++;
 		/* One that came with the timer ended no sleep that the governor will hear of. */
 		tick_nohz_idle_got_tick();
 		return -1;
@@ -348,9 +348,11 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 		const struct cpuidle_state_usage *usage = &dev->states_usage[i];
 		const struct cpuidle_state *state = &drv->states[i];
 
+		/* A change of what is disabled writes these as they are. */
 		pc->states[i].residency_ns = state->target_residency_ns;
 		pc->states[i].latency_ns = state->exit_latency_ns;
-		pc->states[i].allowed = !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED);
+		WRITE_ONCE(pc->states[i].allowed,
+			   !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED));
 		pc->states[i].leavable = promote && state->flags & CPUIDLE_FLAG_PROMOTE &&
 					 !(state->flags & NOT_LEAVABLE);
 	}

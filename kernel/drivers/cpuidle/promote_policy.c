@@ -144,6 +144,6 @@ bool promote_returns(const struct promote_state *states, unsigned int index, uns
 {
 	const struct promote_state *state = &states[reached];
 
-	return READ_ONCE(states[index].timeout_ns) && state->allowed &&
+	return READ_ONCE(states[index].timeout_ns) && READ_ONCE(state->allowed) &&
 	       state->latency_ns <= limit_ns && event_ns > state->residency_ns;
 }

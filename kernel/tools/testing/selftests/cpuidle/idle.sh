@@ -81,6 +81,7 @@ polls_for_naps() { # FILE [inject=1|suspend=1]: the CPU is told to be idle meanw
 
 need_naps() {
 	has_module test_told_idle || skip "no test_told_idle"
+	[ ! -d /sys/module/test_told_idle ] || skip "test_told_idle is loaded already"
 	is_online 1 || skip "CPU 1 is not online"
 }
 

@@ -43,7 +43,8 @@ static int nap(void *unused)
 
 	sched_set_fifo(current);
 	while (!kthread_should_stop()) {
-		if (suspend && READ_ONCE(pm_suspend_target_state) != PM_SUSPEND_TO_IDLE) {
+		/* A constant without CONFIG_SUSPEND. */
+		if (suspend && data_race(pm_suspend_target_state) != PM_SUSPEND_TO_IDLE) {
 			usleep_range(1000, 2000);
 			continue;
 		}
