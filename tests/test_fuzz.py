@@ -27,7 +27,7 @@ from recordings import PIPE, RECORDINGS, histogram_document, page_of
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import formats, histogram, source
+from lightsleep.periods import formats, histogram, programs
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record import sidecar
@@ -157,8 +157,8 @@ DAMAGE = (flipped, flipped, flipped_early, cut, swapped, spliced, foreign)
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Allow this process, and those that it starts, a bounded amount of memory."""
-    monkeypatch.setattr(source, "SILENT_S", SILENT_S)
-    monkeypatch.setattr(source, "READER_BYTES", BYTES)
+    monkeypatch.setattr(programs, "SILENT_S", SILENT_S)
+    monkeypatch.setattr(programs, "READER_BYTES", BYTES)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, before[1]))
     yield

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import ctf, perfetto, systrace
-from lightsleep.periods.lines import LINE
+from lightsleep.periods.lines import CHUNK, LINE
 
 TRACE_DAT = b"\x17\x08\x44tracing"
 PERF_DATA = b"PERFILE2"
@@ -18,9 +18,6 @@ GZIP = b"\x1f\x8b"
 
 TABLES = "*.parquet"
 """Files in a folder of recordings, which is one data set."""
-
-CHUNK = 1 << 16
-"""So much is read at a time, and looked at."""
 
 
 def is_recording(path: Path) -> bool:

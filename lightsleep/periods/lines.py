@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from lightsleep import cpulist
@@ -30,6 +31,9 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.interrupts import IPI_HANDLER, TIMER_HANDLERS
 from lightsleep.periods.build import EXIT, Builder
+
+CHUNK = 1 << 16
+"""Bytes that are read at a time. Text with more than that between two line ends is no trace."""
 
 LINE = re.compile(
     r"(?:\S+:\s{1,64})?\s{0,64}(?P<comm>(?:\S.{0,30}?)?)(?:-|\s{1,64})(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
@@ -101,6 +105,27 @@ ANYTHING = "EXT"
 """The handler of timers, IPIs and some devices on s390: it tells nothing."""
 
 Handle = Callable[[Builder, int, int, str, int, str], None]
+
+
+class Unreadable(LightsleepError):
+    """No line can be read any more; the message names the file, and the place in it."""
+
+
+def split(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
+    """Yield the lines of a text that comes in chunks.
+
+    Raises Unreadable where one is endless or the last one cut off.
+    """
+    number, rest = 0, b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+        number += len(whole)
+        if len(rest) > CHUNK:
+            raise Unreadable(f"{path}: line {number + 1} has no end: no trace")
+    if rest:
+        raise Unreadable(f"{path}: line {number + 1} is cut off: the file is damaged")
 
 
 def _found(pattern: re.Pattern[str], fields: str) -> re.Match[str]:
@@ -230,10 +255,6 @@ class Placed(Protocol):
 
     def place(self) -> str:
         """Return where in the file the last line comes from."""
-
-
-class Unreadable(LightsleepError):
-    """No line can be read any more; the message names the file, and the place in it."""
 
 
 def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:

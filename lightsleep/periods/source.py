@@ -13,24 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
-import os
-import re
-import resource
-import select
-import shutil
-import subprocess
 import sys
-import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from lightsleep import cpulist
-from lightsleep.document import UNPRINTABLE
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import (
     architecture,
@@ -44,7 +35,6 @@ from lightsleep.periods import (
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import (
-    CHUNK,
     GZIP,
     PARQUET,
     PERF_DATA,
@@ -52,16 +42,14 @@ from lightsleep.periods.formats import (
     head_of,
     is_perfetto,
 )
-from lightsleep.periods.lines import Unreadable, feed
+from lightsleep.periods.lines import CHUNK, feed, split
 from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.periods.programs import output_of, printed_by
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.terminal import progress
 
 BINARY = (TRACE_DAT, PERF_DATA, PARQUET)
 """How a file begins that is no text."""
-
-EXPECTED = (re.compile(r"'trace' not valid for .* events\. Ignoring\."), ctf.LOST)
-"""What needs no note: perf says it of the fields of tracepoints, babeltrace2 of lost events."""
 
 NOTHING = (
     "no recording, or a damaged one: none of the events that lightsleep record records can be "
@@ -74,12 +62,6 @@ MANY_EVENTS = 1_000_000
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine; and so long
 before its begin, or after its end, its first one."""
-
-SILENT_S = 60.0
-"""How long the reader of a foreign format may print nothing."""
-
-READER_BYTES = 4 << 30
-"""Memory that such a reader may take: a damaged file may ask for any amount."""
 
 
 def open_recording(
@@ -173,7 +155,7 @@ def _check_window(path: Path, metadata: Metadata, first_ns: int) -> None:
 def _rows(path: Path, head: bytes, metadata: Metadata) -> Iterator[pa.RecordBatch]:
     program = trace_dat.program() if head.startswith(TRACE_DAT) else ""
     if isinstance(program, Path):
-        with _output([str(program), str(path)], path, metadata) as chunks:
+        with output_of([str(program), str(path)], path, metadata) as chunks:
             whole = yield from trace_dat.batches(chunks, metadata)
         if not whole:
             raise LightsleepError(f"{path}: cannot be read: {program} said nothing of its end")
@@ -215,11 +197,11 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
     if path.is_dir():
         losses = ctf.Losses()
         command = [*ctf.COMMAND, str(path)]
-        with _printed(command, path, metadata, losses.hear) as lines:
+        with printed_by(command, path, metadata, losses.hear) as lines:
             yield ctf.lines(lines, losses)
         return
     if head.startswith(TRACE_DAT):
-        with _printed(
+        with printed_by(
             ["trace-cmd", "report", "-N", "-t", "-i", str(path)], path, metadata
         ) as lines:
             yield lines
@@ -227,7 +209,7 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
     if head.startswith(PERF_DATA):
         # Of a thread, pid would be its process: who wakes whom goes by threads.
         fields = ["-F", "comm,tid,cpu,time,event,trace", "--ns", "--show-lost-events"]
-        with _printed(["perf", "script", *fields, "-i", str(path)], path, metadata) as lines:
+        with printed_by(["perf", "script", *fields, "-i", str(path)], path, metadata) as lines:
             yield lines
         return
     if is_perfetto(head):
@@ -252,130 +234,7 @@ def _text(path: Path, head: bytes, metadata: Metadata) -> Iterator[Iterable[str]
                 raise LightsleepError(
                     f"{path}: only text is read compressed: unpack it first, with gunzip"
                 )
-            yield _lines(chunks, path)
+            yield split(chunks, path)
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise LightsleepError(f"{path}: damaged before byte {raw.tell()}: {reason}") from error
-
-
-@contextlib.contextmanager
-def _printed(
-    command: list[str],
-    path: Path,
-    metadata: Metadata,
-    hear: Callable[[bytes], None] | None = None,
-) -> Iterator[Iterable[str]]:
-    """Lend the lines that a program prints; ``hear`` and errors are those of _output()."""
-    if not shutil.which(command[0]):
-        package = {"perf": "linux-perf"}.get(command[0], command[0])
-        raise LightsleepError(
-            f"reading {path} needs the program {command[0]}: install the package {package}"
-        )
-    printed = _Counted()
-    with _output(command, path, metadata, printed, hear) as chunks:
-        printed.lines = _lines(chunks, path)
-        yield printed
-
-
-@contextlib.contextmanager
-def _output(
-    command: list[str],
-    path: Path,
-    metadata: Metadata,
-    printed: _Counted | None = None,
-    hear: Callable[[bytes], None] | None = None,
-) -> Iterator[Iterable[bytes]]:
-    """Lend what a program writes. What it complains about becomes a note.
-
-    ``hear`` is given all complaints, each before what the program writes after it.
-    Raises LightsleepError where it fails, or falls silent.
-    """
-    with (
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
-        ) as process,
-    ):
-        assert process.stdout
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (READER_BYTES, READER_BYTES))
-        try:
-            chunks = _from_pipe(process.stdout.fileno(), path)
-            yield chunks if hear is None else _heard(chunks, log.fileno(), hear)
-            status = process.wait(SILENT_S)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            raise LightsleepError(
-                f"{path}: {command[0]} has closed its output and does not end"
-            ) from error
-        except BaseException:
-            process.kill()
-            raise
-        log.seek(0)
-        complaints = log.read(CHUNK).decode(errors="replace").splitlines()
-        odd = [x for x in complaints if not any(known.fullmatch(x) for known in EXPECTED)]
-        said = "\n".join(odd).strip()
-        said = UNPRINTABLE.sub("?", said[:4096])
-    name = Path(command[0]).name
-    if status != 0:
-        ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-        where = f" after line {printed.number} of what it prints" if printed else ""
-        raise LightsleepError(
-            f"{path}: cannot be read: {name} {ended}{where}: {said or 'no error message'}"
-        )
-    if said:
-        metadata.notes.append(f"{name} says: {said}")
-
-
-class _Counted:
-    """Lines, and how many of them have passed."""
-
-    def __init__(self) -> None:
-        self.lines: Iterator[str] = iter(())
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self.lines)
-        self.number += 1
-        return line
-
-
-def _from_pipe(descriptor: int, path: Path) -> Iterator[bytes]:
-    """Yield what a program prints. Raises Unreadable where it falls silent."""
-    while True:
-        if not select.select([descriptor], [], [], SILENT_S)[0]:
-            raise Unreadable(
-                f"{path}: damaged: the program that reads it has printed nothing for {SILENT_S:g} s"
-            )
-        if not (data := os.read(descriptor, CHUNK)):
-            return
-        yield data
-
-
-def _heard(
-    chunks: Iterable[bytes], complaints: int, hear: Callable[[bytes], None]
-) -> Iterator[bytes]:
-    """Pass on what a program prints; first give ``hear`` what it has complained about."""
-    position = 0
-    for chunk in itertools.chain(chunks, (b"",)):
-        while more := os.pread(complaints, CHUNK, position):
-            position += len(more)
-            hear(more)
-        yield chunk
-
-
-def _lines(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
-    """Yield lines. Raises Unreadable where one is endless or the last one cut off."""
-    number, rest = 0, b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-        number += len(whole)
-        if len(rest) > CHUNK:
-            raise Unreadable(f"{path}: line {number + 1} has no end: no trace")
-    if rest:
-        raise Unreadable(f"{path}: line {number + 1} is cut off: the file is damaged")

@@ -18,7 +18,7 @@ from recordings import RECORDINGS
 
 from lightsleep.compiled import compile_to
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import architecture, source, trace_dat
+from lightsleep.periods import architecture, programs, source, trace_dat
 from lightsleep.periods.build import EXIT, MAX_NAMES, MAX_WAKINGS, Builder
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.formats import head_of
@@ -333,7 +333,7 @@ def test_signs_of_life_are_no_silence(
     )
     program.chmod(0o755)
     monkeypatch.setattr(trace_dat, "program", lambda: program)
-    monkeypatch.setattr(source, "SILENT_S", 2.0)
+    monkeypatch.setattr(programs, "SILENT_S", 2.0)
     monkeypatch.setenv("SIGNS", "1 2 3 4 5 6")
     assert read_whole(recorded)[1].events == 9
     monkeypatch.setenv("SIGNS", "")
