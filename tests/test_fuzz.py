@@ -27,7 +27,7 @@ from recordings import PIPE, RECORDINGS, histogram_document, page_of
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import formats, histogram, programs
+from lightsleep.periods import histogram, programs
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record import sidecar
@@ -143,9 +143,9 @@ def foreign(data: bytes, chance: random.Random) -> bytes:
     heads = (
         b"",
         data[: chance.randrange(64)],
-        formats.TRACE_DAT,
-        formats.PERF_DATA,
-        formats.PARQUET,
+        b"\x17\x08\x44tracing",
+        b"PERFILE2",
+        b"PAR1",
     )
     rest = (b"", chance.randbytes(chance.randrange(3000)), b"\x7fELF" + bytes(500), b"{}" * 99)
     return chance.choice(heads) + chance.choice(rest)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import mmap
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightsleep import cpulist
-from lightsleep.periods.formats import PERF_DATA, TRACE_DAT
 from lightsleep.periods.model import Metadata
 
 POLLS = re.compile(r"x86_64|i[3-6]86|ppc64(le)?")
@@ -35,16 +33,8 @@ CPUS = 1024
 HEADER_S = 60.0
 
 
-def of(path: Path, head: bytes) -> str | None:
-    """Return the architecture that a recording names; None where it names none."""
-    if head.startswith(TRACE_DAT):
-        return _of_trace_dat(path)
-    if head.startswith(PERF_DATA) and shutil.which("perf"):
-        return _of_perf(path)
-    return None
-
-
-def _of_trace_dat(path: Path) -> str | None:
+def of_trace_dat(path: Path) -> str | None:
+    """Return the architecture that a trace.dat names; None where it names none."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             found = UNAME.search(text)
@@ -53,7 +43,8 @@ def _of_trace_dat(path: Path) -> str | None:
         return None
 
 
-def _of_perf(path: Path) -> str | None:
+def of_perf(path: Path) -> str | None:
+    """Return the architecture that a perf.data names; None where perf finds none."""
     command = ["perf", "script", "--header-only", "-i", str(path)]
     try:
         done = subprocess.run(

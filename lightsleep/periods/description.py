@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,11 @@ def check_output(output: Path, inputs: Iterable[Path]) -> None:
     check_writable(output)
 
 
-def read(path: Path, head: bytes) -> Metadata:
-    """Return what the document beside a trace says; little where there is none."""
+def read(path: Path, architecture_of: Callable[[Path], str | None]) -> Metadata:
+    """Return what the document beside a trace says.
+
+    Little is known where there is none; then ``architecture_of`` asks the trace.
+    """
     document = of(path)
     metadata = Metadata(host="unknown", source=path.name)
     if not is_there(document):
@@ -77,7 +80,7 @@ def read(path: Path, head: bytes) -> Metadata:
             f"{document.name} is missing: idle states have no names, and what the machine is, is "
             "not known"
         )
-        architecture.suppose_states(metadata, architecture.of(path, head))
+        architecture.suppose_states(metadata, architecture_of(path))
         return metadata
     if not document.stat().st_size:
         raise LightsleepError(

@@ -1,41 +1,110 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""By what a recording is recognised: the first bytes of a file, or what a folder holds."""
+"""The formats of recordings: for each, by what it is recognised, and how it is read.
+
+To read one more format, add a row to FORMATS, and a function that lends its lines as one of the
+kernel's trace, which lines.py reads. All are read in constant memory.
+
+A trace.dat is read by trace-cmd's library (trace_dat.py) or, without a compiler, by trace-cmd
+report, a perf.data by perf script, and a folder in the Common Trace Format by babeltrace2, which
+know every version of their format. What they print is text, and so is the kernel's own trace file,
+also inside a page of systrace. A trace of Perfetto becomes such lines, too (perfetto.py). A Parquet
+file holds rows already (table.py).
+"""
 
 from __future__ import annotations
 
-import stat
-from collections.abc import Iterable, Iterator
+import contextlib
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf, perfetto, systrace
-from lightsleep.periods.lines import CHUNK, LINE
+from lightsleep.periods import architecture, ctf, expected, perfetto, systrace
+from lightsleep.periods.lines import CHUNK, LINE, split
+from lightsleep.periods.model import Metadata
+from lightsleep.periods.programs import printed_by
 
-TRACE_DAT = b"\x17\x08\x44tracing"
-PERF_DATA = b"PERFILE2"
-PARQUET = b"PAR1"
-GZIP = b"\x1f\x8b"
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-TABLES = "*.parquet"
-"""Files in a folder of recordings, which is one data set."""
+NOTHING = (
+    "no recording, or a damaged one: none of the events that lightsleep record records can be "
+    "read from it"
+)
+
+Lent = AbstractContextManager[Iterable[str]]
 
 
-def is_recording(path: Path) -> bool:
-    """Whether a file looks like a recording, and not like a result, which is a JSON document.
+def _none(*_asked: object) -> None:
+    """Answer for a format that cannot tell."""
 
-    Raises LightsleepError where it cannot be read.
+
+@dataclass(frozen=True)
+class Format:
+    """A format of recordings.
+
+    ``begins`` is the mark at the begin of a file, or tells by its first CHUNK bytes whether it has
+    this format. ``lines`` lends the lines of a file; a table has none. ``rows`` returns its rows
+    where a program reads them at once. ``architecture`` returns the one that a file names, and
+    ``expected_ns`` about how long the recording is. These three return None where nothing tells.
     """
-    if _is_folder(path):
-        return ctf.is_trace(path)
-    head = head_of(path, CHUNK)
-    if head.startswith((TRACE_DAT, PERF_DATA, PARQUET, GZIP)) or systrace.is_page(head):
-        return True
-    return _has_events(head) or perfetto.is_trace(head)
+
+    begins: bytes | Callable[[bytes], bool]
+    lines: Callable[[Path, Metadata], Lent] | None
+    rows: Callable[[Path, Metadata], Iterator[pa.RecordBatch] | None] = _none
+    architecture: Callable[[Path], str | None] = _none
+    expected_ns: Callable[[Path], int | None] = _none
+
+    def fits(self, head: bytes) -> bool:
+        """Whether a file that begins with ``head`` has this format."""
+        return head.startswith(self.begins) if isinstance(self.begins, bytes) else self.begins(head)
 
 
-def is_perfetto(head: bytes) -> bool:
-    """Whether a file that begins so is a trace of Perfetto. Text may begin with an empty line."""
-    return perfetto.is_trace(head) and not _has_events(head)
+def _rows_of_trace_dat(path: Path, metadata: Metadata) -> Iterator[pa.RecordBatch] | None:
+    # Not above: it needs pyarrow, and whoever asks for the format of a file may not have it.
+    from lightsleep.periods import trace_dat
+
+    return trace_dat.rows(path, metadata)
+
+
+def _lines_of_trace_dat(path: Path, metadata: Metadata) -> Lent:
+    from lightsleep.periods import trace_dat
+
+    return trace_dat.lines(path, metadata)
+
+
+def _perf_data(path: Path, metadata: Metadata) -> Lent:
+    # Of a thread, pid would be its process: who wakes whom goes by threads.
+    fields = ["-F", "comm,tid,cpu,time,event,trace", "--ns", "--show-lost-events"]
+    return printed_by(["perf", "script", *fields, "-i", str(path)], path, metadata)
+
+
+@contextlib.contextmanager
+def _ctf(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
+    losses = ctf.Losses()
+    with printed_by([*ctf.COMMAND, str(path)], path, metadata, losses.hear) as lines:
+        yield ctf.lines(lines, losses)
+
+
+def _is_perfetto(head: bytes) -> bool:
+    return perfetto.is_trace(head) and not _has_events(head)  # text may begin with an empty line
+
+
+@contextlib.contextmanager
+def _perfetto(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
+    with perfetto.opened(path) as trace:
+        if not trace.has_events:
+            raise LightsleepError(
+                f"{path}: {NOTHING}: this trace of Perfetto holds no events of the kernel; its "
+                "data source linux.ftrace records them"
+            )
+        metadata.expected_ns = metadata.expected_ns or trace.span_ns
+        metadata.notes += trace.notes
+        yield trace
 
 
 def _has_events(head: bytes) -> bool:
@@ -43,48 +112,97 @@ def _has_events(head: bytes) -> bool:
     return any(LINE.match(line) or line.startswith("# tracer:") for line in lines)
 
 
-def expanded(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield files and traces, and in place of any other folder all tables below it.
+@contextlib.contextmanager
+def _text(path: Path, _metadata: Metadata) -> Iterator[Iterable[str]]:
+    with _opened(path) as file:
+        yield split(_chunks(file), path)
 
-    Raises LightsleepError where there is none, and where a path is no file: before any is read.
-    """
-    paths = list(paths)
-    for path in paths:
-        _require_file(path)
-    for path in paths:
-        if not _is_folder(path) or is_recording(path):
-            yield path
-            continue
-        tables = sorted(file for file in path.rglob(TABLES) if file.is_file())
-        if not tables:
+
+@contextlib.contextmanager
+def _page(path: Path, _metadata: Metadata) -> Iterator[Iterable[str]]:
+    with _opened(path) as file:
+        yield split(systrace.traces(_chunks(file)), path)
+
+
+@contextlib.contextmanager
+def _gzip(path: Path, _metadata: Metadata) -> Iterator[Iterable[str]]:
+    with _opened(path) as file, gzip.GzipFile(fileobj=file) as unpacked:
+        if of_head(unpacked.peek(CHUNK)) in BINARY:
             raise LightsleepError(
-                f"{path}: no tables of idle periods below: lightsleep report --parquet saves them"
+                f"{path}: only text is read compressed: unpack it first, with gunzip"
             )
-        yield from tables
+        yield split(_chunks(unpacked), path)
 
 
-def _require_file(path: Path) -> None:
-    """Raise LightsleepError where a path is a pipe or the like: each look would eat some of it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:  # whoever reads it says so
-        return
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        return
-    what = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-    raise LightsleepError(
-        f"{path} is a {what}, and this command reads a file more than once: save it to a file first"
-    )
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Lend a file. Raises LightsleepError where it is damaged."""
+    with path.open("rb") as file:  # it could be read a moment ago
+        try:
+            yield file
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise LightsleepError(f"{path}: damaged before byte {file.tell()}: {reason}") from error
 
 
-def _is_folder(path: Path) -> bool:
+def _chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    return iter(lambda: file.read(CHUNK), b"")
+
+
+TABLE = Format(b"PAR1", lines=None)
+TRACE_DAT = Format(
+    b"\x17\x08\x44tracing",
+    _lines_of_trace_dat,
+    rows=_rows_of_trace_dat,
+    architecture=architecture.of_trace_dat,
+)
+PERF_DATA = Format(
+    b"PERFILE2", _perf_data, architecture=architecture.of_perf, expected_ns=expected.of_perf
+)
+PERFETTO = Format(_is_perfetto, _perfetto)
+GZIP = Format(b"\x1f\x8b", _gzip)
+PAGE = Format(systrace.is_page, _page, expected_ns=expected.of_text)
+TEXT = Format(_has_events, _text, expected_ns=expected.of_text)
+UNKNOWN = replace(TEXT, begins=b"")
+"""Something else: read as text, it is an error that says which line is no event."""
+
+BINARY = (TABLE, TRACE_DAT, PERF_DATA, PERFETTO)
+"""What is not read compressed."""
+
+FORMATS = (*BINARY, GZIP, PAGE, TEXT, UNKNOWN)
+"""Of several that fit a file, the first one is its format."""
+
+CTF = Format(lambda _head: False, _ctf, expected_ns=expected.of_ctf)
+"""Of a folder, which has no first bytes."""
+
+
+def of(path: Path) -> Format:
+    """Return the format of a recording. Raises LightsleepError where it cannot be read."""
+    return CTF if ctf.is_trace(path) else of_head(head_of(path, CHUNK))
+
+
+def of_head(head: bytes) -> Format:
+    """Return the format of a file by its first bytes."""
+    return next(each for each in FORMATS if each.fits(head))
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file looks like a recording, and not like a result, which is a JSON document.
+
+    Raises LightsleepError where it cannot be read.
+    """
+    return ctf.is_trace(path) if is_folder(path) else of(path) is not UNKNOWN
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder. Raises LightsleepError where nobody can tell."""
     try:
         return path.is_dir()
     except OSError as error:
         raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
 
 
-def head_of(path: Path, size: int = 64) -> bytes:
+def head_of(path: Path, size: int) -> bytes:
     """Return the first ``size`` bytes of a file; raises LightsleepError where they are not read."""
     try:
         with path.open("rb") as file:

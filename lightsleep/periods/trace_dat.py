@@ -8,12 +8,13 @@ its own, so that a damaged file cannot do harm here. It writes blocks of rows, a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from lightsleep.compiled import compile_to, compiler
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.periods.programs import output_of, printed_by
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "read_trace_dat.c", HERE / "builder.c")
@@ -74,6 +76,9 @@ ALIVE = (1 << 64) - 1
 
 BATCH_ROWS = 1 << 16
 
+MANY_EVENTS = 1_000_000
+"""More than that take a while to read as text."""
+
 Rows = npt.NDArray[np.void]
 
 
@@ -98,6 +103,29 @@ def program() -> Path | str:
         return cache.code(f"program-{name}-{key}", build, needs_mb=10) / name
     except (LightsleepError, OSError) as error:
         return str(error)
+
+
+def rows(path: Path, metadata: Metadata) -> Iterator[pa.RecordBatch] | None:
+    """Return the rows of a trace.dat; None where there is no program that reads it."""
+    found = program()
+    return _rows(found, path, metadata) if isinstance(found, Path) else None
+
+
+def _rows(program: Path, path: Path, metadata: Metadata) -> Iterator[pa.RecordBatch]:
+    with output_of([str(program), str(path)], path, metadata) as chunks:
+        whole = yield from batches(chunks, metadata)
+    if not whole:
+        raise LightsleepError(f"{path}: cannot be read: {program} said nothing of its end")
+
+
+@contextlib.contextmanager
+def lines(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
+    """Lend the lines that trace-cmd prints of a trace.dat, which is slower."""
+    command = ["trace-cmd", "report", "-N", "-t", "-i", str(path)]
+    with printed_by(command, path, metadata) as printed:
+        yield printed
+    if metadata.events > MANY_EVENTS:
+        metadata.notes.append(f"reading was slow, as {program()}; install {PACKAGES}")
 
 
 def batches(chunks: Iterable[bytes], metadata: Metadata) -> Generator[pa.RecordBatch, None, bool]:

@@ -17,7 +17,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
 from lightsleep.options import Duration, NamedPath, OutputFile, json_option
 from lightsleep.periods.description import HISTOGRAM, check_output
-from lightsleep.periods.formats import expanded, head_of, is_recording
+from lightsleep.periods.formats import head_of, is_recording
+from lightsleep.periods.paths import expanded
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import Recording, write_rows
 from lightsleep.replay import words

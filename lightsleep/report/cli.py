@@ -22,8 +22,9 @@ from lightsleep.measure.result import MeasureResult
 from lightsleep.options import NamedPath, OutputFile, json_option
 from lightsleep.periods import histogram
 from lightsleep.periods.description import check_output
-from lightsleep.periods.formats import expanded, is_recording
+from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lost import TimeLost, time_lost
+from lightsleep.periods.paths import expanded
 from lightsleep.periods.words import show
 
 if TYPE_CHECKING:

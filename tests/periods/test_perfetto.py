@@ -29,8 +29,8 @@ from perfetto_traces import (
 
 from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import perfetto
-from lightsleep.periods.formats import is_perfetto, is_recording
+from lightsleep.periods import formats, perfetto
+from lightsleep.periods.formats import is_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -457,7 +457,7 @@ def test_damage_at_each_third_byte_is_an_error_or_rows(style: Style, tmp_path: P
     ],
 )
 def test_text_is_told_from_packets(head: bytes, expected: bool) -> None:
-    assert is_perfetto(head) == expected
+    assert (formats.of_head(head) is formats.PERFETTO) == expected
 
 
 def test_a_text_that_begins_like_a_packet_is_text(tmp_path: Path) -> None:

@@ -18,10 +18,9 @@ from recordings import RECORDINGS
 
 from lightsleep.compiled import compile_to
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import architecture, programs, source, trace_dat
+from lightsleep.periods import formats, programs, source, trace_dat
 from lightsleep.periods.build import EXIT, MAX_NAMES, MAX_WAKINGS, Builder
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.formats import head_of
 from lightsleep.periods.lines import feed
 from lightsleep.periods.model import CAUSES, Metadata
 
@@ -221,10 +220,10 @@ def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.Mon
 
 
 def test_a_trace_names_its_architecture(recorded: Path, tmp_path: Path) -> None:
-    assert architecture.of(recorded, head_of(recorded, 64)) == "x86_64"
+    assert formats.of(recorded).architecture(recorded) == "x86_64"
     cut = tmp_path / "cut.dat"
     cut.write_bytes(recorded.read_bytes()[:1000])
-    assert architecture.of(cut, head_of(cut, 64)) is None
+    assert formats.of(cut).architecture(cut) is None
 
 
 def test_a_clock_that_counts_no_nanoseconds(recorded: Path) -> None:
@@ -301,7 +300,7 @@ def test_without_the_library_the_text_is_read(
     monkeypatch.setattr(trace_dat, "program", trace_dat.program.__wrapped__)
     monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
     assert trace_dat.program() in ("pkg-config knows no libtracecmd", "there is no pkg-config")
-    monkeypatch.setattr(source, "MANY_EVENTS", 10)
+    monkeypatch.setattr(trace_dat, "MANY_EVENTS", 10)
     rows, metadata = read_whole(recorded)
     assert rows
     assert any("libtracecmd-dev" in note for note in metadata.notes)

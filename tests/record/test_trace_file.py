@@ -9,7 +9,7 @@ import pytest
 from scan_trees import plant
 
 from lightsleep.namespaces import MACHINE_NAMESPACES
-from lightsleep.periods import architecture
+from lightsleep.periods import formats
 from lightsleep.record import keeper, trace_file
 
 SHOWN = (
@@ -72,4 +72,5 @@ def test_a_trace_says_of_which_architecture_it_is(tmp_path: Path) -> None:
     (tmp_path / "cpu0").write_bytes(b"")
     with (tmp_path / "x.dat").open("wb") as file:
         trace_file.assemble(file, trace_file.header({}, b"", {}), {0: tmp_path / "cpu0"}, "mono")
-    assert architecture.of(tmp_path / "x.dat", trace_file.MAGIC) == os.uname().machine
+    found = formats.of(tmp_path / "x.dat").architecture(tmp_path / "x.dat")
+    assert found == os.uname().machine

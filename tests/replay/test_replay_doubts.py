@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from recordings import PIPE
 from replays import DEEP, ENGINES, HALT, NO_COSTS, US, judged, metadata, period, run
 
-from lightsleep.periods import architecture
+from lightsleep.periods import formats
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import open_table, write_parquet
@@ -48,7 +49,8 @@ def test_state_0_is_a_poll_where_the_architecture_says_so(
     text = gzip.decompress(PIPE.read_bytes()).decode()
     trace, table = tmp_path / "trace.txt", tmp_path / "table.parquet"
     trace.write_text(text.replace("state=1 ", "state=0 "))
-    monkeypatch.setattr(architecture, "of", lambda *_: arch)
+    named = dataclasses.replace(formats.TEXT, architecture=lambda _path: arch)
+    monkeypatch.setattr(formats, "FORMATS", (named, *formats.FORMATS))
     list(write_parquet(open_recording(trace), table))
     for file in (trace, table):
         done = run(file, "--policies", "haltpoll", "--halt-cost", "30us")
