@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from lightsleep.document import UNPRINTABLE
 from lightsleep.errors import LightsleepError
@@ -88,11 +89,7 @@ def output_of(
         except BaseException:
             process.kill()
             raise
-        log.seek(0)
-        complaints = log.read(CHUNK).decode(errors="replace").splitlines()
-        odd = [x for x in complaints if not any(known.fullmatch(x) for known in EXPECTED)]
-        said = "\n".join(odd).strip()
-        said = UNPRINTABLE.sub("?", said[:4096])
+        said = _complaints(log)
     name = Path(command[0]).name
     if status != 0:
         ended = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
@@ -102,6 +99,14 @@ def output_of(
         )
     if said:
         metadata.notes.append(f"{name} says: {said}")
+
+
+def _complaints(log: IO[bytes]) -> str:
+    """Return what a program has complained about, but for what is EXPECTED."""
+    log.seek(0)
+    lines = log.read(CHUNK).decode(errors="replace").splitlines()
+    odd = [line for line in lines if not any(known.fullmatch(line) for known in EXPECTED)]
+    return UNPRINTABLE.sub("?", "\n".join(odd).strip()[:4096])
 
 
 class _Counted:
