@@ -90,16 +90,12 @@ def read(path: Path, architecture_of: Callable[[Path], str | None]) -> Metadata:
     described = load(document, FORMAT)
     metadata.host = described["host"]
     metadata.environment = described["environment"]
-    scan = described.get("scan", {})
     try:
-        mode = (scan.get("lightsleep") or {}).get("mode")
-        metadata.driver_cost_ns = _driver_cost_ns(scan)
+        _take_scan(metadata, described.get("scan", {}))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LightsleepError(
             f"{document}: scan: not what lightsleep scan --json prints"
         ) from error
-    if mode:
-        metadata.environment = {**metadata.environment, "driver_mode": mode}
     metadata.settings = described["settings"]
     for cpu, states in described["states"].items():
         metadata.add_described(int(cpu), states)
@@ -111,6 +107,16 @@ def read(path: Path, architecture_of: Callable[[Path], str | None]) -> Metadata:
         metadata.window_ns = window_ns[0], window_ns[1]
     metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return metadata
+
+
+def _take_scan(metadata: Metadata, scan: dict[str, Any]) -> None:
+    """Learn how cpuidle-lightsleep decided, if it was loaded.
+
+    Raises AttributeError, KeyError, TypeError and ValueError where scan prints no such document.
+    """
+    metadata.driver_cost_ns = _driver_cost_ns(scan)
+    if mode := (scan.get("lightsleep") or {}).get("mode"):
+        metadata.environment = {**metadata.environment, "driver_mode": mode}
 
 
 def _driver_cost_ns(scan: dict[str, Any]) -> dict[int, int]:
