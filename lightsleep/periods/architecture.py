@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,9 @@ UNAME = re.compile(
     rb"Linux [^\0\n]{1,300} (x86_64|i[3-6]86|aarch64|arm\w{1,8}|ppc64(?:le)?|s390x|riscv64)\0"
 )
 """What trace-cmd writes into each trace of the machine that recorded it."""
-OF_PERF = re.compile(r"(?m)^# arch : (\w+)$")
 
 CPUS = 1024
 """Of so many CPUs, state 0 is known to poll; those that had no event are forgotten in the end."""
-
-HEADER_S = 60.0
 
 
 def of_trace_dat(path: Path) -> str | None:
@@ -41,19 +37,6 @@ def of_trace_dat(path: Path) -> str | None:
             return found[1].decode() if found else None
     except (OSError, ValueError):  # an empty one, or none that can be mapped
         return None
-
-
-def of_perf(path: Path) -> str | None:
-    """Return the architecture that a perf.data names; None where perf finds none."""
-    command = ["perf", "script", "--header-only", "-i", str(path)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=HEADER_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = OF_PERF.search(done.stdout.decode(errors="replace"))
-    return found[1] if found else None
 
 
 def suppose_states(metadata: Metadata, arch: str | None) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """About how long a recording is, before it is read: for a bar that says how long reading takes.
 
-Of a text, the times of its first and of its last event tell. Of a perf.data, its header does, and
-of a trace in the Common Trace Format what babeltrace2 says of each stream. Nothing that is asked
-here is needed to read the recording, so no failure is an error: then nobody knows.
+Of a text, the times of its first and of its last event tell, and of a trace in the Common Trace
+Format what babeltrace2 says of each stream. Nothing that is asked here is needed to read the
+recording, so no failure is an error: then nobody knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ TAIL = 1 << 16
 PATIENCE_S = 10.0
 MEMORY_BYTES = 1 << 30
 
-SAMPLE = re.compile(r"# time of (?:first|last) sample : (\d{1,10})\.(\d{6})", re.MULTILINE)
 RANGE = re.compile(r"\b(?:begin|end): (\d{1,19})$", re.MULTILINE)
 
 
@@ -34,7 +33,7 @@ def of_text(path: Path) -> int | None:
         tail = file.read(TAIL)
     first = next(_times_ns(head.splitlines()), None)
     last = next(_times_ns(reversed(tail.splitlines())), None)
-    return _between([first, last])
+    return between([first, last])
 
 
 def _times_ns(lines: Iterable[bytes]) -> Iterator[int]:
@@ -43,33 +42,31 @@ def _times_ns(lines: Iterable[bytes]) -> Iterator[int]:
             yield int(match["s"]) * 10**9 + int(match["fraction"].ljust(9, "0"))
 
 
-def of_perf(path: Path) -> int | None:
-    """Return the time between the first and the last sample of a perf.data, in ns."""
-    said = _said(["perf", "script", "--header-only", "-i", str(path)])
-    return _between([int(s) * 10**9 + int(us) * 1000 for s, us in SAMPLE.findall(said)])
-
-
 def of_ctf(folder: Path) -> int | None:
     """Return the time between the first and the last event of a CTF trace, in ns."""
     found = []
     for metadata in sorted(folder.rglob("metadata")):
         query = ["query", "source.ctf.fs", "babeltrace.trace-infos"]
         inputs = json.dumps([str(metadata.parent)])
-        said = _said(["babeltrace2", *query, "--params", f"inputs={inputs}"])
+        said = said_by(["babeltrace2", *query, "--params", f"inputs={inputs}"])
         found += [int(at_ns) for at_ns in RANGE.findall(said)]
-    return _between(found)
+    return between(found)
 
 
-def _between(times_ns: Sequence[int | None]) -> int | None:
+def between(times_ns: Sequence[int | None]) -> int | None:
+    """Return the time between the first and the last of these; None where fewer are known."""
     known = [at_ns for at_ns in times_ns if at_ns is not None]
     return max(known) - min(known) if len(known) > 1 else None
 
 
-def _said(command: list[str]) -> str:
+def said_by(command: list[str], within_s: float = PATIENCE_S) -> str:
+    """Return what a program prints; nothing where it fails, or takes longer."""
     # A damaged file may ask for any amount of memory.
     limited = ["prlimit", f"--data={MEMORY_BYTES}", *command]
     try:
-        done = subprocess.run(limited, capture_output=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(
+            limited, capture_output=True, stdin=subprocess.DEVNULL, timeout=within_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace") if done.returncode == 0 else ""

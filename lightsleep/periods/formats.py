@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import architecture, ctf, expected, perfetto, systrace
+from lightsleep.periods import architecture, ctf, expected, perf_data, perfetto, systrace
 from lightsleep.periods.lines import CHUNK, LINE, split
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.programs import printed_by
@@ -75,12 +75,6 @@ def _lines_of_trace_dat(path: Path, metadata: Metadata) -> Lent:
     from lightsleep.periods import trace_dat
 
     return trace_dat.lines(path, metadata)
-
-
-def _perf_data(path: Path, metadata: Metadata) -> Lent:
-    # Of a thread, pid would be its process: who wakes whom goes by threads.
-    fields = ["-F", "comm,tid,cpu,time,event,trace", "--ns", "--show-lost-events"]
-    return printed_by(["perf", "script", *fields, "-i", str(path)], path, metadata)
 
 
 @contextlib.contextmanager
@@ -157,7 +151,10 @@ TRACE_DAT = Format(
     architecture=architecture.of_trace_dat,
 )
 PERF_DATA = Format(
-    b"PERFILE2", _perf_data, architecture=architecture.of_perf, expected_ns=expected.of_perf
+    b"PERFILE2",
+    perf_data.lines,
+    architecture=perf_data.architecture,
+    expected_ns=perf_data.expected_ns,
 )
 PERFETTO = Format(_is_perfetto, _perfetto)
 GZIP = Format(b"\x1f\x8b", _gzip)

@@ -12,7 +12,7 @@ import pytest
 from recordings import PIPE, RECORDINGS
 from test_ctf import EVENT, IDS, made, needs_babeltrace
 
-from lightsleep.periods import expected
+from lightsleep.periods import expected, perf_data
 from lightsleep.periods.source import open_recording
 
 
@@ -40,7 +40,7 @@ def test_nobody_knows(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     path.write_text(text)
     assert expected.of_text(path) is None
-    assert expected.of_perf(path) is None
+    assert perf_data.expected_ns(path) is None
     assert expected.of_ctf(tmp_path) is None
 
 
@@ -57,7 +57,7 @@ def test_of_a_perf_data(tmp_path: Path) -> None:
     path = unpacked("perf.data.gz", tmp_path)
     if subprocess.run(["perf", "script", "-i", path], capture_output=True).returncode:
         pytest.skip("this perf is older than the file")
-    assert expected.of_perf(path) == pytest.approx(span_ns(path), rel=0.1)
+    assert perf_data.expected_ns(path) == pytest.approx(span_ns(path), rel=0.1)
 
 
 def test_what_perf_says_of_a_perf_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,18 @@ def test_what_perf_says_of_a_perf_data(tmp_path: Path, monkeypatch: pytest.Monke
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert expected.of_perf(tmp_path / "perf.data") == 3_500_250_000
+    assert perf_data.expected_ns(tmp_path / "perf.data") == 3_500_250_000
+
+
+def test_of_a_perf_data_perf_gets_no_endless_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "perf"
+    program.write_text('#!/bin/sh\necho "# arch : $(ulimit -d)"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = perf_data.architecture(tmp_path / "perf.data")
+    assert found == str(expected.MEMORY_BYTES >> 10)
 
 
 def test_it_is_asked_only_for_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
