@@ -24,7 +24,7 @@ from lightsleep.measure import assess, module, noise, plan, userspace
 from lightsleep.measure.model import Backend, Sample, Source
 from lightsleep.measure.render import render
 from lightsleep.measure.result import MeasureResult
-from lightsleep.measure.run import Taken, Tally
+from lightsleep.measure.run import Ended, Taken, Tally
 from lightsleep.measure.run import measure as take
 from lightsleep.options import (
     OutputFile,
@@ -121,14 +121,7 @@ def measure(
     with the exit latency that the state advertises. While a CPU is measured, its other states are
     disabled; they are restored however the command ends. Needs root.
     """
-    if load and mode == "userspace":
-        raise click.UsageError(
-            "--mode userspace does not use the module that --load loads: give only one of them"
-        )
-    if as_json and verbose:
-        raise click.UsageError("--json has everything: leave out --verbose")
-    if output and table and same(output, table):
-        raise click.UsageError(f"-o and --csv both name {output}: give them different files")
+    _check_options(mode, load, as_json, verbose, output, table)
     # What a killed command left is not how the machine is.
     left = journalled.set_back_left(ROOT, "measure") if os.geteuid() == 0 else []
     here = machine.read(ROOT)
@@ -146,18 +139,12 @@ def measure(
         remarks += _obeyed(here, session)
         cells, left_out = plan.cells(here, wish, backend.sources())
         taken = _measure(here, cells, wish, backend, seed, session)
+    set_back = [*left, *session.notes]
     if taken.ended and not any(tally.valid for tally in taken.tallies):
-        for note in [*taken.notes, *left, *session.notes]:
-            click.echo(f"note: {note}", err=True)
-        if isinstance(taken.ended, LightsleepError):
-            raise taken.ended
-        click.echo("interrupted before the first sample", err=True)
-        raise SystemExit(status_of(taken.ended))
-    if taken.ended:
-        why = taken.ended.message if isinstance(taken.ended, LightsleepError) else "interrupted"
-        taken.notes.append(f"ended early, and shows only what was measured: {why}")
-    trouble = [*taken.notes, *left, *session.notes]
+        _tell_of_nothing(taken.ended, [*taken.notes, *set_back])
+        raise _ending(taken.ended)
 
+    trouble = [*taken.notes, *_ended_early(taken), *set_back]
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         mode=backend.mode,
@@ -170,22 +157,34 @@ def measure(
         notes=[*remarks, *left_out, *noise.standing(here), *trouble],
         rows=assess.rows(here, taken.tallies),
     )
-    writes: list[Callable[[], None]] = []
-    if output:
-        writes.append(partial(write_json, output, result.document()))
-    if table:
-        writes.append(partial(write_text, table, _csv(taken.tallies)))
-    with written(*writes):
+    with written(*_files(result, taken, output, table)):
         if as_json:
             click.echo(text_of(result.document()))
         else:
             render(terminal.output(), result, verbose)
-    if isinstance(taken.ended, LightsleepError):
-        raise taken.ended
     if taken.ended:
-        raise SystemExit(status_of(taken.ended))
+        raise _ending(taken.ended)
     if session.refused:
         raise LightsleepError("measured, but not set back: " + "; ".join(session.refused))
+
+
+def _check_options(
+    mode: Mode,
+    load: bool,
+    as_json: bool,
+    verbose: bool,
+    output: Path | None,
+    table: Path | None,
+) -> None:
+    """Raise UsageError where options exclude each other."""
+    if load and mode == "userspace":
+        raise click.UsageError(
+            "--mode userspace does not use the module that --load loads: give only one of them"
+        )
+    if as_json and verbose:
+        raise click.UsageError("--json has everything: leave out --verbose")
+    if output and table and same(output, table):
+        raise click.UsageError(f"-o and --csv both name {output}: give them different files")
 
 
 def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
@@ -249,6 +248,39 @@ def _measure(
     samples = (sample for tally in taken.tallies for sample in tally.samples)
     taken.notes[:0] = backend.notes(samples)
     return taken
+
+
+def _tell_of_nothing(ended: Ended, notes: list[str]) -> None:
+    """Say what there is to say where no sample is valid."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if not isinstance(ended, LightsleepError):
+        click.echo("interrupted before the first sample", err=True)
+
+
+def _ending(ended: Ended) -> LightsleepError | SystemExit:
+    """Return what ends the command after what ended the measurement."""
+    return ended if isinstance(ended, LightsleepError) else SystemExit(status_of(ended))
+
+
+def _ended_early(taken: Taken) -> list[str]:
+    """Return what to say of a measurement that ended early; nothing of one that did not."""
+    if not taken.ended:
+        return []
+    why = taken.ended.message if isinstance(taken.ended, LightsleepError) else "interrupted"
+    return [f"ended early, and shows only what was measured: {why}"]
+
+
+def _files(
+    result: MeasureResult, taken: Taken, output: Path | None, table: Path | None
+) -> list[Callable[[], None]]:
+    """Return what writes the files that were asked for."""
+    writes: list[Callable[[], None]] = []
+    if output:
+        writes.append(partial(write_json, output, result.document()))
+    if table:
+        writes.append(partial(write_text, table, _csv(taken.tallies)))
+    return writes
 
 
 def _csv(tallies: list[Tally]) -> str:

@@ -31,6 +31,10 @@ Progress = Callable[[str, int, int], None]
 """Called with what is measured, how many of the expected ns are done, and how many there are."""
 
 
+Ended = KeyboardInterrupt | SystemExit | LightsleepError
+"""What ends a measurement early: a signal, or an error with which it could not go on."""
+
+
 class Knobs(Protocol):
     """Where settings are changed, to be restored at the end of the session."""
 
@@ -81,14 +85,11 @@ class Tally:
 
 @dataclass
 class Taken:
-    """What came of a measurement: the tallies in the order of the cells, and what went wrong.
-
-    ``ended`` is what ended it early: a signal, or an error with which it could not go on.
-    """
+    """What came of a measurement: the tallies in the order of the cells, and what went wrong."""
 
     tallies: list[Tally]
     notes: list[str]
-    ended: KeyboardInterrupt | SystemExit | LightsleepError | None = None
+    ended: Ended | None = None
 
 
 def measure(
