@@ -157,9 +157,7 @@ def try_settings(
             "--enable needs --metric-command and --metric: without a number of the service, no "
             "setting wins"
         )
-    printed = [metrics.parse_printed(text) for text in wanted]
-    if len({x.name for x in printed}) < len(printed):
-        raise click.UsageError("two metrics have the same name")
+    printed = _printed(wanted)
     if command:
         check_program(command[0])
     names = _names(settings)
@@ -168,8 +166,7 @@ def try_settings(
     if output:
         check_writable(output)
     module_file = module_file or catalogue.module_beside_sources(ROOT)
-    for note in journalled.set_back_left(ROOT, "try"):
-        click.echo(f"note: {note}", err=True)
+    _tell(journalled.set_back_left(ROOT, "try"))
     arms = _arms(names, module_file)
     if keep:
         for arm in arms:
@@ -179,22 +176,13 @@ def try_settings(
     seed = random.getrandbits(32) if seed is None else seed
     if period_s is not None and total_s is not None:
         plan = switchback.plan(period_s, total_s, len(arms), metric_command, printed, least)
-        how = {"switchback_s": period_s, "carry_over_s": plan.carry_over_s}
-        sample = partial(switchback.period, plan, ROOT)
-        what = Subject(metric_command, sample, plan.rounds, how, plan.goes_on)
-    elif any(x.rate for x in printed):
-        raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
+        what = _service(plan, metric_command)
     else:
-        sample = partial(run.command, command, printed, ROOT)
-        what = Subject(shlex.join(command), sample, rounds or ROUNDS)
+        what = _repeated(command, printed, rounds or ROUNDS)
     trial, notes, refused = _run(arms, what, seed)
-    result = _result(arms, trial, printed, what, seed, notes)
     if not trial.runs[BASELINE]:
-        if trial.ended:
-            for note in notes:
-                click.echo(f"note: {note}", err=True)
-            raise trial.ended
-        raise LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
+        raise _without_rounds(trial, notes)
+    result = _result(arms, trial, printed, what, seed, notes)
     outcome = verdict.judge(result)
 
     def write() -> None:
@@ -203,13 +191,25 @@ def try_settings(
 
     with written(write):
         _show(result, outcome, as_json)
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    _tell(notes)
     _check_whole(trial, what, refused)
     if control_failed(result):
         raise SystemExit(1)
     if keep:
         _enable(outcome.winner, module_file, as_json)
+
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _without_rounds(trial: run.Trial, notes: list[str]) -> BaseException:
+    """Return what to raise where no round is complete; notes are in it, or else told here."""
+    if trial.ended:
+        _tell(notes)
+        return trial.ended
+    return LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
 
 
 def _check_whole(trial: run.Trial, what: Subject, refused: list[str]) -> None:
@@ -232,8 +232,7 @@ def _enable(winner: str | None, module_file: Path | None, as_json: bool) -> None
     kept = change.enable(winner, ROOT, now=True, persist=False, module_file=module_file)
     for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
         click.echo(line, err=as_json)
-    for note in kept.notes:
-        click.echo(f"note: {note}", err=True)
+    _tell(kept.notes)
 
 
 def _check_words(
@@ -254,6 +253,14 @@ def _check_words(
         raise click.UsageError("--switchback needs --for: how long to go on")
     if (period_s is None) == (not command):
         raise click.UsageError("give either a COMMAND to repeat, or --switchback for a service")
+
+
+def _printed(wanted: tuple[str, ...]) -> list[metrics.Printed]:
+    """Return the numbers to look for in what is printed. Raises UsageError."""
+    printed = [metrics.parse_printed(text) for text in wanted]
+    if len({x.name for x in printed}) < len(printed):
+        raise click.UsageError("two metrics have the same name")
+    return printed
 
 
 def _names(settings: tuple[str, ...]) -> list[str]:
@@ -298,6 +305,21 @@ def _is_set(arm: run.Arm) -> bool:
         )
     except OSError:  # setting it will say why
         return False
+
+
+def _service(plan: switchback.Plan, metric_command: str) -> Subject:
+    """Return what runs on this machine anyway, measured in periods."""
+    how = {"switchback_s": plan.period_s, "carry_over_s": plan.carry_over_s}
+    sample = partial(switchback.period, plan, ROOT)
+    return Subject(metric_command, sample, plan.rounds, how, plan.goes_on)
+
+
+def _repeated(command: tuple[str, ...], printed: list[metrics.Printed], rounds: int) -> Subject:
+    """Return a command that is repeated. Raises UsageError where that gives no such number."""
+    if any(x.rate for x in printed):
+        raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
+    sample = partial(run.command, command, printed, ROOT)
+    return Subject(shlex.join(command), sample, rounds)
 
 
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str], list[str]]:
