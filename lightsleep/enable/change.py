@@ -396,13 +396,12 @@ def disable(root: Path) -> Changes:
 
 def _disable_elsewhere(root: Path, changed: list[str], notes: list[str]) -> None:
     """Remove our files, the one without which the other has no effect first."""
-    refused: list[str] = []
-    ours = _our_files(root, refused)
+    ours, unreadable = _our_files(root)
     done = _write(dict.fromkeys(reversed(ours)), root, partial(_write_elsewhere, root))
     changed += done.changed
     notes += done.notes
-    if refused:
-        raise LightsleepError("\n".join(refused))
+    if unreadable:
+        raise LightsleepError("\n".join(unreadable))
 
 
 def _loaded_by_others(root: Path) -> list[str]:
@@ -417,29 +416,15 @@ def _loaded_by_others(root: Path) -> list[str]:
 
 def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[str]) -> list[str]:
     """Undo all at once, so that it is finished whatever ends this process; return refusals."""
-    refused: list[str] = []
-    kept = None
-    damaged = False
-    try:
-        kept = journalled.kept(root)
-    except LightsleepError as error:
-        refused.append(error.message)
-        damaged = True
-    files = _our_files(root, refused)
-    ours = {("file", str(root / name)): Undo(None, {text}) for name, text in files.items()}
-    stays, unloads = _unloads(root)
-    refused += stays
-    earlier = kept.undos if kept else {}
-    # The last of them is undone first.
-    undos = {x: y for x, y in unloads.items() if x not in earlier} | ours
-    undos |= {x: unloads.get(x, y) for x, y in earlier.items() if x not in ours}
+    kept, damaged = _kept(root)
+    files, unreadable = _our_files(root)
+    unloads, stays = _unloads(root)
+    refused = [*damaged, *unreadable, *stays]
+    undos = _undos(root, kept, files, unloads)
     if not undos and not (kept or damaged):
         return refused
     before = _values(root, undos)
     left, more = alone.undo(undos, kept, forget=not damaged)
-    if stays:  # what rmmod says of that is no news
-        again = f"cannot {restorer.said(('module', MODULE), None)} again: "
-        more = [x for x in more if not x.startswith(again)]
     after = _values(root, undos)
     if kept:
         changed.append(f"undid lightsleep enable {kept.header.get('setting', '')}".rstrip())
@@ -452,11 +437,44 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     for name, text in files.items():
         if after.get(("file", str(root / name)), text) is None:
             notes += _lost(name, text)
-    # A parameter that was left went with its module.
+    notes += _of_what_is_there(left, undos, after)
+    return refused + (_besides_our_module(more) if stays else more)
+
+
+def _kept(root: Path) -> tuple[journalled.Kept | None, list[str]]:
+    """Return what is kept, and why that cannot be read."""
+    try:
+        return journalled.kept(root), []
+    except LightsleepError as error:
+        return None, [error.message]
+
+
+def _undos(
+    root: Path,
+    kept: journalled.Kept | None,
+    files: dict[str, str],
+    unloads: dict[Setting, Undo],
+) -> dict[Setting, Undo]:
+    """Return how to undo what is kept, our ``files`` and ``unloads``; the last is undone first."""
+    ours = {("file", str(root / name)): Undo(None, {text}) for name, text in files.items()}
+    earlier = kept.undos if kept else {}
+    undos = {x: y for x, y in unloads.items() if x not in earlier} | ours
+    return undos | {x: unloads.get(x, y) for x, y in earlier.items() if x not in ours}
+
+
+def _besides_our_module(refused: list[str]) -> list[str]:
+    """Return refusals without what rmmod says of our module: that it stays is no news."""
+    again = f"cannot {restorer.said(('module', MODULE), None)} again: "
+    return [x for x in refused if not x.startswith(again)]
+
+
+def _of_what_is_there(
+    notes: list[str], undos: Iterable[Setting], after: dict[Setting, Value]
+) -> list[str]:
+    """Return the notes without those of parameters that were left, but went with their module."""
     gone = [name for kind, name in undos if kind == "knob" and (kind, name) not in after]
     void = tuple(f"{name} was " for name in gone)
-    notes += [note for note in left if not note.startswith(void)]
-    return refused + more
+    return [note for note in notes if not note.startswith(void)]
 
 
 def _undone(root: Path, setting: Setting, value: Value, kept: journalled.Kept | None) -> str:
@@ -468,40 +486,44 @@ def _undone(root: Path, setting: Setting, value: Value, kept: journalled.Kept | 
     return f"{name} {restorer.changed(setting, value)}"
 
 
-def _our_files(root: Path, refused: list[str]) -> dict[str, str]:
-    """Return what our files hold, the one without which the other has no effect last."""
+def _our_files(root: Path) -> tuple[dict[str, str], list[str]]:
+    """Return what our files hold, and why others cannot be read.
+
+    The one without which the other has no effect is the last.
+    """
     found: dict[str, str] = {}
+    unreadable: list[str] = []
     for name in (OPTIONS_FILE, LOAD_FILE):
         try:
             text = content_of(root, name)
         except LightsleepError as error:
-            refused.append(error.message)
+            unreadable.append(error.message)
             continue
         if text is not None and is_ours(text) and not (root / name).is_symlink():
             found[name] = text
-    return found
+    return found, unreadable
 
 
-def _unloads(root: Path) -> tuple[list[str], dict[Setting, Undo]]:
-    """Return why our module stays, and how to unload it, where it is loaded and may go.
+def _unloads(root: Path) -> tuple[dict[Setting, Undo], list[str]]:
+    """Return how to unload our module, where it is loaded and may go; else why it stays.
 
     It goes whoever loaded it.
     """
     there = restorer.read_module(root, MODULE)
     if there is None:
-        return [], {}
+        return {}, []
     scan, _ = collect(root)
     if kind := scan.loading.container:
-        return [
+        return {}, [
             f"{MODULE} stays loaded: this is a container ({kind}), and all of the machine idles by "
             "it. Unload it on the machine itself: lightsleep disable"
-        ], {}
+        ]
     if holders := scan.loading.holders:
-        return [
+        return {}, [
             f"{MODULE} stays loaded: {', '.join(holders)} uses it. Unload that first "
             f"(rmmod {' '.join(holders)}), then run lightsleep disable again"
-        ], {}
-    return [], {("module", MODULE): Undo(None, {there})}
+        ]
+    return {("module", MODULE): Undo(None, {there})}, []
 
 
 def _values(root: Path, settings: Iterable[Setting]) -> dict[Setting, Value]:
