@@ -20,7 +20,7 @@ from unittest.mock import MagicMock
 import click
 
 from lightsleep import __version__, cli
-from lightsleep.enable.change import LOAD_FILE, OPTIONS_FILE
+from lightsleep.enable.boot_files import LOAD_FILE, OPTIONS_FILE
 from lightsleep.record.cli import COUNTS, TRACE
 from lightsleep.settings.journalled import RUN_DIR
 from lightsleep.settings.restorer import KEPT

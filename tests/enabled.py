@@ -13,12 +13,12 @@ from scan_trees import plant, unfold
 from schemas import validator
 
 from lightsleep.cli import main
-from lightsleep.enable import change
+from lightsleep.enable import boot_files
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
 PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
 
-OPTIONS, LOAD = change.OPTIONS_FILE, change.LOAD_FILE
+OPTIONS, LOAD = boot_files.OPTIONS_FILE, boot_files.LOAD_FILE
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import click
 
 from lightsleep import terminal
 from lightsleep.document import headed, text_of
-from lightsleep.enable import change
+from lightsleep.enable import change, undo
 from lightsleep.enable import status as state
+from lightsleep.enable.boot_files import Changes
 from lightsleep.enable.render import render
 from lightsleep.errors import LightsleepError
 from lightsleep.options import json_option, module_option, need_root
@@ -67,7 +68,7 @@ def disable(as_json: bool) -> None:
     """
     with _failure_told(as_json):
         need_root("disabling changes settings of the machine")
-        done = change.disable(ROOT)
+        done = undo.disable(ROOT)
     _tell(done, as_json)
 
 
@@ -95,16 +96,16 @@ def _failure_told(as_json: bool) -> Iterator[None]:
         yield
     except LightsleepError as error:
         if as_json:
-            done = error.done if isinstance(error, change.Unfinished) else change.Changes([], [])
+            done = error.done if isinstance(error, undo.Unfinished) else Changes([], [])
             _print_json(done, error.format_message())
         raise
 
 
-def _print_json(done: change.Changes, error: str | None) -> None:
+def _print_json(done: Changes, error: str | None) -> None:
     click.echo(text_of(headed(SCHEMA, VERSION, asdict(done) | {"error": error})))
 
 
-def _tell(done: change.Changes, as_json: bool) -> None:
+def _tell(done: Changes, as_json: bool) -> None:
     if as_json:
         _print_json(done, None)
         return

@@ -10,7 +10,8 @@ from typing import Any
 
 from lightsleep.document import headed
 from lightsleep.enable import boot
-from lightsleep.enable.change import IN_FORCE, LOAD_FILE, OPTIONS_FILE, content_of, is_ours
+from lightsleep.enable.boot_files import LOAD_FILE, OPTIONS_FILE, content_of, is_ours
+from lightsleep.enable.change import IN_FORCE
 from lightsleep.enable.pays import Pays, pays
 from lightsleep.enable.why import not_polling
 from lightsleep.errors import LightsleepError

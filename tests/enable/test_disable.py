@@ -14,7 +14,7 @@ import pytest
 from enabled import LOAD, OPTIONS, PARAMETERS, done, run, status
 from scan_trees import plant
 
-from lightsleep.enable import change
+from lightsleep.enable.boot_files import HEADER
 from lightsleep.settings import restorer
 
 pytest_plugins = "enabled"
@@ -55,8 +55,8 @@ def test_a_file_that_cannot_be_removed(root: Path) -> None:
 DISABLE = """
 import sys
 from pathlib import Path
-from lightsleep.enable import change
-change.disable(Path(sys.argv[1]))
+from lightsleep.enable import undo
+undo.disable(Path(sys.argv[1]))
 """
 
 
@@ -66,7 +66,7 @@ def test_ended_in_the_middle_it_is_finished(number: signal.Signals, root: Path) 
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     before = fake_modules.snapshot(root)
     done("enable")
-    plant(root, f"{LOAD}: {change.HEADER}")  # of an earlier boot
+    plant(root, f"{LOAD}: {HEADER}")  # of an earlier boot
     plant(root, "slow: 1")
     program = (sys.executable, "-c", DISABLE, str(root))
     with subprocess.Popen(program, stderr=subprocess.DEVNULL) as process:

@@ -15,7 +15,7 @@ import pytest
 from enabled import CHANGED, LOAD, MODULE, OPTIONS, PARAMETERS, done, mode, run, status
 from scan_trees import plant, unfold
 
-from lightsleep.enable import change
+from lightsleep.enable.boot_files import HEADER
 from lightsleep.settings import catalogue, journalled, restorer
 
 pytest_plugins = "enabled"
@@ -83,7 +83,7 @@ def test_enable_at_every_boot(root: Path) -> None:
     assert f"wrote /{LOAD}" in said
     assert mode(root) == "fixed"
     header, options = (root / OPTIONS).read_text().splitlines()
-    assert header == change.HEADER
+    assert header == HEADER
     assert options == "options cpuidle_lightsleep mode=fixed poll_limit_us=100"
     assert (root / LOAD).read_text().splitlines()[1:] == ["cpuidle_lightsleep"]
     assert status()["at_boot"] is True
@@ -230,7 +230,7 @@ def test_a_pipe_of_somebody_else_is_not_waited_for(name: str, root: Path) -> Non
 @pytest.mark.parametrize("name", [OPTIONS, LOAD])
 @pytest.mark.parametrize("target", ["gone", "ours.conf"])
 def test_links_of_somebody_else_stay(name: str, target: str, root: Path) -> None:
-    plant(root, f"{name.rpartition('/')[0]}/ours.conf: {change.HEADER}")
+    plant(root, f"{name.rpartition('/')[0]}/ours.conf: {HEADER}")
     (root / name).symlink_to(target)
     before = fake_modules.snapshot(root)
     refused = run("enable", "--persist")

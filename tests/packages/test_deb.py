@@ -15,7 +15,7 @@ import pytest
 from debian_roots import Root, content
 from paths import ROOT
 
-from lightsleep.enable.change import HEADER
+from lightsleep.enable.boot_files import HEADER
 
 DRIVER = "cpuidle_lightsleep", "virtio_poll_source"
 TEST = "test_cpuidle_latency", "cpuidle_synthetic"
