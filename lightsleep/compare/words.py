@@ -457,29 +457,45 @@ def _first_finding(
     compared = [x for x in claims if x.comparison]
     gains = [x for x in compared if x.claim.is_gain]
     broken = [x for x in claims if x.beyond]
-    if broken and not gains:
+    if gains:
+        return _of_claim(gains[0], metrics)
+    if broken:
         said = "; ".join(f"{claim(x.claim, x.metrics)}: {outcome(x)}" for x in broken[:2])
         return f"{said}."
-    for found in gains or sorted(compared, key=lambda x: TOLD.index(x.outcome)):
-        assert found.comparison
-        assert found.claim.reference
-        metric = _as_one(found.metrics, found.unit)
-        said = sentence(found.claim.arm, found.comparison, found.claim.reference, metric)
-        more = "" if gains else f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"
-        contrary = ""
-        if len(found.metrics) == 1:
-            (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
-            contrary = contrary_median(
-                one, found.claim.arm, found.comparison, found.claim.reference
-            )
-        return f"{metric.title}: {said}{more}.{f' {contrary}.' if contrary else ''}"
-    for first in metrics[:1]:
-        for arm in first.arms_as("treatment")[:1]:
+    if compared:
+        found = min(compared, key=lambda x: TOLD.index(x.outcome))
+        claimed = f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"
+        return _of_claim(found, metrics, claimed)
+    return _of_first_treatment(result, metrics)
+
+
+def _of_claim(found: ClaimAnalysis, metrics: Sequence[MetricAnalysis], claimed: str = "") -> str:
+    """Say how the arms of a claim compare, and then what was ``claimed``."""
+    assert found.comparison
+    assert found.claim.reference
+    arm, other = found.claim.arm, found.claim.reference
+    metric = _as_one(found.metrics, found.unit)
+    said = sentence(arm, found.comparison, other, metric)
+    contrary = ""
+    if len(found.metrics) == 1:
+        (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
+        contrary = contrary_median(one, arm, found.comparison, other)
+    return _with_contrary(f"{metric.title}: {said}{claimed}.", contrary)
+
+
+def _of_first_treatment(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Say what the first treatment makes of the first metric; empty without one of them."""
+    for metric in metrics[:1]:
+        for arm in metric.arms_as("treatment")[:1]:
             if arm.baseline:
-                said = sentence(arm.name, arm.baseline, result.baseline, first.metric)
-                contrary = contrary_median(first, arm.name, arm.baseline, result.baseline)
-                return f"{first.metric.title}: {said}.{f' {contrary}.' if contrary else ''}"
+                said = sentence(arm.name, arm.baseline, result.baseline, metric.metric)
+                contrary = contrary_median(metric, arm.name, arm.baseline, result.baseline)
+                return _with_contrary(f"{metric.metric.title}: {said}.", contrary)
     return ""
+
+
+def _with_contrary(said: str, contrary: str) -> str:
+    return f"{said} {contrary}." if contrary else said
 
 
 def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
