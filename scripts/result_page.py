@@ -15,6 +15,7 @@ from lightsleep.compare.analysis import (
     limit_of,
 )
 from lightsleep.compare.boots import LEAST_BOOTS
+from lightsleep.compare.headline import headline
 from lightsleep.compare.method import (
     Comparison,
     Verdict,
@@ -45,7 +46,7 @@ def page(
         f"# {text(result.title)}",
         f"Hypothesis: {text(result.hypothesis)}" if result.hypothesis else "",
         *_claims(result, declared_later),
-        text(words.headline(result, metrics)),
+        text(headline(result, metrics)),
         *_control(metrics, result.baseline),
         f"![Effects, as ratios to {text(result.baseline)}]({picture})" if picture else "",
         f"{PICTURED}." if picture else "",

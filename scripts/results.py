@@ -24,6 +24,7 @@ from rich.text import Text
 
 from lightsleep.compare import words
 from lightsleep.compare.analysis import Outcome, analyse, control_failed, judge_claims
+from lightsleep.compare.headline import headline
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.compare.table import print_table
 from lightsleep.document import load
@@ -64,7 +65,7 @@ def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
     return (
         f"[{text(result.title)}]({stem}.md)",
         _where(result),
-        words.headline(result, analyse(result)),
+        headline(result, analyse(result)),
         " ".join(outcomes),
         _control(result),
         result.created[:10],

@@ -19,6 +19,7 @@ from lightsleep.compare.analysis import (
     judge_claims,
     limit_of,
 )
+from lightsleep.compare.headline import headline
 from lightsleep.compare.method import Comparison, Verdict
 from lightsleep.compare.result import CompareResult
 
@@ -79,7 +80,7 @@ def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console:
                 (words.outcome(found), OUTCOMES[found.outcome]),
             )
         )
-    if said := words.headline(result, metrics):
+    if said := headline(result, metrics):
         console.print(Text(said))
 
 

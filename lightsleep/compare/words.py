@@ -12,8 +12,6 @@ from lightsleep.compare.analysis import (
     ClaimAnalysis,
     MetricAnalysis,
     Outcome,
-    judge_claims,
-    limit_of,
 )
 from lightsleep.compare.method import Comparison, Estimate, Summary, Verdict, rounds_needed
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
@@ -55,9 +53,6 @@ MOST_TOLD = 10.0
 
 PERCENTS = 1.245
 """Below this factor, up and down are about the same in per cent."""
-
-TOLD = (Outcome.REFUTED, Outcome.HELD, Outcome.OPEN)
-"""Which outcome of a claim with bounds is told first."""
 
 COUNTS = "tcg-icount"
 """The accelerator whose clock counts instructions."""
@@ -331,10 +326,11 @@ def claim(found: Claim, metrics: Sequence[MetricResult]) -> str:
     title = together(metrics)
     if found.is_gain:
         return f"{title}: {found.arm} is better than {found.reference}"
-    return f"{title}: {_bounds(found, metrics[0].unit)}"
+    return f"{title}: {bounds_of(found, metrics[0].unit)}"
 
 
-def _bounds(found: Claim, unit: str) -> str:
+def bounds_of(found: Claim, unit: str) -> str:
+    """Say which bounds are claimed: lightsleep / idle=poll is at most 1.25."""
     percent = unit == "%"
     if found.reference is None:
         bounds = [
@@ -352,7 +348,7 @@ def _bounds(found: Claim, unit: str) -> str:
     return f"{quantity} is {' and '.join(bounds)}"
 
 
-def _as_one(metrics: Sequence[MetricResult], unit: str) -> MetricResult:
+def as_one(metrics: Sequence[MetricResult], unit: str) -> MetricResult:
     """Return what metrics of one claim are together."""
     amount = any(metric.amount for metric in metrics)
     return replace(metrics[0], title=together(metrics), unit=unit, samples={}, amount=amount)
@@ -373,7 +369,7 @@ def outcome(found: ClaimAnalysis) -> str:
         return f"{found.outcome}: {comparison.rounds} rounds, and {needed} are needed"
     if found.claim.is_gain:
         interval = f" ({effect_interval(comparison, found.unit)})"
-        said = finding(comparison, _as_one(found.metrics, found.unit))
+        said = finding(comparison, as_one(found.metrics, found.unit))
         return f"{found.outcome}: {said}{interval if comparison.verdict.differs else ''}"
     if found.from_bounds:
         return f"{found.outcome}: {_from_bounds(found)}"
@@ -426,96 +422,6 @@ def _beyond_bounds(found: ClaimAnalysis) -> str:
     return f"beyond in {len(found.beyond)} of {len(samples)} rounds, {values}"
 
 
-def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
-    """Return what came out in a few sentences; empty where nothing was measured.
-
-    The first claim of a gain, whatever came of it. Where no gain is claimed, the first claim that
-    is refuted, else the first that held, else the first.
-    Without claims, what the first treatment makes of the first metric. Without treatments, the
-    baseline's lowest and highest median. Where the medians go another way, that. Then how many
-    claims are refuted; then the first percentage that something is claimed of, arm by arm; then how
-    much all of it is worth.
-    """
-    claims = judge_claims(result)
-    said = _first_finding(result, claims, metrics) or _ends(result, metrics)
-    if not said:
-        return ""
-    if refuted := sum(found.outcome is Outcome.REFUTED for found in claims):
-        verb = "is" if refuted == 1 else "are"
-        said += f" Of {len(claims)} claims, {refuted} {verb} refuted."
-    percents = [
-        name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
-    ]
-    if percents:
-        said += f" {_medians(result, next(m for m in metrics if m.name == percents[0]))}"
-    return f"{said} {_weight(result)}"
-
-
-def _first_finding(
-    result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
-) -> str:
-    compared = [x for x in claims if x.comparison]
-    gains = [x for x in compared if x.claim.is_gain]
-    broken = [x for x in claims if x.beyond]
-    if gains:
-        return _of_claim(gains[0], metrics)
-    if broken:
-        said = "; ".join(f"{claim(x.claim, x.metrics)}: {outcome(x)}" for x in broken[:2])
-        return f"{said}."
-    if compared:
-        found = min(compared, key=lambda x: TOLD.index(x.outcome))
-        claimed = f"; claimed: {_bounds(found.claim, found.unit)}: {found.outcome}"
-        return _of_claim(found, metrics, claimed)
-    return _of_first_treatment(result, metrics)
-
-
-def _of_claim(found: ClaimAnalysis, metrics: Sequence[MetricAnalysis], claimed: str = "") -> str:
-    """Say how the arms of a claim compare, and then what was ``claimed``."""
-    assert found.comparison
-    assert found.claim.reference
-    arm, other = found.claim.arm, found.claim.reference
-    metric = _as_one(found.metrics, found.unit)
-    said = sentence(arm, found.comparison, other, metric)
-    contrary = ""
-    if len(found.metrics) == 1:
-        (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
-        contrary = contrary_median(one, arm, found.comparison, other)
-    return _with_contrary(f"{metric.title}: {said}{claimed}.", contrary)
-
-
-def _of_first_treatment(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
-    """Say what the first treatment makes of the first metric; empty without one of them."""
-    for metric in metrics[:1]:
-        for arm in metric.arms_as("treatment")[:1]:
-            if arm.baseline:
-                said = sentence(arm.name, arm.baseline, result.baseline, metric.metric)
-                contrary = contrary_median(metric, arm.name, arm.baseline, result.baseline)
-                return _with_contrary(f"{metric.metric.title}: {said}.", contrary)
-    return ""
-
-
-def _with_contrary(said: str, contrary: str) -> str:
-    return f"{said} {contrary}." if contrary else said
-
-
-def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
-    """Say the lowest and the highest median of the baseline, in the unit of the first metric."""
-    found = [
-        (arm.summary.median, metric.metric)
-        for metric in metrics
-        for arm in metric.arms_as("baseline")
-        if arm.summary and metric.metric.unit == metrics[0].metric.unit
-    ]
-    if not found or any(arm for metric in metrics for arm in metric.arms_as("treatment")):
-        return ""
-    found.sort(key=lambda x: x[0])
-    said = [
-        f"{metric.title}: {result.baseline} {units.value(median, metric.unit)}"
-        for median, metric in (found[:1] + found[1:][-1:])
-    ]
-    return f"{'; '.join(said)}."
-
-
 def by_chance(metrics: Sequence[MetricAnalysis], *, claimed: bool) -> str:
     """Say how many differences to expect where there are none; empty where hardly any.
 
@@ -537,29 +443,6 @@ def by_chance(metrics: Sequence[MetricAnalysis], *, claimed: bool) -> str:
         "show a difference by chance, on average"
         f"{'. What was claimed was chosen beforehand' if claimed else ''}"
     )
-
-
-def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
-    """Say a metric's medians: those of the treatments, and of the limit or else the baseline."""
-    named = {arm.name: arm for arm in metric.arms}
-    shown = [*metric.arms_as("treatment"), named[limit_of(result) or result.baseline]]
-    figures = [
-        f"{arm.name} {units.value(arm.summary.median, metric.metric.unit)}"
-        for arm in shown
-        if arm.summary
-    ]
-    return f"{metric.metric.title}: {', '.join(figures)}."
-
-
-def _weight(result: CompareResult) -> str:
-    name = str(result.environment.get("accelerator", {}).get("name", ""))
-    how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
-    rounds = f"{how}, {result.protocol['runs']} rounds"
-    if result.boots > 1:
-        return f"{rounds} in {result.boots} boots."
-    if name:
-        return f"{rounds}. Each guest was booted once: intervals are about these boots."
-    return f"{rounds}."
 
 
 def _list(words: Iterable[str]) -> str:

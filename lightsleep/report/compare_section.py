@@ -24,6 +24,7 @@ from lightsleep.compare.analysis import (
     judge_claims,
     limit_of,
 )
+from lightsleep.compare.headline import headline
 from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult
 from lightsleep.report import plots
@@ -95,7 +96,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
             _metric(f"{key}m{index}", metric, result, limit, claims)
             for index, metric in enumerate(metrics)
         ],
-        headline=words.headline(result, metrics),
+        headline=headline(result, metrics),
         claims=[_claimed(claim) for claim in claims],
         colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],

@@ -10,7 +10,7 @@ import pytest
 from comparisons import made_up
 from rich.console import Console
 
-from lightsleep.compare import words
+from lightsleep.compare import headline as headlines
 from lightsleep.compare.analysis import analyse
 from lightsleep.compare.result import Claim, CompareResult
 from lightsleep.compare.table import print_table
@@ -130,7 +130,7 @@ def test_a_claim_without_a_reference_is_about_each_round() -> None:
 
 
 def headline(result: CompareResult) -> str:
-    return words.headline(result, analyse(result))
+    return headlines.headline(result, analyse(result))
 
 
 def test_the_headline_prefers_gains() -> None:

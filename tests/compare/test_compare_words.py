@@ -15,6 +15,7 @@ from rich.console import Console
 
 from lightsleep import units
 from lightsleep.compare.analysis import Outcome, analyse, document, judge_claims
+from lightsleep.compare.headline import headline
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (
@@ -24,7 +25,6 @@ from lightsleep.compare.words import (
     contrary_medians,
     control_sentences,
     finding,
-    headline,
     outcome,
     sentences,
     together,

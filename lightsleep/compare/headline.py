@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What came out of a comparison, in a few sentences."""
+
+from collections.abc import Sequence
+
+from lightsleep import units
+from lightsleep.compare import words
+from lightsleep.compare.analysis import (
+    ClaimAnalysis,
+    MetricAnalysis,
+    Outcome,
+    judge_claims,
+    limit_of,
+)
+from lightsleep.compare.result import CompareResult
+
+TOLD = (Outcome.REFUTED, Outcome.HELD, Outcome.OPEN)
+"""Which outcome of a claim with bounds is told first."""
+
+
+def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Return what came out in a few sentences; empty where nothing was measured.
+
+    The first claim of a gain, whatever came of it. Where no gain is claimed, the first claim that
+    is refuted, else the first that held, else the first.
+    Without claims, what the first treatment makes of the first metric. Without treatments, the
+    baseline's lowest and highest median. Where the medians go another way, that. Then how many
+    claims are refuted; then the first percentage that something is claimed of, arm by arm; then how
+    much all of it is worth.
+    """
+    claims = judge_claims(result)
+    said = _first_finding(result, claims, metrics) or _ends(result, metrics)
+    if not said:
+        return ""
+    if refuted := sum(found.outcome is Outcome.REFUTED for found in claims):
+        verb = "is" if refuted == 1 else "are"
+        said += f" Of {len(claims)} claims, {refuted} {verb} refuted."
+    percents = [
+        name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
+    ]
+    if percents:
+        said += f" {_medians(result, next(m for m in metrics if m.name == percents[0]))}"
+    return f"{said} {_weight(result)}"
+
+
+def _first_finding(
+    result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
+) -> str:
+    compared = [x for x in claims if x.comparison]
+    gains = [x for x in compared if x.claim.is_gain]
+    broken = [x for x in claims if x.beyond]
+    if gains:
+        return _of_claim(gains[0], metrics)
+    if broken:
+        said = "; ".join(
+            f"{words.claim(x.claim, x.metrics)}: {words.outcome(x)}" for x in broken[:2]
+        )
+        return f"{said}."
+    if compared:
+        found = min(compared, key=lambda x: TOLD.index(x.outcome))
+        claimed = f"; claimed: {words.bounds_of(found.claim, found.unit)}: {found.outcome}"
+        return _of_claim(found, metrics, claimed)
+    return _of_first_treatment(result, metrics)
+
+
+def _of_claim(found: ClaimAnalysis, metrics: Sequence[MetricAnalysis], claimed: str = "") -> str:
+    """Say how the arms of a claim compare, and then what was ``claimed``."""
+    assert found.comparison
+    assert found.claim.reference
+    arm, other = found.claim.arm, found.claim.reference
+    metric = words.as_one(found.metrics, found.unit)
+    said = words.sentence(arm, found.comparison, other, metric)
+    contrary = ""
+    if len(found.metrics) == 1:
+        (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
+        contrary = words.contrary_median(one, arm, found.comparison, other)
+    return _with_contrary(f"{metric.title}: {said}{claimed}.", contrary)
+
+
+def _of_first_treatment(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Say what the first treatment makes of the first metric; empty without one of them."""
+    for metric in metrics[:1]:
+        for arm in metric.arms_as("treatment")[:1]:
+            if arm.baseline:
+                said = words.sentence(arm.name, arm.baseline, result.baseline, metric.metric)
+                contrary = words.contrary_median(metric, arm.name, arm.baseline, result.baseline)
+                return _with_contrary(f"{metric.metric.title}: {said}.", contrary)
+    return ""
+
+
+def _with_contrary(said: str, contrary: str) -> str:
+    return f"{said} {contrary}." if contrary else said
+
+
+def _ends(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
+    """Say the lowest and the highest median of the baseline, in the unit of the first metric."""
+    found = [
+        (arm.summary.median, metric.metric)
+        for metric in metrics
+        for arm in metric.arms_as("baseline")
+        if arm.summary and metric.metric.unit == metrics[0].metric.unit
+    ]
+    if not found or any(arm for metric in metrics for arm in metric.arms_as("treatment")):
+        return ""
+    found.sort(key=lambda x: x[0])
+    said = [
+        f"{metric.title}: {result.baseline} {units.value(median, metric.unit)}"
+        for median, metric in (found[:1] + found[1:][-1:])
+    ]
+    return f"{'; '.join(said)}."
+
+
+def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
+    """Say a metric's medians: those of the treatments, and of the limit or else the baseline."""
+    named = {arm.name: arm for arm in metric.arms}
+    shown = [*metric.arms_as("treatment"), named[limit_of(result) or result.baseline]]
+    figures = [
+        f"{arm.name} {units.value(arm.summary.median, metric.metric.unit)}"
+        for arm in shown
+        if arm.summary
+    ]
+    return f"{metric.metric.title}: {', '.join(figures)}."
+
+
+def _weight(result: CompareResult) -> str:
+    name = str(result.environment.get("accelerator", {}).get("name", ""))
+    how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
+    rounds = f"{how}, {result.protocol['runs']} rounds"
+    if result.boots > 1:
+        return f"{rounds} in {result.boots} boots."
+    if name:
+        return f"{rounds}. Each guest was booted once: intervals are about these boots."
+    return f"{rounds}."
