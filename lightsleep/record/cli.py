@@ -29,6 +29,7 @@ from lightsleep.options import (
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
+from lightsleep.record.waiting import Terminated, wait
 from lightsleep.terminal import progress
 
 ROOT = Path("/")
@@ -123,7 +124,7 @@ def record(
             status = _count(output, cpus, seconds, command, as_json)
         else:
             status = _record(output, cpus, seconds, command, buffer_kb, recorder, as_json)
-    except run.Terminated as ended:  # before the recording had begun, or as its file was written
+    except Terminated as ended:  # before the recording had begun, or as its file was written
         status = 128 + ended.number
     if status:
         raise SystemExit(status)
@@ -143,12 +144,12 @@ def _count(
     order = counted.order(possible if cpus is None else cpus, possible)
     target = Path(os.path.realpath(output))
     with (
-        orderly_end(run.Terminated),
+        orderly_end(Terminated),
         run.folder_of(target),
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
-        status = run.wait(command, seconds, running, tick, as_json)
+        status = wait(command, seconds, running, tick, as_json)
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
@@ -178,14 +179,14 @@ def _record(
         "clock": tracing.CLOCK,
         "buffer_kb": buffer_kb,
     }
-    with orderly_end(run.Terminated), run.folder_of(target), contextlib.ExitStack() as stack:
+    with orderly_end(Terminated), run.folder_of(target), contextlib.ExitStack() as stack:
         begun = begin(stack, Request(ROOT, target, recorder, cpus, buffer_kb, settings))
         running, states = begun.running, begun.known["states"]
         tick = stack.enter_context(_progress(seconds))
         before = sidecar.count(ROOT, states)
         counts: list[sidecar.Count] = []
         running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
-        status = run.wait(command, seconds, running, tick, as_json)
+        status = wait(command, seconds, running, tick, as_json)
         running.at_stop()
         after = counts[0]
     notes = [*begun.notes, *_notes(running, begun.missing_events)]

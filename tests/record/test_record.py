@@ -23,7 +23,7 @@ from recorders import OF_THIS_ONE, fake, record, removed_probes
 from lightsleep import terminal
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
-from lightsleep.record import keeper, run, sidecar, tracing
+from lightsleep.record import keeper, run, sidecar, tracing, waiting
 
 pytest_plugins = "recorders"
 
@@ -106,7 +106,7 @@ def test_what_could_not_begin_leaves_the_last_recording(tracefs: Path, tmp_path:
 
     def record_it() -> None:
         with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
-            run.wait((str(no_program),), None, running, lambda _: None)
+            waiting.wait((str(no_program),), None, running, lambda _: None)
 
     with pytest.raises(LightsleepError, match=f"cannot run {no_program}: Exec format error"):
         record_it()
@@ -149,7 +149,7 @@ def test_a_signal_reaches_the_command(
     tracefs: Path, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = []
-    monkeypatch.setattr(run, "_in_foreground", lambda: False)
+    monkeypatch.setattr(waiting, "_in_foreground", lambda: False)
     monkeypatch.setattr(run.Recording, "watch", lambda _self: watched.append(1))
     output, begun = tmp_path / "trace.dat", tmp_path / "begun"
     scratch = run.scratch_for(output)
@@ -165,10 +165,10 @@ def test_a_signal_reaches_the_command(
         assert time.monotonic() < deadline
 
     with (
-        orderly_end(run.Terminated),
+        orderly_end(waiting.Terminated),
         run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running,
     ):
-        status = run.wait(("sh", "-c", script), None, running, tick)
+        status = waiting.wait(("sh", "-c", script), None, running, tick)
     assert status == 7
     assert watched.count(1) >= 2
 
@@ -176,9 +176,9 @@ def test_a_signal_reaches_the_command(
 def test_a_terminal_sends_the_first_ctrl_c_to_the_command_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "_in_foreground", lambda: True)
+    monkeypatch.setattr(waiting, "_in_foreground", lambda: True)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        messenger = run._Messenger(child)
+        messenger = waiting._Messenger(child)
         messenger.tell(KeyboardInterrupt())
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.2)
@@ -188,7 +188,7 @@ def test_a_terminal_sends_the_first_ctrl_c_to_the_command_itself(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_whether_a_terminal_is_there_is_known(there: bool) -> None:
-    asks = "from lightsleep.record import run; print(run._in_foreground())"
+    asks = "from lightsleep.record import waiting; print(waiting._in_foreground())"
     words = [sys.executable, "-c", asks]
     if there:
         words = [sys.executable, "-c", f"import pty; pty.spawn({words!r})"]
@@ -210,10 +210,10 @@ def test_a_signal_before_the_time_is_over_shows(
     output = tmp_path / "trace.dat"
     words = tracing.command(tracing.EVENTS, None, 64)
     with (
-        orderly_end(run.Terminated),
+        orderly_end(waiting.Terminated),
         run.recording(tracefs, words, [], run.scratch_for(output), output, OF_THIS_ONE) as running,
     ):
-        status = run.wait((), seconds, running, lambda _: os.kill(os.getpid(), number))
+        status = waiting.wait((), seconds, running, lambda _: os.kill(os.getpid(), number))
     assert output.exists()
     assert status == (128 + number if seconds else 0)
     said = r"ended after \d+\.\d s of 600 s\n" if seconds else ""
@@ -232,7 +232,7 @@ def test_a_trace_cmd_that_dies_ends_the_recording_and_leaves_what_it_had(
         with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
             children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
             os.kill(int(children.read_text()), signal.SIGKILL)
-            assert run.wait((), 600, running, lambda _: None) == 0
+            assert waiting.wait((), 600, running, lambda _: None) == 0
             assert running.stopped == "trace-cmd ended before its time"
 
     with pytest.raises(LightsleepError) as caught:
@@ -265,7 +265,7 @@ def test_a_command_that_runs_on_when_trace_cmd_dies(
         with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
             children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
             os.kill(int(children.read_text()), signal.SIGKILL)
-            assert run.wait(("sleep", "3"), None, running, tick) == 0
+            assert waiting.wait(("sleep", "3"), None, running, tick) == 0
 
     with pytest.raises(LightsleepError, match="was ended by signal 9"):
         recorded()
@@ -281,7 +281,7 @@ def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Pa
         running.watch()
         assert running.stopped is None
         folder.rmdir()
-        assert run.wait(("sh", "-c", "sleep 1.5; exit 3"), None, running, lambda _: None) == 3
+        assert waiting.wait(("sh", "-c", "sleep 1.5; exit 3"), None, running, lambda _: None) == 3
         keeper_of_it.kill()
     assert stops == [True]
     assert running.stopped
@@ -313,7 +313,7 @@ def test_a_full_disk_ends_the_tracing_and_not_the_command(
         stops: list[float] = []
         running.at_stop = lambda: stops.append(time.monotonic())
         monkeypatch.setattr(run, "SPARE_BYTES", 1 << 62)
-        assert run.wait(("sh", "-c", "sleep 3; exit 3"), None, running, lambda _: None) == 3
+        assert waiting.wait(("sh", "-c", "sleep 3; exit 3"), None, running, lambda _: None) == 3
         ended_s = time.monotonic()
         assert running.instance
         assert (running.instance / "tracing_on").read_text().strip() == "0"
@@ -359,7 +359,9 @@ def test_an_instance_that_is_gone_is_said_and_the_command_goes_on(
         with run.recording(tracefs, words, options, scratch, output, OF_THIS_ONE) as running:
             assert running.instance
             shutil.rmtree(running.instance)
-            assert run.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+            assert (
+                waiting.wait(("sh", "-c", "sleep 1.2; exit 3"), None, running, lambda _: None) == 3
+            )
 
     # The fake trace-cmd fails, too.
     with pytest.raises(LightsleepError, match=r"the tracing instance .* is gone"):
@@ -433,13 +435,13 @@ def test_a_signal_while_a_recording_starts(
     scratch = run.scratch_for(output)
     with (
         pytest.raises(KeyboardInterrupt),
-        orderly_end(run.Terminated),
+        orderly_end(waiting.Terminated),
         run.recording(tmp_path, ["true"], [], scratch, output, OF_THIS_ONE),
     ):
         begun.append(1)
     with (
         pytest.raises(KeyboardInterrupt),
-        orderly_end(run.Terminated),
+        orderly_end(waiting.Terminated),
         run.counting({}, OF_THIS_ONE, output),
     ):
         begun.append(1)
@@ -456,9 +458,9 @@ def test_a_command_is_waited_for_where_there_is_no_pidfd(
     monkeypatch.setattr(os, "pidfd_open", refuse)
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     assert child.stdin
-    assert not run._ended(child, 0.01)
+    assert not waiting._ended(child, 0.01)
     child.stdin.close()
-    assert run._ended(child, 60)
+    assert waiting._ended(child, 60)
 
 
 def test_the_end_of_a_command_is_noticed_and_not_looked_for(
@@ -479,7 +481,7 @@ def test_the_end_of_a_command_is_noticed_and_not_looked_for(
     assert child.stdin
     monkeypatch.setattr(subprocess.Popen, "poll", counted)
     monkeypatch.setattr(subprocess.Popen, "wait", None)
-    assert not run._ended(child, 0.2)
+    assert not waiting._ended(child, 0.2)
     child.stdin.close()
-    assert run._ended(child, 60)
+    assert waiting._ended(child, 60)
     assert len(looked) <= 4

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Waits until a recording is to end: its command, its time, or Ctrl-C. Passes signals on."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lightsleep.errors import LightsleepError
+from lightsleep.record.run import KILLED, Recording
+
+STDERR = 2
+"""The file descriptor."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal other than SIGINT: a command that this process runs has not heard of it."""
+
+    def __init__(self, number: int) -> None:
+        """Remember which signal it was."""
+        super().__init__(number)
+        self.number = number
+
+
+def wait(
+    command: tuple[str, ...],
+    seconds: float | None,
+    running: Recording,
+    tick: Callable[[float], None],
+    aside: bool = False,
+) -> int:
+    """Wait for a command, else for some seconds, else for Ctrl-C; return the exit status.
+
+    ``tick`` is called about once a second with the seconds that passed. With ``aside``, the
+    command's stdout goes to stderr. The recording goes on until the command has ended, which may
+    take its time after a signal. A signal before all ``seconds`` have passed counts as failure.
+    Raises LightsleepError where the command cannot be started.
+    """
+    child = _start(command, aside) if command else None
+    messenger = _Messenger(child) if child else None
+    started, early = time.monotonic(), 0
+    while running.process.poll() is None:
+        try:
+            left = 1.0 if seconds is None else started + seconds - time.monotonic()
+            if left <= 0 or (running.stopped and not child):
+                break
+            tick(time.monotonic() - started)
+            if _ended(child, min(1.0, left)):
+                break
+            before = running.stopped
+            running.watch()
+            if child and running.stopped != before:  # the command may run for long
+                print(f"note: {running.stopped}", file=sys.stderr)
+        except KeyboardInterrupt as signalled:
+            if messenger is None:
+                if seconds is not None:
+                    early = 128 + _number(signalled)
+                    passed = time.monotonic() - started
+                    print(f"ended after {passed:.1f} s of {seconds:g} s", file=sys.stderr)
+                break
+            messenger.tell(signalled)
+    if running.process.poll() is not None:
+        running.watch()
+    if child is None or messenger is None:
+        return early
+    if running.stopped == KILLED and child.poll() is None:
+        print(f"note: {running.stopped}", file=sys.stderr)
+    status = _status(child, messenger)
+    return 128 - status if status < 0 else status
+
+
+def _status(child: "subprocess.Popen[bytes]", messenger: "_Messenger") -> int:
+    """Wait for a command, and pass signals on to it meanwhile."""
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt as signalled:
+            messenger.tell(signalled)
+
+
+@dataclass
+class _Messenger:
+    """Passes signals on to a command.
+
+    Ctrl-C on a terminal reaches the command as well. In the foreground, a SIGINT may also come from
+    a process that sends it to this one alone, and no one can tell. So the second is passed on.
+    """
+
+    child: "subprocess.Popen[bytes]"
+    interrupted: bool = False
+
+    def tell(self, signalled: KeyboardInterrupt) -> None:
+        number = _number(signalled)
+        if number != signal.SIGINT or self.interrupted or not _in_foreground():
+            self.child.send_signal(number)
+        self.interrupted |= number == signal.SIGINT
+
+
+def _number(signalled: KeyboardInterrupt) -> int:
+    return signalled.number if isinstance(signalled, Terminated) else signal.SIGINT
+
+
+def _in_foreground() -> bool:
+    """Return whether this process has a terminal whose Ctrl-C reaches it."""
+    try:
+        terminal_of_ours = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal_of_ours) == os.getpgrp()
+    except OSError:  # the terminal was closed
+        return False
+    finally:
+        os.close(terminal_of_ours)
+
+
+def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
+    """Wait for at most ``pause_s``; return whether there is a child and it has ended.
+
+    Popen.wait() would look 20 times per second, which a recording of idle periods shows.
+    """
+    if child is None:
+        time.sleep(pause_s)
+        return False
+    if child.poll() is not None:
+        return True
+    try:
+        process = os.pidfd_open(child.pid)
+    # Too many descriptors, a filter of system calls, or a Python without the function.
+    except (OSError, AttributeError):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(pause_s)
+    else:
+        try:
+            end = select.poll()
+            end.register(process, select.POLLIN)
+            end.poll(pause_s * 1000)
+        finally:
+            os.close(process)
+    return child.poll() is not None
+
+
+def _start(command: tuple[str, ...], aside: bool) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, stdout=STDERR if aside else None)
+    except OSError as error:
+        raise LightsleepError(f"cannot run {command[0]}: {os.strerror(error.errno or 0)}") from None
