@@ -41,37 +41,56 @@ def wait(
     take its time after a signal. A signal before all ``seconds`` have passed counts as failure.
     Raises LightsleepError where the command cannot be started.
     """
-    child = _start(command, aside) if command else None
-    messenger = _Messenger(child) if child else None
-    started, early = time.monotonic(), 0
+    if command:
+        return _wait_for(_start(command, aside), running, tick)
+    return _wait_until(seconds, running, tick)
+
+
+def _wait_for(
+    child: "subprocess.Popen[bytes]", running: Recording, tick: Callable[[float], None]
+) -> int:
+    """Wait for a command, and pass signals on to it; return its exit status as a shell has it."""
+    messenger = _Messenger(child)
+    started = time.monotonic()
     while running.process.poll() is None:
         try:
-            left = 1.0 if seconds is None else started + seconds - time.monotonic()
-            if left <= 0 or (running.stopped and not child):
-                break
             tick(time.monotonic() - started)
-            if _ended(child, min(1.0, left)):
+            if _ended(child, 1.0):
                 break
             before = running.stopped
             running.watch()
-            if child and running.stopped != before:  # the command may run for long
+            if running.stopped != before:  # the command may run for long
                 print(f"note: {running.stopped}", file=sys.stderr)
         except KeyboardInterrupt as signalled:
-            if messenger is None:
-                if seconds is not None:
-                    early = 128 + _number(signalled)
-                    passed = time.monotonic() - started
-                    print(f"ended after {passed:.1f} s of {seconds:g} s", file=sys.stderr)
-                break
             messenger.tell(signalled)
     if running.process.poll() is not None:
         running.watch()
-    if child is None or messenger is None:
-        return early
     if running.stopped == KILLED and child.poll() is None:
         print(f"note: {running.stopped}", file=sys.stderr)
     status = _status(child, messenger)
     return 128 - status if status < 0 else status
+
+
+def _wait_until(seconds: float | None, running: Recording, tick: Callable[[float], None]) -> int:
+    """Wait for some seconds, or without these for a signal; return the exit status."""
+    status, started = 0, time.monotonic()
+    while running.process.poll() is None:
+        try:
+            left_s = 1.0 if seconds is None else started + seconds - time.monotonic()
+            if left_s <= 0 or running.stopped:
+                break
+            tick(time.monotonic() - started)
+            time.sleep(min(1.0, left_s))
+            running.watch()
+        except KeyboardInterrupt as signalled:
+            if seconds is not None:
+                status = 128 + _number(signalled)
+                passed = time.monotonic() - started
+                print(f"ended after {passed:.1f} s of {seconds:g} s", file=sys.stderr)
+            break
+    if running.process.poll() is not None:
+        running.watch()
+    return status
 
 
 def _status(child: "subprocess.Popen[bytes]", messenger: "_Messenger") -> int:
@@ -119,14 +138,11 @@ def _in_foreground() -> bool:
         os.close(terminal_of_ours)
 
 
-def _ended(child: "subprocess.Popen[bytes] | None", pause_s: float) -> bool:
-    """Wait for at most ``pause_s``; return whether there is a child and it has ended.
+def _ended(child: "subprocess.Popen[bytes]", pause_s: float) -> bool:
+    """Wait for at most ``pause_s``; return whether the command has ended.
 
     Popen.wait() would look 20 times per second, which a recording of idle periods shows.
     """
-    if child is None:
-        time.sleep(pause_s)
-        return False
     if child.poll() is not None:
         return True
     try:
