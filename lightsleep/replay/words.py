@@ -87,64 +87,89 @@ def _together(replay: Replay) -> str:
 
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
     """Return what to know about the figures."""
-    said = [replay.slow] if replay.slow else []
     governors = [x for x in map(Governor.named, replay.outcomes) if x]
-    for path, cost in costs:
-        text = f"{path}: a wakeup from a halt costs {us(cost.halt_ns)} us"
-        if cost.measured:
-            text += f", and one from each state what {cost.measured} says"
-        if cost.supposed_ns is not None:
-            text += (
-                ", as the module had measured: wakeups that found a CPU polling or awake are too "
-                "few, or took longer, and do not tell; --halt-cost sets it. At the other end of "
-                "each range, all of a wakeup is the halt's"
-            )
-        elif cost.at_most:
-            text += (
-                ", at most: wakeups that found a CPU polling or awake are too few, or took "
-                "longer, and do not tell how much of that is the scheduler's; --halt-cost sets it"
-            )
-        said.append(text)
-        if cost.mostly_estimated:
-            said.append(
-                f"{path}: {cost.estimated_wakes:,} wakeups from halts were by the CPU's own timers "
-                "and devices. No event shows how long the CPU took to wake then. Each counts as "
-                f"what {cost.measured_wakes:,} wakeups by tasks took, so waiting, and what a "
-                "policy saves of it, are mostly estimated"
-            )
-        said += [f"{path}: {warning}" for warning in cost.warnings]
-        if governors and cost.untimed:
-            said.append(
-                f"{path}: does not say of {cost.untimed:,} of {cost.periods:,} idle periods when "
-                "the next timer was due. Governors are told when it came, where a timer ended the "
-                f"period, and else {seconds(FAR_NS)}"
-            )
-        if cost.driver_ns:
-            low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
-            known = us(low) if low == high else f"{us(low)} to {us(high)}"
-            said.append(
-                f"{path}: cpuidle-lightsleep had measured {known} us there. The policy lightsleep "
-                "decides by that; what it waits counts as recorded"
-            )
-        if cost.hides_polls:
-            said.append(
-                f"{path}: recorded under cpuidle-lightsleep, whose polls are in no event. Each is "
-                "taken for a halt: replay a recording made without the driver, or with mode=off"
-            )
-        if cost.lacks_driver:
-            said.append(
-                f"{path}: recorded without an idle driver. With one, each wakeup from a halt takes "
-                "a little longer, and gains are smaller than shown: load cpuidle-lightsleep with "
-                "mode=off, and record again"
-            )
+    return [
+        *([replay.slow] if replay.slow else []),
+        *(f"{path}: {note}" for path, cost in costs for note in _of_costs(cost, governors)),
+        *_of_interval(replay),
+        *_of_governors(governors),
+        *_of_loops(replay),
+    ]
+
+
+def _of_costs(cost: Costs, governors: Sequence[Governor]) -> list[str]:
+    """Return what to know about the costs in one recording."""
+    said = [_halt_cost(cost)]
+    if cost.mostly_estimated:
+        said.append(
+            f"{cost.estimated_wakes:,} wakeups from halts were by the CPU's own timers and "
+            "devices. No event shows how long the CPU took to wake then. Each counts as what "
+            f"{cost.measured_wakes:,} wakeups by tasks took, so waiting, and what a policy saves "
+            "of it, are mostly estimated"
+        )
+    said += cost.warnings
+    if governors and cost.untimed:
+        said.append(
+            f"does not say of {cost.untimed:,} of {cost.periods:,} idle periods when the next "
+            "timer was due. Governors are told when it came, where a timer ended the period, and "
+            f"else {seconds(FAR_NS)}"
+        )
+    if cost.driver_ns:
+        low, high = min(cost.driver_ns.values()), max(cost.driver_ns.values())
+        known = us(low) if low == high else f"{us(low)} to {us(high)}"
+        said.append(
+            f"cpuidle-lightsleep had measured {known} us there. The policy lightsleep decides by "
+            "that; what it waits counts as recorded"
+        )
+    if cost.hides_polls:
+        said.append(
+            "recorded under cpuidle-lightsleep, whose polls are in no event. Each is taken for a "
+            "halt: replay a recording made without the driver, or with mode=off"
+        )
+    if cost.lacks_driver:
+        said.append(
+            "recorded without an idle driver. With one, each wakeup from a halt takes a little "
+            "longer, and gains are smaller than shown: load cpuidle-lightsleep with mode=off, and "
+            "record again"
+        )
+    return said
+
+
+def _halt_cost(cost: Costs) -> str:
+    """Say what a wakeup from a halt costs, and what tells that."""
+    text = f"a wakeup from a halt costs {us(cost.halt_ns)} us"
+    if cost.measured:
+        text += f", and one from each state what {cost.measured} says"
+    if cost.supposed_ns is not None:
+        text += (
+            ", as the module had measured: wakeups that found a CPU polling or awake are too few, "
+            "or took longer, and do not tell; --halt-cost sets it. At the other end of each range, "
+            "all of a wakeup is the halt's"
+        )
+    elif cost.at_most:
+        text += (
+            ", at most: wakeups that found a CPU polling or awake are too few, or took longer, and "
+            "do not tell how much of that is the scheduler's; --halt-cost sets it"
+        )
+    return text
+
+
+def _of_interval(replay: Replay) -> list[str]:
+    """Return what the interval covers, where there are several recordings."""
     machines = replay.machines()
     if len({x.host for x in machines}) > 1:
-        said.append(f"the interval covers how much these {len(machines)} machines differ")
-    elif len(machines) > 1:
-        said.append(
+        return [f"the interval covers how much these {len(machines)} machines differ"]
+    if len(machines) > 1:
+        return [
             f"the interval covers how much these {len(machines)} recordings differ; it says "
             "nothing of other machines"
-        )
+        ]
+    return []
+
+
+def _of_governors(governors: Sequence[Governor]) -> list[str]:
+    """Return what to know about the figures of governors."""
+    said = []
     if governors:
         said.append(
             "governors choose among idle states. How much power each state saves is not counted, "
@@ -156,12 +181,16 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
             "idle driver asks for it, never in a state that stops the CPU's timer, and neither "
             "leaves nor enters one that several CPUs enter together"
         )
-    if replay.loop_share:
-        said.append(
-            f"{100 * replay.loop_share:.0f} % of the wakeups by tasks are in closed loops: two "
-            "tasks that wake each other in turn. Figures are ranges for that reason"
-        )
     return said
+
+
+def _of_loops(replay: Replay) -> list[str]:
+    if not replay.loop_share:
+        return []
+    return [
+        f"{100 * replay.loop_share:.0f} % of the wakeups by tasks are in closed loops: two tasks "
+        "that wake each other in turn. Figures are ranges for that reason"
+    ]
 
 
 def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -> None:
