@@ -131,6 +131,8 @@ class CompareResult:
 
 def _built(document: dict[str, Any]) -> CompareResult:
     """Return the result of a file; every arm has a list of samples in every metric."""
+    # What a schema cannot say.
+    _check_rounds(document["protocol"])
     _check_arms(document)
     names = [entry.name for entry in dataclasses.fields(CompareResult)]
     fields = {name: document[name] for name in names if name in document}
@@ -200,18 +202,22 @@ def _check_bounds_of_ratio(claim: Claim, where: str) -> None:
             )
 
 
-def _check_arms(document: dict[str, Any]) -> None:
-    """Check what a schema cannot say: which arms may be named, and that one is the baseline."""
-    arms, roles, runs = document["arms"], document["roles"], document["protocol"]["runs"]
-    boots = document["protocol"].get("boots", 1)
+def _check_rounds(protocol: dict[str, Any]) -> None:
+    """Raise ValueError where the counts of rounds and boots do not fit together."""
+    runs, boots = protocol["runs"], protocol.get("boots", 1)
     if runs % boots:
         raise ValueError(f"protocol: {runs} rounds (runs) are not those of {boots} boots")
-    order, warmup = document["protocol"].get("order", []), document["protocol"].get("warmup", 0)
+    order, warmup = protocol.get("order", []), protocol.get("warmup", 0)
     if len(order) not in (0, runs, runs + boots * warmup):
         raise ValueError(
             f"protocol.order: {len(order)} rounds are named, but there were {runs} in {boots} "
             f"boots, with {warmup} of warm-up each"
         )
+
+
+def _check_arms(document: dict[str, Any]) -> None:
+    """Raise ValueError for an arm that is not there, and where not one of them is the baseline."""
+    arms, roles, runs = document["arms"], document["roles"], document["protocol"]["runs"]
     known = f"is not among the arms ({shortened(', '.join(arms))})"
     for arm in roles:
         if arm not in arms:
