@@ -28,28 +28,7 @@ STYLE = {
 
 def render(console: Console, result: MeasureResult, verbose: bool) -> None:
     """Print a result; ``verbose`` shows every CPU, and what came of invalid samples."""
-    by_cpu: dict[int, list[Row]] = defaultdict(list)
-    for row in result.rows:
-        by_cpu[row.cpu].append(row)
-    folded = len(by_cpu) > SHOWN and not verbose
-    if folded:
-        console.print(_folded(result.rows), crop=False)
-        console.print(f"\n{len(by_cpu)} CPUs, folded; -v shows each")
-    else:
-        for number, (cpu, rows) in enumerate(by_cpu.items()):
-            if number:
-                console.print()
-            console.print(_of_cpu(cpu, rows), crop=False)
-    if folded:
-        console.print(
-            "\nAll values in us. p50, p90, p99: as measured, medians over the CPUs; max: of all. "
-            "own: p50 minus the p50 of the busy CPU, from the lowest to the highest of the CPUs."
-        )
-    else:
-        console.print(
-            "\nAll values in us. p50, p90, p99, max: as measured. "
-            "own: p50 minus the p50 of the busy CPU, with its 95 % interval."
-        )
+    _print_tables(console, result.rows, verbose)
     if any(_spared(row) for row in result.rows):
         console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
     if verbose:
@@ -63,6 +42,29 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
             console.print(Text(f"CPU {row.cpu} {row.name} by {row.source}, not counted: {reasons}"))
     for note in result.notes:
         console.print(Text.assemble(("note: ", "bold cyan"), note))
+
+
+def _print_tables(console: Console, rows: list[Row], verbose: bool) -> None:
+    """Print a table for each CPU, or one for all where they are many and not ``verbose``."""
+    by_cpu: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_cpu[row.cpu].append(row)
+    if len(by_cpu) > SHOWN and not verbose:
+        console.print(_folded(rows), crop=False)
+        console.print(f"\n{len(by_cpu)} CPUs, folded; -v shows each")
+        console.print(
+            "\nAll values in us. p50, p90, p99: as measured, medians over the CPUs; max: of all. "
+            "own: p50 minus the p50 of the busy CPU, from the lowest to the highest of the CPUs."
+        )
+        return
+    for number, (cpu, rows_of_cpu) in enumerate(by_cpu.items()):
+        if number:
+            console.print()
+        console.print(_of_cpu(cpu, rows_of_cpu), crop=False)
+    console.print(
+        "\nAll values in us. p50, p90, p99, max: as measured. "
+        "own: p50 minus the p50 of the busy CPU, with its 95 % interval."
+    )
 
 
 def _print_percentiles(console: Console, rows: list[Row]) -> None:
