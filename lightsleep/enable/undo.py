@@ -76,9 +76,10 @@ def disable(root: Path) -> Changes:
 def _disable_elsewhere(root: Path, changed: list[str], notes: list[str]) -> None:
     """Remove our files, the one without which the other has no effect first."""
     ours, unreadable = _our_files(root)
-    done = write_files(dict.fromkeys(reversed(ours)), root, partial(write_elsewhere, root))
-    changed += done.changed
-    notes += done.notes
+    for name in reversed(ours):  # one by one: what is done by then is told if the next one fails
+        done = write_files({name: None}, root, partial(write_elsewhere, root))
+        changed += done.changed
+        notes += done.notes
     if unreadable:
         raise LightsleepError("\n".join(unreadable))
 

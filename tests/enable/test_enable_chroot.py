@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """enable and disable in a chroot: its files are changed, and no machine."""
 
+import errno
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -93,3 +95,21 @@ def test_disable_in_a_chroot_leaves_the_driver_of_the_machine(chroot: Path) -> N
     done("disable")
     assert (chroot / PARAMETERS).exists()
     assert not (chroot / LOAD).exists()
+
+
+def test_disable_in_a_chroot_tells_what_it_did_before_it_failed(
+    chroot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("enable", "lightsleep:off", "--persist", "--later")
+    write = restorer.write_file
+
+    def refused(root: Path, name: str, value: str | None) -> None:
+        if name.endswith(OPTIONS):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        write(root, name, value)
+
+    monkeypatch.setattr(restorer, "write_file", refused)
+    failed = run("disable", "--json")
+    assert failed.exit_code == 1
+    assert f"cannot write {chroot / OPTIONS}" in failed.stderr
+    assert json.loads(failed.stdout)["changed"] == [f"removed /{LOAD}"]
