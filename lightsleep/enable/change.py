@@ -28,6 +28,7 @@ from lightsleep.enable.boot_files import (
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE, has_another_root
+from lightsleep.scan.model import Scan
 from lightsleep.settings import journalled
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import (
@@ -142,22 +143,12 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
-    files = persistent_files(_at_boot(changes, root)) if persist else {}
-    if persist and scan.loading.built_in:
-        raise _built_in(files[OPTIONS_FILE])
-    if persist and not scan.loading.installed:
-        raise LightsleepError(
-            f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
-            f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
-        )
-    if persist:
-        _check_boot_loads(root)
+    files = _files_of_boot(changes, scan, root) if persist else {}
     _check_files(root, files)
     # What cannot be read could not be kept, either.
     kept = journalled.kept(root)
-    unloaded = sorted(_unloaded(kept) - {MODULE})
-    if persist and (loaded := [x for x in unloaded if not boot.kept_away_by(root, x)]):
-        raise _in_the_way_at_boot(loaded[0])
+    if persist:
+        _check_unloaded_stay_away(kept, root)
     changes = _brought_back(changes, kept)
     changed = []
     in_force = _in_force(kept)
@@ -175,6 +166,27 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
             raise _enabled_already(text, lacking)
         session.keep()
     return Changes(changed + written.changed, notes + written.notes + lacking)
+
+
+def _files_of_boot(changes: Sequence[Change], scan: Scan, root: Path) -> dict[str, str | None]:
+    """Return persistent_files(). Raises LightsleepError where a boot would not act on them."""
+    files = persistent_files(_at_boot(changes, root))
+    if scan.loading.built_in:
+        raise _built_in(files[OPTIONS_FILE])
+    if not scan.loading.installed:
+        raise LightsleepError(
+            f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
+            f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
+        )
+    _check_boot_loads(root)
+    return files
+
+
+def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path) -> None:
+    """Raise LightsleepError where a boot loads what an earlier enable has unloaded."""
+    for module in sorted(_unloaded(kept) - {MODULE}):
+        if not boot.kept_away_by(root, module):
+            raise _in_the_way_at_boot(module)
 
 
 def _enable_elsewhere(text: str, root: Path) -> Changes:
