@@ -24,7 +24,8 @@ from lightsleep.periods.table import Recording, write_rows
 from lightsleep.replay import words
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cluster import replay_tables
-from lightsleep.replay.costs import Costs, costs_of
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.given import Given
 from lightsleep.replay.given import measured as measured_costs
 from lightsleep.replay.parts import replay_files, replay_table, require_costs

@@ -19,7 +19,8 @@ from lightsleep.compiled import HEADERS, KERNEL, SHIM
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.table import Share
 from lightsleep.replay.account import Replay
-from lightsleep.replay.costs import Costs, Evidence
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.evidence import Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
 from lightsleep.terminal import progress

@@ -33,7 +33,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table, opened
 from lightsleep.replay.account import Replay, replay
-from lightsleep.replay.costs import Costs, Evidence
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.evidence import Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.policies import parse
 from lightsleep.replay.rows import NEEDED

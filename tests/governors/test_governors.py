@@ -22,7 +22,7 @@ from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.replay.account import OPTIMUM, Replay, replay
-from lightsleep.replay.costs import costs_of
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.policies import STOCK, parse
 

@@ -22,10 +22,10 @@ from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record.sidecar import beside
-from lightsleep.replay import costs
+from lightsleep.replay import evidence
 from lightsleep.replay.account import gain, replay
-from lightsleep.replay.costs import Evidence, Pairs, costs_of
 from lightsleep.replay.engine import Engine
+from lightsleep.replay.evidence import Evidence, Pairs, costs_of
 from lightsleep.replay.policies import STOCK, parse
 from lightsleep.replay.rows import distinct
 
@@ -35,7 +35,7 @@ pair = st.integers(0, 8) | st.sampled_from([1 << 40, (1 << 62) - 1])
 @given(st.lists(st.lists(pair, max_size=12), max_size=8))
 def test_the_first_pairs_are_counted_however_they_are_cut(cut: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "PAIRS_OF_CPU", 5)
+        patch.setattr(evidence, "PAIRS_OF_CPU", 5)
         counted = Pairs()
         for part in cut:
             counted.add(np.array(part, np.int64))

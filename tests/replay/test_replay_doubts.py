@@ -22,8 +22,8 @@ from lightsleep.periods.table import open_table, write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay import words
 from lightsleep.replay.account import Outcome, Replay
-from lightsleep.replay.costs import Evidence, costs_of
 from lightsleep.replay.engine import Engine
+from lightsleep.replay.evidence import Evidence, costs_of
 from lightsleep.replay.given import Given
 
 

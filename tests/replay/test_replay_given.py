@@ -18,7 +18,7 @@ from lightsleep.measure.result import MeasureResult
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import Recording, write_parquet
 from lightsleep.record import sidecar
-from lightsleep.replay.costs import costs_of
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.given import Given, by_state, measured
 from lightsleep.replay.parts import shares_of
 

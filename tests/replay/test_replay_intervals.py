@@ -27,8 +27,9 @@ from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.source import as_batch
 from lightsleep.replay import words
 from lightsleep.replay.account import replay
-from lightsleep.replay.costs import Costs, costs_of
+from lightsleep.replay.costs import Costs
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.given import Given
 from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import STOCK

@@ -24,7 +24,7 @@ from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import METADATA, cpus_of_groups, write_parquet
 from lightsleep.replay import cli, parts, words
 from lightsleep.replay.cli import replay_command
-from lightsleep.replay.costs import costs_of
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.parts import replay_table
 from lightsleep.replay.policies import STOCK
 

@@ -16,8 +16,8 @@ from lightsleep.periods.lost import Wakes, bucket, least_ns
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
 from lightsleep.replay.account import Replay, replay
-from lightsleep.replay.costs import costs_of, ranked
 from lightsleep.replay.engine import CompiledEngine, Engine, PythonEngine
+from lightsleep.replay.evidence import costs_of, ranked
 from lightsleep.replay.policies import parse
 
 ENGINES = [PythonEngine, pytest.param(CompiledEngine, marks=needs_compiler)]

@@ -12,7 +12,8 @@ from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
 from lightsleep.replay import words
 from lightsleep.replay.account import Outcome, Replay
-from lightsleep.replay.costs import Costs, costs_of
+from lightsleep.replay.costs import Costs
+from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.policies import STOCK
 from lightsleep.replay.tally import SUMS
 

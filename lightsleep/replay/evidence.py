@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Finds in a recording what leaving idle states costs there, and who converses with whom.
+
+1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
+   median for CPUs found polling or awake (the reference of lost.py). Where that does not tell,
+   but the module had measured what a halt costs, a CPU that is awake is taken to be so much faster.
+   Else, nothing is subtracted and the cost is an upper bound. The states of a big and of a little
+   CPU are different ones: only CPUs whose tables of states are the same share a median. A state
+   that fewer than ENOUGH such wakeups came out of costs as much as the one of its table that most
+   came out of. What a user says (given.py) replaces all of that.
+2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
+   among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
+   the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
+   for nonlinear models in the two-sample case", 1974.) A wakeup that waits long has mostly waited
+   for something else, such as a softirq or a host. That is in the reference, too, and no poll
+   avoids it. With the median alone subtracted, it would count as a slow exit.
+3. *Closed loops.* Two tasks that wake each other in turn form a conversation.
+4. *A turn through the idle loop*: the median time from the end of a poll that reached its limit, to
+   the next period. A CPU that has polled in vain takes it before it halts. Where fewer than ENOUGH
+   such polls tell, it is the median time from the end of any period that no task ended. That is too
+   long: it contains what is left of an interrupt's handler.
+
+The evidence for all is added up by CPU, so that several processes may read a recording: what they
+found together is the same for any number of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
+from lightsleep.periods.model import AWAKE, Metadata
+from lightsleep.replay.costs import Content, Costs, Ranks, Tables
+from lightsleep.replay.given import Given
+from lightsleep.replay.rows import JOINED_NS, Ns, Rows, distinct
+
+LOOP_WAKES = 30
+LOOP_BALANCE = 0.5
+"""Two tasks are in a loop if each wakes the other so often, and neither much less often."""
+
+EXACT = 0.25
+"""A reference whose median is known within this part of what a wakeup from a halt takes."""
+
+PAIRS_OF_CPU = 1 << 14
+"""So many pairs of waker and wakee are counted on each CPU: those that come first."""
+
+
+def ranked(halted: Wakes, reference: Wakes) -> Ranks:
+    """Compare wakeups from a state, one at least, with those of the reference, by rank."""
+    from_ns: list[int] = [0]
+    usual_ns: list[int] = []
+    counts = sorted(halted.histogram.items())
+    ends = accumulate(count for _, count in counts)
+    for (index, count), end in zip(counts, ends, strict=True):
+        usual = round(reference.percentile_ns((end - count / 2) / halted.count))
+        if not usual_ns:
+            usual_ns.append(usual)
+        elif usual != usual_ns[-1]:
+            from_ns.append(least_ns(index))
+            usual_ns.append(usual)
+    return Ranks(tuple(from_ns), tuple(usual_ns))
+
+
+class Pairs:
+    """Pairs of waker and wakee, and how often each occurred: the first PAIRS_OF_CPU that come."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.keys, self.counts = np.zeros((2, 0), np.int64)
+
+    def add(self, pairs: Ns) -> None:
+        """Count pairs; the same ones are kept however they are cut into calls."""
+        found = pc.value_counts(pa.array(pairs))  # in the order of their first occurrence
+        keys, counts = np.asarray(found.field("values")), np.asarray(found.field("counts"))
+        at = np.searchsorted(self.keys, keys)
+        known = np.zeros(len(keys), np.bool_)
+        inside = at < len(self.keys)
+        known[inside] = self.keys[at[inside]] == keys[inside]
+        self.counts[at[known]] += counts[known]
+        new = np.flatnonzero(~known)[: PAIRS_OF_CPU - len(self.keys)]
+        if len(new):
+            self.keys = np.concatenate([self.keys, keys[new]])
+            order = np.argsort(self.keys)
+            self.keys = self.keys[order]
+            self.counts = np.concatenate([self.counts, counts[new]])[order]
+
+
+class Evidence:
+    """What some CPUs of a recording say of the costs there; see the top of this file."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        """Begin with nothing."""
+        self._metadata, self._tables = metadata, Tables(metadata)
+        # By what a table says, not by its number: CPUs that had no event are forgotten in the end.
+        self._by_table: defaultdict[tuple[Content, int], Wakes] = defaultdict(Wakes)
+        self._reference = Wakes()
+        self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
+        self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
+        self._turns, self._after_polls = Wakes(), Wakes()
+        self._by_interrupt: Counter[tuple[Content, int]] = Counter()
+        self._periods = self._untimed = 0
+        # Of each CPU, its last row: when it ended; whether without a task, or at a poll's limit.
+        self._ended: dict[int, tuple[int, bool, bool]] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows."""
+        rows = Rows(self._metadata, batch)
+        by_task = rows.woken & (rows.waker != 0)
+        self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
+        idle = rows.state != AWAKE
+        self._periods += int(idle.sum())
+        self._untimed += int((idle & (rows.sleep_ns < 0)).sum())
+        asleep = idle & ~rows.polls
+        halted = rows.woken & asleep
+        table_of = self._tables.of(rows.cpu)
+        for table in distinct(table_of[halted]):
+            of_table = halted & (table_of == table)
+            lowest = int(rows.cpu[of_table].min())
+            content = self._tables.contents[table]
+            self._cpus[content] = min(lowest, self._cpus.get(content, lowest))
+            for state in distinct(rows.state[of_table]):
+                here = of_table & (rows.state == state)
+                if count := int((here & by_task).sum()):
+                    self._by_table[content, state].add(rows.wait_ns[here & by_task])
+                if others := int(here.sum()) - count:
+                    self._by_interrupt[content, state] += others
+        for cpu in distinct(rows.cpu[by_task]):
+            self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
+        self._add_turns(rows)
+
+    def _add_turns(self, rows: Rows) -> None:
+        """Count the times from rows that no task ended to the next ones of their CPUs."""
+        if not len(rows.cpu):
+            return
+        order = np.argsort(rows.cpu.astype(np.uint16), kind="stable")  # CPUs are below MAX_CPUS
+        cpu, entered_ns = rows.cpu[order], rows.entered_ns[order]
+        end_ns, asleep = entered_ns + rows.length_ns[order], rows.state[order] != AWAKE
+        nobody = (rows.nobody & ~rows.woken)[order] & asleep
+        expired = rows.continued[order]
+        first = np.flatnonzero(np.diff(cpu, prepend=-1))
+        last = np.append(first[1:], len(cpu)) - 1
+        before_ns = np.concatenate([[0], end_ns[:-1]])
+        follows = np.concatenate([[False], nobody[:-1]])
+        follows_poll = np.concatenate([[False], expired[:-1]])
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+            number = int(cpu[begin])
+            ended = self._ended.get(number, (0, False, False))
+            before_ns[begin], follows[begin], follows_poll[begin] = ended
+            self._ended[number] = int(end_ns[end]), bool(nobody[end]), bool(expired[end])
+        turns_ns = entered_ns - before_ns
+        near = asleep & (turns_ns >= 0) & (turns_ns <= JOINED_NS)
+        self._turns.add(turns_ns[near & follows])
+        self._after_polls.add(turns_ns[near & follows_poll])
+
+    def merge(self, other: Evidence) -> None:
+        """Add what other CPUs of the same recording say."""
+        for key, wakes in other._by_table.items():
+            self._by_table[key].merge(wakes)
+        self._reference.merge(other._reference)
+        for content, cpu in other._cpus.items():
+            self._cpus[content] = min(cpu, self._cpus.get(content, cpu))
+        self._pairs.update(other._pairs)
+        self._turns.merge(other._turns)
+        self._after_polls.merge(other._after_polls)
+        self._by_interrupt.update(other._by_interrupt)
+        self._periods += other._periods
+        self._untimed += other._untimed
+
+    def _usual_ns(self, halted: Wakes) -> float | None:
+        """Return the median of the reference; None where it cannot tell what a halt costs.
+
+        A wakeup from a halt cannot be faster than one of an awake CPU. A reference by which it is
+        tells nothing, unless it is so exact that the difference can only be small.
+        """
+        if self._reference.count < ENOUGH:
+            return None
+        usual_ns = self._reference.percentile_ns(0.5)
+        tells = usual_ns < halted.percentile_ns(0.5) or self._is_exact(halted)
+        return usual_ns if tells else None
+
+    def _is_exact(self, halted: Wakes) -> bool:
+        low_ns, high_ns = self._reference.median_interval_ns()
+        return high_ns - low_ns <= EXACT * halted.percentile_ns(0.5)
+
+    def _doubt(self, halted: Wakes) -> list[str]:
+        """Return a warning where the reference tells less than it seems to."""
+        if self._is_exact(halted) or halted.is_slower_than(self._reference):
+            return []
+        return [
+            f"{self._reference.count:,} wakeups found a CPU polling or awake, and differ so much "
+            "that what a halt costs is not shown; --halt-cost sets it"
+        ]
+
+    def costs(self, given: Given | None = None) -> Costs | None:
+        """Return the costs that follow; None where no wakeup tells them.
+
+        ``given`` has the cost of each state that halts, where somebody knows better. Raises
+        LightsleepError where it lacks one that tasks were woken out of.
+        """
+        if not self._by_table:
+            return None
+        metadata = self._metadata
+        tables = Tables(metadata)
+        cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
+        by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
+        often = sorted(by_state, key=lambda key: (by_state[key].count, key))
+        usual_ns = self._usual_ns(by_state[often[-1]])
+        told = (
+            self._by_medians(tables, by_state, often, cpus, usual_ns)
+            if given is None
+            else _StateCosts(_given(metadata, tables, given, often, cpus))
+        )
+        ranked_by = {} if usual_ns is None else by_state
+        loops, loop_share = self._loops()
+        return Costs(
+            reference_ns=usual_ns,
+            states=told.states,
+            halt_ns=round(told.states[often[-1]]),
+            loops=loops,
+            loop_share=loop_share,
+            hides_polls=metadata.hides_polls,
+            lacks_driver=metadata.lacks_driver,
+            ranks={
+                key: ranked(x, self._reference)
+                for key, x in ranked_by.items()
+                if key not in told.rare
+            },
+            given=given is not None,
+            measured=given.file if given else "",
+            halts=dict(often),  # of each table, the last one stays
+            driver_ns={} if given else dict(metadata.driver_cost_ns),
+            supposed_ns=told.supposed_ns,
+            warnings=(*metadata.warnings(), *told.doubt, *told.few),
+            turn_ns=self._turn_ns(),
+            measured_wakes=sum(wakes.count for wakes in by_state.values()),
+            estimated_wakes=self._by_interrupt.total(),
+            periods=self._periods,
+            untimed=self._untimed,
+            doubted=bool(told.doubt),
+        )
+
+    def _by_medians(
+        self,
+        tables: Tables,
+        by_state: Mapping[tuple[int, int], Wakes],
+        often: Sequence[tuple[int, int]],
+        cpus: Mapping[int, int],
+        usual_ns: float | None,
+    ) -> _StateCosts:
+        """Return what leaving each state costs by the medians of its wakeups.
+
+        ``usual_ns`` is that of the reference, ``often`` the keys of ``by_state``, the rarest first,
+        and ``cpus`` has a CPU of each table.
+        """
+        halted, doubt, supposed_ns = by_state[often[-1]], list[str](), None
+        if usual_ns is not None:
+            doubt = self._doubt(halted)
+        elif driver_ns := self._metadata.driver_cost_ns:
+            supposed_ns = max(0.0, halted.percentile_ns(0.5) - median(driver_ns.values()))
+        awake_ns = usual_ns or supposed_ns or 0.0
+        states = {key: max(0.0, by_state[key].percentile_ns(0.5) - awake_ns) for key in often}
+        counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
+        counts |= {key: wakes.count for key, wakes in by_state.items()}
+        halts = dict(often)
+        usually = {x: (x, halts[x]) if x in halts else often[-1] for x in cpus}
+        rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
+        states |= {key: states[usually[key[0]]] for key in rare}
+        few = _told_by_few(self._metadata, cpus, counts, usually)
+        return _StateCosts(states, supposed_ns, rare, doubt, few)
+
+    def _loops(self) -> tuple[Ns, float]:
+        """Return the pairs of tasks in closed loops, and the share of wakeups that is theirs."""
+        counted = Counter[int]()
+        for pairs in self._pairs.values():
+            counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
+        loops = _loops(counted)
+        wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
+        return loops, sum(counted[int(key)] for key in loops) / max(1, wakes)
+
+    def _turn_ns(self) -> int:
+        """Return what a turn through the idle loop takes; 0 where too few are known."""
+        turns = self._after_polls if self._after_polls.count >= ENOUGH else self._turns
+        return round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0
+
+
+@dataclass(frozen=True)
+class _StateCosts:
+    """What leaving states costs: two fields of Costs, and what is to be said of them.
+
+    ``rare`` are the states that too few wakeups came out of: they cost what another one does.
+    ``doubt`` and ``few`` are warnings.
+    """
+
+    states: dict[tuple[int, int], float]
+    supposed_ns: float | None = None
+    rare: Set[tuple[int, int]] = frozenset()
+    doubt: Sequence[str] = ()
+    few: Sequence[str] = ()
+
+
+def costs_of(
+    metadata: Metadata, batches: Iterable[pa.RecordBatch], given: Given | None = None
+) -> Costs | None:
+    """Read a recording and return its costs, as Evidence.costs() does."""
+    evidence = Evidence(metadata)
+    for batch in batches:
+        evidence.add(batch)
+    return evidence.costs(given)
+
+
+def _told_by_few(
+    metadata: Metadata,
+    cpus: Mapping[int, int],
+    counts: Mapping[tuple[int, int], int],
+    usually: Mapping[int, tuple[int, int]],
+) -> list[str]:
+    """Return a warning for each table whose states too few wakeups by tasks came out of.
+
+    ``cpus`` has a CPU of each table, ``counts`` the wakeups by table and state, and ``usually`` the
+    table and state whose cost each table's other states have then.
+    """
+    said = []
+    for table, cpu in sorted(cpus.items()):
+        where = f"of CPU {cpu} and those with the same states " if len(cpus) > 1 else ""
+        other, usual = usually[table]
+        name = metadata.name(cpus[other], usual)
+        few = sorted(x for x, count in counts.items() if x[0] == table and count < ENOUGH)
+        rare = [metadata.name(cpu, state) for _, state in few if (table, state) != (other, usual)]
+        if rare:
+            of = f" on CPU {cpus[other]}" if other != table else ""
+            said.append(
+                f"{', '.join(rare)} {where}woke tasks fewer than {ENOUGH} times by another CPU, so "
+                f"that leaving one counts as what leaving {name}{of} costs"
+            )
+        if (other, usual) in few:
+            said.append(
+                f"{counts[other, usual]} wakeups by tasks are all that tells what leaving {name} "
+                f"{where}costs"
+            )
+    return said
+
+
+def _given(
+    metadata: Metadata,
+    tables: Tables,
+    given: Given,
+    seen: Iterable[tuple[int, int]],
+    cpus: Mapping[int, int],
+) -> dict[tuple[int, int], float]:
+    """Return what leaving each state costs by what a user says; of those ``seen``, at least."""
+    known = {
+        (table, state): given.cost_ns(metadata, cpu, state)
+        for table, cpu in tables.first.items()
+        for state in metadata.states[cpu]
+        if not metadata.polls(cpu, state)
+    }
+    states = {key: cost_ns for key, cost_ns in known.items() if cost_ns is not None}
+    for table, state in seen:
+        states[table, state] = given.required_ns(metadata, cpus[table], state)
+    return states
+
+
+def _loops(pairs: Counter[int]) -> Ns:
+    """Return the pairs whose tasks wake each other about equally often."""
+    found = []
+    for key, count in pairs.items():
+        back = pairs.get((key & 0xFFFFFFFF) << 32 | key >> 32, 0)
+        low, high = sorted((count, back))
+        if low >= LOOP_WAKES and low >= LOOP_BALANCE * high:
+            found.append(key)
+    return np.array(sorted(found), np.int64)
