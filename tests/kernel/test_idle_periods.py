@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The idle paths of module and series, the kernel's own files, on one CPU with a clock of ours."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import cffi
@@ -342,9 +340,11 @@ FLAGS = {
 }
 
 
-def load(life: str, folder: Path) -> Any:
+@pytest.fixture(scope="module", params=FILES)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the idle path of module or series, compiled with what it needs."""
-    source, files = FILES[life]
+    source, files = FILES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
     (folder / "kernel.h").write_text(KERNEL_H)
     for stub in STUBS.split():
         (folder / f"{stub}.h").parent.mkdir(parents=True, exist_ok=True)
@@ -353,22 +353,14 @@ def load(life: str, folder: Path) -> Any:
     compile_kernel_files(
         [*(KERNEL / f"{x}.c" for x in files), folder / "test.c"],
         folder / "test.so",
-        (f"-I{folder}", *FLAGS[life], "-O1", "-shared", "-fPIC", "-w"),
+        (f"-I{folder}", *FLAGS[request.param], "-O1", "-shared", "-fPIC", "-w"),
     )
     return FFI.dlopen(str(folder / "test.so"))
 
 
-with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once they are loaded
-    LIBS = {}
-    for _life in FILES:
-        (Path(_name) / _life).mkdir()
-        LIBS[_life] = load(_life, Path(_name) / _life)
-
-
-@pytest.fixture(params=LIBS)
-def lib(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture
+def lib(library: Any) -> Any:
     """Return a CPU that polls for waits of 100 us, whose next deliberate halt is not at once."""
-    library = LIBS[request.param]
     library.begin(1)
     for _ in range(300):
         library.idle(100 * US, 0)
@@ -443,7 +435,6 @@ def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) ->
     assert lib.hits() == hits + 1
 
 
-@pytest.mark.parametrize("library", LIBS.values(), ids=LIBS)
 @pytest.mark.parametrize(
     ("cpus", "enough"), [(1, 1), (2, 2), (3, 2), (8, 2), (9, 3), (12, 3), (13, 4)]
 )
