@@ -33,6 +33,8 @@ SUBJECT = re.compile(r"^Subject: \[PATCH\] \S+", re.MULTILINE)
 SIGNED_OFF = re.compile(r"^Signed-off-by: ", re.MULTILINE)
 OPTION = re.compile(r"^\+config (\w+)$", re.MULTILINE)
 ARCH_FOLDER = re.compile(r"arch/(\w+)/")
+DRIVERS = {"drivers/cpuidle/cpuidle-powernv.c": "powerpc"}
+"""Files elsewhere that one architecture alone compiles."""
 VERSION = re.compile(r"^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", re.MULTILINE)
 
 OF_MODULE = "LIGHTSLEEP_MODULE"
@@ -107,7 +109,8 @@ class Topic:
     def folders(self) -> set[str]:
         """The architectures whose files the topic changes, named as the kernel names them."""
         hooked = [file for patch in self.patches for file in patch.hooked]
-        return {match[1] for file in hooked if (match := ARCH_FOLDER.match(file))}
+        folders = {match[1] for file in hooked if (match := ARCH_FOLDER.match(file))}
+        return folders | {DRIVERS[file] for file in hooked if file in DRIVERS}
 
 
 def bases(kernel: Path | None = None) -> list[str]:
