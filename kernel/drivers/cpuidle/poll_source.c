@@ -25,13 +25,13 @@
  * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
  * would suppress the notifications of a source that this poll does not look at. (A CPU that
  * halts while cpuidle is paused, as for a change of governors, tells nobody: the timer is
- * what is left then.) The timer
- * runs HOLD_GAPS times as long as this CPU usually needs from a hit to its next poll, and hold_us
- * at most. A CPU that turns busy notices work that much too late. The source then
- * skips the next SKIP_MIN holds, and twice as many after each further mistake. A CPU
- * whose last idle entry did not poll holds nothing back. The timer is not left
- * pending when a poll ends without a hit, as a governor would take it for an event
- * that limits the sleep.
+ * what is left then.) The timer runs HOLD_GAPS times as long as this CPU usually needs from a
+ * hit to its next poll, and hold_us at most. A CPU that turns busy notices work that much too
+ * late. The source then skips the next SKIP_MIN holds, and twice as many after each further
+ * mistake. A poll that comes LATE_GAPS times as late as usual is one, too: work may have waited
+ * for it. Each hold that a poll ends in time makes the number an eighth less. A CPU whose last
+ * idle entry did not poll holds nothing back. The timer is not left pending when a poll ends
+ * without a hit, as a governor would take it for an event that limits the sleep.
  *
  * The budget. A pass that starts sources, or looks at them, begins no further call of
  * driver code once peek_budget_ns are over. The next pass goes on with the source that is
@@ -87,7 +87,9 @@
 #define HOLD_US_MAX		(10 * USEC_PER_SEC)
 /* Long enough for a slow round, and so that the timer is rare. */
 #define HOLD_GAPS		10
-/* How many holds to skip after one that no poll ended, and at most. */
+/* An end after as many gaps is late. */
+#define LATE_GAPS		4
+/* How many holds to skip after one that ended late, or that no poll ended, and at most. */
 #define SKIP_MIN		8
 #define SKIP_MAX		1024
 
@@ -95,6 +97,11 @@ DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 
 /* Some source of this CPU takes part in its poll. Stale, but harmless, after it. */
 DEFINE_PER_CPU(bool, poll_sources_started);
+
+#ifdef LIGHTSLEEP_MODULE
+/* How often some source of this CPU had work. */
+DEFINE_PER_CPU(unsigned long, poll_sources_served);
+#endif
 
 /**
  * struct source_cpu - one CPU
@@ -139,19 +146,34 @@ static unsigned int hold_us = HOLD_US_DEFAULT;
 module_param_cb(hold_us, &hold_us_ops, &hold_us, 0644);
 MODULE_PARM_DESC(hold_us, "how long a source may hold back its notifications after work (us, 0 to 10000000, default 2000; 0: never)");
 
-/* The last time it took @ns, or at least that where the hold expired. */
+/*
+ * The last time it took @ns, or longer. What takes far longer than usual says little of what is
+ * usual: holds must not become longer by their own mistakes.
+ */
 static void poll_source_learn_gap(struct poll_source *source, u64 ns)
 {
-	if (source->gap_ns)
-		ns = source->gap_ns - source->gap_ns / 8 + ns / 8;
-	source->gap_ns = ns;
+	u64 gap_ns = source->gap_ns;
+
+	source->gap_ns = gap_ns ? gap_ns - gap_ns / 8 + min(ns, 2 * gap_ns) / 8 : ns;
+}
+
+/* The CPU was busy, and work may have waited. */
+static void poll_source_mistake(struct poll_source *source)
+{
+	source->skips = source->skips_next;
+	source->skips_next = min(2 * source->skips, SKIP_MAX);
 }
 
 /* A poll begins while notifications are held back: nothing is left to do for it. */
 static void poll_source_end_hold(struct poll_source *source, u64 now_ns)
 {
-	source->skips_next = SKIP_MIN;
-	poll_source_learn_gap(source, now_ns - source->held_since_ns);
+	u64 held_ns = now_ns - source->held_since_ns;
+
+	if (source->gap_ns && held_ns > LATE_GAPS * source->gap_ns)
+		poll_source_mistake(source);
+	else
+		source->skips_next = max(source->skips_next - source->skips_next / 8, SKIP_MIN);
+	poll_source_learn_gap(source, held_ns);
 }
 
 void __poll_sources_start(void)
@@ -287,12 +309,11 @@ bool __poll_sources_release(void)
 	return hit || switched_off;
 }
 
-/* No poll came in time: the CPU is busy. */
+/* No poll came in time. */
 static void poll_source_expire(struct poll_source *source)
 {
 	source->stats.expired++;
-	source->skips = source->skips_next;
-	source->skips_next = min(2 * source->skips, SKIP_MAX);
+	poll_source_mistake(source);
 	poll_source_learn_gap(source, local_clock() - source->held_since_ns);
 	poll_source_stop(source);
 }
@@ -376,6 +397,9 @@ static void poll_source_handle(struct irq_work *work)
 	u64 start_ns = local_clock();
 
 	source->ops->handle(source);
+#ifdef LIGHTSLEEP_MODULE
+	this_cpu_inc(poll_sources_served);
+#endif
 	source->stats.handled++;
 	source->stats.handle_ns += local_clock() - start_ns;
 	poll_source_hold(source);
@@ -393,8 +417,12 @@ static void poll_source_handle(struct irq_work *work)
 void poll_source_notified(struct poll_source *source)
 {
 	lockdep_assert_irqs_disabled();
-	if (READ_ONCE(source->cpu) == smp_processor_id())
-		poll_source_hold(source);
+	if (READ_ONCE(source->cpu) != smp_processor_id())
+		return;
+#ifdef LIGHTSLEEP_MODULE
+	this_cpu_inc(poll_sources_served);
+#endif
+	poll_source_hold(source);
 }
 EXPORT_SYMBOL_GPL(poll_source_notified);
 
