@@ -35,6 +35,7 @@ typedef int32_t s32;
 #define NSEC_PER_MSEC 1000000L
 #define pr_err(...) do { } while (0)
 #define pr_warn(...) do { } while (0)
+#define pr_warn_once(...) do { } while (0)
 #define data_race(what) (what)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define DIV_ROUND_UP_ULL(x, by) (((x) + (by) - 1) / (by))
@@ -69,6 +70,7 @@ enum cpuhp_state { CPUHP_NONE, CPUHP_AP_ONLINE_DYN, CPUHP_BP_PREPARE_DYN };
 
 /* Time, and what ends a wait: a wakeup, or an interrupt without one. */
 extern u64 now_ns, wake_ns, interrupt_ns;
+extern s64 qos_limit_ns;
 extern struct task { unsigned long nvcsw, nivcsw; } idle_task;
 #define current (&idle_task)
 static struct rq { struct task *idle; } idle_rq = { &idle_task };
@@ -112,6 +114,8 @@ static inline bool poll_sources_here(void) { return false; }
 static inline bool poll_sources_peek(void) { return false; }
 #define poll_sources_stop() false
 #define poll_sources_release() false
+extern unsigned long devices_work;
+#define poll_sources_work() (devices_work)
 
 /* cpuidle and latency QoS. */
 #define CPUIDLE_FLAG_POLLING 1
@@ -142,7 +146,7 @@ struct cpuidle_driver { const char *name; struct cpuidle_state states[2]; int st
 struct pm_qos_request { int unused; };
 #define latency_qos_watch(request) do { } while (0)
 #define latency_qos_unwatch(request) do { } while (0)
-#define latency_qos_limit_ns(request, cpu) INT64_MAX
+#define latency_qos_limit_ns(request, cpu) (qos_limit_ns)
 
 /* Interfaces. */
 struct kobject { int unused; };
@@ -222,6 +226,8 @@ static void prepare(void)
 		lightsleep_cpu_online(cpu);
 }
 void judge(void) { judge_host(now_ns); }
+void halt_takes(u64 latency_ns) { set_exit_latency(latency_ns); }
+unsigned int advertised_us(void) { return driver.states[HALT_INDEX].exit_latency; }
 static void pass(void)
 {
 	struct cpuidle_device *dev = &states[0].dev;
@@ -251,6 +257,8 @@ static void prepare(void)
 	}
 }
 void judge(void) { }
+void halt_takes(u64 latency_ns) { }
+unsigned int advertised_us(void) { return 0; }
 static void pass(void)
 {
 	__idle_poll(0, false);
@@ -262,6 +270,8 @@ static void pass(void)
 BOTH = """
 unsigned int cpus;
 u64 now_ns, wake_ns, interrupt_ns;
+s64 qos_limit_ns;
+unsigned long devices_work;
 struct task idle_task;
 struct accounts accounts;
 
@@ -283,6 +293,7 @@ void begin(unsigned int online)
 {
 	cpus = online;
 	now_ns = 1000000000;
+	qos_limit_ns = INT64_MAX;
 	prepare();
 }
 
@@ -308,6 +319,16 @@ void call(u32 calls, u64 gap_ns)
 			pass();
 	}
 }
+/* CPU 0 is idle; every @gap_ns a device interrupts it, which has @work. */
+void interrupts(u32 interrupts, u64 gap_ns, unsigned int work)
+{
+	for (wake_ns = ~0ULL; interrupts; interrupts--, now_ns += 1000) {
+		interrupt_ns = now_ns + gap_ns;
+		while (now_ns < interrupt_ns)
+			pass();
+		devices_work += work;
+	}
+}
 void contend(unsigned int cpu, u64 for_ns)
 {
 	state_of(cpu)->contention.until_ns = now_ns + for_ns;
@@ -327,6 +348,9 @@ FFI.cdef(declarations(HEADERS / "poll_limit.h"))
 FFI.cdef("""
 void begin(unsigned int online); void idle(u64 for_ns, u64 interrupt_after_ns);
 void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void);
+extern int64_t qos_limit_ns; extern unsigned long devices_work;
+void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
+void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 """)
@@ -433,6 +457,33 @@ def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) ->
     lib.idle(30 * US, 0)
     lib.idle(100 * US, 0)  # accounts for the one before
     assert lib.hits() == hits + 1
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_work_of_a_device_ends_a_period_and_no_other_interrupt_does(lib: Any) -> None:
+    def polls_meanwhile(work: int) -> int:
+        before = lib.polls()
+        lib.interrupts(100, 30 * US, work)
+        return int(lib.polls() - before)
+
+    assert polls_meanwhile(0) <= 2
+    assert polls_meanwhile(1) >= 50
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_no_result_takes_halts_from_cpus_whose_limit_allows_them(library: Any) -> None:
+    library.begin(2)
+    library.halt_takes(25 * US)
+    assert library.advertised_us() == 32
+    library.qos_limit_ns = 32 * US  # as who reads that may ask for
+    library.halt_takes(60 * US)
+    assert library.advertised_us() == 32
+    library.qos_limit_ns = 20 * US  # forbids HALT anyway
+    library.halt_takes(60 * US)
+    assert library.advertised_us() == 75
+    library.qos_limit_ns = 80 * US
+    library.halt_takes(10 * US)
+    assert library.advertised_us() == 13
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@
  *
  * It knows every special case (Xen, TDX, errata), but is exported to modules
  * only on x86, and there since "cpuidle-haltpoll: Replace default_idle() with
- * arch_cpu_idle()" (v6.3); our series exports it elsewhere. Else, a module halts
- * by itself, where an architecture lets it.
+ * arch_cpu_idle()" (v6.3). Else, a module halts by itself, where an architecture lets it.
  */
 #ifndef _LIGHTSLEEP_COMPAT_CPU_H
 #define _LIGHTSLEEP_COMPAT_CPU_H

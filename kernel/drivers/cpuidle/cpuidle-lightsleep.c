@@ -183,8 +183,8 @@ static void learn(struct lightsleep *ls, u64 idle_ns, u64 residency_ns)
  * Accounts for the previous call; true if the idle period that it was part of
  * still goes on: it ends where a task ran. An interrupt that wakes nobody ends a halt, and a
  * function call that wakes nobody ends a poll. A CPU that took the next one for a wakeup to
- * poll for would do so in vain. Where a device takes part in the polls of the CPU, that next one
- * may be its, so there each of them ends the period.
+ * poll for would do so in vain. A device that may join the polls of the CPU ends a period by its
+ * work, whether that wakes a task of this CPU or not: its next work may come as soon.
  */
 static bool account_residency(struct lightsleep *ls, u64 now_ns)
 {
@@ -212,7 +212,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		ls->period_counted_ns = 0;
 	}
 	if (ls->switches == idle_switches() &&
-	    (ls->outcome == IDLE_EXPIRED || !poll_sources_here()))
+	    (ls->outcome == IDLE_EXPIRED || ls->devices_work == poll_sources_work()))
 		return true;
 
 	if (ls->outcome == IDLE_WOKEN)
@@ -356,6 +356,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	now_ns = lightsleep_clock_ns();
 	same_period = account_residency(ls, now_ns);
 	ls->switches = idle_switches();
+	ls->devices_work = poll_sources_work();
 	ls->forced = !is_free(ls);
 	ls->must_not_poll = must_not_poll(ls);
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], index, now_ns);
@@ -415,10 +416,31 @@ static struct cpuidle_driver driver = {
  * Tells governors what latency QoS has to be compared with: @latency_ns, and a quarter more, as
  * another measurement gives another figure. What sysfs shows may come back as a limit that is
  * meant to allow HALT, for good (force_latency= of tuned). So it is whole microseconds, and
- * changes only where it is too low, or twice as high as it should be.
+ * changes only where it is too low, or twice as high as it should be. And it does not rise past a
+ * limit that allows HALT. All CPUs under that limit would poll from then on, and no later result
+ * could end it, as where HALT is forbidden, nothing is measured.
  */
+/* Has some CPU a latency limit that allows HALT, and would forbid it if it took @latency_ns? */
+static bool would_forbid_halt(u64 latency_ns)
+{
+	u64 advertised_ns = driver.states[HALT_INDEX].exit_latency_ns;
+	bool would = false;
+	unsigned int cpu;
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu) {
+		s64 limit_ns = latency_qos_limit_ns(&latency_onlooker, cpu);
+
+		would |= limit_ns >= (s64)advertised_ns && limit_ns < (s64)latency_ns;
+	}
+	cpus_read_unlock();
+	return would;
+}
+
+/* Process context, one at a time. */
 static void set_exit_latency(u64 latency_ns)
 {
+	static bool is_advertised;
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
 	u64 with_margin_us = DIV_ROUND_UP_ULL(latency_ns + latency_ns / 4, NSEC_PER_USEC);
 	unsigned int latency_us = max(with_margin_us, 1ULL);
@@ -426,6 +448,12 @@ static void set_exit_latency(u64 latency_ns)
 	if (latency_us == state->exit_latency ||
 	    (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2))
 		return;
+	if (is_advertised && would_forbid_halt((u64)latency_us * NSEC_PER_USEC)) {
+		pr_warn_once("HALT takes up to %u us, and a latency limit allows it, as %u us were advertised when it was made\n",
+			     latency_us, state->exit_latency);
+		return;
+	}
+	is_advertised = true;
 	/* Governors read it while they select: stop them. */
 	cpuidle_pause_and_lock();
 	state->exit_latency = latency_us;

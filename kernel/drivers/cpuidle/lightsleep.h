@@ -77,6 +77,7 @@ enum idle_outcome {
  * @gaps: the last poll
  * @short_waits: which waits of its polls do not wait
  * @switches: context switches of the idle task at the last call
+ * @devices_work: how often, by then, a device that joins its polls had work
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
  * @polled_ns: time polled, without measurements
@@ -102,6 +103,7 @@ struct lightsleep {
 	struct poll_gaps gaps;
 	struct short_waits short_waits;
 	unsigned long switches;
+	unsigned long devices_work;
 	bool shown;
 	u64 deliberate_halts;
 	u64 polled_ns;

@@ -221,6 +221,7 @@ static int add_queues(struct polled_device *device)
 	struct virtqueue *vq;
 	int ret = 0;
 
+	device->threaded = false;
 	list_for_each_entry(vq, &device->vdev->vqs, list)
 		count = max(count, vq->index + 1);
 	device->by_index = kcalloc(count, sizeof(*device->by_index), GFP_KERNEL);
@@ -236,6 +237,8 @@ static int add_queues(struct polled_device *device)
 	else if (device->threaded)
 		dev_notice(&device->vdev->dev,
 			   "not polled: its interrupts have threads (threadirqs)\n");
+	else if (list_empty(&device->queues))
+		dev_info(&device->vdev->dev, "not polled: none of its queues can be\n");
 	return ret;
 }
 
@@ -330,7 +333,13 @@ static bool is_wrapped(struct virtio_device *vdev)
 
 static ssize_t poll_source_show(struct device *dev, struct device_attribute *attr, char *text)
 {
-	return sysfs_emit(text, "%d\n", to_device(dev_to_virtio(dev))->enabled);
+	struct polled_device *device = to_device(dev_to_virtio(dev));
+	bool polled;
+
+	mutex_lock(&device->lock);
+	polled = !list_empty(&device->queues);
+	mutex_unlock(&device->lock);
+	return sysfs_emit(text, "%d\n", polled);
 }
 
 static ssize_t poll_source_store(struct device *dev, struct device_attribute *attr,

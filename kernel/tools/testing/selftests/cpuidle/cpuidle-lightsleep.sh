@@ -267,6 +267,18 @@ watch_for_2_s() { # sets halts, and polled in ns
 	polled=$(($(statistic polled_ns) - polled))
 }
 
+# A function call is no task: it ends no idle period, and is no reason to poll anew.
+ignores_function_calls() {
+	has_module test_smp_mask || skip "no test_smp_mask"
+	[ ! -d /sys/module/test_smp_mask ] || skip "test_smp_mask is loaded already"
+	loaded mode=fixed poll_limit_us=1000
+	load_module test_smp_mask pause_us=20 || fail "no calls"
+	called=
+	! polls_for_calls $CPUS/cpu1/lightsleep/polls || called=anew
+	rmmod test_smp_mask
+	[ -z "$called" ] || fail "polls for each call"
+}
+
 # What CPU 1 would poll for, and a request that it must poll, count for nothing then.
 does_not_poll_when_told() { # PARAMETER of test_told_idle
 	need_naps
@@ -450,6 +462,7 @@ if [ $# = 0 ]; then
 		obeys_latency_qos obeys_resume_latency does_not_poll_while_idle_is_injected \
 		heeds_no_limit_when_off obeys_disabled_states \
 		polls_for_no_request_where_polls_are_forbidden counts_a_period_once \
+		ignores_function_calls \
 		survives_hotplug_under_load loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi

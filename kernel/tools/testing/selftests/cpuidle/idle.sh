@@ -79,6 +79,19 @@ polls_for_naps() { # FILE [inject=1|suspend=1]: the CPU is told to be idle meanw
 	[ $((polls * 2)) -gt "$naps" ]
 }
 
+# CPU 0 calls 5000 functions on CPU 1, which wake no task. Does CPU 1, by its number of polls, in
+# a file, poll for more than a few of them anew? test_smp_mask is loaded, with pause_us=20.
+polls_for_calls() { # FILE
+	need_commands taskset
+	[ -d /sys/kernel/debug/sched ] || mount_at debugfs /sys/kernel/debug || fail "no debugfs"
+	polls=$(cat "$1")
+	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
+		fail "cannot call functions"
+	polls=$(($(cat "$1") - polls))
+	echo "$polls polls for 5000 calls"
+	[ $polls -ge 1000 ]
+}
+
 need_naps() {
 	has_module test_told_idle || skip "no test_told_idle"
 	[ ! -d /sys/module/test_told_idle ] || skip "test_told_idle is loaded already"
