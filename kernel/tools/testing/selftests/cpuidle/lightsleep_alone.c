@@ -34,6 +34,11 @@ static inline bool poll_sources_release(void)
 	return false;
 }
 
+static inline unsigned long poll_sources_work(void)
+{
+	return 0;
+}
+
 static inline void poll_source_init(void)
 {
 }
