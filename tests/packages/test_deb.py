@@ -79,8 +79,10 @@ def test_documentation_is_as_in_the_source_tree(built: tuple[Root, str, str]) ->
     there = root.path / "root/1/unpacked/usr/share/doc/lightsleep"
     folders = [ROOT / name for name in ("docs", "contrib")]
     files = [x for folder in folders for x in folder.rglob("*") if x.is_file()]
-    for file in [ROOT / "README.md", *files]:
+    for file in [*ROOT.glob("*.md"), *files]:
         assert content(there / file.relative_to(ROOT)) == content(file)
+    package = (there / "lightsleep").readlink()
+    assert (there / package / "scan/scan.schema.json").is_file()
 
 
 def modules(root: Root, kernel: str) -> set[str]:

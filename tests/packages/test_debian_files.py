@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -67,3 +68,34 @@ def test_documentation_is_as_in_the_source_tree(command: str) -> None:
         packed = command == "dh_compress" and file.suffix not in (".png", ".svg")
         if packed or (command == "dh_fixperms" and file.stat().st_mode & 0o111):
             assert any(x in str(file.relative_to(ROOT)) for x in left), file
+
+
+def beside_the_pages() -> set[str]:
+    """Return what else the folder of the documentation has, as paths in the source tree."""
+    folder = "usr/share/doc/lightsleep/"
+    files = [
+        name
+        for name, *target in map(str.split, (ROOT / "debian/lightsleep.install").open())
+        if target and f"{target[0]}/{Path(name).name}" == folder + name
+    ]
+    package = [
+        link.removeprefix(folder)
+        for target, link in map(str.split, (ROOT / "debian/lightsleep.links").open())
+        if target == f"usr/lib/python3/dist-packages/{link.removeprefix(folder)}"
+    ]
+    assert files
+    assert package == ["lightsleep"]
+    return {*files, *package}
+
+
+def test_links_lead_to_what_the_package_has() -> None:
+    files = documentation()
+    others = beside_the_pages()
+    for page in files:
+        if page.suffix != ".md":
+            continue
+        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+            target = Path(os.path.normpath(page.parent / link))
+            name = str(target.relative_to(ROOT))
+            there = target in files or any(target in x.parents for x in files)
+            assert there or name in others or name.split("/")[0] in others, f"{page}: {link}"
