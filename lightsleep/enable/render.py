@@ -74,6 +74,12 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         yield "not with", f"{', '.join(status.kernels_without_module)}: no {MODULE} is installed"
     if status.unfinished:
         yield "unfinished", status.unfinished
+    if status.another_build:
+        yield (
+            "loaded",
+            f"another build than /{scan.loading.installed}, which is installed: until a reboot, or "
+            "until you run sudo lightsleep disable and repeat the enable command that you used",
+        )
     if status.changed:
         yield "changed", "\n".join(status.changed)
     yield "driver", scan.cpuidle.driver or "none"

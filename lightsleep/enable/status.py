@@ -17,6 +17,7 @@ from lightsleep.enable.why import not_polling
 from lightsleep.errors import LightsleepError
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
+from lightsleep.scan.loading import is_another_build
 from lightsleep.scan.model import PollStats, Scan
 from lightsleep.scan.obstacles import Obstacle, obstacles
 from lightsleep.settings import journalled
@@ -41,7 +42,8 @@ class Status:
     ``boot_kept_away_by`` others. ``at_boot`` is None where only root may tell. ``files`` are ours,
     ``unreadable`` those which only root may read. ``changed`` are the settings that are kept.
     ``interrupted`` is left of an enable that a crash of the machine ended; ``unfinished`` tells of
-    a command that changes settings now, or that was killed before it set them back. ``stores`` are
+    a command that changes settings now, or that was killed before it set them back.
+    ``another_build`` is loaded than is installed, as after an upgrade. ``stores`` are
     wakeups without an interrupt per second, at least, by CPU; where they can be told.
     """
 
@@ -56,6 +58,7 @@ class Status:
     kernels_without_module: list[str]
     interrupted: bool
     unfinished: str | None
+    another_build: bool | None
     files: list[str]
     unreadable: list[str]
     changed: list[str]
@@ -86,6 +89,7 @@ def read(root: Path) -> Status:
         kernels_without_module=boot.kernels_without_module(root),
         interrupted=files == [OPTIONS_FILE] and not unreadable,
         unfinished=journalled.unfinished(root),
+        another_build=is_another_build(root, scan.loading.installed),
         files=[f"/{name}" for name in files],
         unreadable=[f"/{name}" for name in unreadable],
         changed=[name for _, name in kept.undos] if kept else [],

@@ -25,6 +25,8 @@ FOLDERS = ("updates/dkms", "updates", "extra", "weak-updates", "kernel/drivers/c
 
 PROC_SELF = Path("/proc/self")
 
+BUILD_NOTE = f"sys/module/{MODULE}/notes/.note.gnu.build-id"
+
 EFI = "sys/firmware/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 ACCEPTED_KEYS = (
@@ -37,7 +39,6 @@ DKMS_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
 SIGNED = b"~Module signature appended~\n"
 MAX_MODULE = 16 << 20
 MAX_UNPACKED = 4 * MAX_MODULE
-CHUNK = 1 << 16
 
 OPENERS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
     ".ko": lambda file: file,
@@ -129,29 +130,35 @@ def _installed(tree: Tree, libraries: str) -> str | None:
     return None
 
 
+def is_another_build(root: Path, installed: str | None) -> bool | None:
+    """Return whether the loaded module is not the one of the file; None where nothing tells.
+
+    The linker notes a hash of what it linked, which the kernel shows. To sign a module, to pack it,
+    and to strip it leave the note as it is. The same sources built elsewhere may have another.
+    """
+    note = _content(root / BUILD_NOTE, MAX_BYTES)
+    module = _unpacked(root / installed) if note and installed else None
+    return None if not note or module is None else note not in module
+
+
 def _signed(module: Path) -> bool | None:
     """Return whether a module has a signature, None where it cannot be read or is too large."""
+    unpacked = _unpacked(module)
+    return None if unpacked is None else unpacked.endswith(SIGNED)
+
+
+def _unpacked(module: Path) -> bytes | None:
+    """Return a module as it is loaded, None where it cannot be read or is too large."""
     opener = OPENERS.get(module.suffix)
     packed = _content(module, MAX_MODULE) if opener else None
     if opener is None or packed is None:
         return None
     try:
-        tail = _tail(opener(io.BytesIO(packed)))
+        content = opener(io.BytesIO(packed)).read(MAX_UNPACKED + 1)
     # What a damaged file says of its size may be more than there is memory.
     except (OSError, EOFError, MemoryError, lzma.LZMAError, zlib.error):
         return None
-    return None if tail is None else tail == SIGNED
-
-
-def _tail(file: io.BufferedIOBase) -> bytes | None:
-    """Return the end of what unpacks to no more than MAX_UNPACKED, as long as a signature's."""
-    tail, size = b"", 0
-    while chunk := file.read(CHUNK):
-        size += len(chunk)
-        if size > MAX_UNPACKED:
-            return None
-        tail = (tail + chunk)[-len(SIGNED) :]
-    return tail
+    return content if len(content) <= MAX_UNPACKED else None
 
 
 def _content(file: Path, most: int) -> bytes | None:

@@ -2,6 +2,7 @@
 """What status says of what is enabled, now and at the next boot, and of what did not come."""
 
 import errno
+import lzma
 import os
 import shutil
 from dataclasses import replace
@@ -14,6 +15,7 @@ from scan_trees import plant
 
 from lightsleep.enable import change
 from lightsleep.scan.collect import collect
+from lightsleep.scan.loading import BUILD_NOTE, SIGNED
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree
 from lightsleep.settings import restorer
@@ -330,3 +332,30 @@ def test_a_pipe_in_a_folder_of_settings_is_not_waited_for(root: Path) -> None:
     (root / "etc/modprobe.d").mkdir(parents=True, exist_ok=True)
     os.mkfifo(root / "etc/modprobe.d/pipe.conf")
     assert status()["at_boot"] is True
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "another"),
+    [
+        ("", b"elf, GNU first, more", False),
+        ("", b"elf, GNU second, more", True),
+        (".xz", lzma.compress(b"elf, GNU first, more" + SIGNED), False),
+        (".xz", lzma.compress(b"elf, GNU second, more"), True),
+        (".zst", b"packed", None),
+        (".gz", b"damaged", None),
+    ],
+)
+def test_another_build_is_loaded_than_is_installed(
+    suffix: str, content: bytes, another: bool | None, root: Path
+) -> None:
+    assert status()["another_build"] is None  # nothing is loaded
+    done("enable")
+    assert status()["another_build"] is None  # as of a kernel that shows no notes
+    plant(root, f"{BUILD_NOTE}: x")
+    (root / BUILD_NOTE).write_bytes(b"GNU first")
+    (root / MODULE).unlink()
+    assert status()["another_build"] is None  # nothing is installed
+    (root / f"{MODULE}{suffix}").write_bytes(content)
+    assert status()["another_build"] is another
+    told = f"another build than /{MODULE}{suffix}, which is installed: until a reboot, or until"
+    assert (told in said(root)) == bool(another)
