@@ -81,6 +81,10 @@ def test_documentation_is_as_in_the_source_tree(built: tuple[Root, str, str]) ->
     files = [x for folder in folders for x in folder.rglob("*") if x.is_file()]
     for file in [*ROOT.glob("*.md"), *files]:
         assert content(there / file.relative_to(ROOT)) == content(file)
+    unpacked = there.parents[3]
+    profile = unpacked / "usr/lib/tuned/lightsleep"
+    assert os.access(profile.parent / profile.readlink() / "script.sh", os.X_OK)
+    assert list(unpacked.glob("**/systemd/system/lightsleep-watch.service"))
     package = (there / "lightsleep").readlink()
     assert (there / package / "scan/scan.schema.json").is_file()
 

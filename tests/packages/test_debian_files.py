@@ -70,6 +70,12 @@ def test_documentation_is_as_in_the_source_tree(command: str) -> None:
             assert any(x in str(file.relative_to(ROOT)) for x in left), file
 
 
+def test_our_page_is_not_the_changelog_of_the_package() -> None:
+    """Debhelper would install it as changelog.gz, which has another syntax."""
+    rules = (ROOT / "debian/rules").read_text()
+    assert "\tdh_installchangelogs -XCHANGELOG.md\n" in rules
+
+
 def beside_the_pages() -> set[str]:
     """Return what else the folder of the documentation has, as paths in the source tree."""
     folder = "usr/share/doc/lightsleep/"

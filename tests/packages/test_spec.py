@@ -27,7 +27,7 @@ def scriptlet(name: str) -> str:
     shared = re.search(r"(?ms)^%global undo %\{expand:\n(.*?)^\}\n\n", SPEC)
     assert found
     assert shared
-    script = found[1].replace("%{undo}\n", shared[1])
+    script = re.sub(r"(?m)^%systemd_.*\n", "", found[1]).replace("%{undo}\n", shared[1])
     return script.replace("%{name}", "lightsleep").replace("%{version}", lightsleep.__version__)
 
 

@@ -101,6 +101,14 @@ def test_our_file_that_is_gone_is_no_reason_to_do_nothing(root: Path, tmp_path: 
     assert called(tmp_path, "stop", document=document) == (0, "disable\n")
 
 
+def test_the_packages_have_it_where_tuned_looks() -> None:
+    """Before tuned 2.23, that is /usr/lib/tuned."""
+    installed = (ROOT / "debian/lightsleep.install").read_text()
+    assert "contrib/tuned/lightsleep usr/lib/tuned/profiles\n" in installed
+    links = (ROOT / "debian/lightsleep.links").read_text()
+    assert "usr/lib/tuned/profiles/lightsleep usr/lib/tuned/lightsleep\n" in links
+
+
 def test_it_refuses_the_rest(tmp_path: Path) -> None:
     assert called(tmp_path, "reload") == (2, "")
 

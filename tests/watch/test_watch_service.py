@@ -40,4 +40,11 @@ def test_the_page_names_files_that_there_are() -> None:
     (source,) = re.findall(r"(?m)^    sudo cp (\S+) /etc/systemd/system/$", DOCS)
     assert ROOT / source == UNIT
     removed = re.findall(r"(?m)^    sudo rm (\S+)$", DOCS)
-    assert removed == [f"/etc/systemd/system/{UNIT.name}", service()["ExecStart"].split()[-1]]
+    assert removed == [service()["ExecStart"].split()[-1], f"/etc/systemd/system/{UNIT.name}"]
+
+
+def test_the_packages_have_it() -> None:
+    assert (ROOT / "debian/lightsleep.lightsleep-watch.service").samefile(UNIT)
+    assert "--name=lightsleep-watch --no-enable\n" in (ROOT / "debian/rules").read_text()
+    spec = (ROOT / "contrib/lightsleep.spec").read_text()
+    assert f"\n%{{_unitdir}}/{UNIT.name}\n" in spec
