@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -41,21 +42,22 @@ def ran(
     loaded: bool = True,
     said: str = "",
     file: str = OURS,
+    dkms: str = "",
 ) -> tuple[int, str]:
     """Run a scriptlet with commands that only note what they are told; return status and notes.
 
     ``root`` is the root folder of the machine, which is another one for who is in a chroot.
-    ``file`` is what the files of modules-load.d and modprobe.d hold. The notes also have what the
-    scriptlet prints.
+    ``file`` is what the files of modules-load.d and modprobe.d hold. The commands print ``said``
+    and ``dkms``. The notes also have what the scriptlet prints.
     """
     notes, tools = folder / "notes", folder / "bin"
     tools.mkdir()
     for command in ("lightsleep", "dkms") if there else ("dkms",):
         tool = tools / command
-        printed = f"printf '{said}'\n" if command == "lightsleep" else ""
+        printed = f"printf '{said if command == 'lightsleep' else dkms}'\n"
         tool.write_text(f'#!/bin/sh\necho {command} "$1" >> {notes}\n{printed}exit {status}\n')
         tool.chmod(0o755)
-    for command in ("head", "grep", "rm", "tail"):
+    for command in ("head", "grep", "rm", "tail", "uname"):
         (tools / command).symlink_to(str(shutil.which(command)))
     for place in ("modules-load.d", "modprobe.d"):
         (folder / "etc" / place).mkdir(parents=True)
@@ -151,6 +153,27 @@ def test_files_of_somebody_else_stay(package: str, root: str, tmp_path: Path) ->
 def test_what_the_pages_point_to_is_beside_them() -> None:
     (line,) = re.findall(r"(?m)^%doc (.*)$", SPEC)
     assert line.split() == (ROOT / "debian/lightsleep.docs").read_text().split()
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize(
+    ("dkms", "told"),
+    [
+        ("lightsleep/0.1.0, 6.12.0, x86_64: installed\\n", False),
+        ("lightsleep/0.1.0: added\\n", True),
+        ("lightsleep/0.1.0, 6.12.0, x86_64: built\\n", True),
+        ("", True),
+    ],
+)
+def test_a_kernel_without_module_is_told(
+    dkms: str, told: bool, status: int, tmp_path: Path
+) -> None:
+    found, notes = ran(tmp_path, "post dkms", UPGRADED, status, dkms=dkms)
+    assert found == 0
+    words = " ".join(re.findall(r"(?m)^dkms (\w+)$", notes))
+    assert words == "remove add autoinstall status"
+    kernel = os.uname().release
+    assert (f"lightsleep-dkms: no module is installed for kernel {kernel}. DKMS" in notes) == told
 
 
 def test_the_versions_agree() -> None:
