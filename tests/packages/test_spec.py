@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -176,5 +178,21 @@ def test_a_kernel_without_module_is_told(
     assert (f"lightsleep-dkms: no module is installed for kernel {kernel}. DKMS" in notes) == told
 
 
-def test_the_versions_agree() -> None:
-    assert f"Version:        {lightsleep.__version__}\n" in SPEC
+def test_the_version_is_that_of_the_tree() -> None:
+    """A tree that is no release has one that names the commit; else it is the next release."""
+    assert f"%{{!?tree:%global tree {lightsleep.__version__}}}\n" in SPEC
+    assert "\nVersion:        %{tree}\n" in SPEC
+    script = runpy.run_path(str(ROOT / "scripts/debian_source.py"))
+    then = datetime(2026, 11, 29, tzinfo=UTC)
+    printed = script["version"](lightsleep.__version__, False, then, "84bd20577", then)
+    assert "~" in printed
+    assert "+" in printed
+    assert re.fullmatch(r"[\w.+~^]+", printed)  # all that rpm allows
+
+
+def test_dkms_knows_the_modules_by_the_version_of_the_package() -> None:
+    (install,) = re.findall(r"(?ms)^%install\n(.*?)^#? ?%post", SPEC)
+    (command,) = re.findall(r"(?m)^sed -i '(.*)' \\$", install)
+    text = (ROOT / "kernel/dkms.conf").read_text()
+    done = subprocess.run(["sed", command], input=text, capture_output=True, text=True, check=True)
+    assert '\nPACKAGE_VERSION="%{version}"\n' in done.stdout
