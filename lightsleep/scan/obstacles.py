@@ -56,6 +56,9 @@ HARDWARE_DRIVERS = {
 }
 """Drivers of the processor's own idle states -> what is known about getting rid of them."""
 
+FORCE = "cpuidle_haltpoll.force"
+KEEPS_HALTPOLL_AWAY = "initcall_blacklist=haltpoll_init"
+
 
 def _container(scan: Scan) -> Reason:
     kind = scan.loading.container
@@ -117,7 +120,7 @@ def _other_driver(scan: Scan) -> Reason:
             "modprobe.d(5).",
         )
     if driver == "haltpoll":
-        return what, "It is built into this kernel, and no option unbinds it."
+        return what, f"It is built into this kernel. {_without_haltpoll(scan)}"
     if why := HARDWARE_DRIVERS.get(driver):
         return (
             f"{what}; {driver} knows the processor's own idle states",
@@ -125,6 +128,22 @@ def _other_driver(scan: Scan) -> Reason:
             "no-deeper-than:STATE or qos:10us instead: see lightsleep try.",
         )
     return what, f"Unload {driver}, if it is a module: lsmod lists it."
+
+
+def _without_haltpoll(scan: Scan) -> str:
+    """Return how to boot without the haltpoll driver, where it is built in.
+
+    cpuidle-haltpoll.c binds where the host gives KVM_HINTS_REALTIME, or with force=1. The hint is
+    in a CPUID leaf, which scan does not read.
+    """
+    keep_away = f"{KEEPS_HALTPOLL_AWAY} at boot keeps it away"
+    if FORCE not in scan.kernel.options or facts.is_off(scan.kernel.options[FORCE]):
+        return f"{keep_away}."
+    (option,) = facts.words(scan, FORCE)
+    return (
+        f"Remove {option} from the kernel command line, and reboot. If it is bound even so, the "
+        f"host asks for it (KVM_HINTS_REALTIME): {keep_away}."
+    )
 
 
 def _gives_way(scan: Scan) -> bool:

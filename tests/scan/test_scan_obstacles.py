@@ -420,6 +420,26 @@ def test_haltpoll_gives_way_where_it_can_be_unloaded(loaded: bool, tmp_path: Pat
     assert line.startswith("can load (lightsleep enable) in place of haltpoll") == loaded
 
 
+@pytest.mark.parametrize(
+    ("options", "to_remove"),
+    [
+        ("cpuidle_haltpoll.force=1", "cpuidle_haltpoll.force=1"),
+        ("cpuidle-haltpoll.force", "cpuidle_haltpoll.force"),
+        ("cpuidle_haltpoll.force=0", None),
+        ("cpuidle_haltpoll.force=1 cpuidle_haltpoll.force=N", None),
+        ("haltpoll.guest_halt_poll_ns=0", None),
+    ],
+)
+def test_haltpoll_that_is_built_in_can_be_kept_away(
+    options: str, to_remove: str | None, tmp_path: Path
+) -> None:
+    root = plant(unfold("no-cpuidle", tmp_path), f"proc/cmdline: {options}")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_driver: haltpoll")
+    (one,) = obstacles(collect(root)[0])
+    assert "initcall_blacklist=haltpoll_init" in one.fix
+    assert (f"Remove {to_remove} from" in one.fix) == ("Remove" in one.fix) == bool(to_remove)
+
+
 def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> None:
     scan = collect(unfold("no-cpuidle", tmp_path))[0]
     assert obstacles(scan) == []
