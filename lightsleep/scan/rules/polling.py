@@ -59,7 +59,8 @@ RULES = (
         "lightsleep-off",
         "note",
         _lightsleep_off,
-        "In mode off, the driver only halts, as the kernel does without it.",
+        "In mode off, the driver never polls. A halt still takes longer than without a driver, "
+        "because the kernel asks a governor before each.",
         "Set mode to adaptive, or unload the module.",
     ),
     Rule(
@@ -68,7 +69,7 @@ RULES = (
         _lightsleep_limit_low,
         "A poll that lasts as long as a halt costs keeps the total cost within twice the optimum. "
         "With a shorter limit, a wakeup soon after the limit costs both the poll and the halt.",
-        "Raise poll_limit_us to the cost of a halt.",
+        "Write 0 to poll_limit_us, so that it follows the cost of a halt, or raise it to that.",
     ),
     Rule(
         "lightsleep-wasteful",
