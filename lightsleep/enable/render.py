@@ -14,6 +14,7 @@ from lightsleep.enable.status import Status
 from lightsleep.enable.why import not_polling
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import PollStats
+from lightsleep.scan.obstacles import passed_by_enable
 from lightsleep.terminal import whole
 from lightsleep.watch.rates import hit_rate
 
@@ -30,7 +31,7 @@ def render(console: Console, status: Status) -> None:
     if status.pays:
         console.print()
         console.print(Text(status.pays.sentence), crop=False)
-    if not status.active and all(x.id == "not-root" for x in status.obstacles):
+    if not status.active and {x.id for x in status.obstacles} <= passed_by_enable(status.scan):
         console.print()
         console.print(Text(_how_to_load(status)), crop=False)
     for obstacle in status.obstacles:

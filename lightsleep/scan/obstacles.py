@@ -116,8 +116,8 @@ def _other_driver(scan: Scan) -> Reason:
         return (
             what,
             "lightsleep enable unloads haltpoll, and lightsleep disable loads it again. To load "
-            "lightsleep at every boot, first keep cpuidle_haltpoll from being loaded: see "
-            "modprobe.d(5).",
+            "lightsleep at every boot, first write the line 'blacklist cpuidle_haltpoll' to a file "
+            "such as /etc/modprobe.d/no-haltpoll.conf.",
         )
     if driver == "haltpoll":
         return what, f"It is built into this kernel. {_without_haltpoll(scan)}"
@@ -291,9 +291,14 @@ def obstacles(scan: Scan) -> list[Obstacle]:
     return [Obstacle(name, *reason) for name, rule in RULES.items() if (reason := rule(scan))]
 
 
+def passed_by_enable(scan: Scan) -> set[str]:
+    """Return the rules whose obstacles ``sudo lightsleep enable`` gets past by itself."""
+    return {"not-root", *(["other-driver"] if _gives_way(scan) else [])}
+
+
 def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
     """Yield what the top of a scan says: whether lightsleep is active or could load, else why."""
-    passed = {"not-root", *(["other-driver"] if _gives_way(scan) else [])}
+    passed = passed_by_enable(scan)
     found = [x for x in obstacles(scan) if x.id not in passed]
     if not scan.cpus:
         yield "lightsleep", "unknown: /sys/devices/system/cpu shows no CPU"
@@ -310,5 +315,5 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
         can = f"can load (lightsleep enable){place}{lasts}"
         here = scan.loading
         if here.modules is None and not (here.installed or here.built):
-            can = "unknown: whether the module can be loaded, a recording does not tell"
+            can = f"unknown: whether the module can be loaded{place}, a recording does not tell"
         yield "lightsleep", f"{can}; CPUs would poll before {idle}"

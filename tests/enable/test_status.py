@@ -5,6 +5,7 @@ import errno
 import lzma
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,6 +220,14 @@ def test_what_is_not_loaded_is_loaded_by_enable(root: Path) -> None:
     (root / MODULE).unlink()
     plant(root, "lib/modules/6.12.0/build/Makefile: all")
     assert "To load it now" not in said(root)  # not-built says what to do first
+
+
+def test_a_haltpoll_that_enable_unloads_is_not_in_the_way(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    assert [x["id"] for x in status()["obstacles"]] == ["other-driver"]
+    assert "To load it now: sudo lightsleep enable" in said(root)
+    plant(root, "proc/cmdline: idle=poll")
+    assert "To load it now" not in said(root)
 
 
 def test_who_is_not_root_is_told_how_to_load_it(root: Path, as_user: None) -> None:

@@ -444,6 +444,9 @@ def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> N
     scan = collect(unfold("no-cpuidle", tmp_path))[0]
     assert obstacles(scan) == []
     assert dict(in_short(scan))["lightsleep"].startswith("unknown: whether the module can be")
+    plant(tmp_path, "sys/devices/system/cpu/cpuidle/current_driver: haltpoll")
+    plant(tmp_path, "sys/module/cpuidle_haltpoll/initstate: live")
+    assert "be loaded in place of haltpoll, a" in dict(in_short(collect(tmp_path)[0]))["lightsleep"]
 
 
 def test_the_kernels_are_those_that_dkms_builds_for() -> None:
