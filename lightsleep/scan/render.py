@@ -277,7 +277,7 @@ def _per_cpu(scan: Scan) -> Iterator[Table]:
         for s in cpu.states:
             counters = (s.usage, s.time_us, s.above, s.below, s.rejected, s.promoted)
             states.add_row(str(cpu.number), *map(_number, counters), Text(s.name))
-    polls = _counters("cpu", "polls", "hits", "halts", "polled ns", "wasted ns", "limit ns")
+    polls = _counters("cpu", "polls", "hits", "halts", "polled ns", "in vain ns", "limit ns")
     for cpu in scan.cpus:
         if p := cpu.lightsleep:
             values = (p.polls, p.hits, p.halts, p.polled_ns, p.wasted_ns, p.limit_ns)
