@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -84,8 +85,14 @@ def whole(table: Table, *wrap: str) -> Table:
             words += " ".join(cells).split()
             column.min_width = min(LONG, max(map(cell_len, words), default=0))
         else:
-            column.min_width = max(map(cell_len, words + cells), default=0)
+            lines = [line for cell in cells for line in cell.splitlines()]
+            column.min_width = max(map(cell_len, words + lines), default=0)
     return table
+
+
+def least_width(console: Console, table: Table) -> int:
+    """Return how many columns of a terminal a table needs, if it may fold what can be folded."""
+    return Measurement.get(console, console.options.update(width=UNLIMITED), table).minimum
 
 
 @contextlib.contextmanager

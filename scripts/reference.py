@@ -25,8 +25,8 @@ TABLE = re.compile(
     r"(?m)^(<!-- (options of lightsleep|files of|keys of) (.+) -->\n\n)(?:\|.*\n)*\n?"
 )
 
-CODE = re.compile(r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*|(?<=default: )[^\s;(\]]*,[^\s;\]]*")
-"""What is code in a text: options, lists of CPUs, and defaults that are lists."""
+CODE = re.compile(r"(?<!\w)--[a-z-]+|\b[0-9]+-[0-9]+(,[0-9]+)*")
+"""What is code in a text: options, and lists of CPUs."""
 
 NAMES = re.compile(r"(?<![`,] )(?<!`)\b[a-zA-Z]+(?:_\w+)+\b(?:\.\w+)?|/(?:proc|sys)/[\w/]+")
 """What is code in the description of a file: names of other files and of options of the kernel."""

@@ -55,7 +55,7 @@ def _policies(_context: click.Context, _option: click.Parameter, names: str) -> 
     "--policies",
     callback=_policies,
     default="stock,lightsleep,haltpoll,fixed:50us,fixed:200us",
-    show_default=True,
+    show_default="stock, lightsleep, haltpoll, fixed:50us, fixed:200us",
     metavar="LIST",
     help="stock (the idle states that were recorded), lightsleep, haltpoll, fixed:TIME, menu@6.12 "
     "or teo@7.3 (that kernel's governor), menu@6.12+promote (with promotion).",

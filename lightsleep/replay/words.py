@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep.document import headed
-from lightsleep.replay.account import OPTIMUM, Account, Outcome, Replay, gain
+from lightsleep.replay.account import OPTIMUM, Account, Gain, Outcome, Replay, gain
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import FAR_NS
 from lightsleep.replay.policies import STOCK
-from lightsleep.terminal import whole
+from lightsleep.terminal import least_width, whole
 from lightsleep.units import seconds, us
 
 SCHEMA = "lightsleep.replay"
@@ -40,7 +40,6 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
 
     ``costs`` has the costs of each recording: where they are not known, a gain is not, either.
     """
-    stock = replay.outcomes[STOCK]
     others = [x for name, x in replay.outcomes.items() if name != STOCK and _is_judged(name)]
     if not others:
         return "Nothing to recommend: no policy that polls was replayed."
@@ -50,26 +49,28 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
     best = max(worth or shown or others, key=lambda outcome: gains[outcome.name].low_ns)
     saved = gains[best.name]
     if not worth:
-        gained = (
-            f"{best.name}, {_signed(saved.ns)} of {_together(replay)} in "
-            f"{seconds(replay.span_ns)} (95 % interval {_signed(saved.low_ns)} to "
-            f"{_signed(saved.high_ns)})."
+        why = (
+            f"what a policy is shown to gain is less than {100 * WORTH:g} % of the recording's "
+            f"time. The best is {best.name}."
+            if shown
+            else f"no policy is shown to be better. The nearest is {best.name}."
         )
-        if shown:
-            return (
-                "Keep what was recorded: what a policy is shown to gain is less than "
-                f"{100 * WORTH:g} % of the recording's time. The best is {gained}"
-            )
-        return "Keep what was recorded: no policy is shown to be better. The nearest is " + gained
+        return f"Keep what was recorded: {why} {_told(replay, best, saved)}"
     at_most = any(cost.at_most for _, cost in costs)
+    return f"Try {best.name}. {_told(replay, best, saved, 'at most ' if at_most else '')}" + (
+        UNKNOWN if at_most or any(cost.doubted for _, cost in costs) else ""
+    )
+
+
+def _told(replay: Replay, of: Outcome, saved: Gain, at_most: str = "") -> str:
+    """Say what a policy would have made of the recording: in time, then in the table's regret."""
+    stock = replay.outcomes[STOCK].recorded
     return (
-        f"Try {best.name}. In {seconds(replay.span_ns)} it would have saved "
-        f"{'at most ' if at_most else ''}{seconds(saved.ns)} of "
-        f"{_together(replay)} (95 % interval {seconds(saved.low_ns)} to "
-        f"{seconds(saved.high_ns)}): tasks would have waited {_range(best, _waited)} instead of "
-        f"{seconds(_waited(stock.recorded))}, and CPUs polled {_range(best, _polled)} instead of "
-        f"{seconds(_polled(stock.recorded))}."
-    ) + (UNKNOWN if at_most or any(cost.doubted for _, cost in costs) else "")
+        f"In {seconds(replay.span_ns)}, tasks would have waited {_range(of, _waited)} instead of "
+        f"{seconds(_waited(stock))}, and CPUs would have polled {_range(of, _polled)} instead of "
+        f"{seconds(_polled(stock))}. Its regret is {at_most}{_signed(saved.ns)} than that of "
+        f"{STOCK} (95 % interval {_signed(saved.low_ns)} to {_signed(saved.high_ns)})."
+    )
 
 
 def _is_judged(name: str) -> bool:
@@ -78,11 +79,6 @@ def _is_judged(name: str) -> bool:
     What a governor's states save of power is not counted.
     """
     return name != OPTIMUM and not Governor.named(name)
-
-
-def _together(replay: Replay) -> str:
-    times = f", which counts {replay.weight} times," if replay.weight > 1 else ""
-    return f"waiting{times} and polling together"
 
 
 def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
@@ -197,17 +193,28 @@ def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -
     """Print the table, the recommendation and the notes."""
     cells = rows(replay)
     priced = len(PRICED)
-    console.print(whole(_table(PRICED, [x[:priced] for x in cells])), crop=False)
+    console.print(_table(console, PRICED, [x[:priced] for x in cells]), crop=False)
     console.print()
     stayed = [(x[0], *x[priced:]) for x in cells]
-    console.print(whole(_table(("policy", *STAYED), stayed)), crop=False)
+    console.print(_table(console, ("policy", *STAYED), stayed), crop=False)
     console.print(f"\n{explained(replay)}")
     console.print(Text(recommendation(replay, costs), "bold"))
     for note in notes(replay, costs):
         console.print(Text.assemble(("note: ", "bold cyan"), note))
 
 
-def _table(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+def _table(console: Console, titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """Return a table; where it is wider than the terminal, ranges go on in a second line."""
+    table = whole(_filled(titles, cells))
+    if least_width(console, table) <= console.width:
+        return table
+    table = whole(_filled(titles, [[x.replace(" to ", " to\n") for x in row] for row in cells]))
+    for column in table.columns:
+        column.width = column.min_width  # Rich folds the widest column only
+    return table
+
+
+def _filled(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in titles:
         table.add_column(title, justify="left" if title == "policy" else "right")
@@ -224,11 +231,12 @@ def rows(replay: Replay) -> list[tuple[str, ...]]:
 
 def explained(replay: Replay) -> str:
     """Return what the figures are of."""
+    times = f"{replay.weight} times " if replay.weight > 1 else ""
     return (
         f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
         f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
-        f"{_together(replay)}, above the optimum. too shallow, too deep: time in states for which "
-        "the kernel would count below, above."
+        f"time polled plus {times}the time waited, above the optimum. too shallow, too deep: time "
+        "in states for which the kernel would count below, above."
     )
 
 
@@ -312,7 +320,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _signed(time_ns: float) -> str:
-    return f"{seconds(abs(time_ns))} {'less' if time_ns >= 0 else 'more'}"
+    return f"{seconds(abs(time_ns))} {'lower' if time_ns >= 0 else 'higher'}"
 
 
 def document(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> dict[str, Any]:

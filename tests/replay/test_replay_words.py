@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 
 import pytest
 from replays import NO_COSTS, US, metadata, period
+from rich.console import Console
 
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
@@ -35,15 +37,33 @@ def gaining(**by_block_us: tuple[int, int]) -> Replay:
         # 0.1 % of the time is 1 ms. The interval of 2 ms begins at 0.75, that of 0.8 ms at 0.8.
         ({"sure": (40, 40), "large": (230, -30)}, "Try large."),
         ({"large": (230, -30), "larger": (100, 100)}, "Try larger."),
-        ({"sure": (40, 40)}, "less than 0.1 % of the recording's time. The best is sure, "),
-        ({"sure": (40, 40), "vague": (1000, -900)}, "The best is sure, "),
-        ({"vague": (1000, -900)}, "no policy is shown to be better. The nearest is vague, "),
+        ({"sure": (40, 40)}, "less than 0.1 % of the recording's time. The best is sure. "),
+        ({"sure": (40, 40), "vague": (1000, -900)}, "The best is sure. "),
+        ({"vague": (1000, -900)}, "no policy is shown to be better. The nearest is vague. "),
     ],
 )
 def test_a_policy_is_recommended_that_is_better_and_by_enough(
     gains: dict[str, tuple[int, int]], said: str
 ) -> None:
     assert said in words.recommendation(gaining(**gains), [])
+
+
+def test_what_is_recommended_is_told_in_time_before_it_is_weighed() -> None:
+    said = words.recommendation(gaining(large=(230, -30)), [])
+    assert said.startswith("Try large. In 1.00 s, tasks would have waited ")
+    assert said.index("CPUs would have polled") < said.index("Its regret is 2.00 ms lower than")
+
+
+@pytest.mark.parametrize(("width", "folded"), [(80, True), (120, False)])
+def test_ranges_are_folded_where_the_terminal_is_narrow(width: int, folded: bool) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    costs = ("79.8 ms to 83.0 ms", "0.00", "200", "97.6 ms to 98.4 ms", "1.64 to 1.68 %")
+    row = ("fixed:200us", *costs, "8,783", "290 ms to 297 ms")
+    console.print(words._table(console, words.PRICED, [row]), crop=False)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert ("290 ms to 297 ms" in lines[-1]) != folded
+    assert any("290 ms to" in line for line in lines)
 
 
 KNOWN = dataclasses.replace(NO_COSTS, reference_ns=5_000.0)
@@ -65,8 +85,8 @@ def test_a_gain_is_no_more_certain_than_what_a_halt_costs(
     gains = gaining(large=(230, -30))
     for known in ([("a.dat", costs)], [("b.dat", KNOWN), ("a.dat", costs)]):
         said = words.recommendation(gains, known)
-        assert ("saved at most 2.00 ms" in said) == at_most
-        assert ("saved 2.00 ms" in said) != at_most
+        assert ("regret is at most 2.00 ms lower" in said) == at_most
+        assert ("regret is 2.00 ms lower" in said) != at_most
         assert ("--halt-cost" in said) == asked
 
 
