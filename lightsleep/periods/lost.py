@@ -134,6 +134,8 @@ class State:
 
 
 KINDS = ("state", "cause", "task", "waker", "cpu")
+NAMELESS = ""
+"""The group of rows whose column is empty, as where a recording has no names of tasks."""
 
 
 @dataclass
@@ -182,7 +184,9 @@ class TimeLost:
             "reference": self.reference.to_json(),
             "all": self._figures(self.all),
             **{
-                f"by_{kind}": [{kind: name, **self._figures(x)} for name, x in self.top(kind)]
+                f"by_{kind}": [
+                    {kind: name or None, **self._figures(x)} for name, x in self.top(kind)
+                ]
                 for kind in KINDS
             },
         }
@@ -242,16 +246,16 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
 def _encoded(column: pa.Array) -> Coded:
     if not hasattr(column, "dictionary"):
         column = column.dictionary_encode()
-    texts = [str(text) for text in column.dictionary.to_pylist()]
+    texts = [NAMELESS if text is None else str(text) for text in column.dictionary.to_pylist()]
     codes = np.asarray(column.indices.cast("int64").fill_null(len(texts)))
-    return codes, [*texts, str(None)]
+    return codes, [*texts, NAMELESS]
 
 
 def _both(first: Coded, second: Coded) -> Coded:
     """Return texts of both for each row."""
     joined, codes = np.unique(first[0] * len(second[1]) + second[0], return_inverse=True)
     pairs = [divmod(int(code), len(second[1])) for code in joined]
-    return codes, [f"{first[1][a]}, {second[1][b]}" for a, b in pairs]
+    return codes, [f"{first[1][a]}, {second[1][b] or '-'}" for a, b in pairs]
 
 
 def _add_groups(

@@ -54,7 +54,7 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
     """Return the figures of one group."""
     above_ns = lost.above_reference_ns(wakes)
     return Line(
-        UNPRINTABLE.sub("?", name),
+        UNPRINTABLE.sub("?", name) or "-",
         f"{wakes.count:,}",
         seconds(wakes.total_ns),
         f"{100 * lost.share(wakes):.2f} %",

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 from recordings import PIPE, described_state, rows_of
+from schemas import validator
 from traces import idle, left, switched, waking
 
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, TimeLost, Wakes, time_lost
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
-from lightsleep.periods.words import headline
+from lightsleep.periods.words import headline, line
 from lightsleep.record import sidecar
 from lightsleep.report.recording_plots import timeline_plot
 
@@ -50,6 +52,18 @@ def test_a_driver_in_mode_off_hides_no_polls() -> None:
         assert metadata.hides_polls is hides
         # In its state POLL our driver halts as well, in mode off, too.
         assert metadata.polls(0, 0) is (environment["cpuidle_driver"] != "lightsleep")
+
+
+def test_a_task_whose_name_was_not_recorded_has_none() -> None:
+    recording = open_recording(ROOT / "tests/fixtures/record/menu.parquet")
+    lost = time_lost(recording.metadata, recording.batches)
+    document = lost.document()
+    assert [x["task"] for x in document["by_task"]] == [None]
+    assert [x["waker"] for x in document["by_waker"]] == [None]
+    schema = (ROOT / "lightsleep/periods/lost.schema.json").read_text()
+    validator(json.loads(schema)).validate(document)
+    ((name, wakes),) = lost.top("task")
+    assert line(lost, name, wakes)[0] == "-"
 
 
 def test_time_lost_is_the_sum_of_the_waits() -> None:
