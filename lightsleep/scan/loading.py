@@ -61,6 +61,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         unloadable=unloadable,
         holders=tree.names(f"sys/module/{MODULE}/holders"),
         modules=loads_modules(tree, running),
+        modules_disabled=tree.flag("proc/sys/kernel/modules_disabled"),
         installed=installed,
         built=_below_root(built) if built else None,
         headers=_headers(tree, libraries, running),

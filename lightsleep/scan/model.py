@@ -219,7 +219,8 @@ class Loading:
     """What decides whether the module cpuidle_lightsleep can be loaded here.
 
     ``unloadable`` names those of haltpoll's and our modules that can be unloaded, ``holders`` the
-    modules that use ours. ``installed`` is the file of the module for the running kernel. Without
+    modules that use ours. ``modules_disabled`` is the sysctl, None where it is not there.
+    ``installed`` is the file of the module for the running kernel. Without
     one, ``built`` is the file that was built in the sources, which no boot finds. ``headers`` is
     None where /lib/modules cannot be read: a recording has none. ``lockdown`` is integrity or
     confidentiality, ``container`` the kind of container. ``tdx_guest`` tells of a TDX guest,
@@ -232,6 +233,7 @@ class Loading:
     unloadable: list[str]
     holders: list[str]
     modules: bool | None
+    modules_disabled: bool | None
     installed: str | None
     built: str | None
     headers: bool | None

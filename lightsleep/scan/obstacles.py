@@ -154,10 +154,14 @@ def _gives_way(scan: Scan) -> bool:
 def _modules(scan: Scan) -> Reason:
     if scan.loading.modules is not False:
         return None
+    if scan.loading.modules_disabled:
+        return (
+            "this kernel loads no modules: kernel.modules_disabled is 1",
+            "Only a reboot resets it. If it is 1 again then, find what sets it: sysctl.d(5).",
+        )
     return (
-        "this kernel loads no modules",
-        "If kernel.modules_disabled is 1, only a reboot resets it. Otherwise boot a kernel with "
-        "CONFIG_MODULES=y, or build one with lightsleep's series of patches.",
+        "this kernel loads no modules: there is no /proc/modules",
+        "Boot a kernel with CONFIG_MODULES=y, or build one with lightsleep's series of patches.",
     )
 
 

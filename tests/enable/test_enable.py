@@ -344,7 +344,7 @@ CANNOT = {
     "proc/cmdline: idle=poll": ("decides how CPUs idle", "Remove idle=poll"),
     "proc/cmdline: cpuidle.off=1": ("cpuidle is switched off", "Remove cpuidle.off"),
     ".dockerenv:": ("container (docker)", "on the host of the container"),
-    "proc/sys/kernel/modules_disabled: 1": ("loads no modules", "only a reboot resets it"),
+    "proc/sys/kernel/modules_disabled: 1": ("modules_disabled is 1", "Only a reboot resets it"),
     "sys/module/module/parameters/sig_enforce: Y": ("is not signed", "dkms-install", "--import"),
 }
 NOT_INSTALLED = {

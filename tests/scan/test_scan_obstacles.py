@@ -449,6 +449,20 @@ def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> N
     assert "be loaded in place of haltpoll, a" in dict(in_short(collect(tmp_path)[0]))["lightsleep"]
 
 
+def test_a_kernel_that_loads_no_modules_says_why(tmp_path: Path) -> None:
+    root = unfold("no-cpuidle", tmp_path)
+    plant(root, "proc/version: Linux")
+    built_without = loading.read(Tree(root), "6.12.0", running=True)
+    assert (built_without.modules, built_without.modules_disabled) == (False, None)
+    scan = collect(root)[0]
+    (one,) = obstacles(replace(scan, loading=replace(built_without, root=True)))
+    assert (one.id, "CONFIG_MODULES=y" in one.fix) == ("no-modules", True)
+    plant(root, "proc/sys/kernel/modules_disabled: 1")
+    (one,) = obstacles(collect(root)[0])
+    assert "kernel.modules_disabled is 1" in one.what
+    assert "CONFIG_MODULES" not in one.fix
+
+
 def test_the_kernels_are_those_that_dkms_builds_for() -> None:
     text = (ROOT / "kernel/dkms-kernels.sh").read_text()
     limits = dict(re.findall(r'(?m)^BUILD_EXCLUSIVE_(\w+)="(.*)"$', text))
