@@ -82,6 +82,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
+class NotJsonError(ValueError):
+    """A file is no JSON document, and none that is cut off: it may be something else."""
+
+
 # What follows raises ValueError; load() adds the name of the file.
 
 
@@ -96,7 +100,7 @@ def _read(path: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise NotJsonError(
             f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x} ({error.reason})"
         ) from error
 
@@ -112,7 +116,7 @@ def _parse(text: str) -> Any:
         more = error.msg == "Extra data"  # behind a document that is whole
         if not more and body.startswith("{") and (not body.endswith("}") or error.pos >= len(body)):
             raise ValueError(f"the file looks cut off ({where})") from error
-        raise ValueError(f"not JSON: {where}") from error
+        raise NotJsonError(f"not JSON: {where}") from error
 
 
 def _checked(document: Any, formats: tuple[Format[T_co], ...]) -> T_co:

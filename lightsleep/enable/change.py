@@ -34,6 +34,7 @@ from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import (
     DEFAULTS,
     GOVERNOR,
+    LASTING,
     ONLY_LIGHTSLEEP,
     Change,
     Hold,
@@ -139,7 +140,7 @@ def enable(
 
 def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path | None) -> Changes:
     scan, _ = collect(root)
-    changes = plan(text, scan, root, module_file)
+    changes = plan(text, scan, root, module_file, LASTING)
     check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")

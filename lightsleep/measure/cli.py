@@ -194,7 +194,9 @@ def _check_states(here: machine.Machine, wish: plan.Wish) -> None:
         there = ", ".join(
             dict.fromkeys(f"{state.index} {state.name}" for cpu in cpus for state in cpu.states)
         )
-        raise click.BadParameter(f"no idle state {unknown[0]!r}; there are: {there}")
+        raise click.BadParameter(
+            f"no idle state {unknown[0]!r}; there are: {there}", param_hint="'-s' / '--state'"
+        )
 
 
 def _backend(

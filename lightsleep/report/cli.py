@@ -14,7 +14,7 @@ import click
 
 from lightsleep import terminal
 from lightsleep.compare import analysis, result
-from lightsleep.document import Format, headed, load, text_of
+from lightsleep.document import Format, NotJsonError, headed, load, text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import same, write_text, written
 from lightsleep.measure import result as measured
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "lightsleep.report"
 VERSION = 1
+READS = (
+    "report reads results of lightsleep (JSON) and recordings, and this looks like neither: "
+    "lightsleep report --help names the programs whose recordings it reads"
+)
 FORMATS: tuple[Format[Result], ...] = (result.FORMAT, measured.FORMAT, histogram.FORMAT)
 
 
@@ -114,7 +118,12 @@ def report(
 def _load(path: Path, table: Path | None, trace: Path | None) -> Result:
     """Load a result of any kind; a recording's rows are also written to ``table`` and ``trace``."""
     if not is_recording(path):
-        return load(path, *FORMATS)
+        try:
+            return load(path, *FORMATS)
+        except LightsleepError as error:
+            if isinstance(error.__cause__, NotJsonError):
+                raise LightsleepError(f"{error.message}. {READS}") from error
+            raise
     # Here, because they need pyarrow: the other results have a page without it.
     from lightsleep.periods.source import open_recording, watched
     from lightsleep.periods.table import write_parquet

@@ -64,6 +64,8 @@ EXAMPLES = (
     "kvm-halt-poll:0",
     "sysfs:PATH=VALUE",
 )
+LASTING = tuple(x for x in EXAMPLES if x.partition(":")[0] not in ("as-is", "qos"))
+"""What enable can keep: as-is changes nothing, and the kernel drops qos with its process."""
 
 
 class CannotSet(LightsleepError):
@@ -142,10 +144,17 @@ class Context:
             raise self.refuse(f"/{file} cannot be read, so it could not be set back")
 
 
-def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> list[Change]:
+def plan(
+    text: str,
+    scan: Scan,
+    root: Path,
+    module_file: Path | None = None,
+    examples: Sequence[str] = EXAMPLES,
+) -> list[Change]:
     """Return what ``text`` would change, in order.
 
-    ``module_file`` is a module to load in place of the installed one. Raises WrongUsage where the
+    ``module_file`` is a module to load in place of the installed one, ``examples`` what to name
+    where there is no such setting. Raises WrongUsage where the
     text is no setting, CannotSet where it cannot be set on this machine.
     """
     changes: list[Change] = []
@@ -153,7 +162,7 @@ def plan(text: str, scan: Scan, root: Path, module_file: Path | None = None) -> 
     for part in text.split("+"):
         name, _, value = part.partition(":")
         if name not in PARTS:
-            raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(EXAMPLES)}")
+            raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(examples)}")
         names.append(name)
         changes += PARTS[name](value, Context(scan, root, text, module_file, changes))
     if "as-is" in names and len(names) > 1:

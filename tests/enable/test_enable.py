@@ -493,6 +493,13 @@ def test_what_is_no_setting_to_keep(setting: str, root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+def test_what_enable_refuses_is_not_among_the_settings_that_it_names(root: Path) -> None:
+    said = " ".join(run("enable", "foo").output.split())
+    assert "there are: lightsleep, lightsleep:fixed:100us, haltpoll," in said
+    assert "qos:" not in said
+    assert "as-is" not in said
+
+
 def test_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     for verb in ("enable", "disable"):

@@ -209,7 +209,7 @@ def test_haltpoll_does_not_govern_meanwhile(
         (["--source-cpu", "9"], 2, "CPU 9 is not online"),
         (["--source-cpu", "1", "--source", "timer"], 2, "a timer wakes its own CPU"),
         (["--json", "-v"], 2, "leave out --verbose"),
-        (["-s", "C6"], 2, "no idle state 'C6'; there are: 0 snooze, 1 stop0_lite, 2 stop0"),
+        (["-s", "C6"], 2, "'-s' / '--state': no idle state 'C6'; there are: 0 snooze, 1 stop"),
         (["-n", "0"], 2, "0 is not in the range"),
         (["-n", "100000"], 2, "is not in the range"),
         (["--source", "smoke"], 2, "'smoke' is not one of"),

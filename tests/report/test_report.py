@@ -350,6 +350,16 @@ def test_json_holds_the_figures_and_writes_no_page(tmp_path: Path, file: Path) -
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("data", [b"root:x:0:0:root:/root:/bin/sh\n", b"\x7fELF\xff"])
+def test_what_report_reads_is_said_of_what_it_cannot_read(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "other"
+    file.write_bytes(data)
+    done = run(file, "-o", tmp_path / "page.html")
+    assert done.exit_code == 1
+    said = " ".join(done.stderr.split())
+    assert "report reads results of lightsleep (JSON) and recordings" in said
+
+
 @pytest.mark.parametrize("existing", [None, "the old page"])
 def test_no_cut_file_makes_or_replaces_a_page(
     tmp_path: Path, file: Path, existing: str | None
