@@ -10,7 +10,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text
 from lightsleep.options import NamedPath
 
-SLOW_S = 1.0
+SLOW_S = 0.7
 """A function whose cases take longer than this in all is slow. Few are, and they take most of the
 time, so that the others run within two minutes."""
 

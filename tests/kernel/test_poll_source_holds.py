@@ -235,6 +235,24 @@ static bool is_idle(void) { return !request_left_ns && !burst_left_ns; }
 u64 holds(void) { return disk.stats.holds; }
 u64 served(void) { return requests; }
 
+/* Is the timer of a hold set, and is it after its source has gone? */
+unsigned int timers(void)
+{
+	unsigned int set;
+
+	poll_source_init();
+	hold_us = 2000;
+	poll_source_register(&disk);
+	poll_sources_start();
+	answered = true;
+	poll_sources_peek();
+	poll_sources_stop();
+	interrupts();
+	set = source_cpus.hold_timer.active;
+	poll_source_unregister(&disk);
+	return set | source_cpus.hold_timer.active << 1;
+}
+
 /* How long does a request take on average, in ns? */
 u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 {
@@ -288,7 +306,7 @@ u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 
 FFI = cffi.FFI()
 FFI.cdef("""
-uint64_t holds(void); uint64_t served(void);
+uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -325,3 +343,7 @@ def test_requests_take_hardly_longer_for_holds(lib: Any, burst_ns: int, sleep_ns
 def test_a_cpu_that_serves_a_disk_alone_holds_nearly_always(lib: Any) -> None:
     lib.request_ns(DEFAULT_US, 1, SECOND, 5 * SECOND)
     assert lib.holds() > 0.9 * lib.served()
+
+
+def test_a_source_that_goes_leaves_no_timer_behind(lib: Any) -> None:
+    assert lib.timers() == 1

@@ -285,35 +285,6 @@ holds_nothing_while_the_cpu_is_offline() {
 	ends_well
 }
 
-hold_timer_is_set() {
-	grep -q poll_sources_hold_over /proc/timer_list
-}
-
-# On a CPU that is busy for long, holds get longer and longer: the source goes during one of these.
-leaves_no_timer_behind() {
-	[ -r /proc/timer_list ] || skip "the kernel does not list its timers"
-	load_driver mode=fixed poll_limit_us=10000
-	parameter hold_us 10000000
-	load_source period_us=100
-	it_polls
-	timeout 60 taskset 2 sh -c 'while :; do :; done' &
-	hog=$!
-	set=0
-	for _ in $(seq 100); do
-		if hold_timer_is_set; then set=$((set + 1)); else set=0; fi
-		[ $set -lt 10 ] || break
-		sleep 0.1
-	done
-	cat $TABLE
-	if [ $set -ne 10 ]; then
-		kill $hog
-		skip "no hold is long"
-	fi
-	ends_well
-	kill $hog
-	! hold_timer_is_set || fail "its timer is set, and the source gone"
-}
-
 is_a_wake_to_learn_from() {
 	load_driver
 	load_source period_us=50
@@ -470,7 +441,8 @@ elif [ $# = 0 ]; then
 		holds_nothing_during_a_poll holds_no_longer_than_that \
 		holds_nothing_where_the_cpu_does_not_poll leaves_no_timer_to_the_governor \
 		holds_nothing_while_the_cpu_halts holds_nothing_while_the_cpu_is_offline \
-		leaves_no_timer_behind does_not_poll_for_interrupts is_a_wake_to_learn_from survives_hotplug comes_and_goes_while_polled \
+		does_not_poll_for_interrupts is_a_wake_to_learn_from survives_hotplug \
+		comes_and_goes_while_polled \
 		holds_its_driver refuses_a_cpu_that_is_not_there rests_when_its_device_is_silent
 fi
 trap 'rm -f "$LOAD"; unload' EXIT
