@@ -478,6 +478,9 @@ def test_no_result_takes_halts_from_cpus_whose_limit_allows_them(library: Any) -
     library.qos_limit_ns = 32 * US  # as who reads that may ask for
     library.halt_takes(60 * US)
     assert library.advertised_us() == 32
+    library.qos_limit_ns = 50 * US
+    library.halt_takes(60 * US)
+    assert library.advertised_us() == 50
     library.qos_limit_ns = 20 * US  # forbids HALT anyway
     library.halt_takes(60 * US)
     assert library.advertised_us() == 75

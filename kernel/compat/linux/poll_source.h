@@ -14,12 +14,14 @@
 #define CONFIG_POLL_SOURCE 1
 static inline void poll_source_exit(void) { }
 static inline unsigned long poll_sources_work(void) { return 0; }
+static inline void poll_source_worked(const struct poll_source *source) { }
 #else
 #define CONFIG_POLL_SOURCE 1
 #include_next <linux/poll_source.h>
 #undef CONFIG_POLL_SOURCE
 /* A kernel of the series without the option (PREEMPT_RT) has the header, but without modules. */
 void poll_source_exit(void);
+void poll_source_worked(const struct poll_source *source);
 DECLARE_PER_CPU(unsigned long, poll_sources_served);
 
 /* How often have sources of this CPU had work? Preemption is off. */

@@ -22,8 +22,9 @@
  * loop can notice. So a poll never goes on to halt by itself. It returns to the
  * idle loop, which comes back, finds the limit of this idle period used up, and
  * halts, with interrupts off all the way. An *idle period* therefore may span
- * several calls: it lasts until a task runs. Interrupts that wake none end halts, not periods,
- * and so do function calls with polls: what is left of the limit is polled after them.
+ * several calls: it lasts until a task runs, or a device that joins the poll has work. Other
+ * interrupts end halts, not periods, and so do function calls with polls: what is left of the
+ * limit is polled after them.
  * Where the tick is stopped, a timer of the timer wheel that is armed meanwhile waits
  * for the end of the poll, as in poll_idle(). A timeout of one tick lasts a whole tick
  * at least, so a poll shorter than that delays only timers that are due already. One
@@ -55,6 +56,7 @@
 #include <linux/cpuidle.h>
 #include <linux/device.h>
 #include <linux/kernel_stat.h>
+#include <linux/limits.h>
 #include <linux/math.h>
 #include <linux/minmax.h>
 #include <linux/module.h>
@@ -211,8 +213,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		ls->wasted_ns += ls->period_counted_ns;
 		ls->period_counted_ns = 0;
 	}
-	if (ls->switches == idle_switches() &&
-	    (ls->outcome == IDLE_EXPIRED || ls->devices_work == poll_sources_work()))
+	if (ls->switches == idle_switches() && ls->devices_work == poll_sources_work())
 		return true;
 
 	if (ls->outcome == IDLE_WOKEN)
@@ -268,6 +269,8 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 	local_irq_disable();
 	woken |= poll_sources_stop();
 	woken |= need_resched();
+	/* What the poll did not look at did not end it; what it found is served later. */
+	ls->devices_work = poll_sources_work();
 	poll_gaps_end(&ls->gaps);
 	return woken ? IDLE_WOKEN : IDLE_EXPIRED;
 }
@@ -412,6 +415,23 @@ static struct cpuidle_driver driver = {
 	.state_count = 2,
 };
 
+/* The lowest latency limit that allows HALT, of any CPU. */
+static u64 lowest_allowing_ns(void)
+{
+	u64 lowest_ns = U64_MAX;
+	unsigned int cpu;
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu) {
+		s64 limit_ns = latency_qos_limit_ns(&latency_onlooker, cpu);
+
+		if (limit_ns >= (s64)driver.states[HALT_INDEX].exit_latency_ns)
+			lowest_ns = min(lowest_ns, (u64)limit_ns);
+	}
+	cpus_read_unlock();
+	return lowest_ns;
+}
+
 /*
  * Tells governors what latency QoS has to be compared with: @latency_ns, and a quarter more, as
  * another measurement gives another figure. What sysfs shows may come back as a limit that is
@@ -419,40 +439,23 @@ static struct cpuidle_driver driver = {
  * changes only where it is too low, or twice as high as it should be. And it does not rise past a
  * limit that allows HALT. All CPUs under that limit would poll from then on, and no later result
  * could end it, as where HALT is forbidden, nothing is measured.
+ *
+ * Context: process context, one call at a time.
  */
-/* Has some CPU a latency limit that allows HALT, and would forbid it if it took @latency_ns? */
-static bool would_forbid_halt(u64 latency_ns)
-{
-	u64 advertised_ns = driver.states[HALT_INDEX].exit_latency_ns;
-	bool would = false;
-	unsigned int cpu;
-
-	cpus_read_lock();
-	for_each_online_cpu(cpu) {
-		s64 limit_ns = latency_qos_limit_ns(&latency_onlooker, cpu);
-
-		would |= limit_ns >= (s64)advertised_ns && limit_ns < (s64)latency_ns;
-	}
-	cpus_read_unlock();
-	return would;
-}
-
-/* Process context, one at a time. */
 static void set_exit_latency(u64 latency_ns)
 {
 	static bool is_advertised;
 	struct cpuidle_state *state = &driver.states[HALT_INDEX];
 	u64 with_margin_us = DIV_ROUND_UP_ULL(latency_ns + latency_ns / 4, NSEC_PER_USEC);
-	unsigned int latency_us = max(with_margin_us, 1ULL);
+	u64 most_us = is_advertised ? lowest_allowing_ns() / NSEC_PER_USEC : U32_MAX;
+	unsigned int latency_us = clamp(with_margin_us, 1ULL, most_us);
 
 	if (latency_us == state->exit_latency ||
 	    (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2))
 		return;
-	if (is_advertised && would_forbid_halt((u64)latency_us * NSEC_PER_USEC)) {
-		pr_warn_once("HALT takes up to %u us, and a latency limit allows it, as %u us were advertised when it was made\n",
-			     latency_us, state->exit_latency);
-		return;
-	}
+	if (latency_us < with_margin_us)
+		pr_warn_once("HALT takes %llu us now; a latency limit of %u us allows it all the same, as it did before\n",
+			     with_margin_us, latency_us);
 	is_advertised = true;
 	/* Governors read it while they select: stop them. */
 	cpuidle_pause_and_lock();

@@ -42,7 +42,7 @@ enum lightsleep_mode {
  * @IDLE_EXPIRED: the poll reached its limit
  * @IDLE_HALTED: the CPU halted, and an interrupt ended that
  *
- * Where no task ran since, the idle period goes on.
+ * Where no task ran since, and no device that joins its polls had work, the idle period goes on.
  */
 enum idle_outcome {
 	IDLE_NONE,
@@ -77,7 +77,7 @@ enum idle_outcome {
  * @gaps: the last poll
  * @short_waits: which waits of its polls do not wait
  * @switches: context switches of the idle task at the last call
- * @devices_work: how often, by then, a device that joins its polls had work
+ * @devices_work: how often, by then or by the end of its poll, a device that joins it had work
  * @shown: its statistics are in sysfs
  * @deliberate_halts: halts for the experiment
  * @polled_ns: time polled, without measurements

@@ -101,6 +101,21 @@ DEFINE_PER_CPU(bool, poll_sources_started);
 #ifdef LIGHTSLEEP_MODULE
 /* How often some source of this CPU had work. */
 DEFINE_PER_CPU(unsigned long, poll_sources_served);
+
+/**
+ * poll_source_worked - a source has had work: an idle period of its CPU is over
+ * @source: as for poll_source_notified(), which does the same
+ *
+ * Context: interrupt, or interrupts off.
+ */
+void poll_source_worked(const struct poll_source *source)
+{
+	if (READ_ONCE(source->cpu) == smp_processor_id())
+		this_cpu_inc(poll_sources_served);
+}
+EXPORT_SYMBOL_GPL(poll_source_worked);
+#else
+static void poll_source_worked(const struct poll_source *source) { }
 #endif
 
 /**
@@ -397,9 +412,7 @@ static void poll_source_handle(struct irq_work *work)
 	u64 start_ns = local_clock();
 
 	source->ops->handle(source);
-#ifdef LIGHTSLEEP_MODULE
-	this_cpu_inc(poll_sources_served);
-#endif
+	poll_source_worked(source);
 	source->stats.handled++;
 	source->stats.handle_ns += local_clock() - start_ns;
 	poll_source_hold(source);
@@ -417,12 +430,9 @@ static void poll_source_handle(struct irq_work *work)
 void poll_source_notified(struct poll_source *source)
 {
 	lockdep_assert_irqs_disabled();
-	if (READ_ONCE(source->cpu) != smp_processor_id())
-		return;
-#ifdef LIGHTSLEEP_MODULE
-	this_cpu_inc(poll_sources_served);
-#endif
-	poll_source_hold(source);
+	poll_source_worked(source);
+	if (READ_ONCE(source->cpu) == smp_processor_id())
+		poll_source_hold(source);
 }
 EXPORT_SYMBOL_GPL(poll_source_notified);
 

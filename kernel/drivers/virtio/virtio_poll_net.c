@@ -112,6 +112,7 @@ static void net_callback(struct virtqueue *vq)
 {
 	struct polled_queue *queue = polled_queue(vq);
 
+	poll_source_worked(&queue->source);
 	queue->callback(vq);
 	if (!interrupt_is_here(queue))
 		queue_follow(queue);

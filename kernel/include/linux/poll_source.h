@@ -78,7 +78,7 @@ struct poll_source_stats {
  * @held_since_ns: private: when it began (local_clock())
  * @gap_ns: private: usual time from work to the next poll; 0: not known
  * @skips: private: how many holds to skip
- * @skips_next: private: how many to skip after the next that expires
+ * @skips_next: private: how many to skip after the next that expires, or ends late
  * @excess_ns: private: how close it is to being switched off
  * @retry_at: private: when it is switched on again (jiffies)
  * @retry_delay: private: for how long it is off

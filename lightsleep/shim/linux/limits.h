@@ -6,5 +6,6 @@
 #include <stdint.h>
 
 #define U32_MAX			UINT32_MAX
+#define U64_MAX			UINT64_MAX
 
 #endif

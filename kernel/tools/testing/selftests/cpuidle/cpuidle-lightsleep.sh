@@ -271,6 +271,7 @@ watch_for_2_s() { # sets halts, and polled in ns
 ignores_function_calls() {
 	has_module test_smp_mask || skip "no test_smp_mask"
 	[ ! -d /sys/module/test_smp_mask ] || skip "test_smp_mask is loaded already"
+	is_online 1 || skip "CPU 1 is not online"
 	loaded mode=fixed poll_limit_us=1000
 	load_module test_smp_mask pause_us=20 || fail "no calls"
 	called=
