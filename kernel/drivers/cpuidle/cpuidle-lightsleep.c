@@ -173,7 +173,7 @@ static void learn(struct lightsleep *ls, u64 idle_ns, u64 residency_ns)
 		.ceiling_ns = lightsleep_ceiling_ns(),
 	};
 
-	/* It includes the wakeup itself where the CPU halted; what ended it does not. */
+	/* After a halt, @idle_ns includes the wakeup, which is no part of what ended the period. */
 	if (ls->outcome == IDLE_HALTED)
 		idle_ns -= min(residency_ns, idle_cost_wakeup_ns(&ls->cost));
 	if (!ls->forced && !ls->required && !ls->must_not_poll && !ls->deliberate && !ls->paused &&

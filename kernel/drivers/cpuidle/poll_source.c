@@ -99,7 +99,7 @@ DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 DEFINE_PER_CPU(bool, poll_sources_started);
 
 #ifdef LIGHTSLEEP_MODULE
-/* How often some source of this CPU had work. */
+/* How often some source of this CPU had work; in the series, nobody asks. */
 DEFINE_PER_CPU(unsigned long, poll_sources_served);
 
 /**
@@ -114,8 +114,6 @@ void poll_source_worked(const struct poll_source *source)
 		this_cpu_inc(poll_sources_served);
 }
 EXPORT_SYMBOL_GPL(poll_source_worked);
-#else
-static void poll_source_worked(const struct poll_source *source) { }
 #endif
 
 /**
@@ -412,7 +410,9 @@ static void poll_source_handle(struct irq_work *work)
 	u64 start_ns = local_clock();
 
 	source->ops->handle(source);
+#ifdef LIGHTSLEEP_MODULE
 	poll_source_worked(source);
+#endif
 	source->stats.handled++;
 	source->stats.handle_ns += local_clock() - start_ns;
 	poll_source_hold(source);
@@ -430,7 +430,9 @@ static void poll_source_handle(struct irq_work *work)
 void poll_source_notified(struct poll_source *source)
 {
 	lockdep_assert_irqs_disabled();
+#ifdef LIGHTSLEEP_MODULE
 	poll_source_worked(source);
+#endif
 	if (READ_ONCE(source->cpu) == smp_processor_id())
 		poll_source_hold(source);
 }
