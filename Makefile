@@ -106,7 +106,7 @@ demo: ## boot a stock kernel without and with lightsleep, show what changed
 	@rm -f $(OUT)/demo/result.json $(OUT)/demo/report.html
 	@# A control that differs fails the demo, and is on the page.
 	$(LIGHTSLEEP) lab compare idle --arms stock,lightsleep,idle=poll,stock-again \
-		--boots 3 --rounds 9 -o $(OUT)/demo/result.json; status=$$?; \
+		--boots 5 --rounds 10 -o $(OUT)/demo/result.json; status=$$?; \
 	test ! -e $(OUT)/demo/result.json || \
 		$(LIGHTSLEEP) report $(OUT)/demo/result.json -o $(OUT)/demo/report.html || exit; \
 	exit $$status

@@ -4,13 +4,10 @@
 Pipe and seccomp-notify hand work back and forth between two tasks, so nearly every step wakes an
 idle CPU. Messaging keeps all CPUs busy: it shows what polling costs those who do not wait.
 
-Interrupts are counted over the very run that is timed; wakes that needed no interrupt are counted
-in a second run of a third of its length, because counting them costs a trace event per wake.
+Interrupts are counted over the very run that is timed.
 """
 
 from __future__ import annotations
-
-import shlex
 
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
@@ -28,9 +25,6 @@ from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment, Metric
 
 SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l")
 CALLS = 2500
-COUNTED = 1 / 3
-"""How long the run is in which wakes without interrupt are counted, as a share of the timed one."""
-WITHOUT_IPI = "sched:sched_wake_idle_without_ipi"
 NO_SLOWER = 1.1
 """A ratio of times that is no more than 1 but for what this experiment cannot tell apart."""
 WAKE_BOUND = (SCHED_PIPE_S.name, "sched_seccomp_notify_s")
@@ -38,24 +32,16 @@ WAKE_BOUND = (SCHED_PIPE_S.name, "sched_seccomp_notify_s")
 
 def measure(guest: Guest, turns: int = TURNS, calls: int = CALLS) -> dict[str, float]:
     """Run each benchmark once: the pipe for ``turns``, seccomp-notify for ``calls``."""
-    pipe = measure_pipe(guest, turns)
-    counted = guest.run(counting(turns))
     return {
-        **pipe,
+        **measure_pipe(guest, turns),
         "sched_messaging_s": float(guest.run(MESSAGING).stdout),
         "sched_seccomp_notify_s": float(guest.run([*SECCOMP, str(calls)]).stdout),
-        "wakes_without_ipi": int(counted.stderr.split(",")[0]),
     }
-
-
-def counting(turns: int) -> list[str]:
-    """Return the command that counts, where the timed run has ``turns``."""
-    return ["perf", "stat", "-a", "-x,", "-e", WITHOUT_IPI, *ping_pong(round(turns * COUNTED))]
 
 
 def warm(guest: Guest) -> None:
     """Run little of each: the programs are then in memory, and their code is translated."""
-    guest.run(counting(600))
+    guest.run(ping_pong(200))
     guest.run([*MESSAGING[:-1], "1"])
     guest.run([*SECCOMP, "100"])
 
@@ -73,13 +59,6 @@ def metrics(turns: int, calls: int) -> tuple[Metric, ...]:
             f"A supervisor answers another task's system calls: {' '.join(SECCOMP)} {calls}",
         ),
         IPIS,
-        Metric(
-            "wakes_without_ipi",
-            "",
-            "higher",
-            "Wakes without interrupt",
-            f"{WITHOUT_IPI} during a second pipe run: {shlex.join(counting(turns))}",
-        ),
         IDLE_RESIDENCY,
     )
 
