@@ -25,13 +25,10 @@
  * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
  * would suppress the notifications of a source that this poll does not look at. (A CPU that
  * halts while cpuidle is paused, as for a change of governors, tells nobody: the timer is
- * what is left then.) The timer runs HOLD_GAPS times as long as this CPU usually needs from a
- * hit to its next poll, and hold_us at most. A CPU that turns busy notices work that much too
- * late. The source then skips the next SKIP_MIN holds, and twice as many after each further
- * mistake. A poll that comes LATE_GAPS times as late as usual is one, too: work may have waited
- * for it. Each hold that a poll ends in time makes the number an eighth less. A CPU whose last
- * idle entry did not poll holds nothing back. The timer is not left pending when a poll ends
- * without a hit, as a governor would take it for an event that limits the sleep.
+ * what is left then.) A CPU that turns busy notices work as late as the timer is: for how long
+ * it runs, and what follows from such a mistake, says linux/idle_poll/poll_hold.h. A CPU whose
+ * last idle entry did not poll holds nothing back. The timer is not left pending when a poll
+ * ends without a hit, as a governor would take it for an event that limits the sleep.
  *
  * The budget. A pass that starts sources, or looks at them, begins no further call of
  * driver code once peek_budget_ns are over. The next pass goes on with the source that is
@@ -85,13 +82,6 @@
 
 #define HOLD_US_DEFAULT		2000
 #define HOLD_US_MAX		(10 * USEC_PER_SEC)
-/* Long enough for a slow round, and so that the timer is rare. */
-#define HOLD_GAPS		10
-/* An end after as many gaps is late. */
-#define LATE_GAPS		4
-/* How many holds to skip after one that ended late, or that no poll ended, and at most. */
-#define SKIP_MIN		8
-#define SKIP_MAX		1024
 
 DEFINE_STATIC_KEY_FALSE(poll_sources_registered);
 
@@ -159,36 +149,6 @@ static unsigned int hold_us = HOLD_US_DEFAULT;
 module_param_cb(hold_us, &hold_us_ops, &hold_us, 0644);
 MODULE_PARM_DESC(hold_us, "how long a source may hold back its notifications after work (us, 0 to 10000000, default 2000; 0: never)");
 
-/*
- * The last time it took @ns, or longer. What takes far longer than usual says little of what is
- * usual: holds must not become longer by their own mistakes.
- */
-static void poll_source_learn_gap(struct poll_source *source, u64 ns)
-{
-	u64 gap_ns = source->gap_ns;
-
-	source->gap_ns = gap_ns ? gap_ns - gap_ns / 8 + min(ns, 2 * gap_ns) / 8 : ns;
-}
-
-/* The CPU was busy, and work may have waited. */
-static void poll_source_mistake(struct poll_source *source)
-{
-	source->skips = source->skips_next;
-	source->skips_next = min(2 * source->skips, SKIP_MAX);
-}
-
-/* A poll begins while notifications are held back: nothing is left to do for it. */
-static void poll_source_end_hold(struct poll_source *source, u64 now_ns)
-{
-	u64 held_ns = now_ns - source->held_since_ns;
-
-	if (source->gap_ns && held_ns > LATE_GAPS * source->gap_ns)
-		poll_source_mistake(source);
-	else
-		source->skips_next = max(source->skips_next - source->skips_next / 8, SKIP_MIN);
-	poll_source_learn_gap(source, held_ns);
-}
-
 void __poll_sources_start(void)
 {
 	struct source_cpu *this = this_cpu_ptr(&source_cpus);
@@ -203,7 +163,8 @@ void __poll_sources_start(void)
 		if (source->off)
 			continue;
 		if (source->state == POLL_SOURCE_HELD) {
-			poll_source_end_hold(source, now_ns);
+			/* Nothing is left to do for this poll. */
+			poll_hold_ended(&source->hold, now_ns - source->held_since_ns, true);
 		} else if (now_ns - begin_ns > READ_ONCE(poll_source_budget_ns)) {
 			left = left ?: source;
 			continue;
@@ -326,8 +287,7 @@ bool __poll_sources_release(void)
 static void poll_source_expire(struct poll_source *source)
 {
 	source->stats.expired++;
-	poll_source_mistake(source);
-	poll_source_learn_gap(source, local_clock() - source->held_since_ns);
+	poll_hold_ended(&source->hold, local_clock() - source->held_since_ns, false);
 	poll_source_stop(source);
 }
 
@@ -359,13 +319,6 @@ static enum hrtimer_restart poll_sources_hold_over(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
-static u64 poll_source_hold_ns(const struct poll_source *source)
-{
-	u64 most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
-
-	return source->gap_ns ? min(most_ns, HOLD_GAPS * source->gap_ns) : most_ns;
-}
-
 /* May this CPU be expected to poll soon? Not if it goes offline, or halts at once. */
 static bool poll_source_may_hold(const struct poll_source *source)
 {
@@ -378,15 +331,13 @@ static bool poll_source_may_hold(const struct poll_source *source)
 static void poll_source_hold(struct poll_source *source)
 {
 	struct hrtimer *timer = this_cpu_ptr(&source_cpus.hold_timer);
-	u64 start_ns = local_clock();
+	u64 start_ns = local_clock(), most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
 	bool starts;
 
 	if (!poll_source_may_hold(source))
 		return;
-	if (source->skips) {
-		source->skips--;
+	if (poll_hold_skip(&source->hold))
 		return;
-	}
 	starts = source->ops->start(source);
 	source->held_since_ns = poll_source_charge(source, start_ns);
 	if (!starts)
@@ -398,7 +349,7 @@ static void poll_source_hold(struct poll_source *source)
 		return;
 	}
 	source->stats.holds++;
-	source->held_until = ktime_add_ns(ktime_get(), poll_source_hold_ns(source));
+	source->held_until = ktime_add_ns(ktime_get(), poll_hold_ns(&source->hold, most_ns));
 	/* It may have been set for a hold that was longer. */
 	if (!hrtimer_active(timer) || hrtimer_get_expires(timer) > source->held_until)
 		hrtimer_start(timer, source->held_until, HRTIMER_MODE_ABS_PINNED_HARD);
@@ -490,9 +441,7 @@ int poll_source_register(struct poll_source *source)
 		return -EOPNOTSUPP;
 
 	init_irq_work(&source->work, poll_source_handle);
-	source->gap_ns = 0;
-	source->skips = 0;
-	source->skips_next = SKIP_MIN;
+	poll_hold_init(&source->hold);
 	source->retry_delay = 0;
 	source->reported = false;
 	source->off = false;
@@ -563,7 +512,7 @@ int poll_source_move(struct poll_source *source, unsigned int cpu)
 	 */
 	smp_call_function_single(old, poll_source_nothing, NULL, true);
 	/* What was seen of the other CPU says little about this one. */
-	source->gap_ns = 0;
+	poll_hold_moved(&source->hold);
 	source->excess_ns = 0;
 	poll_source_call(source, poll_source_attach);
 	mutex_unlock(&poll_source_mutex);

@@ -5,6 +5,7 @@
 #ifndef _LINUX_POLL_SOURCE_H
 #define _LINUX_POLL_SOURCE_H
 
+#include <linux/idle_poll/poll_hold.h>
 #include <linux/init.h>
 #include <linux/irq_work.h>
 #include <linux/jump_label.h>
@@ -76,9 +77,7 @@ struct poll_source_stats {
  * @state: private: where this source is in the poll of its CPU
  * @held_until: private: when the hold ends at the latest
  * @held_since_ns: private: when it began (local_clock())
- * @gap_ns: private: usual time from work to the next poll; 0: not known
- * @skips: private: how many holds to skip
- * @skips_next: private: how many to skip after the next that expires, or ends late
+ * @hold: private: what is known of its holds
  * @excess_ns: private: how close it is to being switched off
  * @retry_at: private: when it is switched on again (jiffies)
  * @retry_delay: private: for how long it is off
@@ -102,9 +101,7 @@ struct poll_source {
 	} state;
 	ktime_t held_until;
 	u64 held_since_ns;
-	u64 gap_ns;
-	unsigned int skips;
-	unsigned int skips_next;
+	struct poll_hold hold;
 	u64 excess_ns;
 	unsigned long retry_at;
 	unsigned long retry_delay;
