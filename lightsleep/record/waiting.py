@@ -51,21 +51,21 @@ def _wait_for(
 ) -> int:
     """Wait for a command, and pass signals on to it; return its exit status as a shell has it."""
     messenger = _Messenger(child)
-    started = time.monotonic()
+    started, told = time.monotonic(), running.stopped
     while running.process.poll() is None:
         try:
             tick(time.monotonic() - started)
             if _ended(child, 1.0):
                 break
-            before = running.stopped
             running.watch()
-            if running.stopped != before:  # the command may run for long
+            if running.stopped != told:  # the command may run for long
                 print(f"note: {running.stopped}", file=sys.stderr)
+                told = running.stopped
         except KeyboardInterrupt as signalled:
             messenger.tell(signalled)
     if running.process.poll() is not None:
         running.watch()
-    if running.stopped == KILLED and child.poll() is None:
+    if running.stopped == KILLED != told and child.poll() is None:
         print(f"note: {running.stopped}", file=sys.stderr)
     status = _status(child, messenger)
     return 128 - status if status < 0 else status

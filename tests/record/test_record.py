@@ -288,6 +288,15 @@ def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Pa
     assert "build cannot be written to any more: No such file or directory" in running.stopped
 
 
+def test_the_end_of_a_killed_keeper_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+        running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it, lambda: None)
+        assert waiting.wait(("sleep", "2"), None, running, lambda _: keeper_of_it.kill()) == 0
+    assert capsys.readouterr().err.count(f"note: {run.KILLED}") == 1
+
+
 def test_what_the_disk_cannot_take_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
