@@ -189,38 +189,20 @@ def _trace(
 
 def trace(order: dict[str, Any]) -> dict[str, Any]:
     """Have BPF programs write a trace until standard input ends; return what became of it."""
-    scratch, output = None, Path(order["output"])
     report: dict[str, Any] = {"status": 0, "said": "", "kept": 0, "lost": {}, "notes": _hidden()}
     names = trace_file.task_names(PROC)
     try:
-        try:
-            rings = pages.Rings(order)
-            programs, links, refused = _attached(order, rings)
-        except OSError as error:
-            _tell(False)
-            few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
-            refused = f"the kernel refuses them: {error.strerror}{few}"
-            return report | {"failed": refused} | REFUSED
-        # What the kernel's types do not know, trace-cmd's probe will hardly find.
-        if refused and order.get("all_probes") and None not in order["probes"].values():
-            _tell(False)
-            missed = (
-                "they would miss the governor's sleep length, as the kernel refuses that program"
-            )
-            return report | {"failed": f"{missed}: {refused}"} | REFUSED
-        try:
-            scratch = scratch_files.make_folder(Path(order["scratch"]))
-            order = order | {"scratch": str(scratch)}
-            scratch_files.write_new(scratch_files.beside(scratch), order["document"])
-            scratch_files.write_whole(
-                trace_file.head_of(scratch), trace_file.head(order, names, PROC)
-            )
-            rings.open(scratch, scratch_files.PRIVATE)
-        except OSError as error:
-            _tell(False)
-            return report | {"failed": f"cannot record to {output}: {error.strerror}"}
-        rings.begin()
-        _tell(refused)
+        rings, programs, links, missing = _loaded(order)
+    except _Refused as refused:
+        _tell(False)
+        return report | {"failed": str(refused)} | REFUSED
+    try:
+        scratch = _begun(order, names, rings)
+    except OSError as error:
+        _tell(False)
+        return report | {"failed": f"cannot record to {order['output']}: {error.strerror}"}
+    try:
+        _tell(missing)
         try:
             wanted = _copy_until_the_end(rings)
         finally:
@@ -237,12 +219,53 @@ def trace(order: dict[str, Any]) -> dict[str, Any]:
         report["notes"] += _unheard(sum(map(calls.missed, programs)))
         if rings.refused:
             report["stopped"] = f"cannot write more: {rings.refused}; the recording ended early"
+        order = order | {"scratch": str(scratch)}
         report["failed"] = finish(order, names | trace_file.task_names(PROC))
         report["kept"] = int(report["failed"] is not None)
         return report
     finally:
-        if scratch and not report["kept"]:
+        if not report["kept"]:
             scratch_files.clear(scratch)
+
+
+class _Refused(Exception):
+    """The kernel does not run the programs, or not all that are asked for."""
+
+
+def _loaded(order: dict[str, Any]) -> tuple[pages.Rings, list[int], list[int], str | None]:
+    """Return the rings, the programs, what ends them when it is closed, and why there is no probe.
+
+    Raises _Refused.
+    """
+    try:
+        rings = pages.Rings(order)
+        programs, links, missing = _attached(order, rings)
+    except OSError as error:
+        few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
+        raise _Refused(f"the kernel refuses them: {error.strerror}{few}") from error
+    # What the kernel's types do not know, trace-cmd's probe will hardly find.
+    if missing and order.get("all_probes") and None not in order["probes"].values():
+        raise _Refused(
+            "they would miss the governor's sleep length, as the kernel refuses that program: "
+            + missing
+        )
+    return rings, programs, links, missing
+
+
+def _begun(order: dict[str, Any], names: dict[int, bytes], rings: pages.Rings) -> Path:
+    """Have the rings write into a new scratch folder, and return that. Raises OSError."""
+    scratch = scratch_files.make_folder(Path(order["scratch"]))
+    try:
+        order = order | {"scratch": str(scratch)}
+        scratch_files.write_new(scratch_files.beside(scratch), order["document"])
+        begin = trace_file.head(order, names, PROC)
+        scratch_files.write_whole(trace_file.head_of(scratch), begin)
+        rings.open(scratch, scratch_files.PRIVATE)
+        rings.begin()
+    except BaseException:
+        scratch_files.clear(scratch)
+        raise
+    return scratch
 
 
 def _attached(order: dict[str, Any], rings: pages.Rings) -> tuple[list[int], list[int], str | None]:
