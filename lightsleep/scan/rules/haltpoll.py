@@ -85,8 +85,8 @@ RULES = (
         _haltpoll_zero,
         "The poll limit never grows from 0, so the guest never polls. A bound haltpoll driver also "
         "asks the host not to poll for this guest.",
-        "Set guest_halt_poll_ns (default 200000), or unload cpuidle-haltpoll so that the host "
-        "polls again.",
+        "Set guest_halt_poll_ns (default 200000), or keep cpuidle-haltpoll from loading, so that "
+        "the host polls again.",
     ),
     Rule(
         "haltpoll-unused",
