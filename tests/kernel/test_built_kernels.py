@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ktap import SELFTESTS, SKIP_BESIDE_OTHER_WORK, run_selftest
+from ktap import SELFTESTS, SKIP_BESIDE_OTHER_WORK, all_but, run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.boot.accel import Wanted
@@ -143,10 +143,7 @@ def names_for(kernel: str, script: str) -> list[str]:
     release, of, left_out = LOSES_ITS_PORT
     if script != of or not kernel.startswith(release):
         return []
-    text = (SELFTESTS / script).read_text()
-    names = text.split("\tset -- ")[1].split("\nfi")[0].replace("\\", " ").split()
-    assert left_out in names
-    return [name for name in names if name != left_out]
+    return all_but(script, [left_out])
 
 
 @pytest.mark.boot
