@@ -158,15 +158,18 @@ check-quick: ## the quick tests: they boot and build no kernel
 	$(call environment,lab$(comma)dev)
 	$(MAKE) --no-print-directory -j2 lint test-quick
 
+# $(call marked,MARKERS): the files with such tests. pytest would take 20 s to read all others, too.
+marked = $$(grep -rlE 'mark\.($(1))' tests --include='test_*.py' | LC_ALL=C sort)
+
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	$(MAKE) --no-print-directory -j2 lint test-unit
 	@# Guests wait while builds work, and builds for downloads.
 	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
-		-m '(boot or build) and not alone and not more'
+		-m '(boot or build) and not alone and not more' $(call marked,boot|build)
 	@# Beside other guests, what measures time would try again and again, and skip in the end.
-	$(PYTHON) -m pytest -v -m 'alone and not more'
+	$(PYTHON) -m pytest -v -m 'alone and not more' $(call marked,alone)
 
 slow-tests: ## time the unit tests, write tests/slow.txt: those that check-quick leaves out
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))

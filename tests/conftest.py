@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -25,6 +26,9 @@ settings.load_profile("lightsleep")
 
 SLOW = Path(__file__).with_name("slow.txt")
 """The slow tests, as `make slow-tests` measured. A copy of this file has none."""
+
+FOUND_BY = ("boot", "build", "alone")
+"""Markers by whose words make check finds the files to read: reading all others takes long."""
 
 # Whoever runs the tests may have set what changes how programs print, and who may read files.
 os.umask(0o022)
@@ -51,13 +55,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow ones, and let those of check-more, which build kernels, take hours."""
+    """Mark the slow ones, and let those of check-more, which build kernels, take hours.
+
+    Raises UsageError for a test that make check would not find.
+    """
     slow = frozenset(SLOW.read_text().split()) if SLOW.exists() else frozenset()
     for item in items:
         if item.nodeid.partition("[")[0] in slow:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("more"):
             item.add_marker(pytest.mark.timeout(4 * 3600))
+        for name in FOUND_BY:
+            if item.get_closest_marker(name) and f"mark.{name}" not in _source(item.path):
+                raise pytest.UsageError(
+                    f"make check would not find {item.nodeid}: write mark.{name} in its file"
+                )
+
+
+@functools.cache
+def _source(path: Path) -> str:
+    return path.read_text()
 
 
 @pytest.hookimpl(wrapper=True)
