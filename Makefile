@@ -56,7 +56,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test test-quick test-unit slow-tests check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test test-quick test-unit test-guests test-alone slow-tests check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -158,18 +158,17 @@ check-quick: ## the quick tests: they boot and build no kernel
 	$(call environment,lab$(comma)dev)
 	$(MAKE) --no-print-directory -j2 lint test-quick
 
-# $(call marked,MARKERS): the files with such tests. pytest would take 20 s to read all others, too.
-marked = $$(grep -rlE 'mark\.($(1))' tests --include='test_*.py' | LC_ALL=C sort)
-
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
 	$(MAKE) --no-print-directory -j2 lint test-unit
-	@# Guests wait while builds work, and builds for downloads.
-	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
-		-m '(boot or build) and not alone and not more' $(call marked,boot|build)
-	@# Beside other guests, what measures time would try again and again, and skip in the end.
-	$(PYTHON) -m pytest -v -m 'alone and not more' $(call marked,alone)
+	@# What has booted in one of these goes on in the other: see tests/booted.py. The folder has a
+	@# lock: the lab removes it where this is killed.
+	@$(call alone,booted-$$$$); export LIGHTSLEEP_TEST_SNAPSHOTS=$(abspath $(CACHE))/.booted-$$$$.scratch; \
+	trap 'rm -rf "$$LIGHTSLEEP_TEST_SNAPSHOTS" $(CACHE)/.booted-$$$$.lock' EXIT; \
+	rm -rf "$$LIGHTSLEEP_TEST_SNAPSHOTS" && mkdir "$$LIGHTSLEEP_TEST_SNAPSHOTS" && \
+	setpriv --pdeathsig TERM $(MAKE) --no-print-directory test-guests && \
+	setpriv --pdeathsig TERM $(MAKE) --no-print-directory test-alone
 
 slow-tests: ## time the unit tests, write tests/slow.txt: those that check-quick leaves out
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
@@ -183,6 +182,18 @@ test-quick:
 
 test-unit:
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
+
+# $(call marked,MARKERS): the files with such tests. pytest would take 20 s to read all others, too.
+marked = $$(grep -rlE 'mark\.($(1))' tests --include='test_*.py' | LC_ALL=C sort)
+
+# Parts of make check. Guests wait while builds work, and builds for downloads.
+test-guests:
+	$(PYTHON) -m pytest -v -n 3 --dist loadfile --no-loadscope-reorder \
+		-m '(boot or build) and not alone and not more' $(call marked,boot|build)
+
+# Beside other guests, what measures time would try again and again, and skip in the end.
+test-alone:
+	$(PYTHON) -m pytest -v -m 'alone and not more' $(call marked,alone)
 
 check-repeat: ## make check REPEAT=10 times, whatever fails; lists what failed; continues where it ended
 	$(call packages,python3 python3-venv)

@@ -11,7 +11,8 @@ from lightsleep.lab.boot import guest
 from lightsleep.lab.boot.machine import Machine
 
 SNAPSHOTS = "LIGHTSLEEP_TEST_SNAPSHOTS"
-"""The variable that names the folder which all processes of a test run share; see conftest.py."""
+"""The variable that names the folder which all processes of a test run share: make check has one
+for its parts, and conftest.py makes one where there is none."""
 
 
 def boot(

@@ -46,11 +46,12 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 def pytest_configure(config: pytest.Config) -> None:
     """Have a folder of snapshots for all processes that run these tests; see booted.py."""
-    if not hasattr(config, "workerinput"):
+    # booted.SNAPSHOTS, which is not imported: a test runs a copy of this file elsewhere.
+    variable = "LIGHTSLEEP_TEST_SNAPSHOTS"
+    if not (hasattr(config, "workerinput") or os.environ.get(variable)):
         stack = contextlib.ExitStack()
         path = stack.enter_context(cache.scratch(f"booted-{os.getpid()}"))
-        # booted.SNAPSHOTS, which is not imported: a test runs a copy of this file elsewhere.
-        os.environ["LIGHTSLEEP_TEST_SNAPSHOTS"] = str(path)
+        os.environ[variable] = str(path)
         config.add_cleanup(stack.close)
 
 

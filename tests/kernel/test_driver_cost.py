@@ -2,6 +2,7 @@
 """What cpuidle-lightsleep measures that a halt costs, and what follows: its selftest in guests."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from booted import boot
@@ -14,7 +15,12 @@ from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.hosttime import Load
 from lightsleep.lab.boot.machine import Machine
 
-pytestmark = [pytest.mark.boot, pytest.mark.alone]
+pytestmark = pytest.mark.boot
+
+FOUR_CPUS = Machine(vcpus=4, accel="tcg")
+ISOLATED = Machine(vcpus=3, append="isolcpus=1-2", accel="tcg")
+ONE_CPU = Machine(vcpus=1, accel="tcg")
+OTHER_CLOCK = Machine(append="tsc=unstable", accel="tcg")
 
 DRIVER = "cpuidle-lightsleep.sh"
 SELFTEST = "cpuidle-lightsleep-cost.sh"
@@ -43,6 +49,16 @@ def selftest(guest: Guest, *tests: str) -> Result:
     return result
 
 
+@pytest.mark.parametrize(
+    "machine", [FOUR_CPUS, ISOLATED, ONE_CPU, OTHER_CLOCK], ids=["4", "isolated", "1", "clock"]
+)
+def test_it_boots(machine: Machine) -> None:
+    """Beside other guests, in make check: the tests that are alone go on from there."""
+    with boot(machine, "driver-boot", ENOUGH_S):
+        pass
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize("kernel", EACH_KERNEL)
 def test_selftest(kernel: str) -> None:
     with boot(Machine(kernel=kernel, accel="tcg"), f"cost-{kernel}", ENOUGH_S) as guest:
@@ -52,8 +68,9 @@ def test_selftest(kernel: str) -> None:
     assert not polls.failed
 
 
+@pytest.mark.alone
 def test_hotplug_of_every_cpu_with_more_of_them() -> None:
-    with boot(Machine(vcpus=4, accel="tcg"), "driver-4-cpus", ENOUGH_S) as guest:
+    with boot(FOUR_CPUS, "driver-4-cpus", ENOUGH_S) as guest:
         driver = run_selftest(guest, DRIVER, "survives_hotplug_under_load")
         measured = selftest(
             guest, "measures_during_hotplug", "goes_offline_while_a_measurement_waits"
@@ -62,15 +79,16 @@ def test_hotplug_of_every_cpu_with_more_of_them() -> None:
     assert not measured.skipped
 
 
+@pytest.mark.alone
 def test_work_keeps_off_isolated_cpus() -> None:
-    machine = Machine(vcpus=3, append="isolcpus=1-2", accel="tcg")
-    with boot(machine, "driver-isolated", ENOUGH_S) as guest:
+    with boot(ISOLATED, "driver-isolated", ENOUGH_S) as guest:
         result = selftest(guest, "leaves_isolated_cpus_alone")
     assert not result.skipped
 
 
+@pytest.mark.alone
 def test_a_cpu_that_a_partition_isolates_is_not_asked() -> None:
-    machine = Machine(vcpus=3, modules=("cpuidle_lightsleep",), accel="tcg")
+    machine = replace(FOUR_CPUS, modules=("cpuidle_lightsleep",))
     with boot(machine, "driver-partition", ENOUGH_S) as guest:
 
         def asked() -> bool:
@@ -91,13 +109,15 @@ def test_a_cpu_that_a_partition_isolates_is_not_asked() -> None:
         assert asked()
 
 
+@pytest.mark.alone
 def test_a_single_cpu_measures_by_timer() -> None:
-    with boot(Machine(vcpus=1, accel="tcg"), "driver-1-cpu", ENOUGH_S) as guest:
+    with boot(ONE_CPU, "driver-1-cpu", ENOUGH_S) as guest:
         driver = run_selftest(guest, DRIVER, "binds_and_names_its_states")
         selftest(guest, "measures_the_halt_cost")
     assert driver.passed == ["binds_and_names_its_states"]
 
 
+@pytest.mark.alone
 def test_a_poll_ends_where_the_clock_of_the_scheduler_stands_still_without_the_tick() -> None:
-    with boot(Machine(append="tsc=unstable", accel="tcg"), "driver-clock", ENOUGH_S) as guest:
+    with boot(OTHER_CLOCK, "driver-clock", ENOUGH_S) as guest:
         selftest(guest, "halts_after_the_longest_poll")
