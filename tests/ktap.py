@@ -123,6 +123,7 @@ def _run(
         check=False,
     )
     guest.check()
+    print(done.stdout)  # pytest -rP shows how long each test took
     result = parse(done.stdout)
     status = 1 if result.failed else 0 if result.passed else KSFT_SKIP
     assert done.rc == status, f"exit status {done.rc}: {done.stdout}"

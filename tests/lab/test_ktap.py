@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What is read from a selftest's output: a test that went missing must not look like success."""
 
+import re
 import subprocess
 from typing import cast
 
@@ -79,13 +80,23 @@ def test_a_test_that_fails_each_time_has_failed() -> None:
     assert guest.answers == []
 
 
+def ran(tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of the shell library on this machine."""
+    functions = "good() { :; }; skips() { skip no disk; }; bad() { fail broken; }"
+    script = f". {SELFTESTS}/ktap.sh; {functions}; run_tests {tests}"
+    return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+
+
+def test_each_test_says_last_how_long_it_took() -> None:
+    lines = re.sub(r"(?m)^# \d+ s$", "# N s", ran("good bad").stdout).splitlines()
+    assert lines[2:] == ["# N s", "ok 1 good", "# broken", "# N s", "not ok 2 bad"]
+
+
 @pytest.mark.parametrize(
     ("tests", "status"),
     [("good", 0), ("good skips", 0), ("skips skips", 4), ("skips bad", 1), ("good bad", 1)],
 )
 def test_a_script_of_which_all_tests_skip_has_not_passed(tests: str, status: int) -> None:
-    functions = "good() { :; }; skips() { skip no disk; }; bad() { fail broken; }"
-    script = f". {SELFTESTS}/ktap.sh; {functions}; run_tests {tests}"
-    done = subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+    done = ran(tests)
     assert (done.returncode, done.stderr) == (status, "")
     assert len(parse(done.stdout).skipped) == tests.split().count("skips")

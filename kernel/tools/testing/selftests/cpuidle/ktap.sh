@@ -2,8 +2,8 @@
 # shellcheck shell=sh
 #
 # KTAP for shell selftests. A test is a function that returns 0 (ok), 4 (skip)
-# or anything else (not ok); what it prints becomes diagnostics. run_tests ends
-# the script with the status that kselftest expects.
+# or anything else (not ok); what it prints becomes diagnostics, and so does how
+# long it took. run_tests ends the script with the status that kselftest expects.
 
 KSFT_SKIP=4
 
@@ -21,10 +21,13 @@ run_tests() {
 	failed=0
 	for name in "$@"; do
 		number=$((number + 1))
+		read -r begun _ < /proc/uptime
 		output=$("$name" 2>&1)
 		status=$?
 		after_each
+		read -r ended _ < /proc/uptime
 		[ -z "$output" ] || echo "$output" | sed 's/^/# /'
+		echo "# $((${ended%.*} - ${begun%.*})) s"
 		case $status in
 		0) echo "ok $number $name" ;;
 		"$KSFT_SKIP")
