@@ -34,8 +34,8 @@ TRIES = 3
 makes it look slow."""
 
 ROUNDS, VIRTIO_ROUNDS, FEWER_ROUNDS = 50, 20, 8
-"""How often a source comes and goes, how often a virtio device does, and how often either does in
-make check, beside other tests."""
+"""How often a source or its CPU comes and goes, how often a virtio device does, and how often each
+does in make check, beside other tests."""
 
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 

@@ -6,7 +6,7 @@
 # whatever happens to the source or the CPU meanwhile.
 #
 # Usage: [ROUNDS=50] poll_source.sh MODULE-FOLDER [TEST...]
-# Needs root, debugfs and two CPUs. ROUNDS: how often a source comes and goes.
+# Needs root, debugfs and two CPUs. ROUNDS: how often a source or a CPU comes and goes.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -320,7 +320,7 @@ does_not_poll_for_interrupts() {
 survives_hotplug() {
 	[ -e "$ONLINE" ] || skip "CPU 1 cannot go offline"
 	loaded period_us=200
-	for round in $(seq 20); do
+	for round in $(seq "$ROUNDS"); do
 		echo 0 > "$ONLINE" || fail "round $round: stays online"
 		# A source may come and go while its CPU is offline, too.
 		if [ $((round % 4)) = 0 ]; then
