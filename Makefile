@@ -56,7 +56,7 @@ comma := ,
 .DEFAULT_GOAL := help
 TEST := tests
 
-.PHONY: help env demo deb kernel series test test-quick test-unit test-guests test-alone slow-tests check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
+.PHONY: help env demo deb kernel series test test-quick test-unit test-guests test-alone prefetch slow-tests check check-quick check-repeat check-more lint results reference screens bench false-alarms bench-policy bench-reading bench-replay bench-watch man clean clean-cache
 
 help: ## list these verbs
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -161,6 +161,8 @@ check-quick: ## the quick tests: they boot and build no kernel
 check: ## every test but those of check-more: boots kernels, too
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
 	$(call environment,lab$(comma)dev)
+	@# What is fetched meanwhile ends with these. What it leaves, tests make.
+	@setpriv --pdeathsig TERM nice -n 19 $(PYTHON) tests/prefetch.py & trap "kill $$! 2> /dev/null" EXIT; \
 	$(MAKE) --no-print-directory -j2 lint test-unit
 	@# What has booted in one of these goes on in the other: see tests/booted.py. The folder has a
 	@# lock: the lab removes it where this is killed.
@@ -182,6 +184,11 @@ test-quick:
 
 test-unit:
 	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
+
+prefetch: ## make what tests with guests need: make check does so beside its first tests
+	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
+	$(call environment,lab$(comma)dev)
+	$(PYTHON) tests/prefetch.py
 
 # $(call marked,MARKERS): the files with such tests. pytest would take 20 s to read all others, too.
 marked = $$(grep -rlE 'mark\.($(1))' tests --include='test_*.py' | LC_ALL=C sort)

@@ -51,7 +51,9 @@ def programs() -> Path:
 
     def build(scratch: Path) -> None:
         packages = [name for name, text in shown.items() if text]
-        subprocess.run(["apt-get", "-q", "download", *packages], cwd=scratch, check=True)
+        # The cache is for root only, and apt's own user would complain.
+        command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages]
+        subprocess.run(command, cwd=scratch, stdout=subprocess.DEVNULL, check=True)
         for package in scratch.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", package, scratch / "tree"], check=True)
             package.unlink()
