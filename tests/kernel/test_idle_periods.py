@@ -85,7 +85,12 @@ static inline void halt_cpu(void)
 }
 static inline bool current_clr_polling_and_test(void) { now_ns += 100; return need_resched(); }
 #define __current_set_polling() do { } while (0)
-static inline u64 ktime_get_mono_fast_ns(void) { return now_ns; }
+extern u64 reading_takes_ns, readings;
+static inline u64 ktime_get_mono_fast_ns(void)
+{
+	readings++;
+	return now_ns += reading_takes_ns;
+}
 #define local_irq_disable() do { } while (0)
 #define local_irq_enable() do { } while (0)
 #define instrumentation_begin() do { } while (0)
@@ -269,7 +274,7 @@ static void pass(void)
 """
 BOTH = """
 unsigned int cpus;
-u64 now_ns, wake_ns, interrupt_ns;
+u64 now_ns, wake_ns, interrupt_ns, reading_takes_ns, readings;
 s64 qos_limit_ns;
 unsigned long devices_work;
 struct task idle_task;
@@ -293,6 +298,7 @@ void begin(unsigned int online)
 {
 	cpus = online;
 	now_ns = 1000000000;
+	reading_takes_ns = 0;
 	qos_limit_ns = INT64_MAX;
 	prepare();
 }
@@ -337,6 +343,7 @@ const struct poll_limit *policy(void) { return &state_of(0)->policy; }
 u64 polls(void) { return state_of(0)->cost.polls; }
 u64 hits(void) { return state_of(0)->cost.hits; }
 u64 polled_ns(void) { return state_of(0)->polled_ns; }
+u64 gap_ns(void) { return state_of(0)->gaps.gap_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
@@ -349,6 +356,7 @@ FFI.cdef("""
 void begin(unsigned int online); void idle(u64 for_ns, u64 interrupt_after_ns);
 void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void);
 extern int64_t qos_limit_ns; extern unsigned long devices_work;
+extern u64 reading_takes_ns, readings; u64 gap_ns(void);
 void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
 void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
@@ -457,6 +465,19 @@ def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) ->
     lib.idle(30 * US, 0)
     lib.idle(100 * US, 0)  # accounts for the one before
     assert lib.hits() == hits + 1
+
+
+@pytest.mark.parametrize("reading_ns", [20, 300, 1 * US, 5 * US])
+def test_a_poll_spends_little_time_with_a_slow_clock(lib: Any, reading_ns: int) -> None:
+    """As HPET or the ACPI PM timer, where x86 has no usable TSC."""
+    for_ns, hits = lib.policy().limit_ns - 10 * US, lib.hits()
+    assert for_ns > 100 * US
+    lib.reading_takes_ns, lib.readings = reading_ns, 0
+    lib.idle(for_ns, 0)
+    assert lib.readings * reading_ns < 0.2 * for_ns
+    assert lib.gap_ns() == 0
+    lib.idle(100 * US, 0)  # accounts for the one before
+    assert lib.hits() > hits
 
 
 @pytest.mark.parametrize("library", ["module"], indirect=True)

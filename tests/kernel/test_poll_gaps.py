@@ -2,6 +2,7 @@
 """poll_gaps.h and poll_wait.h, the kernel's own files: of a poll's gaps, which are the host's?"""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long
 		step(wait_takes_ns < for_ns ? wait_takes_ns : for_ns);
 }
 #endif
-static u64 clock_ns(void) { readings++; return now_ns; }
+u64 reading_takes_ns;
+static u64 clock_ns(void) { readings++; return now_ns += reading_takes_ns; }
 static bool sources_here(void) { return has_sources; }
 static bool peek(void) { return false; }
 u64 poll_ns(u64 for_ns, u64 takes_ns, bool sources)
@@ -130,7 +132,7 @@ extern unsigned int readings;
 void forget_waits(void);
 extern uint64_t waits_from_ns;
 uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
-extern uint64_t wait_takes_ns, wake_at_ns, odd_step_takes_ns;
+extern uint64_t wait_takes_ns, wake_at_ns, reading_takes_ns, odd_step_takes_ns;
 extern unsigned int odd_step, waits;
 """)
 with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
@@ -227,7 +229,35 @@ def test_looks_at_devices_that_take_long_are_not_the_host(look_us: int) -> None:
 def test_without_sources_the_clock_is_read_seldom() -> None:
     polled_ns = LIB.poll_ns(1 * MS, 1 * US, False)
     assert 1 * MS <= polled_ns < 1 * MS + 16 * US
-    assert LIB.readings == -(-1000 // 16)
+    assert LIB.readings == 1 + -(-1000 // 16), "one more tells what a reading takes"
+
+
+@pytest.fixture
+def slow_clock() -> Iterator[None]:
+    """As HPET: a reading takes 1 us."""
+    LIB.reading_takes_ns = 1 * US
+    yield
+    LIB.reading_takes_ns = 0
+
+
+@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.parametrize("look_ns", [3, 15, 29, 45])
+@pytest.mark.parametrize(("for_us", "share"), [(20, 0.35), (100, 0.22), (1000, 0.18)])
+def test_a_slow_clock_is_read_for_a_small_part_of_a_poll(
+    look_ns: int, for_us: int, share: float
+) -> None:
+    polled_ns = LIB.poll_ns(for_us * US, look_ns, False)
+    assert LIB.readings * LIB.reading_takes_ns < share * polled_ns
+    assert for_us * US <= polled_ns < for_us * US + LIB.reading_takes_ns + 16 * look_ns
+
+
+@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.parametrize("reading_us", [1, 10, 100, 200])
+def test_no_clock_is_so_slow_that_looks_at_it_make_a_gap(reading_us: int) -> None:
+    LIB.reading_takes_ns = reading_us * US
+    polled_ns = LIB.poll_ns(10 * MS, 45, False)
+    assert LIB.stolen_ns(polled_ns) == 0
+    assert polled_ns < 10 * MS + 300 * US
 
 
 SHORT_WAITS = 4
@@ -266,12 +296,12 @@ def test_where_no_wait_waits_the_clock_is_read_seldom() -> None:
     assert WAITING.readings == SHORT_WAITS + -(-spun_ns // (200 * 100))
 
 
-@pytest.mark.parametrize(("spin_ns", "spins"), [(1, 1600), (5, 1600), (20, 800), (49, 400)])
-def test_readings_of_the_clock_are_microseconds_apart(spin_ns: int, spins: int) -> None:
-    assert wait(1 * MS, 100, spin_ns=spin_ns) < 1 * MS + spins * spin_ns
-    ramp = [200, 400, 800, 1600][: [200, 400, 800, 1600].index(spins)]
-    left_ns = 1 * MS - SHORT_WAITS * 100 - sum(ramp) * spin_ns
-    assert WAITING.readings == SHORT_WAITS + len(ramp) + -(-left_ns // (spins * spin_ns))
+@pytest.mark.parametrize("look_ns", [1, 5, 20, 49])
+def test_readings_of_the_clock_are_microseconds_apart(look_ns: int) -> None:
+    """It spins for 10 us at a time, or for the most looks of a spin."""
+    assert wait(1 * MS, 100, spin_ns=look_ns) < 1 * MS + 200 * look_ns
+    spins = 1 * MS // min(10 * US, 1600 * look_ns)
+    assert spins <= WAITING.readings <= spins + SHORT_WAITS + 6, "some at either end are shorter"
 
 
 def test_the_next_polls_know_that_no_wait_waits_and_one_of_them_finds_out_anew() -> None:

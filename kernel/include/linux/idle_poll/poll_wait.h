@@ -5,7 +5,12 @@
  * Some architectures have a wait that ends with a store to the flags of the task, such as a
  * wakeup (cpu_poll_relax(): WFE or WFET on arm64). There, the CPU reads the clock after each
  * wait. On others, it looks again soon, and so does a CPU with poll sources, whose devices
- * store elsewhere.
+ * store elsewhere. Such looks between two readings of the clock are called a spin.
+ *
+ * A reading of the clock may take tens of nanoseconds, as a look does, or microseconds. On x86
+ * without a usable TSC, the clock is a register of the chipset (HPET, ACPI PM timer), which is
+ * read under a lock, or by an exit to the hypervisor. So each poll measures one reading, and its
+ * spins last eight times as long, or 16 looks where that is longer. They do not outlast the poll.
  *
  * Such a wait may end at once, each time. WFE needs the event stream, and as much time as one
  * of its periods. An emulator may run WFE and WFET as nops (QEMU's TCG does). The CPU would
@@ -14,8 +19,8 @@
  *
  * A wait is short if it ends within 10 us, before its time, and without a wakeup. After four
  * short waits in a row, in one poll or several, the CPU takes it that no wait waits which may
- * last for as long as the first of them, or for less. In place of these it spins, and reads the
- * clock seldom, until 64 more polls are over. Then it tries them again.
+ * last for as long as the first of them, or for less. In place of these it spins for 10 us at a
+ * time, until 64 more polls are over. Then it tries them again.
  *
  * Where waits work, the event stream and interrupts may cut one short, but hardly four in a row.
  * If they do, 64 polls cost energy, and no time.
@@ -29,21 +34,21 @@
 #include <linux/sched.h>
 #include <asm/barrier.h>
 
-/* Looks between two readings of the clock: many, where a look is cheap; 1 after a wait. */
 #ifdef cpu_poll_relax
-#define POLL_LOOKS_PER_CLOCK		min(16, SMP_TIMEOUT_POLL_COUNT)
+#define POLL_WAITS			(SMP_TIMEOUT_POLL_COUNT == 1)
 #else
-#define POLL_LOOKS_PER_CLOCK		16
+#define POLL_WAITS			false
 #endif
-#define POLL_WAITS			(POLL_LOOKS_PER_CLOCK == 1)
 
 #define POLL_SHORT_WAIT_NS		10000ULL
 #define POLL_SHORT_WAITS		4
 #define POLL_SHORT_WAITS_POLLS		64
 
-/* Without waits: as many looks as poll_idle() takes, and twice as many while that is short. */
-#define POLL_SPINS_PER_CLOCK		200
-#define POLL_SPINS_PER_CLOCK_MAX	1600
+/* Looks of a spin; in place of waits, at least as many as poll_idle() takes. */
+#define POLL_SPIN_LOOKS			(POLL_WAITS ? 200ULL : 16ULL)
+#define POLL_SPIN_LOOKS_MAX		1600ULL
+/* Without waits, a spin is to last for so many readings of the clock. */
+#define POLL_SPIN_READINGS		8
 
 /**
  * struct short_waits - which waits do not wait, on one CPU
@@ -61,12 +66,14 @@ struct short_waits {
 
 /**
  * struct poll_pace - how one poll goes on
- * @looks_per_clock: looks between two readings of the clock
+ * @looks_per_clock: looks between two readings of the clock: 1 after a wait, more in a spin
  * @spins: without waits
+ * @spin_ns: for how long a spin is to last; 0: not known yet
  */
 struct poll_pace {
 	unsigned int looks_per_clock;
 	bool spins;
+	u64 spin_ns;
 };
 
 static __always_inline void short_waits_begin(struct short_waits *known)
@@ -83,20 +90,30 @@ static __always_inline void poll_pace_choose(struct poll_pace *pace,
 {
 	if (!pace->spins && for_ns <= known->for_ns) {
 		pace->spins = true;
-		pace->looks_per_clock = POLL_SPINS_PER_CLOCK;
+		pace->looks_per_clock = POLL_SPIN_LOOKS;
+		pace->spin_ns = POLL_SHORT_WAIT_NS;
 	}
 }
 
-/* The CPU has waited, which might have taken @for_ns, or has spun, and that took @took_ns. */
-static __always_inline void poll_pace_adapt(struct poll_pace *pace, struct short_waits *known,
-					    u64 for_ns, u64 took_ns)
+/* The clock was read, and right after again. It may stand still, or step back by a little. */
+static __always_inline void poll_pace_measure(struct poll_pace *pace, u64 now_ns, u64 again_ns)
 {
-	if (pace->spins) {
-		if (took_ns < POLL_SHORT_WAIT_NS &&
-		    pace->looks_per_clock < POLL_SPINS_PER_CLOCK_MAX)
-			pace->looks_per_clock *= 2;
-		return;
-	}
+	u64 reading_ns = again_ns > now_ns ? again_ns - now_ns : 1;
+
+	pace->spin_ns = POLL_SPIN_READINGS * reading_ns;
+}
+
+/* A spin took @took_ns, and as long as @left_ns may be left of the poll. */
+static __always_inline void poll_pace_spin(struct poll_pace *pace, u64 took_ns, u64 left_ns)
+{
+	u64 looks = pace->looks_per_clock * min(pace->spin_ns, left_ns) / max(took_ns, 1ULL);
+
+	pace->looks_per_clock = clamp(looks, POLL_SPIN_LOOKS, POLL_SPIN_LOOKS_MAX);
+}
+
+/* The CPU has waited, which might have taken @for_ns, and took @took_ns. */
+static __always_inline void short_waits_count(struct short_waits *known, u64 for_ns, u64 took_ns)
+{
 	if (took_ns >= min(for_ns, POLL_SHORT_WAIT_NS)) {
 		known->count = 0;
 		return;
@@ -148,7 +165,10 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 					    u64 end_ns, u64 (*clock_ns)(void),
 					    bool (*sources_here)(void), bool (*peek_sources)(void))
 {
-	struct poll_pace pace = { .looks_per_clock = POLL_LOOKS_PER_CLOCK };
+	struct poll_pace pace = {
+		.looks_per_clock = POLL_WAITS ? 1 : POLL_SPIN_LOOKS,
+		.spins = !POLL_WAITS,
+	};
 	u64 for_ns = poll_next_wait_ns(gaps, end_ns);
 	unsigned int looks = 0;
 
@@ -158,7 +178,7 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 	}
 	while (!need_resched()) {
 		bool sources = sources_here();
-		u64 now_ns;
+		u64 now_ns, took_ns;
 
 		if (sources || pace.spins)
 			cpu_relax();
@@ -174,12 +194,18 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 			break;
 		looks = 0;
 		now_ns = clock_ns();
-		if (POLL_WAITS && !sources)
-			poll_pace_adapt(&pace, known, for_ns, now_ns - gaps->look_ns);
+		took_ns = now_ns - gaps->look_ns;
+		if (!pace.spins && !sources)
+			short_waits_count(known, for_ns, took_ns);
 		poll_gaps_look(gaps, now_ns);
 		if (gaps->look_ns >= end_ns)
 			return false;
 		for_ns = poll_next_wait_ns(gaps, end_ns);
+		if (pace.spins && !sources) {
+			if (!pace.spin_ns)
+				poll_pace_measure(&pace, now_ns, clock_ns());
+			poll_pace_spin(&pace, took_ns, for_ns);
+		}
 		if (POLL_WAITS)
 			poll_pace_choose(&pace, known, for_ns);
 	}
