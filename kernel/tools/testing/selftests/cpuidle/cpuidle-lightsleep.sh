@@ -467,5 +467,5 @@ if [ $# = 0 ]; then
 		survives_hotplug_under_load loads_and_unloads_under_load \
 		refuses_beside_another_driver refuses_to_load_twice
 fi
-trap 'after_each; rm -f "$LOAD"; unload' EXIT
+trap 'after_each; unmount_all; rm -f "$LOAD"; unload' EXIT
 run_tests "$@"

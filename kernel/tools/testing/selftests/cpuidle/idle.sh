@@ -55,6 +55,25 @@ unmount() { # FOLDER
 	umount "$1" 2> /dev/null || busybox umount "$1"
 }
 
+# Until the script ends: it calls unmount_all then.
+mount_until_end() { # TYPE FOLDER
+	! mountpoint -q "$2" || return 0
+	mount_at "$1" "$2" || return 1
+	echo "$2" >> "$LOAD.mounted"
+}
+
+unmount_all() {
+	[ -e "$LOAD.mounted" ] || return 0
+	while read -r folder; do
+		unmount "$folder"
+	done < "$LOAD.mounted"
+	rm "$LOAD.mounted"
+}
+
+need_debugfs() {
+	mount_until_end debugfs /sys/kernel/debug || skip "the kernel has no debugfs"
+}
+
 need_tracer() { # sets TRACE, its folder
 	TRACE=/sys/kernel/tracing
 	[ -d $TRACE/events ] || mount_at tracefs $TRACE || skip "the kernel has no tracer"
@@ -83,7 +102,7 @@ polls_for_naps() { # FILE [inject=1|suspend=1]: the CPU is told to be idle meanw
 # a file, poll for more than a few of them anew? test_smp_mask is loaded, with pause_us=20.
 polls_for_calls() { # FILE
 	need_commands taskset
-	[ -d /sys/kernel/debug/sched ] || mount_at debugfs /sys/kernel/debug || fail "no debugfs"
+	mount_until_end debugfs /sys/kernel/debug || fail "no debugfs"
 	polls=$(cat "$1")
 	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
 		fail "cannot call functions"

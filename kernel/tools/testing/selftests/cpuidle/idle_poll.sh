@@ -10,7 +10,7 @@
 # idle, and cpuidle_synthetic gives the CPUs states of known latency where they have no
 # driver. Without these, and where they are loaded already, these tests are skipped.
 #
-# Whatever ends it, but for SIGKILL, the switch, the weight, CPUs and modules are as before.
+# Whatever ends it, but for SIGKILL, the switch, the weight, CPUs, modules and mounts are as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -70,6 +70,7 @@ after_each() { # as it was found
 restore() {
 	trap '' HUP INT PIPE TERM
 	after_each
+	unmount_all
 	rm -f "$LOAD" "$LOAD.count"
 }
 
@@ -103,6 +104,8 @@ check_no_polls() {
 }
 
 does_nothing_when_off() {
+	need_idle_poll
+	need_debugfs # to see whether it measures
 	off
 	check_no_polls
 	for _ in $(seq 10); do # a measurement that goes on ends first
@@ -119,6 +122,8 @@ now() { # sets now, in 1/100 s since boot, without a process of its own
 
 # Whoever turns the switch does not wait for the measurement, which takes 0.3 s and more.
 measures_in_the_background() {
+	need_idle_poll
+	need_debugfs
 	for _ in $(seq 5); do
 		off
 		for _ in $(seq 10); do # until a measurement that goes on has ended

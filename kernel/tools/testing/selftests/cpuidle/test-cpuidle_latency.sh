@@ -41,24 +41,10 @@ WORK=$(mktemp -d)
 trap 'rm -rf "$LOAD" "$WORK"' EXIT # so far
 WHY=$WORK/why # what the shell says of a write that failed
 
-# Until the script ends.
-need_mount() { # TYPE FOLDER
-	! mountpoint -q "$2" || return 0
-	mount_at "$1" "$2" || return 1
-	echo "$2" >> "$WORK/mounted"
-}
-
-unmount_all() {
-	[ -e "$WORK/mounted" ] || return 0
-	while read -r folder; do
-		unmount "$folder"
-	done < "$WORK/mounted"
-}
-
 # Each load makes the kernel patch its code, which some emulators do not like.
 load() {
 	[ -e /sys/module/$MODULE ] || load_module $MODULE || fail "$MODULE does not load"
-	need_mount debugfs /sys/kernel/debug || fail "no debugfs"
+	mount_until_end debugfs /sys/kernel/debug || fail "no debugfs"
 }
 
 unload() { # MODULE
@@ -304,7 +290,7 @@ wakes_by_store_who_polls() {
 agrees_with_the_scheduler() {
 	event=events/sched/sched_wake_idle_without_ipi
 	idle_driver cpuidle_lightsleep mode=off
-	need_mount tracefs $TRACING || skip "no tracefs"
+	mount_until_end tracefs $TRACING || skip "no tracefs"
 	[ -e $TRACING/$event ] || skip "no sched_wake_idle_without_ipi"
 	echo 1 > $CPU1/cpuidle/state1/disable
 	mkdir "$INSTANCE" || fail "no instance of the tracer"
