@@ -61,6 +61,10 @@
  * Elsewhere the tick, or virtual CPU accounting, sees the idle task run, which says
  * the same. What a host steals from a poll is counted as it is with idle=poll.
  *
+ * A hypervisor sees a CPU that polls as busy. Where polling idle states tell theirs otherwise
+ * (pseries_idle_prolog()), and on s390, which takes only its idle instruction for idle, this
+ * file is not built.
+ *
  * cpufreq's governors see that idle time. A driver that goes by the cycles of a CPU that
  * is not halted (intel_pstate) takes one that polls for busy, as in any polling state, and may
  * raise its frequency. tick_nohz_get_idle_calls_cpu(), by which schedutil
