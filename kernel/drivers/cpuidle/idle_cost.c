@@ -158,7 +158,7 @@ static void tell_experiment(struct idle_cost *ic, u64 cost_ns)
 	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
 }
 
-/* A poll is up to twice as long; beyond a tick, timers would have to wait for its end. */
+/* A poll is up to twice as long: a tick at most, as a probe may waste all that it polls. */
 static u64 raised_for_probe(u64 price_ns)
 {
 	return max(price_ns, min(price_ns * WAKE_COST_PROBE_PRICE, PROBE_PRICE_MAX_NS));
