@@ -8,11 +8,14 @@
 # SLOW makes all sleeps N times as long, for a kernel that takes so much longer to begin
 # one. STATES are those for cpuidle_synthetic: three, of which short sleeps fit the first
 # one only. Two timeouts have to fit in a period of the tick.
-# Needs root, two CPUs, python3, and cpuidle_synthetic, a driver of made-up states. It
-# comes from the repository of this test's authors, not with the kernel: without it, and
-# where there is another driver, all is skipped.
-# Made for a machine whose clock counts instructions: how long a CPU sleeps is then up to
-# the test alone.
+# Needs root, two CPUs, and python3.
+#
+# Where a driver is bound whose states ask for promotion, as powernv's do, it tests with
+# those: of what they are, it knows nothing. Without a driver, it can test all, with states
+# made up by cpuidle_synthetic, a module that comes from the repository of this test's
+# authors and not with the kernel. That is made for a machine whose clock counts
+# instructions: how long a CPU sleeps is then up to the test alone. With neither, only the
+# switch is tested.
 #
 # Whatever ends it, but for SIGKILL, settings, drivers and CPUs are as before.
 
@@ -33,14 +36,36 @@ WORK=$(mktemp -d)
 GROUP=promote-test-$$
 trap 'rm -f "$LOAD"; rmdir "$WORK"' EXIT # so far
 
-need_promotion() {
+need_switch() {
 	[ -e $PARAMETER ] || skip "this kernel cannot promote"
-	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
-	if [ ! -e /sys/module/cpuidle_synthetic ]; then
-		[ "$(cat "$CPUS"/cpuidle/current_driver)" = none ] || skip "there is an idle driver"
-		load_states
-	fi
 	echo 1 > $PARAMETER
+}
+
+need_made_up_states() {
+	need_switch
+	[ "$DRIVER" = none ] || skip "the states are those of $DRIVER"
+	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
+	[ -e /sys/module/cpuidle_synthetic ] || load_states
+}
+
+asked() { # the states that the driver asks to leave, the shallowest first
+	for folder in "$CPU"/state*; do
+		[ ! -e "$folder/promoted" ] || echo "${folder#"$CPU"/state}"
+	done | sort -n
+}
+
+# Made-up states, or those of the driver that is bound, and a governor that they mislead.
+need_promotion() {
+	[ "$DRIVER" != none ] || {
+		need_made_up_states
+		return
+	}
+	need_switch
+	[ -n "$(asked)" ] || skip "$DRIVER does not ask for promotion"
+	before=$(all_promoted)
+	pattern 20
+	[ "$(all_promoted)" -gt "$before" ] ||
+		skip "$WAS_GOVERNOR does not err with the states of $DRIVER"
 }
 
 load_states() { # [PARAMETER...]
@@ -102,10 +127,13 @@ end_isolation() {
 
 after_each() {
 	end_isolation
-	# Without the driver, each test has skipped, and changed nothing.
-	[ -e $PARAMETER ] && [ -e /sys/module/cpuidle_synthetic ] || return 0
+	[ -e $PARAMETER ] || return 0
 	echo 1 > $PARAMETER
 	is_online 1 || echo 1 > "$CPUS"/cpu1/online
+	echo "$WAS_DISABLED" | while IFS=: read -r file value; do
+		[ ! -e "$file" ] || echo "$value" > "$file"
+	done
+	[ -e /sys/module/cpuidle_synthetic ] || return 0
 	for state in 0 1 2; do
 		[ ! -e "$CPU/state$state" ] || disable "$state" 0
 	done
@@ -136,13 +164,55 @@ all_promoted() {
 }
 
 leaves_shallow_states() {
-	need_promotion
+	need_made_up_states
 	lite=$(promoted 0) mid=$(promoted 1) deep=$(cat "$CPU"/state2/usage)
 	pattern 20
 	[ $(($(promoted 0) - lite)) -ge 15 ] || fail "promoted $(($(promoted 0) - lite)) times"
 	[ $(($(promoted 1) - mid)) -ge 15 ] || fail "not promoted a second time"
 	[ $(($(cat "$CPU"/state2/usage) - deep)) -ge 15 ] || fail "the deepest state is not entered"
 	[ "$(promoted 2)" = 0 ] || fail "promoted out of the deepest state"
+}
+
+# Sleeps there that were long enough for a deeper state; the kernel counts them by itself.
+too_shallow() {
+	# shellcheck disable=SC2046
+	sum $(asked | sed "s,.*,$CPU/state&/below,")
+}
+
+# A governor may well not err with them.
+leaves_states_of_the_driver() {
+	need_switch
+	[ -n "$(asked)" ] || skip "$DRIVER does not ask for promotion"
+	promoted=$(all_promoted) stayed=$(too_shallow)
+	pattern 20
+	stayed=$(($(too_shallow) - stayed))
+	promoted=$(($(all_promoted) - promoted))
+	[ $stayed -ge 5 ] || [ $promoted -gt 0 ] ||
+		skip "$WAS_GOVERNOR does not err with the states of $DRIVER"
+	[ $promoted -gt 0 ] || fail "$stayed sleeps in too shallow a state, and no promotion"
+}
+
+deeper() { # states than the first that the driver asks to leave
+	first=$(asked | head -n 1)
+	for folder in "$CPU"/state*; do
+		[ "${folder#"$CPU"/state}" -le "$first" ] || echo "${folder#"$CPU"/state}"
+	done
+}
+
+stays_where_no_deeper_state_is_allowed() {
+	need_promotion
+	for state in $(deeper); do
+		disable "$state" 1
+	done
+	pattern 1 # ends the sleep that this found the CPU in
+	before=$(all_promoted)
+	pattern 20
+	[ "$(all_promoted)" = "$before" ] || fail "promoted to a disabled state"
+	for state in $(deeper); do
+		disable "$state" 0
+	done
+	pattern 20
+	[ "$(all_promoted)" -gt "$before" ] || fail "not promoted when they are enabled again"
 }
 
 does_nothing_when_off() {
@@ -157,7 +227,7 @@ does_nothing_when_off() {
 }
 
 leaves_only_states_that_the_driver_asks_to_leave() {
-	need_promotion
+	need_made_up_states
 	rmmod cpuidle_synthetic || fail "rmmod failed"
 	load_states promote=0
 	! ls "$CPU"/state*/promoted 2> /dev/null || fail "these states cannot be left"
@@ -174,7 +244,7 @@ leaves_only_states_that_the_driver_asks_to_leave() {
 }
 
 passes_over_disabled_states() {
-	need_promotion
+	need_made_up_states
 	disable 1 1
 	mid=$(cat "$CPU"/state1/usage) deep=$(cat "$CPU"/state2/usage) lite=$(promoted 0)
 	pattern 20
@@ -188,7 +258,7 @@ passes_over_disabled_states() {
 }
 
 keeps_to_the_latency_limit() {
-	need_promotion
+	need_made_up_states
 	[ -e /dev/cpu_dma_latency ] || skip "no /dev/cpu_dma_latency"
 	exec 3> /dev/cpu_dma_latency # holds as long as it is open
 	printf '%b' "\\0$(printf %o "$(cat "$CPU"/state1/latency)")\\0\\0\\0" >&3
@@ -202,12 +272,14 @@ keeps_to_the_latency_limit() {
 }
 
 refuses_nonsense() {
-	need_promotion
+	need_switch
 	for word in '' x -1 2 ' ' "$(head -c 5000 /dev/zero | tr '\0' 9)"; do
 		! echo "$word" 2> /dev/null > $PARAMETER || fail "'$word' is taken"
 	done
 	[ "$(cat $PARAMETER)" = Y ] || fail "changed all the same"
-	[ "$(stat -c %a "$CPU/state0/promoted")" = 444 ] || fail "the counter can be written"
+	for state in $(asked); do
+		[ "$(stat -c %a "$CPU/state$state/promoted")" = 444 ] || fail "a counter can be written"
+	done
 	[ "$(stat -c %a $PARAMETER)" = 644 ] || fail "anybody can change $PARAMETER"
 }
 
@@ -232,9 +304,9 @@ survives_hotplug() {
 		wait
 		echo 1 > "$CPUS"/cpu1/online || fail "CPU 1 does not come back"
 	done
-	lite=$(promoted 0)
+	before=$(all_promoted)
 	pattern 20
-	[ "$(promoted 0)" -gt "$lite" ] || fail "no promotions any more"
+	[ "$(all_promoted)" -gt "$before" ] || fail "no promotions any more"
 }
 
 survives_another_governor() {
@@ -250,20 +322,22 @@ survives_another_governor() {
 	done
 	echo "$governor" > "$CPUS"/cpuidle/current_governor
 	wait
-	lite=$(promoted 0)
+	before=$(all_promoted)
 	pattern 20
-	[ "$(promoted 0)" -gt "$lite" ] || fail "no promotions any more"
+	[ "$(all_promoted)" -gt "$before" ] || fail "no promotions any more"
 }
 
 survives_switching_all_the_time() {
 	need_promotion
+	states=$(deeper)
 	pattern 3000 &
 	load=$!
 	while kill -0 $load 2> /dev/null; do
 		for n in 0 1; do
-			disable 1 $n
-			echo $n > $PARAMETER
-			disable 2 $n
+			for state in $states; do
+				disable "$state" $n
+				echo $n > $PARAMETER
+			done
 		done
 		sleep 0.01
 	done
@@ -271,7 +345,7 @@ survives_switching_all_the_time() {
 }
 
 survives_another_driver() {
-	need_promotion
+	need_made_up_states
 	pattern 3000 &
 	for _ in $(seq 3); do
 		rmmod cpuidle_synthetic
@@ -330,7 +404,7 @@ shares() { # LOAD: of the three states in what a governor chooses, in %; promoti
 
 learns_nothing() { # GOVERNOR LOAD: 10,000 promotions leave its choices as they are
 	[ "$SLOW" = 1 ] || skip "takes too long in a slow kernel"
-	need_promotion
+	need_made_up_states
 	grep -qw "$1" "$CPUS"/cpuidle/available_governors || skip "this kernel has no $1"
 	was=$(cat "$CPUS"/cpuidle/current_governor)
 	echo "$1" > "$CPUS"/cpuidle/current_governor
@@ -370,16 +444,23 @@ ladder_learns_nothing() {
 	learns_nothing ladder pattern
 }
 
+DRIVER=$(cat "$CPUS"/cpuidle/current_driver 2> /dev/null || echo none)
+[ $# -gt 0 ] || [ "$DRIVER" = none ] || set -- leaves_states_of_the_driver \
+	stays_where_no_deeper_state_is_allowed does_nothing_when_off refuses_nonsense \
+	leaves_new_partitions_alone survives_hotplug survives_another_governor \
+	survives_switching_all_the_time
 [ $# -gt 0 ] || set -- leaves_shallow_states does_nothing_when_off \
 	leaves_only_states_that_the_driver_asks_to_leave passes_over_disabled_states \
-	keeps_to_the_latency_limit refuses_nonsense leaves_new_partitions_alone survives_hotplug \
-	survives_another_governor survives_switching_all_the_time survives_another_driver \
+	stays_where_no_deeper_state_is_allowed keeps_to_the_latency_limit refuses_nonsense \
+	leaves_new_partitions_alone survives_hotplug survives_another_governor \
+	survives_switching_all_the_time survives_another_driver \
 	menu_learns_nothing teo_learns_nothing ladder_learns_nothing
 
 need_root_and_two_cpus
 [ ! -e /sys/module/cpuidle_synthetic ] || skip_all "cpuidle_synthetic is loaded already"
 WAS_ON=$(cat $PARAMETER 2> /dev/null)
 WAS_GOVERNOR=$(cat "$CPUS"/cpuidle/current_governor)
+WAS_DISABLED=$(grep . "$CPUS"/cpu*/cpuidle/state*/disable /dev/null 2> /dev/null)
 
 restore() { # what was found
 	trap '' HUP INT PIPE TERM
