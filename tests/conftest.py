@@ -15,10 +15,12 @@ import pytest
 from hypothesis import settings
 
 from lightsleep import cache
+from lightsleep.lab.kernels import roots
 from lightsleep.lab.kernels.roots import MirrorOutOfStep
 
 if TYPE_CHECKING:
     from lightsleep.lab.boot.guest import Guest
+    from lightsleep.lab.kernels.config import Arch
 
 # A loaded machine is slow; that fails no test.
 settings.register_profile("lightsleep", deadline=None)
@@ -76,6 +78,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @functools.cache
 def _source(path: Path) -> str:
     return path.read_text()
+
+
+UNPACK = roots.unpack
+
+
+def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path) -> None:
+    """Do what roots.unpack() does, but do not ask again for what the mirror did not have.
+
+    Each time would take as long as the first. What this machine itself needs is asked for again.
+    """
+    asked = cache.digest(arch.name, suite, target, *packages)
+    answer = Path(os.environ["LIGHTSLEEP_TEST_SNAPSHOTS"], f"out-of-step-{asked}")
+    if answer.exists():
+        raise MirrorOutOfStep(answer.read_text(), foreign=True)
+    try:
+        UNPACK(arch, suite, target, packages, into)
+    except MirrorOutOfStep as error:
+        if error.foreign:
+            answer.write_text(error.message)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Remember for all tests of a run which packages the mirror does not have at the moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("boot") or item.get_closest_marker("build"):
+            patch.setattr(roots, "unpack", unpack)
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -322,6 +322,43 @@ def test_a_test_is_skipped_that_needs_foreign_packages_that_no_mirror_has(tmp_pa
     assert "no list" in done.stdout
 
 
+ASKS_TWICE = """\
+import pytest
+from lightsleep.errors import LightsleepError
+from lightsleep.lab.kernels import roots
+from lightsleep.lab.kernels.config import ARCHES
+
+pytestmark = pytest.mark.boot
+ASKED = []
+
+def fails(arch, packages, *_):
+    ASKED.append((arch.name, *packages))
+    raise LightsleepError("Mirror sync in progress? [IP: x]")
+
+@pytest.mark.parametrize("packages", [["make"], ["make"], ["gcc"]])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_asks(arch, packages, tmp_path, monkeypatch):
+    monkeypatch.setattr(roots.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(roots, "sources", lambda *_: [])
+    monkeypatch.setattr(roots, "_unpack", fails)
+    roots.unpack(ARCHES[arch], "trixie", "trixie", packages, tmp_path / "into")
+
+def test_asked():
+    times = {asked: ASKED.count(asked) for asked in ASKED}
+    assert times.pop(("x86_64", "make")) == 6
+    assert len(times) == 5 and set(times.values()) == {3}
+"""
+
+
+def test_a_mirror_that_is_out_of_step_is_asked_once_for_foreign_packages(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_asks.py").write_text(ASKS_TWICE)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "."]
+    own = os.environ | {"LIGHTSLEEP_TEST_SNAPSHOTS": ""}  # the answers of another run
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=own)
+    assert "3 failed, 1 passed, 6 skipped" in done.stdout
+
+
 def test_an_architecture_without_the_kernel_names_those_it_has() -> None:
     with pytest.raises(
         LightsleepError, match=r"no ppc64le kernel 'backports'; there are: 6\.12, 6\.1"
