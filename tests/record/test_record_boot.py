@@ -29,6 +29,7 @@ LIGHTSLEEP = ("python3", "-m", "lightsleep", "record")
 RECORD = (*LIGHTSLEEP, "--recorder", "trace-cmd")
 HISTOGRAM = (*LIGHTSLEEP, "--histogram")
 TRACING = "/sys/kernel/tracing"
+PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
 NOTHING_LEFT = f"""\
 set -e
 for try in $(seq 100); do
@@ -92,6 +93,8 @@ def test_rows_add_up_to_what_the_kernel_counted(guest: Guest, tmp_path: Path) ->
     assert any(x["sleep_length_ns"] is not None and x["sleep_length_ns"] > 0 for x in rows)
 
 
+# With BPF programs, make check has finds_injected_latency() ask the same.
+@pytest.mark.more
 def test_every_period_of_a_state_is_in_the_report(guest: Guest, tmp_path: Path) -> None:
     guest.run([*RECORD, "-o", "/tmp/idle.dat", "--for", "3s"], timeout_s=ENOUGH_S)
     recording = open_recording(fetched(guest, "/tmp/idle.dat", tmp_path))
@@ -126,11 +129,9 @@ def finds_injected_latency(guest: Guest, record: Sequence[str], folder: Path) ->
     batches = list(recording.batches)
     assert recording.metadata.lost == {}
     lost = time_lost(recording.metadata, batches)
-    rows = [
-        x
-        for x in pa.Table.from_batches(batches).to_pylist()
-        if x["state"] == 1 and x["waking_to_running_ns"] is not None
-    ]
+    periods = [x for x in pa.Table.from_batches(batches).to_pylist() if x["state"] == 1]
+    assert lost.states["C6"].periods == len(periods)
+    rows = [x for x in periods if x["waking_to_running_ns"] is not None]
     read = [x for x in rows if x["wakee_comm"] == "cat" and x["waker_comm"] == "python3"]
     assert len(read) >= 0.9 * WAKES
     injected_ns = 300_000
@@ -140,8 +141,29 @@ def finds_injected_latency(guest: Guest, record: Sequence[str], folder: Path) ->
     assert lost.groups["state"]["C6"].total_ns >= 0.95 * len(read) * injected_ns
 
 
+# BPF programs do so in make check.
+@pytest.mark.more
 def test_injected_latency_is_found_under_its_state_and_task(guest: Guest, tmp_path: Path) -> None:
     finds_injected_latency(guest, RECORD, tmp_path)
+
+
+def test_the_trace_of_somebody_else_goes_on(guest: Guest, tmp_path: Path) -> None:
+    theirs = f"{TRACING}/events/power/cpu_idle/enable"
+    guest.run(["sh", "-c", f"echo 1 > {theirs}; echo 1 > {TRACING}/tracing_on"])
+    guest.run(["sh", "-c", f"echo theirs > {TRACING}/trace_marker"])
+    try:
+        guest.run([*RECORD, "-o", "/tmp/beside.dat", "--", *PIPE], timeout_s=ENOUGH_S)
+        assert guest.read_text(theirs).strip() == "1"
+        assert guest.read_text(f"{TRACING}/tracing_on").strip() == "1"
+        kept = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c theirs; true"]).stdout
+        assert int(kept) >= 1, "their buffer is as it was"
+        entries = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c cpu_idle: ; true"]).stdout
+        assert int(entries) > 0
+    finally:
+        guest.run(["sh", "-c", f"echo 0 > {theirs}; echo > {TRACING}/trace"])
+    recording = open_recording(fetched(guest, "/tmp/beside.dat", tmp_path))
+    assert sum(len(batch) for batch in recording.batches) > 50
+    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
 
 
 BEGUN = "sh -c 'touch /tmp/begun; exec sleep 600'"

@@ -20,6 +20,7 @@ from test_record_boot import (
     KILL_KEEPER,
     LIGHTSLEEP,
     NOTHING_LEFT,
+    PIPE,
     fetched,
     finds_injected_latency,
     killed,
@@ -37,8 +38,6 @@ RECORD = LIGHTSLEEP
 """By BPF programs, where nobody says who records."""
 
 Rows = list[dict[str, Any]]
-
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
 
 
 @pytest.fixture(scope="module")

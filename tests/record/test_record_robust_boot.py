@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Recording where something is in the way: another tracer, a small ring, a full disk, no TSC."""
+"""Recording by trace-cmd where something is in the way: a small ring, a full disk, no TSC."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 from booted import boot
-from test_record_boot import ENOUGH_S, NOTHING_LEFT, RECORD, TRACING, fetched
+from test_record_boot import ENOUGH_S, NOTHING_LEFT, PIPE, RECORD, fetched
 
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.periods.source import open_recording
 from lightsleep.record import sidecar
 
-pytestmark = pytest.mark.boot
+# In make check, BPF programs record where a ring is small and a disk full. Which clock the kernel
+# reads is its own affair: of our files, only the document differs, which names it.
+pytestmark = [pytest.mark.boot, pytest.mark.more]
 
-PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "300")
 WITHOUT_TSC = "clocksource=acpi_pm tsc=unstable"
 
 
@@ -30,39 +31,15 @@ def guest() -> Iterator[Guest]:
         yield guest
 
 
-def periods(path: Path) -> int:
-    return sum(len(batch) for batch in open_recording(path).batches)
-
-
 def test_a_guest_without_tsc(guest: Guest, tmp_path: Path) -> None:
     source = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
     assert guest.read_text(source).strip() == "acpi_pm"
     guest.run([*RECORD, "-o", "/tmp/slow.dat", "--", *PIPE], timeout_s=ENOUGH_S)
     path = fetched(guest, "/tmp/slow.dat", tmp_path)
-    assert periods(path) > 50
+    assert sum(len(batch) for batch in open_recording(path).batches) > 50
     assert json.loads(sidecar.beside(path).read_text())["environment"]["clocksource"] == "acpi_pm"
 
 
-def test_the_trace_of_somebody_else_goes_on(guest: Guest, tmp_path: Path) -> None:
-    theirs = f"{TRACING}/events/power/cpu_idle/enable"
-    guest.run(["sh", "-c", f"echo 1 > {theirs}; echo 1 > {TRACING}/tracing_on"])
-    guest.run(["sh", "-c", f"echo theirs > {TRACING}/trace_marker"])
-    try:
-        guest.run([*RECORD, "-o", "/tmp/beside.dat", "--", *PIPE], timeout_s=ENOUGH_S)
-        assert guest.read_text(theirs).strip() == "1"
-        assert guest.read_text(f"{TRACING}/tracing_on").strip() == "1"
-        kept = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c theirs; true"]).stdout
-        assert int(kept) >= 1, "their buffer is as it was"
-        entries = guest.run(["sh", "-c", f"cat {TRACING}/trace | grep -c cpu_idle: ; true"]).stdout
-        assert int(entries) > 0
-    finally:
-        guest.run(["sh", "-c", f"echo 0 > {theirs}; echo > {TRACING}/trace"])
-    assert periods(fetched(guest, "/tmp/beside.dat", tmp_path)) > 50
-    assert guest.run(["sh", "-c", NOTHING_LEFT]).stdout == ""
-
-
-# BPF programs do so in make check.
-@pytest.mark.more
 def test_what_a_small_ring_loses_is_counted(guest: Guest, tmp_path: Path) -> None:
     # trace-cmd is stopped meanwhile: what it does not read is overwritten.
     stop = "pkill -STOP trace-cmd; {} -l 2000; pkill -CONT trace-cmd".format(" ".join(PIPE))
@@ -77,8 +54,6 @@ def test_what_a_small_ring_loses_is_counted(guest: Guest, tmp_path: Path) -> Non
     assert sum(recording.metadata.lost.values()) > 0
 
 
-# BPF programs do so in make check.
-@pytest.mark.more
 def test_a_full_disk_leaves_what_was_recorded(guest: Guest, tmp_path: Path) -> None:
     guest.run(["mkdir", "-p", "/run/small"])
     guest.run(["busybox", "mount", "-t", "tmpfs", "-o", "size=8m", "none", "/run/small"])
