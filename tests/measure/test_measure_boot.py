@@ -76,7 +76,7 @@ def during_a_measurement(guest: Guest, then: str) -> tuple[int, str, str]:
 
 
 def test_every_state_of_every_cpu(polling_guest: Guest) -> None:
-    document = measured(polling_guest, "-n", "40")
+    document = measured(polling_guest, "-n", "40", "--csv", "/tmp/raw.csv")
     assert document["mode"] == "module"
     assert document["environment"]["cpuidle_driver"] == "lightsleep"
     rows = {(x["cpu"], x["source"], x["name"]): x for x in document["rows"]}
@@ -93,18 +93,6 @@ def test_every_state_of_every_cpu(polling_guest: Guest) -> None:
         assert all(latency > 0 for latency in rows[cpu, "ipi", "HALT"]["latencies_ns"])
     assert knobs(polling_guest) == {"0"}
 
-
-def test_a_store_wakes_who_polls_without_an_interrupt(polling_guest: Guest) -> None:
-    document = measured(polling_guest, "-n", "40", "-c", "1", "--source", "store")
-    rows = {x["name"]: x for x in document["rows"]}
-    assert set(rows) == {"busy", "POLL"}
-    assert rows["POLL"]["path"] == "none"
-    assert rows["POLL"]["latencies_ns"]
-
-
-def test_raw_samples(polling_guest: Guest) -> None:
-    options = ["-n", "20", "-c", "0", "-s", "HALT", "--csv", "/tmp/raw.csv"]
-    polling_guest.run([*MEASURE, *options], timeout_s=ENOUGH_S)
     header, *lines = polling_guest.read_text("/tmp/raw.csv").splitlines()
     samples = [dict(zip(header.split(","), line.split(","), strict=True)) for line in lines]
     halts = [x for x in samples if x["requested"] == "1" and x["verdict"] == "ok"]
@@ -115,9 +103,18 @@ def test_raw_samples(polling_guest: Guest) -> None:
         assert int(sample["latency_ns"]) == latency_ns
 
 
-# SIGHUP has the handler of SIGTERM.
+def test_a_store_wakes_who_polls_without_an_interrupt(polling_guest: Guest) -> None:
+    document = measured(polling_guest, "-n", "40", "-c", "1", "--source", "store")
+    rows = {x["name"]: x for x in document["rows"]}
+    assert set(rows) == {"busy", "POLL"}
+    assert rows["POLL"]["path"] == "none"
+    assert rows["POLL"]["latencies_ns"]
+
+
+# TERM and HUP have the same handler. make check sends them outside of guests: see
+# test_settings_journalled.py and test_measure_userspace.py.
 @pytest.mark.parametrize(
-    "name", ["INT", "TERM", pytest.param("HUP", marks=pytest.mark.more), "KILL"]
+    "name", ["INT", "KILL", *(pytest.param(x, marks=pytest.mark.more) for x in ("TERM", "HUP"))]
 )
 def test_whatever_ends_it_the_knobs_are_set_back(name: str, polling_guest: Guest) -> None:
     status, stdout, _ = during_a_measurement(
@@ -135,6 +132,8 @@ def test_whatever_ends_it_the_knobs_are_set_back(name: str, polling_guest: Guest
     assert knobs(polling_guest) == {"0"}
 
 
+# make check asks this outside of guests: see test_settings_journalled.py, test_try_ends.py.
+@pytest.mark.more
 def test_two_at_once(polling_guest: Guest) -> None:
     second = (
         f"{' '.join(MEASURE)} -n 20 >/tmp/second 2>&1; echo status $? >>/tmp/second; kill $measure"
