@@ -71,6 +71,8 @@ def test_halts_on_arm64_as_the_command_line_says(words: str, loads: bool) -> Non
     assert result.passed == ["refuses_idle_override"]
 
 
+# The function that refuses is the one of those options, which is left at another line.
+@pytest.mark.more
 def test_refuses_without_cpuidle() -> None:
     with boot(Machine(append="cpuidle.off=1", accel="tcg"), "driver-off", ENOUGH_S) as guest:
         result = run_selftest(guest, SELFTEST, "refuses_without_cpuidle")
