@@ -290,12 +290,13 @@ def test_what_could_not_be_set_back_is_not_forgotten(machine: Machine) -> None:
     assert machine.values() == ["0", "0", "0"]
 
 
-# Sets knobs, sets them back, and so again; ends by SIGKILL before the given line of journalled.py.
+# For each number that it reads, a fork sets knobs, sets them back, and so again, and ends by
+# SIGKILL after so many lines of journalled.py, which it need not import. Prints how each ended.
 KILLED_AT = """
-import os, signal, sys
+import os, signal, sys, traceback
 from pathlib import Path
 from lightsleep.settings import journalled
-root, left = Path(sys.argv[1]), int(sys.argv[2])
+root = Path(sys.argv[1])
 
 def trace(frame, event, _):
     global left
@@ -307,25 +308,42 @@ def trace(frame, event, _):
             os.kill(os.getpid(), signal.SIGKILL)
     return trace
 
-with journalled.session(root) as session:
-    session.set(root / "sys/cpu0/disable", "1")
-    session.set(root / "sys/cpu1/disable", "1")
-    sys.settrace(trace)
-    session.restore()
-    session.set(root / "sys/cpu1/disable", "2")
-    sys.settrace(None)
+def change():
+    with journalled.session(root) as session:
+        session.set(root / "sys/cpu0/disable", "1")
+        session.set(root / "sys/cpu1/disable", "1")
+        sys.settrace(trace)
+        session.restore()
+        session.set(root / "sys/cpu1/disable", "2")
+        sys.settrace(None)
+
+while line := sys.stdin.readline():
+    left = int(line)
+    if not (process := os.fork()):
+        try:
+            change()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 """
 
 
 def test_killed_before_each_line_of_restore_and_the_next_change(machine: Machine) -> None:
-    for moment in range(200):
-        script = [sys.executable, "-c", KILLED_AT, str(machine.root), str(moment)]
-        status = subprocess.run(script, check=False).returncode
-        with machine.session() as session:  # as soon as the restorer has ended
-            assert session.notes == []
-            assert machine.values() == ["0", "0", "0"], moment
-        if status != -signal.SIGKILL:
-            break
+    script = [sys.executable, "-c", KILLED_AT, str(machine.root)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(script, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        for moment in range(200):
+            print(moment, file=process.stdin, flush=True)
+            status = int(process.stdout.readline())
+            with machine.session() as session:  # as soon as the restorer has ended
+                assert session.notes == []
+                assert machine.values() == ["0", "0", "0"], moment
+            if status != -signal.SIGKILL:
+                break
     assert status == 0
     assert moment > 20
 
