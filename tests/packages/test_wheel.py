@@ -29,10 +29,10 @@ def tracked(*folders: str) -> list[str]:
     return [name for name in names if (ROOT / name).exists()]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
     """Build it from a copy in which the modules were built, too."""
-    folder = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path / "wheel"
     for name in tracked("lightsleep", "kernel", "pyproject.toml", "README.md", "LICENSE"):
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "copy" / name, follow_symlinks=False)
@@ -42,12 +42,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(*pip, folder / "copy", cwd=folder)
     (built,) = folder.glob("*.whl")
     return built
-
-
-def test_every_file_is_in_the_wheel_and_nothing_else(wheel: Path) -> None:
-    names = {x for x in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in x}
-    package = {x for x in tracked("lightsleep") if x != "lightsleep/kernel"}
-    assert names == package | {f"lightsleep/{x}" for x in tracked("kernel")}
 
 
 @pytest.fixture
@@ -65,7 +59,14 @@ def installed(wheel: Path, tmp_path: Path) -> Iterator[Path]:
     assert {x.relative_to(tmp_path) for x in (tmp_path / "env").rglob("*")} == before
 
 
-def test_an_installed_command_needs_no_clone(installed: Path) -> None:
+def test_the_wheel_has_every_file_and_its_command_needs_no_clone(
+    wheel: Path, installed: Path
+) -> None:
+    """One test: two would build the wheel twice, in two processes of pytest."""
+    names = {x for x in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in x}
+    package = {x for x in tracked("lightsleep") if x != "lightsleep/kernel"}
+    assert names == package | {f"lightsleep/{x}" for x in tracked("kernel")}
+
     def lightsleep(*argv: str) -> str:
         return run(installed / "env/bin/lightsleep", *argv, cwd=installed)
 
