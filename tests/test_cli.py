@@ -47,12 +47,8 @@ def lightsleep(
     "words",
     [
         "--help",
-        "--version",
-        "scan --help",
         "scan --json",
         "scan -v",
-        "lab list",
-        "report --json result.json",
         "report -o - result.json",
     ],
 )

@@ -30,6 +30,10 @@ DEFAULT = (
     protocol.ROUNDS // protocol.BOOTS,
 )  # boots, and rounds of each: of lab compare
 LEAST = (3, 4)  # as few boots as may be
+DEMO = (5, 2)
+SHARES = (0.0, 0.5, 1.0, 4.0)
+SELDOM = [(shape, share) for shape in (DEMO, (4, 2), (12, 1)) for share in SHARES]
+SELDOM.remove((DEMO, 1.0))
 ALARMS = 0.05 + 3 * math.sqrt(0.05 * 0.95 / RUNS)
 
 
@@ -96,8 +100,14 @@ def shown(effects: Floats, boots: int) -> float:
     return sum(verdict.differs for verdict in verdicts) / len(verdicts)
 
 
-@pytest.mark.parametrize("shape", [DEFAULT, LEAST, (4, 2), (12, 1)])
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        *((shape, share) for shape in (DEFAULT, LEAST) for share in SHARES),
+        (DEMO, 1.0),
+        *(pytest.param(*cell, marks=pytest.mark.more) for cell in SELDOM),
+    ],
+)
 def test_false_alarms_whatever_boots_do(shape: tuple[int, int], share: float) -> None:
     assert shown(noise(shape, share), shape[0]) <= ALARMS
 

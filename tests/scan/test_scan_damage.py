@@ -53,7 +53,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("machine", ["intel-laptop", "lightsleep-guest", "kvm-haltpoll-zero"])
+# A larger x86_64 machine has no other files than these two, but for another disk's.
+@pytest.mark.parametrize("machine", ["lightsleep-guest", "kvm-haltpoll-zero"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
     unfold(machine, tmp_path)
