@@ -303,6 +303,7 @@ def test_to_find_out_makes_nothing(tmp_path: Path) -> None:
     check_writable(Path("/dev/null"))
 
 
+@pytest.mark.timeout(30)
 def test_nobody_waits_for_a_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     check_writable(tmp_path / "pipe")
