@@ -180,10 +180,10 @@ slow-tests: ## time the unit tests, write tests/slow.txt: those that check-quick
 
 # Parts of the above, to run beside the linters. A third of the time, these tests only wait.
 test-quick:
-	$(PYTHON) -m pytest -q -n 4 -m 'not slow and not boot and not build and not more'
+	$(PYTHON) -m pytest -q -n 4 --dist worksteal -m 'not slow and not boot and not build and not more'
 
 test-unit:
-	$(PYTHON) -m pytest -q -n 4 -m 'not boot and not build and not more'
+	$(PYTHON) -m pytest -q -n 4 --dist worksteal -m 'not boot and not build and not more'
 
 prefetch: ## make what tests with guests need: make check does so beside its first tests
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES))
