@@ -278,7 +278,8 @@ refuses_nonsense() {
 	done
 	[ "$(cat $PARAMETER)" = Y ] || fail "changed all the same"
 	for state in $(asked); do
-		[ "$(stat -c %a "$CPU/state$state/promoted")" = 444 ] || fail "a counter can be written"
+		[ "$(stat -c %a "$CPU/state$state/promoted")" = 444 ] ||
+			fail "a counter can be written"
 	done
 	[ "$(stat -c %a $PARAMETER)" = 644 ] || fail "anybody can change $PARAMETER"
 }
