@@ -219,6 +219,17 @@ def test_what_the_host_took_is_evidence_with_a_poll_or_without() -> None:
     assert LIB.calls == before + 2, "what was stolen counts once"
 
 
+@pytest.mark.parametrize(
+    ("softirqs", "took_ns"), [((NET_RX,), {}), ((), {IRQ_TIME: 3 * MS}), ((RCU,), {IRQ_TIME: MS})]
+)
+def test_a_gap_is_no_time_polled_whosever_it_was(
+    softirqs: tuple[int, ...], took_ns: dict[int, int]
+) -> None:
+    stolen_ns = poll(3 * MS, softirqs, took_ns)
+    LIB.account(7, 180 * US + 3 * MS)
+    assert list(LIB.said) == [7, 180 * US, stolen_ns, 0]
+
+
 @pytest.mark.parametrize("look_us", [1, 60, 300])
 def test_looks_at_devices_that_take_long_are_not_the_host(look_us: int) -> None:
     polled_ns = LIB.poll_ns(1 * MS, look_us * US, True)

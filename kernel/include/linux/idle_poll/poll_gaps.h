@@ -108,17 +108,21 @@ static inline u64 poll_gaps_steal_clock_ns(void)
 	return kcpustat_this_cpu->cpustat[CPUTIME_STEAL];
 }
 
-/* What the last poll, of @polled_ns, and the hypervisor say of the host; no poll: 0. */
+/*
+ * What the last poll, of @polled_ns, and the hypervisor say of the host; no poll: 0. Where softirqs
+ * of devices ran, nobody knows whose a gap was: it is no evidence against the host, nor for it.
+ */
 static inline void poll_gaps_account(const struct poll_gaps *gaps, struct host_contention *hc,
 				     u64 now_ns, u64 polled_ns)
 {
 	u64 clock_ns = poll_gaps_steal_clock_ns();
 	u64 gap_ns = polled_ns ? poll_gaps_stolen_ns(gaps, polled_ns) : 0;
+	u64 ran_ns = polled_ns - poll_gaps_ns(gaps, polled_ns);
 	u64 account_ns = clock_ns - hc->steal_clock_ns;
 
 	hc->steal_clock_ns = clock_ns;
 	if (polled_ns || account_ns)
-		host_contention_add(hc, now_ns, polled_ns - gap_ns, gap_ns, account_ns);
+		host_contention_add(hc, now_ns, ran_ns, gap_ns, account_ns);
 }
 
 #endif /* _LINUX_IDLE_POLL_POLL_GAPS_H */
