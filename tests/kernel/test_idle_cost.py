@@ -98,7 +98,7 @@ bool is_stopped, is_paused;
 unsigned long next_in;
 static bool stopped(void) { return is_stopped; }
 static bool paused(void) { return is_paused; }
-static bool forbidden(void) { return false; }
+static bool forbidden(unsigned int cpu) { return false; }
 static void advertise(u64 latency_ns) { advertised_ns = latency_ns; }
 static const struct idle_cost_ops test_ops = {
 	.of = cost_of, .wait_weight = weight, .learns = learning, .polling_stopped = stopped,

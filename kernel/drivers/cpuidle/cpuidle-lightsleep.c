@@ -464,26 +464,14 @@ static void set_exit_latency(u64 latency_ns)
 	cpuidle_resume_and_unlock();
 }
 
-static bool wait_forbidden_on(unsigned int cpu)
+/* Is it forbidden to poll, or to halt? The caller holds the hotplug lock. */
+static bool wait_forbidden(unsigned int cpu)
 {
 	const struct cpuidle_state_usage *usage = per_cpu_ptr(lightsleep, cpu)->dev.states_usage;
 
 	return READ_ONCE(usage[POLL_INDEX].disable) || READ_ONCE(usage[HALT_INDEX].disable) ||
 	       latency_qos_limit_ns(&latency_onlooker, cpu) <
 	       (s64)driver.states[HALT_INDEX].exit_latency_ns;
-}
-
-/* Is some CPU that may be measured forbidden to poll or to halt? Takes the hotplug lock. */
-static bool wait_forbidden(void)
-{
-	bool forbidden = false;
-	unsigned int cpu;
-
-	cpus_read_lock();
-	for_each_online_cpu(cpu)
-		forbidden |= halt_cost_may_use(cpu) && wait_forbidden_on(cpu);
-	cpus_read_unlock();
-	return forbidden;
 }
 
 static struct idle_cost *cost_of(unsigned int cpu)

@@ -28,7 +28,8 @@
  *
  * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
  * of theirs. The CPUs of a pair are neighbours, mostly of one node: a wakeup from farther
- * away costs more. Isolated CPUs, and those in nohz_full=, are left alone.
+ * away costs more. Isolated CPUs, those in nohz_full=, and those that may not poll or halt are
+ * left alone.
  *
  * Context: process context, may sleep; takes about 0.3 s, and 2 s for each pair at
  * most. Callers serialise. The hotplug lock is held only to choose CPUs. A CPU
@@ -361,14 +362,14 @@ bool halt_cost_may_use(unsigned int cpu)
  * The next CPU of another core; without one, an SMT sibling; alone, @cpu itself. The caller holds
  * the hotplug lock.
  */
-static unsigned int peer_of(unsigned int cpu)
+static unsigned int peer_of(const struct halt_cost_ops *ops, unsigned int cpu)
 {
 	unsigned int peer = cpu, other;
 
 	for_each_cpu_wrap(other, cpu_online_mask, cpu + 1) {
 		if (other == cpu)
 			break;
-		if (!halt_cost_may_use(other))
+		if (!ops->usable(other))
 			continue;
 		peer = other;
 		if (!cpumask_test_cpu(other, topology_sibling_cpumask(cpu)))
@@ -378,7 +379,8 @@ static unsigned int peer_of(unsigned int cpu)
 }
 
 /* Chooses CPUs, spread over the machine, and a peer for each; returns how many. */
-static unsigned int choose_pairs(unsigned int pairs[HALT_COST_PAIRS][2])
+static unsigned int choose_pairs(const struct halt_cost_ops *ops,
+				 unsigned int pairs[HALT_COST_PAIRS][2])
 {
 	unsigned int stride, cpu, position = 0, chosen = 0;
 
@@ -386,9 +388,9 @@ static unsigned int choose_pairs(unsigned int pairs[HALT_COST_PAIRS][2])
 	/* Two CPUs make one pair. */
 	stride = max(2U, DIV_ROUND_UP(num_online_cpus(), HALT_COST_PAIRS));
 	for_each_online_cpu(cpu) {
-		if (!halt_cost_may_use(cpu) || position++ % stride)
+		if (!ops->usable(cpu) || position++ % stride)
 			continue;
-		pairs[chosen][0] = peer_of(cpu);
+		pairs[chosen][0] = peer_of(ops, cpu);
 		pairs[chosen++][1] = cpu;
 	}
 	cpus_read_unlock();
@@ -430,17 +432,17 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
  *	have gone offline, too
  * @costs: on success, set to the results by length of sleep, shortest first
  *
- * Return: 0, -EAGAIN if no CPU waited as it was told for long enough, -ETIMEDOUT if one
- * was too busy to run its thread, or another negative error.
+ * Return: 0, -EPERM if no CPU is usable, -EAGAIN if none waited as it was told for long enough,
+ * -ETIMEDOUT if one was too busy to run its thread, or another negative error.
  */
 int halt_cost_measure(const struct halt_cost_ops *ops, struct halt_cost costs[HALT_COST_SLEEPS])
 {
 	struct halt_cost pair[HALT_COST_SLEEPS];
 	unsigned int pairs[HALT_COST_PAIRS][2], chosen, n, measured = 0;
-	int ret = -EAGAIN;
+	int ret = -EPERM;
 
 	memset(costs, 0, HALT_COST_SLEEPS * sizeof(*costs));
-	chosen = choose_pairs(pairs);
+	chosen = choose_pairs(ops, pairs);
 	for (n = 0; n < chosen; n++) {
 		ret = measure_pair(ops, pairs[n][0], pairs[n][1], pair);
 		if (ret)

@@ -101,9 +101,19 @@ static u64 count_waits(unsigned int cpu)
 	return READ_ONCE(ops->of(cpu)->forced_waits);
 }
 
+static bool is_usable(unsigned int cpu)
+{
+#ifdef LIGHTSLEEP_MODULE
+	if (ops->wait_forbidden(cpu))
+		return false;
+#endif
+	return halt_cost_may_use(cpu);
+}
+
 static const struct halt_cost_ops halt_cost_ops = {
 	.force = force_wait,
 	.waits = count_waits,
+	.usable = is_usable,
 };
 
 /**
@@ -427,10 +437,6 @@ int idle_cost_calibrate(bool quiet)
 			use_measured(measured, found->estimate.cost_ns);
 		else
 			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-#ifdef LIGHTSLEEP_MODULE
-	} else if ((ret == -EAGAIN || ret == -ETIMEDOUT) && ops->wait_forbidden()) {
-		ret = -EPERM;
-#endif
 	}
 	known_harmful |= ret == -EBUSY;
 	if (ret && running && !results)
@@ -447,9 +453,11 @@ static const char *reason(int error)
 	switch (error) {
 	case -EBUSY:
 		return "polls make wakeups slower";
-#ifdef LIGHTSLEEP_MODULE
 	case -EPERM:
-		return "a disabled state or a latency limit forbids it";
+#ifdef LIGHTSLEEP_MODULE
+		return "a disabled state or a latency limit forbids it on all CPUs";
+#else
+		return "all CPUs are isolated";
 #endif
 	case -EAGAIN:
 	case -ETIMEDOUT:

@@ -24,12 +24,14 @@ enum idle_wait {
  * struct halt_cost_ops - what the measurement needs from the idle driver
  * @force: make @cpu wait in this way from its next idle entry on
  * @waits: how many waits of the kind that was forced @cpu has ended so far
+ * @usable: may @cpu, which is online, be measured? The hotplug lock is held
  *
- * Both may be called while @cpu is offline, or comes or goes.
+ * The first two may be called while @cpu is offline, or comes or goes.
  */
 struct halt_cost_ops {
 	void (*force)(unsigned int cpu, enum idle_wait how);
 	u64 (*waits)(unsigned int cpu);
+	bool (*usable)(unsigned int cpu);
 };
 
 /* The measurement is repeated with sleeps of these lengths. */

@@ -80,8 +80,8 @@ struct idle_cost_ops {
 	bool (*polling_stopped)(void);
 	bool (*polling_paused)(void);
 #ifdef LIGHTSLEEP_MODULE
-	/** @wait_forbidden: is some CPU forbidden to poll, or to halt? What fails then is -EPERM */
-	bool (*wait_forbidden)(void);
+	/** @wait_forbidden: is this CPU forbidden to poll, or to halt? The hotplug lock is held */
+	bool (*wait_forbidden)(unsigned int cpu);
 	/**
 	 * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; 0 where
 	 * polls make wakeups slower, so that no latency limit is a reason to poll
