@@ -294,3 +294,25 @@ def test_a_cpu_that_may_not_wait_keeps_no_other_from_being_measured(lib: Any) ->
 def test_where_no_cpu_may_wait_measuring_is_forbidden(lib: Any) -> None:
     lib.forbidden = 0b1111
     assert measure(lib)[0] == -EPERM
+
+
+# A CPU that is alone.
+
+
+def test_a_cpu_that_is_alone_sleeps_for_as_long_as_others(lib: Any) -> None:
+    """A host that polls for halted guests hides the cost of short sleeps from it, too."""
+    lib.cpus, lib.host_polls_ns = 1, 200 * US
+    assert measure(lib) == (0, [30, 100, 400], [0, 0, 40])
+    lib.cpus = 2
+    ret, _, costs_us = measure(lib)
+    assert (ret, costs_us) == (0, [0, 0, 40])
+
+
+@pytest.mark.parametrize(
+    ("way_in_us", "slept_us"), [(25, [30, 100, 400]), (50, [60, 100, 400]), (190, [240, 200, 400])]
+)
+def test_a_slow_cpu_that_is_alone_sleeps_for_long_enough_to_become_idle(
+    lib: Any, way_in_us: int, slept_us: list[int]
+) -> None:
+    lib.cpus, lib.way_in_ns = 1, way_in_us * US
+    assert measure(lib) == (0, slept_us, [40, 40, 40])

@@ -24,7 +24,8 @@
  * wake_cost_compare(): medians of differences, which a disturbance hardly moves.
  *
  * A machine with a single CPU has nobody to answer. There a thread sleeps on a
- * timer, and is late by more when its CPU halted.
+ * timer, for as long as it would work otherwise, and is late by more when its CPU halted.
+ * (Where the timer is due before the CPU is idle, it sleeps longer.)
  *
  * Pairs of CPUs, spread over the machine, stand for all; the result is the mean
  * of theirs. The CPUs of a pair are neighbours, mostly of one node: a wakeup from farther
@@ -59,7 +60,7 @@
 #define HALT_COST_TRIES		4	/* per block before giving up */
 #define HALT_COST_TIMEOUT	msecs_to_jiffies(200)	/* for an answer */
 #define HALT_COST_PATIENCE	(2UL * HZ)	/* for all that a pair has to tell */
-#define HALT_COST_ALONE_NS	(200 * NSEC_PER_USEC)	/* slept by a thread that is alone */
+#define HALT_COST_ALONE_NS	(200 * NSEC_PER_USEC)	/* a sleep alone need not be longer */
 
 static const u64 work_ns[HALT_COST_SLEEPS] = {
 	30 * NSEC_PER_USEC, 100 * NSEC_PER_USEC, 400 * NSEC_PER_USEC
@@ -74,8 +75,8 @@ static const u64 work_ns[HALT_COST_SLEEPS] = {
  * @asker: asks and measures on @peer
  * @ask: wakes @thread
  * @answer: wakes the thread that measures
- * @work_ns: how long each side works before it answers; by how much longer than
- *	HALT_COST_ALONE_NS @thread sleeps where it is alone
+ * @work_ns: how long each side works before it answers; how long @thread sleeps where it is
+ *	alone
  * @late_ns: by how much the timer of a thread that is alone was late
  * @measured: @asker is done
  * @result: 0, or what went wrong
@@ -152,7 +153,7 @@ static int answer_thread(void *data)
 		if (READ_ONCE(probe->quit))
 			break;
 		if (alone(probe))
-			probe->late_ns = sleep_on_timer(HALT_COST_ALONE_NS + probe->work_ns);
+			probe->late_ns = sleep_on_timer(probe->work_ns);
 		else
 			work_for(probe->work_ns);
 		note_move(probe);
@@ -199,6 +200,18 @@ static bool waited(const struct probe *probe, u64 cpu_before, u64 peer_before)
 	       waits(probe, probe->peer) >= peer_before + enough;
 }
 
+/*
+ * A slow CPU that is alone may not be idle yet when the timer of a short sleep is due. But a first
+ * try in vain, where @tries is 0, may just have been disturbed.
+ */
+static bool sleep_longer(struct probe *probe, int tries)
+{
+	if (!tries || !alone(probe) || probe->work_ns >= HALT_COST_ALONE_NS)
+		return false;
+	probe->work_ns *= 2;
+	return true;
+}
+
 static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HALT_COST_BLOCK])
 {
 	u64 cpu_before, peer_before;
@@ -206,7 +219,7 @@ static int measure_block(struct probe *probe, enum idle_wait how, u32 samples[HA
 
 	probe->ops->force(probe->cpu, how);
 	probe->ops->force(probe->peer, how);
-	for (tries = 0; tries < HALT_COST_TRIES; tries++) {
+	for (tries = 0; tries < HALT_COST_TRIES; tries += !sleep_longer(probe, tries)) {
 		/* The first one brings both sides into step. */
 		ret = round_trip(probe, &samples[0]);
 		if (ret)
@@ -248,7 +261,7 @@ static void evaluate(struct probe *probe, struct halt_cost *cost)
 	wake_cost_compare(&cost->estimate, halted, polled);
 	median_ns = polled[WAKE_COST_SAMPLES / 2];
 	cost->work_ns = probe->work_ns;
-	cost->slept_ns = alone(probe) ? HALT_COST_ALONE_NS + probe->work_ns : median_ns / 2;
+	cost->slept_ns = alone(probe) ? probe->work_ns : median_ns / 2;
 	cost->estimate.cost_ns = div_s64(cost->estimate.cost_ns, wakeups);
 	cost->estimate.lower_ns = div_s64(cost->estimate.lower_ns, wakeups);
 	cost->estimate.upper_ns = div_s64(cost->estimate.upper_ns, wakeups);
