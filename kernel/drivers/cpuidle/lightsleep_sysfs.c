@@ -146,7 +146,11 @@ static int calibrate_set(const char *text, const struct kernel_param *kp)
 		pr_err("calibrate: write 1 to measure the halt cost again\n");
 		return -EINVAL;
 	}
-	return idle_cost_calibrate(false);
+	/* It takes seconds where CPUs are busy: others may read and set parameters meanwhile. */
+	kernel_param_unlock(THIS_MODULE);
+	ret = idle_cost_calibrate(false);
+	kernel_param_lock(THIS_MODULE);
+	return ret;
 }
 
 static const struct kernel_param_ops calibrate_ops = {

@@ -323,6 +323,26 @@ measures_beside_a_hog() {
 	done
 }
 
+# Nor does who reads a parameter wait for the end of a measurement.
+shows_parameters_while_it_measures() {
+	loaded mode=off
+	occupy_cpu 1
+	waits=yes
+	for _ in $(seq 3); do
+		taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
+		writer=$!
+		sleep 0.3
+		taskset -c 0 cat "$PARAMETERS/mode" > /dev/null
+		taskset -c 0 sleep 0.2 # whoever wrote has left by now, if that is over
+		! kill -0 $writer 2> /dev/null || waits=no
+		wait $writer
+		[ $waits = yes ] || break
+	done
+	kill "$hog"
+	wait
+	[ $waits = no ] || fail "a parameter is shown only when the measurement is over"
+}
+
 # A measurement that waits for a busy CPU holds up no CPU that comes or goes.
 goes_offline_while_a_measurement_waits() {
 	loaded
@@ -390,7 +410,8 @@ if [ $# = 0 ]; then
 		probes_where_polls_are_too_short weighs_waiting \
 		halts_after_the_longest_poll does_not_poll_an_idle_machine \
 		says_why_it_cannot_measure halts_at_the_latency_it_advertises \
-		measures_beside_a_hog goes_offline_while_a_measurement_waits \
+		measures_beside_a_hog shows_parameters_while_it_measures \
+		goes_offline_while_a_measurement_waits \
 		measures_during_hotplug leaves_isolated_cpus_alone
 fi
 trap 'after_each; rm -f "$LOAD"; unload' EXIT
