@@ -7,6 +7,11 @@
  * rest, and then every ten minutes, for 0.3 s each, because frequencies, hosts and
  * neighbours change. A measurement polls, so it waits while no CPU is to. The
  * median of the latest five results is used, so one bad minute decides nothing.
+ * Noise may hide the cost: then the interval contains 0. But its upper end still is a
+ * bound, and a figure above it is refuted: the bound is the result then. It is never
+ * below NEXT_TO_NOTHING_NS, so that bounds alone end no polling, and the programs can
+ * contradict them. A bound above the figure in use says nothing, and is no result.
+ *
  * wake_cost.c measures the programs on each CPU that
  * polls; once a second its evidence is evaluated here. Where it has an answer,
  * that answer counts on this CPU; where it has none, or no fresh one, the
@@ -19,8 +24,8 @@
  *
  * A machine that is busy when polling starts cannot be measured. A cost of 0
  * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
- * programs. So after a failed measurement ASSUMED_COST_NS is used until there is a
- * figure: times the default weight, it makes a missed wakeup as dear as 100 us of
+ * programs. So after a measurement without a result ASSUMED_COST_NS is used until there is
+ * one: times the default weight, it makes a missed wakeup as dear as 100 us of
  * polling, which is how long the first proposal for arm64 polled. If the first
  * measurement says that polls make wakeups slower, the cost stays 0 until another one has a
  * figure: somebody else wants the core. Later on a failed measurement changes nothing: the
@@ -40,6 +45,7 @@
 #include <linux/debugfs.h>
 #include <linux/idle_poll/idle_cost.h>
 #include <linux/jiffies.h>
+#include <linux/kernel.h>
 #include <linux/limits.h>
 #include <linux/minmax.h>
 #include <linux/mutex.h>
@@ -73,12 +79,16 @@
 
 #define RESULTS			5
 #define NEXT_TO_NOTHING_NS	2000
+#define TYPICAL_SLEEP		1	/* the length that stands for all: 100 us */
+#define CANNOT_TELL		"cannot tell it from 0; at most "
 
 /* Guards all below, and the measurement. */
 static DEFINE_MUTEX(cost_mutex);
 static const struct idle_cost_ops *ops;
 static bool running;
+/* The latest measurement that came to its end, whatever it says. */
 static struct halt_cost costs[HALT_COST_SLEEPS];
+static unsigned long costs_jiffies;
 static u64 results_ns[RESULTS];
 #ifdef LIGHTSLEEP_MODULE
 static u64 worst_results_ns[RESULTS];
@@ -350,18 +360,33 @@ static bool conclusive(const struct wake_cost_estimate *estimate)
 }
 
 /*
- * The one figure that stands for all: that of sleeps of 100 us, about where polling and
+ * The estimate that stands for all: that of sleeps of 100 us, about where polling and
  * halting compete. Where noise drowned it, one of the others is better than none.
  */
-static const struct halt_cost *typical(const struct halt_cost measured[HALT_COST_SLEEPS])
+static const struct wake_cost_estimate *
+telling_estimate(const struct halt_cost measured[HALT_COST_SLEEPS])
 {
-	static const unsigned int preferred[HALT_COST_SLEEPS] = { 1, 0, 2 };
+	static const unsigned int preferred[HALT_COST_SLEEPS] = { TYPICAL_SLEEP, 0, 2 };
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
 		if (conclusive(&measured[preferred[n]].estimate))
-			return &measured[preferred[n]];
+			return &measured[preferred[n]].estimate;
 	return NULL;
+}
+
+/*
+ * What a measurement says of sleeps of 100 us. Where these cannot tell, that is at most a bound,
+ * whatever longer sleeps cost: a host that polls for its guests does so for some time only.
+ */
+static u64 measured_ns(const struct halt_cost measured[HALT_COST_SLEEPS], bool *is_bound)
+{
+	const struct wake_cost_estimate *typical = &measured[TYPICAL_SLEEP].estimate;
+	const struct wake_cost_estimate *telling = telling_estimate(measured);
+	s64 most_ns = max_t(s64, typical->upper_ns, NEXT_TO_NOTHING_NS);
+
+	*is_bound = !conclusive(typical) && (!telling || telling->cost_ns >= most_ns);
+	return *is_bound ? most_ns : max(telling->cost_ns, 0LL);
 }
 
 /* Did polls make wakeups slower, beyond doubt? */
@@ -383,19 +408,19 @@ static void set_machine_cost(u64 cost_ns)
 	cpus_read_unlock();
 }
 
-static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 cost_ns)
+static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], u64 cost_ns)
 {
 #ifdef LIGHTSLEEP_MODULE
+	bool drowned = !telling_estimate(measured);
 	u64 worst_ns = 0;
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (conclusive(&measured[n].estimate))
+		if (drowned || conclusive(&measured[n].estimate))
 			worst_ns = max(worst_ns, measured[n].worst_ns);
 	worst_results_ns[results % RESULTS] = worst_ns;
 #endif
-	memcpy(costs, measured, sizeof(costs));
-	results_ns[results % RESULTS] = max(cost_ns, 0LL);
+	results_ns[results % RESULTS] = cost_ns;
 	WRITE_ONCE(results, results + 1);
 #ifdef LIGHTSLEEP_MODULE
 	ops->set_exit_latency(median(worst_results_ns));
@@ -403,16 +428,62 @@ static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], s64 
 	set_machine_cost(median(results_ns));
 }
 
+/* The machine's figure, or what is assumed while there is none. */
+static u64 believed_ns(void)
+{
+	if (results)
+		return machine_cost_ns;
+	return known_harmful ? 0 : ASSUMED_COST_NS;
+}
+
 /* While nothing is measured. */
 static void assume_cost(void)
 {
-	u64 cost_ns = known_harmful ? 0 : ASSUMED_COST_NS;
+	u64 cost_ns = believed_ns();
 
 #ifdef LIGHTSLEEP_MODULE
 	/* A latency request below it has to be honoured as well. */
 	ops->set_exit_latency(cost_ns);
 #endif
 	set_machine_cost(cost_ns);
+}
+
+/* Takes a measurement for what it says; -EBUSY where it is harm, -ENODATA where it is nothing. */
+static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
+{
+	bool is_bound;
+	u64 cost_ns = measured_ns(measured, &is_bound);
+
+	memcpy(costs, measured, sizeof(costs));
+	costs_jiffies = jiffies;
+	if (!telling_estimate(measured)) {
+		if (harmful(measured))
+			return -EBUSY;
+		if (cost_ns >= believed_ns())
+			return -ENODATA;
+	}
+	use_measured(measured, cost_ns);
+	if (!quiet)
+		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %s%llu ns)\n",
+			machine_cost_ns, is_bound ? CANNOT_TELL : "", cost_ns);
+	return 0;
+}
+
+/* idle_cost_calibrate(), but for -ENODATA where noise hides the cost. */
+static int calibrate(bool quiet)
+{
+	struct halt_cost measured[HALT_COST_SLEEPS];
+	int ret;
+
+	mutex_lock(&cost_mutex);
+	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
+	if (!ret)
+		ret = judge(measured, quiet);
+	known_harmful |= ret == -EBUSY;
+	if (ret && running && !results)
+		assume_cost();
+	mutex_unlock(&cost_mutex);
+	return ret;
 }
 
 /**
@@ -425,27 +496,9 @@ static void assume_cost(void)
  */
 int idle_cost_calibrate(bool quiet)
 {
-	struct halt_cost measured[HALT_COST_SLEEPS];
-	const struct halt_cost *found;
-	int ret;
+	int ret = calibrate(quiet);
 
-	mutex_lock(&cost_mutex);
-	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
-	if (!ret) {
-		found = typical(measured);
-		if (found)
-			use_measured(measured, found->estimate.cost_ns);
-		else
-			ret = harmful(measured) ? -EBUSY : -EAGAIN;
-	}
-	known_harmful |= ret == -EBUSY;
-	if (ret && running && !results)
-		assume_cost();
-	if (!ret && !quiet)
-		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %lld ns)\n",
-			machine_cost_ns, found->estimate.cost_ns);
-	mutex_unlock(&cost_mutex);
-	return ret;
+	return ret == -ENODATA ? -EAGAIN : ret;
 }
 
 static const char *reason(int error)
@@ -474,7 +527,8 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 static void calibrate_and_schedule(void)
 {
 	static int reported;
-	int ret = idle_cost_calibrate(results >= CALIBRATE_SOON_TIMES);
+	int ret = calibrate(results >= CALIBRATE_SOON_TIMES);
+	char bound[64];
 
 	if (ret == -ENODEV)
 		return;
@@ -485,8 +539,11 @@ static void calibrate_and_schedule(void)
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
 	if (!results && ret != reported) {
 		reported = ret;
+		scnprintf(bound, sizeof(bound), CANNOT_TELL "%lld ns",
+			  costs[TYPICAL_SLEEP].estimate.upper_ns);
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
-			reason(ret), ret, calibrate_wait / HZ, machine_cost_ns);
+			ret == -ENODATA ? bound : reason(ret), ret, calibrate_wait / HZ,
+			machine_cost_ns);
 	}
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
@@ -509,17 +566,28 @@ static void calibrate_again(struct work_struct *work)
 	queue_delayed_work(ops->workers, &calibrate_work, round_jiffies_relative(wait));
 }
 
-/* debugfs: what the last measurement found, by length of sleep. */
+/* debugfs: what the last measurement found, by length of sleep, and what it says. */
 static int halt_cost_show(struct seq_file *file, void *unused)
 {
+	bool is_bound;
 	unsigned int n;
+	u64 cost_ns;
 
 	seq_puts(file, "slept_ns cost_ns lower_ns upper_ns worst_ns\n");
 	mutex_lock(&cost_mutex);
-	for (n = 0; results && n < HALT_COST_SLEEPS; n++)
+	if (!costs[0].slept_ns)
+		goto out_unlock;
+	for (n = 0; n < HALT_COST_SLEEPS; n++)
 		seq_printf(file, "%llu %lld %lld %lld %llu\n", costs[n].slept_ns,
 			   costs[n].estimate.cost_ns, costs[n].estimate.lower_ns,
 			   costs[n].estimate.upper_ns, costs[n].worst_ns);
+	seq_printf(file, "%u s ago: ", jiffies_to_msecs(jiffies - costs_jiffies) / 1000);
+	cost_ns = measured_ns(costs, &is_bound);
+	if (!telling_estimate(costs) && harmful(costs))
+		seq_printf(file, "%s\n", reason(-EBUSY));
+	else
+		seq_printf(file, "%s%llu ns\n", is_bound ? CANNOT_TELL : "", cost_ns);
+out_unlock:
 	mutex_unlock(&cost_mutex);
 	return 0;
 }
