@@ -81,6 +81,7 @@ char log_line[500];
 #define pr_warn(...) snprintf(log_line, sizeof(log_line), __VA_ARGS__)
 #include <stdio.h>
 #include "idle_cost.c"
+#include <linux/idle_poll/poll_limit.h>
 
 unsigned long jiffies;
 static u64 now_ns;
@@ -98,6 +99,7 @@ int halt_cost_measure(const struct halt_cost_ops *of, struct halt_cost found[HAL
 }
 
 static struct idle_cost the_cpu;
+static struct poll_limit policy;
 u64 advertised_ns;
 static struct idle_cost *cost_of(unsigned int cpu) { return &the_cpu; }
 static unsigned int weight(void) { return 4; }
@@ -124,6 +126,7 @@ void begin(void)
 	machine_cost_ns = advertised_ns = 0;
 	jiffies = now_ns = 0;
 	idle_cost_init(&the_cpu, 0);
+	memset(&policy, 0, sizeof(policy));
 }
 
 void find(int sleep, s64 cost_ns, s64 margin_ns)
@@ -202,6 +205,48 @@ void pass_second(const u64 *cycle_ns, int cycles, u64 halt_ns)
 	estimate_costs(NULL);
 }
 
+/*
+ * A second of cycles on a CPU that learns how long to poll: it waits, is woken, which takes longer
+ * from a halt, and works. Returns which part of its idle time it polled, in 1/1000.
+ */
+static struct poll_limit_params params(void)
+{
+	return (struct poll_limit_params) {
+		.halt_cost_ns = the_cpu.miss_cost_ns, .ceiling_ns = 10000000,
+	};
+}
+unsigned int live_second(const u64 *wait_ns, int waits, u64 work_ns, u64 halt_ns)
+{
+	u64 end_ns = now_ns + 1000000000, polled_ns = 0, idle_ns = 0;
+	struct poll_limit_params p;
+	int n;
+
+	for (n = 0; n < waits && now_ns < end_ns; n++) {
+		u64 limit_ns = policy.limit_ns, seen_ns = wait_ns[n], cycle_ns = wait_ns[n] + work_ns;
+		bool deliberate = wake_cost_begin(&the_cpu.wake_cost, now_ns, limit_ns > 0);
+
+		if (!deliberate && limit_ns) {
+			the_cpu.polls++;
+			the_cpu.hits += wait_ns[n] <= limit_ns;
+			polled_ns += min(wait_ns[n], limit_ns);
+		}
+		idle_ns += wait_ns[n];
+		if (deliberate || wait_ns[n] > limit_ns) {
+			cycle_ns += halt_ns;
+			seen_ns += halt_ns - min(halt_ns, idle_cost_wakeup_ns(&the_cpu));
+		}
+		p = params();
+		if (!deliberate)
+			poll_limit_update(&policy, &p, seen_ns);
+		now_ns += cycle_ns;
+		wake_cost_end(&the_cpu.wake_cost, cycle_ns);
+	}
+	now_ns = end_ns;
+	jiffies += HZ;
+	estimate_costs(NULL);
+	return polled_ns * 1000 / idle_ns;
+}
+
 void wait(unsigned int seconds) { jiffies += seconds * HZ; }
 unsigned int its_time_comes(void) { calibrate_again(NULL); return next_in / HZ; }
 bool programs_know(void) { return the_cpu.estimated; }
@@ -219,6 +264,7 @@ void find(int sleep, int64_t cost_ns, int64_t margin_ns); int measure_found(int 
 int measure_round_trips(uint32_t halted[2][3][64], uint32_t polled[2][3][64]);
 const char *shown(void); extern char log_line[500]; void wait(unsigned int seconds);
 uint64_t idle_cost_machine_ns(void);
+unsigned int live_second(const uint64_t *wait_ns, int waits, uint64_t work_ns, uint64_t halt_ns);
 extern uint64_t advertised_ns;
 extern bool is_stopped, is_paused; extern int measurements;
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
@@ -231,7 +277,7 @@ with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once 
     (_folder / "test.c").write_text(SOURCE)
     _flags = ("-O2", "-shared", "-fPIC", "-Wno-unused", "-Wno-unused-parameter", "-Wno-format")
     compile_kernel_files(
-        [KERNEL / "wake_cost.c", _folder / "test.c"],
+        [KERNEL / "wake_cost.c", KERNEL / "poll_limit.c", _folder / "test.c"],
         _folder / "test.so",
         (f"-I{_folder}", *_flags, "-DLIGHTSLEEP_MODULE"),
     )
@@ -490,3 +536,52 @@ def test_a_load_that_nearly_ends_loses_its_answer() -> None:
 def test_too_slow_a_load_has_no_answer() -> None:
     LIB.measure(0, 30 * US, US)
     assert not any(minutes(5, 60))
+
+
+# Where the machine's figure is above what the programs lose.
+
+
+def live(machine_us: int, halt_us: int, wait_us: int, varies_us: int) -> tuple[Any, Any]:
+    """Return the cost in use (us), and the share of idle time polled (%), after each second.
+
+    They are those of minutes 2 to 5 of programs that wait, and then work for 10 us.
+    """
+    LIB.measure(0, machine_us * US, 1)
+    rng = np.random.default_rng(1)
+    waits = 1_000_000 // (wait_us // 2 + 10)
+    costs, polled = [], []
+    for _ in range(5 * MINUTE_S):
+        wait_ns = (np.maximum(rng.normal(wait_us, varies_us, waits), 1) * US).astype(np.uint64)
+        start = FFI.cast("uint64_t *", wait_ns.ctypes.data)
+        polled.append(LIB.live_second(start, waits, 10 * US, halt_us * US) / 10)
+        costs.append(LIB.cost_ns() / US)
+    return np.array(costs[MINUTE_S:]), np.array(polled[MINUTE_S:])
+
+
+@pytest.mark.parametrize("wait_us", [60, 100, 200])
+@pytest.mark.parametrize(("machine_us", "halt_us"), [(40, 1), (40, 5), (25, 1)])
+def test_a_figure_that_is_too_high_gives_way_to_the_bound_of_the_programs(
+    machine_us: int, halt_us: int, wait_us: int
+) -> None:
+    costs, polled = live(machine_us, halt_us, wait_us, wait_us // 10)
+    print(f"median {np.median(costs):.1f} us, polled {polled.mean():.1f} %")
+    assert np.median(costs) < machine_us * 0.75
+    assert polled.mean() < 50
+    assert costs.max() == machine_us, "the bound is found anew each minute"
+
+
+@pytest.mark.parametrize("wait_us", [30, 60, 100])
+@pytest.mark.parametrize("halt_us", [40, 60])
+def test_a_figure_that_is_right_or_too_low_stays_or_is_raised(halt_us: int, wait_us: int) -> None:
+    costs, polled = live(40, halt_us, wait_us, wait_us // 10)
+    print(f"median {np.median(costs):.1f} us, polled {polled.mean():.1f} %")
+    assert abs(np.median(costs) - halt_us) < halt_us / 10
+    assert costs.min() > halt_us / 2
+    assert polled.mean() > 95
+
+
+def test_what_the_programs_lose_at_most_is_no_answer_of_theirs_and_ends_with_them() -> None:
+    live(40, 1, 60, 6)
+    for _ in range(2 * MINUTE_S):
+        LIB.pass_second(FFI.NULL, 0, 0)
+    assert (LIB.cost_ns(), LIB.programs_know()) == (40 * US, False)

@@ -132,10 +132,11 @@ def test_a_limit_that_is_too_low_does_not_justify_itself() -> None:
     LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
     assert estimate.cost_ns < cost_ns / 2
     estimate.lower_ns = 1  # however sure of that it may be
-    assert not LIB.wake_cost_is_conclusive(estimate, len(periods), hits, 0)
-    assert LIB.wake_cost_is_conclusive(estimate, len(periods), len(periods) * 3 // 4, 0)
+    assert not LIB.wake_cost_tells(len(periods), hits, 0)
+    assert LIB.wake_cost_tells(len(periods), len(periods) * 3 // 4, 0)
+    assert [LIB.wake_cost_is_conclusive(estimate, x) for x in (False, True)] == [False, True]
     estimate.upper_ns = -1
-    assert LIB.wake_cost_is_conclusive(estimate, len(periods), hits, 0), "harm is harm"
+    assert LIB.wake_cost_is_conclusive(estimate, False), "harm is harm"
 
 
 def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> None:
@@ -157,7 +158,8 @@ def test_a_wait_that_ends_before_the_halt_begins_says_nothing_of_a_halt() -> Non
         estimate = FFI.new("struct wake_cost_estimate *")
         LIB.wake_cost_compare(estimate, wc.cycle_ns[HALTED], wc.cycle_ns[POLLED])
         assert wc.aborts == sum(wc.was_aborted)
-        return estimate.cost_ns, LIB.wake_cost_is_conclusive(estimate, 1, 1, wc.aborts)
+        tells = LIB.wake_cost_tells(1, 1, wc.aborts)
+        return estimate.cost_ns, LIB.wake_cost_is_conclusive(estimate, tells)
 
     cost, tells = costs(short=0.9)
     assert cost < cost_ns / 4

@@ -16,7 +16,9 @@
  * polls; once a second its evidence is evaluated here. Where it has an answer,
  * that answer counts on this CPU; where it has none, or no fresh one, the
  * machine's figure does. Where that makes polls too short for an answer, the price
- * is raised from time to time (wake_cost_probe()).
+ * is raised from time to time (wake_cost_probe()). Where it is above what the programs
+ * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
+ * new, so it is then forgotten, and found again within seconds if it still holds.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -143,15 +145,18 @@ u64 idle_cost_machine_ns(void)
  * Context: any; single words are read, which an update may change one by one.
  *
  * Return: what it costs the programs there, in ns; where these cannot tell, what it costs
- * on this machine, or is assumed to cost; 0 before the first measurement, or if polling
- * does harm.
+ * on this machine, or is assumed to cost, but no more than what they lose at most; 0 before the
+ * first measurement, or if polling does harm.
  */
 u64 idle_cost_ns(const struct idle_cost *ic)
 {
+	u64 at_most_ns;
 	s64 cost_ns;
 
-	if (!READ_ONCE(ic->estimated))
-		return READ_ONCE(machine_cost_ns);
+	if (!READ_ONCE(ic->estimated)) {
+		at_most_ns = READ_ONCE(ic->at_most_ns) ?: U64_MAX;
+		return min(READ_ONCE(machine_cost_ns), at_most_ns);
+	}
 	cost_ns = READ_ONCE(ic->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
 }
@@ -223,8 +228,32 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 	ic->minute_count = count;
 }
 
-static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool conclusive)
+/* Since the last one, the CPU has polled less, if at all: what it saw then does not count. */
+static void forget_old_bound(struct idle_cost *ic)
 {
+	if (!ic->at_most_ns || time_before(jiffies, ic->at_most_jiffies + 60 * HZ))
+		return;
+	WRITE_ONCE(ic->at_most_ns, 0);
+	forget(ic);
+}
+
+/* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
+static void note_bound(struct idle_cost *ic, s64 upper_ns)
+{
+	u64 at_most_ns = max_t(s64, upper_ns, NEXT_TO_NOTHING_NS);
+
+	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine_cost_ns ? at_most_ns : 0);
+	ic->at_most_jiffies = jiffies;
+}
+
+static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
+{
+	bool conclusive = wake_cost_is_conclusive(new, tells);
+
+	if (conclusive)
+		WRITE_ONCE(ic->at_most_ns, 0);
+	else if (tells)
+		note_bound(ic, new->upper_ns);
 	/* A reader may get a mix of two estimates, but not of one that says nothing. */
 	if (!conclusive)
 		WRITE_ONCE(ic->estimated, false);
@@ -266,6 +295,7 @@ static bool update_estimate(struct idle_cost *ic)
 		forget(ic);
 	}
 	forget_old_evidence(ic, count);
+	forget_old_bound(ic);
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
 		return false;
 
@@ -277,16 +307,15 @@ static bool update_estimate(struct idle_cost *ic)
 	/* Which says nothing of shorter ones. */
 	if (new.upper_ns < 0 && ic->probe.on)
 		return true;
-	decide(ic, &new, wake_cost_is_conclusive(&new, polls, hits,
-						 READ_ONCE(ic->wake_cost.aborts)));
+	decide(ic, &new, wake_cost_tells(polls, hits, READ_ONCE(ic->wake_cost.aborts)));
 	return false;
 }
 
 /* True while the CPU probes for the programs' answer. */
 static bool update_probe(struct idle_cost *ic, unsigned int cpu, bool harms)
 {
-	bool pointless = harms || ic->estimated || READ_ONCE(ic->isolated) || !idle_cost_ns(ic) ||
-			 !ops->learns(cpu);
+	bool pointless = harms || ic->estimated || ic->at_most_ns || READ_ONCE(ic->isolated) ||
+			 !idle_cost_ns(ic) || !ops->learns(cpu);
 	bool was_on = ic->probe.on;
 
 	wake_cost_probe(&ic->probe, &ic->wake_cost, ktime_get_ns(), READ_ONCE(ic->hits), pointless);

@@ -60,9 +60,13 @@
  * that the poll waits for. Otherwise the programs cannot tell, and halt_cost.c has to be
  * asked.
  *
- * That figure may be far too low: a program loses more than a benchmark does. Then most
+ * That figure may be too high. Then polls are long enough to be hits, and the upper end of
+ * the interval is a bound: idle_cost.c uses it for a minute, without such polls if it is
+ * low, and then asks again.
+ *
+ * And it may be far too low: a program loses more than a benchmark does. Then most
  * polls are too short to catch a wakeup, and without hits there is no answer that could
- * put it right. A figure that is too high corrects itself. So a CPU with many cycles, no answer
+ * put it right. So a CPU with many cycles, no answer
  * and few hits *probes*: for some seconds, a missed wakeup counts four times as much, which
  * makes the polls longer. If the programs answer, their answer counts from then on. Whether
  * a poll pays is still for poll_limit.c to say: where it would not pay at four times the
@@ -295,21 +299,29 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 }
 
 /**
- * wake_cost_is_conclusive - is the estimate an answer?
- * @estimate: of the latest cycles
+ * wake_cost_tells - would the latest cycles show what a halt costs?
  * @polls: polls since the last time that this was asked, some seconds at most
  * @hits: those that ended with a wakeup
  * @aborts: how many of the latest deliberate halts were none
  *
+ * Return: true if most polls spared a halt, and most deliberate halts were some. Then the interval
+ * of the estimate holds the cost.
+ */
+bool wake_cost_tells(u64 polls, u64 hits, u32 aborts)
+{
+	return 4 * hits >= 3 * polls && 4 * aborts <= WAKE_COST_SAMPLES;
+}
+
+/**
+ * wake_cost_is_conclusive - is the estimate an answer?
+ * @estimate: of the latest cycles
+ * @tells: what wake_cost_tells() says of them
+ *
  * Return: true if polling does harm, or if halting costs what the estimate says.
  */
-bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, u64 polls, u64 hits,
-			     u32 aborts)
+bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, bool tells)
 {
-	if (estimate->upper_ns < 0)
-		return true;
-	return estimate->lower_ns > 0 && 4 * hits >= 3 * polls &&
-	       4 * aborts <= WAKE_COST_SAMPLES;
+	return estimate->upper_ns < 0 || (estimate->lower_ns > 0 && tells);
 }
 
 static bool are_enough(u64 cycles, u64 in_ns)

@@ -26,6 +26,8 @@ struct workqueue_struct;
  * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
+ * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
+ * @at_most_jiffies: when that was found
  * @probe: when a missed wakeup counts more, so that the programs get to tell
  * @miss_cost_ns: what a missed wakeup counts
  * @weight: how many us of idle CPU time 1 us of waiting is worth in that
@@ -48,6 +50,8 @@ struct idle_cost {
 	bool isolated;
 	struct wake_cost_estimate estimate;
 	bool estimated;
+	u64 at_most_ns;
+	unsigned long at_most_jiffies;
 	struct wake_cost_probe probe;
 	u64 miss_cost_ns;
 	unsigned int weight;
