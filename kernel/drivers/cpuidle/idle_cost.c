@@ -437,16 +437,17 @@ static void set_machine_cost(u64 cost_ns)
 	cpus_read_unlock();
 }
 
-static void use_measured(const struct halt_cost measured[HALT_COST_SLEEPS], u64 cost_ns)
+/* A result of the latest measurement. */
+static void add_result(u64 cost_ns)
 {
 #ifdef LIGHTSLEEP_MODULE
-	bool drowned = !telling_estimate(measured);
+	bool drowned = !telling_estimate(costs);
 	u64 worst_ns = 0;
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (drowned || conclusive(&measured[n].estimate))
-			worst_ns = max(worst_ns, measured[n].worst_ns);
+		if (drowned || conclusive(&costs[n].estimate))
+			worst_ns = max(worst_ns, costs[n].worst_ns);
 	worst_results_ns[results % RESULTS] = worst_ns;
 #endif
 	results_ns[results % RESULTS] = cost_ns;
@@ -491,7 +492,7 @@ static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 		if (cost_ns >= believed_ns())
 			return -ENODATA;
 	}
-	use_measured(measured, cost_ns);
+	add_result(cost_ns);
 	if (!quiet)
 		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %s%llu ns)\n",
 			machine_cost_ns, is_bound ? CANNOT_TELL : "", cost_ns);
