@@ -263,6 +263,14 @@ def test_a_slow_clock_is_read_for_a_small_part_of_a_poll(
 
 
 @pytest.mark.usefixtures("slow_clock")
+@pytest.mark.parametrize("reading_us", [1, 5, 20])
+def test_a_slow_clock_makes_a_poll_longer_by_one_reading_at_most(reading_us: int) -> None:
+    LIB.reading_takes_ns = reading_us * US
+    for for_us in range(1, 100):
+        assert LIB.poll_ns(for_us * US, 45, False) < (for_us + reading_us) * US + 16 * 45
+
+
+@pytest.mark.usefixtures("slow_clock")
 @pytest.mark.parametrize("reading_us", [1, 10, 100, 200])
 def test_no_clock_is_so_slow_that_looks_at_it_make_a_gap(reading_us: int) -> None:
     LIB.reading_takes_ns = reading_us * US

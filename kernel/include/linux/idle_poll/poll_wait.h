@@ -95,12 +95,17 @@ static __always_inline void poll_pace_choose(struct poll_pace *pace,
 	}
 }
 
-/* The clock was read, and right after again. It may stand still, or step back by a little. */
-static __always_inline void poll_pace_measure(struct poll_pace *pace, u64 now_ns, u64 again_ns)
+/*
+ * The clock was read, and right after again: another look at it. It may stand still, or step back
+ * by a little.
+ */
+static __always_inline void poll_pace_measure(struct poll_pace *pace, struct poll_gaps *gaps,
+					      u64 now_ns)
 {
-	u64 reading_ns = again_ns > now_ns ? again_ns - now_ns : 1;
+	u64 reading_ns = now_ns > gaps->look_ns ? now_ns - gaps->look_ns : 1;
 
 	pace->spin_ns = POLL_SPIN_READINGS * reading_ns;
+	poll_gaps_look(gaps, now_ns);
 }
 
 /* A spin took @took_ns, and as long as @left_ns may be left of the poll. */
@@ -198,14 +203,13 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 		if (!pace.spins && !sources)
 			short_waits_count(known, for_ns, took_ns);
 		poll_gaps_look(gaps, now_ns);
+		if (pace.spins && !sources && !pace.spin_ns && gaps->look_ns < end_ns)
+			poll_pace_measure(&pace, gaps, clock_ns());
 		if (gaps->look_ns >= end_ns)
 			return false;
 		for_ns = poll_next_wait_ns(gaps, end_ns);
-		if (pace.spins && !sources) {
-			if (!pace.spin_ns)
-				poll_pace_measure(&pace, now_ns, clock_ns());
+		if (pace.spins && !sources)
 			poll_pace_spin(&pace, took_ns, for_ns);
-		}
 		if (POLL_WAITS)
 			poll_pace_choose(&pace, known, for_ns);
 	}
