@@ -64,8 +64,9 @@ need_promotion() {
 	[ -n "$(asked)" ] || skip "$DRIVER does not ask for promotion"
 	before=$(all_promoted)
 	pattern 20
-	[ "$(all_promoted)" -gt "$before" ] ||
-		skip "$WAS_GOVERNOR does not err with the states of $DRIVER"
+	# So often that it errs in the next 20 as well.
+	[ "$(all_promoted)" -ge $((before + 10)) ] ||
+		skip "$WAS_GOVERNOR hardly errs with the states of $DRIVER"
 }
 
 load_states() { # [PARAMETER...]
