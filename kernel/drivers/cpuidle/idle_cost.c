@@ -7,10 +7,11 @@
  * rest, and then every ten minutes, for 0.3 s each, because frequencies, hosts and
  * neighbours change. A measurement polls, so it waits while no CPU is to. The
  * median of the latest five results is used, so one bad minute decides nothing.
- * Noise may hide the cost: then the interval contains 0. But its upper end still is a
- * bound, and a figure above it is refuted: the bound is the result then. It is never
- * below NEXT_TO_NOTHING_NS, so that bounds alone end no polling, and the programs can
- * contradict them. A bound above the figure in use says nothing, and is no result.
+ * Noise may hide the cost: then the interval contains 0, and there is no result. But its
+ * upper end still is a bound. It is never below NEXT_TO_NOTHING_NS, so that bounds alone
+ * end no polling, and the programs can contradict them. Where there is no result yet,
+ * nothing above the bound is assumed. Where there is, and three measurements in a row are
+ * bounds below it, the machine has changed: the results go, and all begins anew.
  *
  * wake_cost.c measures the programs on each CPU that
  * polls; once a second its evidence is evaluated here. Where it has an answer,
@@ -27,8 +28,9 @@
  * A machine that is busy when polling starts cannot be measured. A cost of 0
  * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
  * programs. So after a measurement without a result ASSUMED_COST_NS is used until there is
- * one: times the default weight, it makes a missed wakeup as dear as 100 us of
- * polling, which is how long the first proposal for arm64 polled. If the first
+ * one, or the bound of the latest that noise drowned, if that is lower: times the default
+ * weight, it makes a missed wakeup as dear as 100 us of polling, which is how long the
+ * first proposal for arm64 polled. If the first
  * measurement says that polls make wakeups slower, the cost stays 0 until another one has a
  * figure: somebody else wants the core. Later on a failed measurement changes nothing: the
  * programs and host_contention.c notice such a host.
@@ -62,6 +64,7 @@
 #define CALIBRATE_AGAIN		(600UL * HZ)
 #define CALIBRATE_RETRY_MAX	(60UL * HZ)
 #define CALIBRATE_SOON_TIMES	3
+#define REFUTED_TIMES		3
 
 #define ASSUMED_COST_NS		(25 * NSEC_PER_USEC)
 
@@ -96,9 +99,15 @@ static u64 results_ns[RESULTS];
 static u64 worst_results_ns[RESULTS];
 #endif
 static unsigned int results;
-/* A measurement said that polls make wakeups slower. Counts until the first result. */
+/* What a halt costs at most, by the latest measurement; 0 if that has a result, or no bound. */
+static u64 bound_ns;
+/* How many of the latest measurements in a row have a bound below the figure. */
+static unsigned int refuted;
+/* The first measurement said that polls make wakeups slower. Counts until there is a result. */
 static bool known_harmful;
 static unsigned long calibrate_wait;
+/* Why there is no result, as the log said last; 0 if there was one since. */
+static int reported;
 /* The median of the latest results, or what is assumed; read without the mutex. */
 static u64 machine_cost_ns;
 static struct dentry *debugfs;
@@ -237,6 +246,28 @@ static void forget_old_bound(struct idle_cost *ic)
 	forget(ic);
 }
 
+/* Polls that miss take as long as halts do: beside such cycles, no difference is a bound. */
+static void note_hits(struct idle_cost *ic, u64 polls, u64 hits)
+{
+	int kind;
+
+	if (polls && wake_cost_are_hits(polls, hits))
+		return;
+	for (kind = 0; kind < WAKE_COST_KINDS; kind++)
+		ic->missed_until[kind] = READ_ONCE(ic->wake_cost.count[kind]);
+}
+
+/* Is no cycle in the rings from when polls missed? */
+static bool all_hit(const struct idle_cost *ic)
+{
+	const u32 *count = ic->wake_cost.count;
+
+	return READ_ONCE(count[WAKE_COST_POLLED]) - ic->missed_until[WAKE_COST_POLLED] >=
+	       WAKE_COST_SAMPLES &&
+	       READ_ONCE(count[WAKE_COST_HALTED]) - ic->missed_until[WAKE_COST_HALTED] >=
+	       WAKE_COST_SAMPLES;
+}
+
 /* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
 static void note_bound(struct idle_cost *ic, s64 upper_ns)
 {
@@ -252,7 +283,7 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 
 	if (conclusive)
 		WRITE_ONCE(ic->at_most_ns, 0);
-	else if (tells)
+	else if (tells && all_hit(ic))
 		note_bound(ic, new->upper_ns);
 	/* A reader may get a mix of two estimates, but not of one that says nothing. */
 	if (!conclusive)
@@ -286,6 +317,7 @@ static bool update_estimate(struct idle_cost *ic)
 
 	ic->seen_polls += polls;
 	ic->seen_hits += hits;
+	note_hits(ic, polls, hits);
 
 	if (ic->harm_until) {
 		if (time_before(jiffies, ic->harm_until))
@@ -441,39 +473,54 @@ static void set_machine_cost(u64 cost_ns)
 static void add_result(u64 cost_ns)
 {
 #ifdef LIGHTSLEEP_MODULE
-	bool drowned = !telling_estimate(costs);
 	u64 worst_ns = 0;
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (drowned || conclusive(&costs[n].estimate))
+		if (conclusive(&costs[n].estimate))
 			worst_ns = max(worst_ns, costs[n].worst_ns);
 	worst_results_ns[results % RESULTS] = worst_ns;
 #endif
 	results_ns[results % RESULTS] = cost_ns;
 	WRITE_ONCE(results, results + 1);
+	WRITE_ONCE(bound_ns, 0);
+	refuted = 0;
+	reported = 0;
+	known_harmful = false;
 #ifdef LIGHTSLEEP_MODULE
 	ops->set_exit_latency(median(worst_results_ns));
 #endif
 	set_machine_cost(median(results_ns));
 }
 
-/* The machine's figure, or what is assumed while there is none. */
-static u64 believed_ns(void)
+/*
+ * Noise drowned a measurement, but for a bound. Three that refute the figure are more than bad
+ * luck: it is from before a live migration, say.
+ */
+static void add_bound(u64 most_ns)
 {
-	if (results)
-		return machine_cost_ns;
-	return known_harmful ? 0 : ASSUMED_COST_NS;
+	WRITE_ONCE(bound_ns, most_ns);
+	refuted = results && most_ns < machine_cost_ns ? refuted + 1 : 0;
+	if (refuted < REFUTED_TIMES)
+		return;
+	WRITE_ONCE(results, 0);
+	refuted = 0;
 }
 
-/* While nothing is measured. */
+/* While there is no result. */
 static void assume_cost(void)
 {
-	u64 cost_ns = believed_ns();
+	u64 cost_ns = min_t(u64, ASSUMED_COST_NS, bound_ns ?: U64_MAX);
 
+	if (known_harmful)
+		cost_ns = 0;
 #ifdef LIGHTSLEEP_MODULE
-	/* A latency request below it has to be honoured as well. */
-	ops->set_exit_latency(cost_ns);
+	/*
+	 * A latency request below it has to be honoured as well. A bound of what is usual bounds
+	 * no worst case, and what was once measured of that is not undone.
+	 */
+	if (!worst_results_ns[0])
+		ops->set_exit_latency(known_harmful ? 0 : ASSUMED_COST_NS);
 #endif
 	set_machine_cost(cost_ns);
 }
@@ -489,8 +536,8 @@ static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 	if (!telling_estimate(measured)) {
 		if (harmful(measured))
 			return -EBUSY;
-		if (cost_ns >= believed_ns())
-			return -ENODATA;
+		add_bound(cost_ns);
+		return -ENODATA;
 	}
 	add_result(cost_ns);
 	if (!quiet)
@@ -509,9 +556,10 @@ static int calibrate(bool quiet)
 	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
 	if (!ret)
 		ret = judge(measured, quiet);
-	known_harmful |= ret == -EBUSY;
-	if (ret && running && !results)
+	if (ret && running && !results) {
+		known_harmful |= ret == -EBUSY;
 		assume_cost();
+	}
 	mutex_unlock(&cost_mutex);
 	return ret;
 }
@@ -556,9 +604,8 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 /* A machine that stays busy is tried every minute, and the log says so once. */
 static void calibrate_and_schedule(void)
 {
-	static int reported;
 	int ret = calibrate(results >= CALIBRATE_SOON_TIMES);
-	char bound[64];
+	char at_most[64];
 
 	if (ret == -ENODEV)
 		return;
@@ -569,11 +616,10 @@ static void calibrate_and_schedule(void)
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
 	if (!results && ret != reported) {
 		reported = ret;
-		scnprintf(bound, sizeof(bound), CANNOT_TELL "%lld ns",
-			  costs[TYPICAL_SLEEP].estimate.upper_ns);
+		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns", READ_ONCE(bound_ns));
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
-			ret == -ENODATA ? bound : reason(ret), ret, calibrate_wait / HZ,
-			machine_cost_ns);
+			ret == -ENODATA ? at_most : reason(ret), ret == -ENODATA ? -EAGAIN : ret,
+			calibrate_wait / HZ, machine_cost_ns);
 	}
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
@@ -611,7 +657,7 @@ static int halt_cost_show(struct seq_file *file, void *unused)
 		seq_printf(file, "%llu %lld %lld %lld %llu\n", costs[n].slept_ns,
 			   costs[n].estimate.cost_ns, costs[n].estimate.lower_ns,
 			   costs[n].estimate.upper_ns, costs[n].worst_ns);
-	seq_printf(file, "%u s ago: ", jiffies_to_msecs(jiffies - costs_jiffies) / 1000);
+	seq_printf(file, "%lu s ago: ", (jiffies - costs_jiffies) / HZ);
 	cost_ns = measured_ns(costs, &is_bound);
 	if (!telling_estimate(costs) && harmful(costs))
 		seq_printf(file, "%s\n", reason(-EBUSY));

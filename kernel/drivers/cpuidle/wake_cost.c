@@ -298,6 +298,12 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
 					   WAKE_COST_PAIRS / 2 + WAKE_COST_MARGIN + 1);
 }
 
+/** wake_cost_are_hits - did most of @polls end with a wakeup, as @hits of them did? */
+bool wake_cost_are_hits(u64 polls, u64 hits)
+{
+	return 4 * hits >= 3 * polls;
+}
+
 /**
  * wake_cost_tells - would the latest cycles show what a halt costs?
  * @polls: polls since the last time that this was asked, some seconds at most
@@ -309,7 +315,7 @@ void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COS
  */
 bool wake_cost_tells(u64 polls, u64 hits, u32 aborts)
 {
-	return 4 * hits >= 3 * polls && 4 * aborts <= WAKE_COST_SAMPLES;
+	return wake_cost_are_hits(polls, hits) && 4 * aborts <= WAKE_COST_SAMPLES;
 }
 
 /**

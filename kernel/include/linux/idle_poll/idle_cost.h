@@ -28,6 +28,7 @@ struct workqueue_struct;
  * @estimated: which is known
  * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
  * @at_most_jiffies: when that was found
+ * @missed_until: cycles of each kind when polls last missed, for the most part
  * @probe: when a missed wakeup counts more, so that the programs get to tell
  * @miss_cost_ns: what a missed wakeup counts
  * @weight: how many us of idle CPU time 1 us of waiting is worth in that
@@ -52,6 +53,7 @@ struct idle_cost {
 	bool estimated;
 	u64 at_most_ns;
 	unsigned long at_most_jiffies;
+	u32 missed_until[WAKE_COST_KINDS];
 	struct wake_cost_probe probe;
 	u64 miss_cost_ns;
 	unsigned int weight;

@@ -105,6 +105,7 @@ void wake_cost_halt_aborted(struct wake_cost *wc);
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns);
 void wake_cost_compare(struct wake_cost_estimate *estimate, u32 slow_ns[WAKE_COST_SAMPLES],
 		       u32 fast_ns[WAKE_COST_SAMPLES]);
+bool wake_cost_are_hits(u64 polls, u64 hits);
 bool wake_cost_tells(u64 polls, u64 hits, u32 aborts);
 bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, bool tells);
 bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
