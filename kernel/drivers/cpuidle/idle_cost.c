@@ -106,7 +106,7 @@ static unsigned int refuted;
 /* The first measurement said that polls make wakeups slower. Counts until there is a result. */
 static bool known_harmful;
 static unsigned long calibrate_wait;
-/* Why there is no result, as the log said last; 0 if there was one since. */
+/* Why there is no result, as the log said last; 0 if there was one since. Without the mutex. */
 static int reported;
 /* The median of the latest results, or what is assumed; read without the mutex. */
 static u64 machine_cost_ns;
@@ -485,7 +485,7 @@ static void add_result(u64 cost_ns)
 	WRITE_ONCE(results, results + 1);
 	WRITE_ONCE(bound_ns, 0);
 	refuted = 0;
-	reported = 0;
+	WRITE_ONCE(reported, 0);
 	known_harmful = false;
 #ifdef LIGHTSLEEP_MODULE
 	ops->set_exit_latency(median(worst_results_ns));
@@ -614,8 +614,8 @@ static void calibrate_and_schedule(void)
 	else
 		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
-	if (!results && ret != reported) {
-		reported = ret;
+	if (!results && ret != READ_ONCE(reported)) {
+		WRITE_ONCE(reported, ret);
 		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns", READ_ONCE(bound_ns));
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
 			ret == -ENODATA ? at_most : reason(ret), ret == -ENODATA ? -EAGAIN : ret,
