@@ -246,7 +246,7 @@ static void forget_old_bound(struct idle_cost *ic)
 	forget(ic);
 }
 
-/* Polls that miss take as long as halts do: beside such cycles, no difference is a bound. */
+/* A cycle whose poll missed takes as long as one with a halt: a small difference says nothing. */
 static void note_hits(struct idle_cost *ic, u64 polls, u64 hits)
 {
 	int kind;

@@ -61,16 +61,16 @@
  * asked.
  *
  * That figure may be too high. Then polls are long enough to be hits, and the upper end of
- * the interval is a bound: idle_cost.c uses it for a minute, without such polls if it is
- * low, and then asks again.
+ * the interval is a bound, which idle_cost.c uses for a minute. With a low bound, the CPU
+ * hardly polls, and learns nothing. So the bound is forgotten then, and the experiment begins
+ * anew.
  *
  * And it may be far too low: a program loses more than a benchmark does. Then most
  * polls are too short to catch a wakeup, and without hits there is no answer that could
- * put it right. So a CPU with many cycles, no answer
- * and few hits *probes*: for some seconds, a missed wakeup counts four times as much, which
- * makes the polls longer. If the programs answer, their answer counts from then on. Whether
- * a poll pays is still for poll_limit.c to say: where it would not pay at four times the
- * price, there is none.
+ * put it right. So a CPU with many cycles, no answer and few hits *probes*: for some
+ * seconds, a missed wakeup counts four times as much, which makes the polls longer. If the
+ * programs answer, their answer counts from then on. Whether a poll pays is still for
+ * poll_limit.c to say: where it would not pay at four times the price, there is none.
  *
  * A probe lasts for 3 s, in which 726 cycles a second are enough for an answer, and for the
  * pauses between what is drawn. The wait for the next one is three times as long as the probe,

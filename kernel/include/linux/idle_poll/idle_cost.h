@@ -28,7 +28,8 @@ struct workqueue_struct;
  * @estimated: which is known
  * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
  * @at_most_jiffies: when that was found
- * @missed_until: cycles of each kind when polls last missed, for the most part
+ * @missed_until: how many cycles of each kind there were when most polls last missed, or there
+ *	were none
  * @probe: when a missed wakeup counts more, so that the programs get to tell
  * @miss_cost_ns: what a missed wakeup counts
  * @weight: how many us of idle CPU time 1 us of waiting is worth in that

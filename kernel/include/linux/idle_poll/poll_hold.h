@@ -15,8 +15,8 @@
  * When not. A hold that no poll has ended was a mistake, and so was one that a poll ended after
  * LATE_GAPS times as long as usual: work may have waited. The next SKIP_MIN holds are skipped
  * then, and twice as many after each further mistake, up to SKIP_MAX. Each hold that a poll ends
- * in time makes that number an eighth less. Without it, the CPU would serve a device and compute,
- * in turns, and make the same mistake forever.
+ * in time makes that number an eighth less. Without skips, a CPU that serves a device and
+ * computes in turns would make the same mistake forever.
  *
  * Context: whoever owns the source, one at a time; nothing to lock.
  */
