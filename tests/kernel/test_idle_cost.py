@@ -3,7 +3,6 @@
 
 import errno
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from lightsleep.compiled import KERNEL, compile_kernel_files
 US = 1000
 ASSUMED_NS = 25 * US
 MINUTE_S = 60
+NEEDS = ("machine_cost", "poll_limit", "wake_cost")
 
 # As far as the file needs them: one CPU, nothing runs by itself, and time goes on when it is told.
 HEADERS = {
@@ -74,8 +74,6 @@ SOURCE = """
 #include <errno.h>
 #include <stddef.h>
 #include <linux/minmax.h>
-#define min_t(type, x, y) min((type)(x), (type)(y))
-#define max_t(type, x, y) max((type)(x), (type)(y))
 char log_line[500];
 #define pr_info(...) snprintf(log_line, sizeof(log_line), __VA_ARGS__)
 #define pr_warn(...) snprintf(log_line, sizeof(log_line), __VA_ARGS__)
@@ -120,12 +118,11 @@ void begin(void)
 {
 	ops = &test_ops;
 	running = true;
-	results = 0;
-	known_harmful = is_stopped = is_paused = false;
-	bound_ns = refuted = reported = 0;
-	memset(worst_results_ns, 0, sizeof(worst_results_ns));
+	memset(&machine, 0, sizeof(machine));
+	is_stopped = is_paused = false;
+	reported = 0;
 	calibrate_wait = 0;
-	machine_cost_ns = advertised_ns = 0;
+	advertised_ns = 0;
 	jiffies = now_ns = 0;
 	idle_cost_init(&the_cpu, 0);
 	memset(&policy, 0, sizeof(policy));
@@ -153,26 +150,6 @@ int measure(int ret, s64 cost_ns, s64 margin_ns)
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
 		find(n, cost_ns, margin_ns);
 	return measure_found(ret);
-}
-
-/* What two pairs of CPUs measure, as halt_cost.c evaluates it. */
-int measure_round_trips(u32 halted[2][HALT_COST_SLEEPS][WAKE_COST_SAMPLES],
-			u32 polled[2][HALT_COST_SLEEPS][WAKE_COST_SAMPLES])
-{
-	int pair, n;
-
-	memset(found_ns, 0, sizeof(found_ns));
-	for (n = 0; n < HALT_COST_SLEEPS; n++) {
-		for (pair = 0; pair < 2; pair++) {
-			struct wake_cost_estimate estimate, *sum = &found_ns[n].estimate;
-
-			wake_cost_compare(&estimate, halted[pair][n], polled[pair][n]);
-			sum->cost_ns += estimate.cost_ns / 4;
-			sum->lower_ns += estimate.lower_ns / 4;
-			sum->upper_ns += estimate.upper_ns / 4;
-		}
-	}
-	return measure_found(0);
 }
 
 const char *shown(void)
@@ -263,7 +240,6 @@ void programs_lose(int64_t cost_ns); bool programs_know(void);
 void pass_second(const uint64_t *cycle_ns, int cycles, uint64_t halt_ns);
 uint64_t cost_ns(void); uint64_t wakeup_ns(void);
 void find(int sleep, int64_t cost_ns, int64_t margin_ns); int measure_found(int ret);
-int measure_round_trips(uint32_t halted[2][3][64], uint32_t polled[2][3][64]);
 const char *shown(void); extern char log_line[500]; void wait(unsigned int seconds);
 uint64_t idle_cost_machine_ns(void);
 unsigned int live_second(const uint64_t *wait_ns, int waits, uint64_t work_ns, uint64_t halt_ns);
@@ -279,7 +255,7 @@ with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once 
     (_folder / "test.c").write_text(SOURCE)
     _flags = ("-O2", "-shared", "-fPIC", "-Wno-unused", "-Wno-unused-parameter", "-Wno-format")
     compile_kernel_files(
-        [KERNEL / "wake_cost.c", KERNEL / "poll_limit.c", _folder / "test.c"],
+        [*(KERNEL / f"{x}.c" for x in NEEDS), _folder / "test.c"],
         _folder / "test.so",
         (f"-I{_folder}", *_flags, "-DLIGHTSLEEP_MODULE"),
     )
@@ -317,27 +293,6 @@ def test_a_wakeup_takes_no_more_than_the_machine_and_the_programs_lose(
 def test_a_busy_machine_has_an_assumed_cost() -> None:
     assert LIB.measure(-errno.EAGAIN, 0, 0) == -errno.EAGAIN
     assert (LIB.cost_ns(), LIB.advertised_ns) == (ASSUMED_NS, ASSUMED_NS)
-
-
-@pytest.mark.parametrize("busy_at_first", [False, True])
-def test_where_polls_do_harm_nothing_is_assumed_before_there_is_a_figure(
-    busy_at_first: bool,
-) -> None:
-    if busy_at_first:
-        LIB.measure(-errno.EAGAIN, 0, 0)
-    assert harms() == -errno.EBUSY
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (0, 0)
-    assert LIB.measure(-errno.EAGAIN, 0, 0) == -errno.EAGAIN
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (0, 0)
-    assert LIB.measure(0, 50 * US, US) == 0
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (50 * US, 100 * US)
-
-
-def test_once_there_is_a_figure_a_failure_changes_nothing() -> None:
-    LIB.measure(0, 50 * US, US)
-    assert harms() == -errno.EBUSY
-    LIB.measure(-errno.EAGAIN, 0, 0)
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (50 * US, 100 * US)
 
 
 @pytest.mark.parametrize("why", ["is_stopped", "is_paused"])
@@ -383,70 +338,6 @@ def test_no_more_than_the_bound_is_assumed(cost_us: int, margin_us: int, assumed
     assert said in text(LIB.log_line)
 
 
-def test_the_first_result_counts_alone_whatever_bounds_there_were() -> None:
-    for _ in range(7):
-        LIB.measure(0, 5 * US, 15 * US)
-    LIB.measure(0, 3 * US, 1 * US)
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (3 * US, 6 * US)
-    assert LIB.its_time_comes() == 20
-
-
-@pytest.mark.parametrize("results", [1, 5])
-def test_bounds_that_do_not_follow_each_other_refute_nothing(results: int) -> None:
-    for _ in range(results):
-        LIB.measure(0, 50 * US, US)
-    for _ in range(3):
-        LIB.measure(0, 1 * US, 2 * US)
-        LIB.measure(0, 1 * US, 2 * US)
-        assert LIB.cost_ns() == 50 * US
-        LIB.measure(0, 30 * US, 60 * US)
-
-
-@pytest.mark.parametrize("sleep", [0, 2])
-def test_what_other_sleeps_cost_counts_up_to_the_bound(sleep: int) -> None:
-    LIB.measure(-errno.EAGAIN, 1 * US, 2 * US)
-    LIB.find(sleep, 40 * US, 5 * US)
-    assert LIB.measure_found(0) == 0
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (3 * US, 80 * US)
-    LIB.begin()
-    LIB.find(1, 30 * US, 60 * US)
-    assert LIB.measure_found(0) == 0
-    assert LIB.cost_ns() == 40 * US
-
-
-def test_a_figure_that_measurements_refute_again_and_again_goes() -> None:
-    for _ in range(5):
-        LIB.measure(0, 50 * US, US)
-    figures = []
-    for _ in range(4):
-        assert LIB.measure(0, 1 * US, 2 * US) == -errno.EAGAIN
-        figures.append((LIB.cost_ns() / US, LIB.advertised_ns / US))
-    assert figures == [(50, 100), (50, 100), (3, 100), (3, 100)]
-    LIB.measure(0, 2 * US, 1 * US)
-    assert (LIB.cost_ns(), LIB.advertised_ns) == (2 * US, 4 * US)
-
-
-def test_a_bound_ends_no_polling() -> None:
-    assert LIB.measure(0, -2 * US, 1 * US) == -errno.EAGAIN
-    assert LIB.cost_ns() == 2 * US
-
-
-def test_harm_long_after_a_figure_does_not_count_once_that_is_refuted() -> None:
-    LIB.measure(0, 50 * US, US)
-    assert LIB.measure(0, -50 * US, US) == -errno.EBUSY
-    for _ in range(3):
-        LIB.measure(0, 1 * US, 2 * US)
-    assert LIB.cost_ns() == 3 * US
-
-
-def test_a_measurement_that_did_not_end_bounds_nothing() -> None:
-    LIB.measure(0, 1 * US, 2 * US)
-    LIB.begin()
-    for _ in range(3):
-        LIB.measure_found(-errno.ETIMEDOUT)
-    assert LIB.cost_ns() == ASSUMED_NS
-
-
 @pytest.mark.parametrize(
     ("cost_us", "margin_us", "said"),
     [
@@ -465,72 +356,6 @@ def test_debugfs_says_what_the_last_measurement_says(
     lines = text(LIB.shown()).splitlines()
     assert len(lines) == 5
     assert lines[-1] == f"5 s ago: {said}"
-
-
-# Where there is noise: it is that of a round trip, of which one in 20 is late by much more.
-NOISE_US = [1, 2, 4, 6, 8, 12, 20, 40]
-
-
-def round_trips(rng: np.random.Generator, halts_cost_us: Sequence[float], noise_us: float) -> Any:
-    """Return what two pairs measure, in ns, by pair, length of sleep and number."""
-    size = (2, 3, 64)
-    late_us = rng.normal(0, noise_us, size) + (rng.random(size) < 0.05) * rng.exponential(50, size)
-    slept_us = 2 * np.array([30, 100, 400]) + 8 + 2 * np.array(halts_cost_us)
-    return np.maximum((slept_us[:, None] + late_us) * US, 1).astype(int)
-
-
-def in_use_us(halts_cost_us: Sequence[float], noise_us: float, runs: int) -> Any:
-    """Return the cost in use after one measurement, and after five, of ``runs`` machines."""
-    rng = np.random.default_rng(1)
-    figures = []
-    for _ in range(runs):
-        LIB.begin()
-        after = []
-        for _ in range(5):
-            halted, polled = (
-                FFI.new("uint32_t[2][3][64]", round_trips(rng, x, noise_us).tolist())
-                for x in (halts_cost_us, (0, 0, 0))
-            )
-            LIB.measure_round_trips(halted, polled)
-            after.append(LIB.cost_ns() / US)
-        figures.append((after[0], after[-1]))
-    return np.array(figures)
-
-
-@pytest.mark.parametrize(
-    "costs_us",
-    [(0.3, 0.3, 0.3), (1, 1, 1), (1, 1, 40), (2, 2, 40), (3, 3, 40)],
-    ids=lambda x: "/".join(str(y) for y in x),
-)
-def test_halts_that_cost_next_to_nothing_count_as_little_as_their_bound(
-    costs_us: tuple[float, ...],
-) -> None:
-    for noise_us in NOISE_US:
-        first, fifth = in_use_us(costs_us, noise_us, 40).T
-        print(f"{noise_us:4} us of noise: {row(first)}; after five {row(fifth)}")
-        assert np.median(first) <= costs_us[1] + 2 + noise_us / 2
-
-
-@pytest.mark.parametrize(
-    "costs_us",
-    [(40, 40, 40), (5, 30, 50), (100, 100, 100)],
-    ids=lambda x: "/".join(str(y) for y in x),
-)
-def test_halts_that_cost_much_keep_their_cost_whatever_the_noise(
-    costs_us: tuple[float, ...],
-) -> None:
-    for noise_us in NOISE_US:
-        first, fifth = in_use_us(costs_us, noise_us, 40).T
-        print(f"{noise_us:4} us of noise: {row(first)}; after five {row(fifth)}")
-        assert (fifth >= costs_us[1] / 2).all()
-        assert (first >= 20).mean() >= 0.95
-
-
-def row(figures: Any) -> str:
-    return (
-        f"median {np.median(figures):5.1f} us, {np.min(figures):5.1f} to {np.max(figures):5.1f}, "
-        f"20 us and more in {100 * np.mean(figures >= 20):3.0f} %"
-    )
 
 
 # How long an answer of the programs lasts.

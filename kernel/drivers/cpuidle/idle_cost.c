@@ -5,13 +5,8 @@
  * There are two sources. halt_cost.c measures the machine: when polling
  * starts, twice more in the first minute, when a loading machine has come to
  * rest, and then every ten minutes, for 0.3 s each, because frequencies, hosts and
- * neighbours change. A measurement polls, so it waits while no CPU is to. The
- * median of the latest five results is used, so one bad minute decides nothing.
- * Noise may hide the cost: then the interval contains 0, and there is no result. But its
- * upper end still is a bound. It is never below NEXT_TO_NOTHING_NS, so that bounds alone
- * end no polling, and the programs can contradict them. Where there is no result yet,
- * nothing above the bound is assumed. Where there is, and three measurements in a row are
- * bounds below it, the machine has changed: the results go, and all begins anew.
+ * neighbours change. A measurement polls, so it waits while no CPU is to.
+ * machine_cost.c knows what the measurements say together, and what is assumed before.
  *
  * wake_cost.c measures the programs on each CPU that
  * polls; once a second its evidence is evaluated here. Where it has an answer,
@@ -24,16 +19,6 @@
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
  * time the answer is the same, up to ten minutes.
- *
- * A machine that is busy when polling starts cannot be measured. A cost of 0
- * would then keep the CPUs from polling, and a CPU that never polls learns nothing from its
- * programs. So after a measurement without a result ASSUMED_COST_NS is used until there is
- * one, or the bound of the latest that noise drowned, if that is lower: times the default
- * weight, it makes a missed wakeup as dear as 100 us of polling, which is how long the
- * first proposal for arm64 polled. If the first
- * measurement says that polls make wakeups slower, the cost stays 0 until another one has a
- * figure: somebody else wants the core. Later on a failed measurement changes nothing: the
- * programs and host_contention.c notice such a host.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
  * the cost times the weight of waiting, which says how many microseconds of idle
@@ -48,6 +33,7 @@
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/idle_poll/idle_cost.h>
+#include <linux/idle_poll/machine_cost.h>
 #include <linux/jiffies.h>
 #include <linux/kernel.h>
 #include <linux/limits.h>
@@ -64,9 +50,6 @@
 #define CALIBRATE_AGAIN		(600UL * HZ)
 #define CALIBRATE_RETRY_MAX	(60UL * HZ)
 #define CALIBRATE_SOON_TIMES	3
-#define REFUTED_TIMES		3
-
-#define ASSUMED_COST_NS		(25 * NSEC_PER_USEC)
 
 #define ESTIMATE_PERIOD		HZ
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
@@ -82,9 +65,6 @@
 
 #define PROBE_PRICE_MAX_NS	(TICK_NSEC / 2ULL)
 
-#define RESULTS			5
-#define NEXT_TO_NOTHING_NS	2000
-#define TYPICAL_SLEEP		1	/* the length that stands for all: 100 us */
 #define CANNOT_TELL		"cannot tell it from 0; at most "
 
 /* Guards all below, and the measurement. */
@@ -94,22 +74,11 @@ static bool running;
 /* The latest measurement that came to its end, whatever it says. */
 static struct halt_cost costs[HALT_COST_SLEEPS];
 static unsigned long costs_jiffies;
-static u64 results_ns[RESULTS];
-#ifdef LIGHTSLEEP_MODULE
-static u64 worst_results_ns[RESULTS];
-#endif
-static unsigned int results;
-/* What a halt costs at most, by the latest measurement; 0 if that has a result, or no bound. */
-static u64 bound_ns;
-/* How many of the latest measurements in a row have a bound below the figure. */
-static unsigned int refuted;
-/* The first measurement said that polls make wakeups slower. Counts until there is a result. */
-static bool known_harmful;
+/* What the measurements say together; single words are read without the mutex. */
+static struct machine_cost machine;
 static unsigned long calibrate_wait;
 /* Why there is no result, as the log said last; 0 if there was one since. Without the mutex. */
 static int reported;
-/* The median of the latest results, or what is assumed; read without the mutex. */
-static u64 machine_cost_ns;
 static struct dentry *debugfs;
 
 static void force_wait(unsigned int cpu, enum idle_wait how)
@@ -144,7 +113,7 @@ static const struct halt_cost_ops halt_cost_ops = {
  */
 u64 idle_cost_machine_ns(void)
 {
-	return READ_ONCE(results) ? READ_ONCE(machine_cost_ns) : 0;
+	return READ_ONCE(machine.results) ? READ_ONCE(machine.cost_ns) : 0;
 }
 
 /**
@@ -164,7 +133,7 @@ u64 idle_cost_ns(const struct idle_cost *ic)
 
 	if (!READ_ONCE(ic->estimated)) {
 		at_most_ns = READ_ONCE(ic->at_most_ns) ?: U64_MAX;
-		return min(READ_ONCE(machine_cost_ns), at_most_ns);
+		return min(READ_ONCE(machine.cost_ns), at_most_ns);
 	}
 	cost_ns = READ_ONCE(ic->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
@@ -183,7 +152,7 @@ u64 idle_cost_ns(const struct idle_cost *ic)
  */
 u64 idle_cost_wakeup_ns(const struct idle_cost *ic)
 {
-	return min(idle_cost_ns(ic), READ_ONCE(machine_cost_ns));
+	return min(idle_cost_ns(ic), READ_ONCE(machine.cost_ns));
 }
 
 /* By what a halt is known to cost, the experiment on programs bounds what it takes. */
@@ -273,7 +242,7 @@ static void note_bound(struct idle_cost *ic, s64 upper_ns)
 {
 	u64 at_most_ns = max_t(s64, upper_ns, NEXT_TO_NOTHING_NS);
 
-	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine_cost_ns ? at_most_ns : 0);
+	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine.cost_ns ? at_most_ns : 0);
 	ic->at_most_jiffies = jiffies;
 }
 
@@ -398,151 +367,40 @@ static void estimate_costs(struct work_struct *work)
 	polls_before = polls;
 }
 
-static u64 median(const u64 values[RESULTS])
+/* What counts for all is another figure now. */
+static void publish(void)
 {
-	unsigned int n = min_t(unsigned int, results, RESULTS), i, j;
-	u64 sorted[RESULTS];
-
-	for (i = 0; i < n; i++) {
-		for (j = i; j > 0 && sorted[j - 1] > values[i]; j--)
-			sorted[j] = sorted[j - 1];
-		sorted[j] = values[i];
-	}
-	return sorted[(n - 1) / 2];
-}
-
-/* Does the interval say that halting costs something, or that it costs next to nothing? */
-static bool conclusive(const struct wake_cost_estimate *estimate)
-{
-	const s64 nothing_ns = NEXT_TO_NOTHING_NS;
-
-	return estimate->lower_ns > 0 ||
-	       (estimate->lower_ns > -nothing_ns && estimate->upper_ns < nothing_ns);
-}
-
-/*
- * The estimate that stands for all: that of sleeps of 100 us, about where polling and
- * halting compete. Where noise drowned it, one of the others is better than none.
- */
-static const struct wake_cost_estimate *
-telling_estimate(const struct halt_cost measured[HALT_COST_SLEEPS])
-{
-	static const unsigned int preferred[HALT_COST_SLEEPS] = { TYPICAL_SLEEP, 0, 2 };
-	unsigned int n;
-
-	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (conclusive(&measured[preferred[n]].estimate))
-			return &measured[preferred[n]].estimate;
-	return NULL;
-}
-
-/*
- * What a measurement says of sleeps of 100 us. Where these cannot tell, that is at most a bound,
- * whatever longer sleeps cost: a host that polls for its guests does so for some time only.
- */
-static u64 measured_ns(const struct halt_cost measured[HALT_COST_SLEEPS], bool *is_bound)
-{
-	const struct wake_cost_estimate *typical = &measured[TYPICAL_SLEEP].estimate;
-	const struct wake_cost_estimate *telling = telling_estimate(measured);
-	s64 most_ns = max_t(s64, typical->upper_ns, NEXT_TO_NOTHING_NS);
-
-	*is_bound = !conclusive(typical) && (!telling || telling->cost_ns >= most_ns);
-	return *is_bound ? most_ns : max(telling->cost_ns, 0LL);
-}
-
-/* Did polls make wakeups slower, beyond doubt? */
-static bool harmful(const struct halt_cost measured[HALT_COST_SLEEPS])
-{
-	unsigned int n;
-
-	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (measured[n].estimate.upper_ns < -NEXT_TO_NOTHING_NS)
-			return true;
-	return false;
-}
-
-static void set_machine_cost(u64 cost_ns)
-{
-	WRITE_ONCE(machine_cost_ns, cost_ns);
+#ifdef LIGHTSLEEP_MODULE
+	ops->set_exit_latency(machine.worst_ns);
+#endif
 	cpus_read_lock();
 	update_prices();
 	cpus_read_unlock();
 }
 
-/* A result of the latest measurement. */
-static void add_result(u64 cost_ns)
-{
-#ifdef LIGHTSLEEP_MODULE
-	u64 worst_ns = 0;
-	unsigned int n;
-
-	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (conclusive(&costs[n].estimate))
-			worst_ns = max(worst_ns, costs[n].worst_ns);
-	worst_results_ns[results % RESULTS] = worst_ns;
-#endif
-	results_ns[results % RESULTS] = cost_ns;
-	WRITE_ONCE(results, results + 1);
-	WRITE_ONCE(bound_ns, 0);
-	refuted = 0;
-	WRITE_ONCE(reported, 0);
-	known_harmful = false;
-#ifdef LIGHTSLEEP_MODULE
-	ops->set_exit_latency(median(worst_results_ns));
-#endif
-	set_machine_cost(median(results_ns));
-}
-
-/*
- * Noise drowned a measurement, but for a bound. Three that refute the figure are more than bad
- * luck: it is from before a live migration, say.
- */
-static void add_bound(u64 most_ns)
-{
-	WRITE_ONCE(bound_ns, most_ns);
-	refuted = results && most_ns < machine_cost_ns ? refuted + 1 : 0;
-	if (refuted < REFUTED_TIMES)
-		return;
-	WRITE_ONCE(results, 0);
-	refuted = 0;
-}
-
-/* While there is no result. */
-static void assume_cost(void)
-{
-	u64 cost_ns = min_t(u64, ASSUMED_COST_NS, bound_ns ?: U64_MAX);
-
-	if (known_harmful)
-		cost_ns = 0;
-#ifdef LIGHTSLEEP_MODULE
-	/*
-	 * A latency request below it has to be honoured as well. A bound of what is usual bounds
-	 * no worst case, and what was once measured of that is not undone.
-	 */
-	if (!worst_results_ns[0])
-		ops->set_exit_latency(known_harmful ? 0 : ASSUMED_COST_NS);
-#endif
-	set_machine_cost(cost_ns);
-}
-
-/* Takes a measurement for what it says; -EBUSY where it is harm, -ENODATA where it is nothing. */
-static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
+static void log_result(const struct halt_cost measured[HALT_COST_SLEEPS])
 {
 	bool is_bound;
-	u64 cost_ns = measured_ns(measured, &is_bound);
+	u64 cost_ns;
+
+	machine_cost_says(measured, &cost_ns, &is_bound);
+	pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %s%llu ns)\n",
+		machine.cost_ns, is_bound ? CANNOT_TELL : "", cost_ns);
+}
+
+/* A measurement that came to its end. */
+static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
+{
+	int ret = machine_cost_add(&machine, measured);
 
 	memcpy(costs, measured, sizeof(costs));
 	costs_jiffies = jiffies;
-	if (!telling_estimate(measured)) {
-		if (harmful(measured))
-			return -EBUSY;
-		add_bound(cost_ns);
-		return -ENODATA;
-	}
-	add_result(cost_ns);
+	publish();
+	if (ret)
+		return ret;
+	WRITE_ONCE(reported, 0);
 	if (!quiet)
-		pr_info("a wakeup from halt costs %llu ns more than one from polling (this measurement: %s%llu ns)\n",
-			machine_cost_ns, is_bound ? CANNOT_TELL : "", cost_ns);
+		log_result(measured);
 	return 0;
 }
 
@@ -554,11 +412,11 @@ static int calibrate(bool quiet)
 
 	mutex_lock(&cost_mutex);
 	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
-	if (!ret)
+	if (!ret) {
 		ret = judge(measured, quiet);
-	if (ret && running && !results) {
-		known_harmful |= ret == -EBUSY;
-		assume_cost();
+	} else if (running) {
+		machine_cost_assume(&machine);
+		publish();
 	}
 	mutex_unlock(&cost_mutex);
 	return ret;
@@ -604,7 +462,8 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 /* A machine that stays busy is tried every minute, and the log says so once. */
 static void calibrate_and_schedule(void)
 {
-	int ret = calibrate(results >= CALIBRATE_SOON_TIMES);
+	int ret = calibrate(READ_ONCE(machine.results) >= CALIBRATE_SOON_TIMES);
+	unsigned int results = READ_ONCE(machine.results);
 	char at_most[64];
 
 	if (ret == -ENODEV)
@@ -616,10 +475,11 @@ static void calibrate_and_schedule(void)
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
 	if (!results && ret != READ_ONCE(reported)) {
 		WRITE_ONCE(reported, ret);
-		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns", READ_ONCE(bound_ns));
+		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns",
+			  READ_ONCE(machine.bound_ns));
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
 			ret == -ENODATA ? at_most : reason(ret), ret == -ENODATA ? -EAGAIN : ret,
-			calibrate_wait / HZ, machine_cost_ns);
+			calibrate_wait / HZ, READ_ONCE(machine.cost_ns));
 	}
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
@@ -648,6 +508,7 @@ static int halt_cost_show(struct seq_file *file, void *unused)
 	bool is_bound;
 	unsigned int n;
 	u64 cost_ns;
+	int ret;
 
 	seq_puts(file, "slept_ns cost_ns lower_ns upper_ns worst_ns\n");
 	mutex_lock(&cost_mutex);
@@ -658,9 +519,9 @@ static int halt_cost_show(struct seq_file *file, void *unused)
 			   costs[n].estimate.cost_ns, costs[n].estimate.lower_ns,
 			   costs[n].estimate.upper_ns, costs[n].worst_ns);
 	seq_printf(file, "%lu s ago: ", (jiffies - costs_jiffies) / HZ);
-	cost_ns = measured_ns(costs, &is_bound);
-	if (!telling_estimate(costs) && harmful(costs))
-		seq_printf(file, "%s\n", reason(-EBUSY));
+	ret = machine_cost_says(costs, &cost_ns, &is_bound);
+	if (ret == -EBUSY)
+		seq_printf(file, "%s\n", reason(ret));
 	else
 		seq_printf(file, "%s%llu ns\n", is_bound ? CANNOT_TELL : "", cost_ns);
 out_unlock:
@@ -678,7 +539,7 @@ DEFINE_SHOW_ATTRIBUTE(halt_cost);
  */
 void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 {
-	u64 cost_ns = READ_ONCE(machine_cost_ns);
+	u64 cost_ns = READ_ONCE(machine.cost_ns);
 
 	/* A measurement may look on where a CPU comes online. */
 	data_race(memset(ic, 0, sizeof(*ic)));

@@ -13,6 +13,9 @@
 	__auto_type _y = (y);		\
 	_x > _y ? _x : _y; })
 
+#define min_t(type, x, y)	min((type)(x), (type)(y))
+#define max_t(type, x, y)	max((type)(x), (type)(y))
+
 #define clamp(val, lo, hi) ({		\
 	__auto_type _lo = (lo);		\
 	__auto_type _hi = (hi);		\

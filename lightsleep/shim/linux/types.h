@@ -4,6 +4,7 @@
 #define _LIGHTSLEEP_SHIM_TYPES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef uint32_t u32;

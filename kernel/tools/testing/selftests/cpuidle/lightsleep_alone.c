@@ -53,5 +53,6 @@ static inline void poll_source_exit(void)
 #include "../../../../drivers/cpuidle/host_short.c"
 #include "../../../../drivers/cpuidle/idle_cost.c"
 #include "../../../../drivers/cpuidle/lightsleep_sysfs.c"
+#include "../../../../drivers/cpuidle/machine_cost.c"
 #include "../../../../drivers/cpuidle/poll_limit.c"
 #include "../../../../drivers/cpuidle/wake_cost.c"
