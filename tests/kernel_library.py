@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A policy file of the kernel, compiled for user space and loaded, its header read by cffi."""
+"""Files of the kernel, compiled for user space and loaded: a policy alone, or code around it."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import cffi
 
 from lightsleep.compiled import HEADERS, KERNEL, bound, compile_kernel_files
 
@@ -29,3 +31,36 @@ def load(
     if loop:
         ffi.cdef(f"{loop.partition('{')[0]};")
     return ffi, library
+
+
+def simulated(
+    ffi: cffi.FFI,
+    source: str,
+    headers: Mapping[str, str],
+    needs: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> Any:
+    """Return ``source``, C that includes files of the kernel, compiled and loaded.
+
+    ``headers`` are what stands in for the kernel's own: their text, by path. ``needs`` names the
+    files whose functions are called. The kernel's build warns of what there is to warn of.
+    """
+    with tempfile.TemporaryDirectory(prefix="lightsleep-") as name:  # may go once it is loaded
+        folder = Path(name)
+        for path, text in headers.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        file, target = folder / "simulated.c", folder / "simulated.so"
+        file.write_text(source)
+        compile_kernel_files(
+            [*(KERNEL / f"{x}.c" for x in needs), file],
+            target,
+            (f"-I{folder}", *flags, "-O1", "-shared", "-fPIC", "-w"),
+        )
+        return ffi.dlopen(str(target))
+
+
+def all_of(text: str, stubs: str) -> dict[str, str]:
+    """Return headers for simulated(): ``text``, which each of the ``stubs`` is, by path."""
+    of_stubs = {f"{stub}.h": "#include <kernel.h>\n" for stub in stubs.split()}
+    return {"kernel.h": text, **of_stubs}

@@ -5,14 +5,16 @@ from typing import Any
 
 import cffi
 import pytest
+from kernel_library import all_of, simulated
 
-from lightsleep.compiled import HEADERS, KERNEL, compile_kernel_files, declarations
+from lightsleep.compiled import HEADERS, declarations
 
 US = 1000
 EPERM = 1
 
-STUBS = """completion cpu cpumask err hrtimer kthread ktime math64 processor rcupdate sched
-sched/isolation slab tick topology"""
+STUBS = """linux/completion linux/cpu linux/cpumask linux/err linux/hrtimer linux/kthread
+linux/ktime linux/math64 linux/processor linux/rcupdate linux/sched linux/sched/isolation
+linux/slab linux/tick linux/topology"""
 """The headers that are KERNEL_H here."""
 
 # As far as the file needs them. Threads take turns, as they have one clock: each runs until it
@@ -29,7 +31,6 @@ KERNEL_H = r"""
 #include <linux/minmax.h>
 #include <linux/string.h>
 #include <linux/types.h>
-#define min_t(type, x, y) min((type)(x), (type)(y))
 #define DIV_ROUND_UP(x, by) (((x) + (by) - 1) / (by))
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define HZ 250
@@ -230,20 +231,9 @@ extern bool measured[64]; int measure(struct halt_cost *found);
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def library() -> Any:
     """Return the file, compiled."""
-    folder = tmp_path_factory.mktemp("halt-cost")
-    (folder / "kernel.h").write_text(KERNEL_H)
-    for stub in STUBS.split():
-        (folder / "linux" / f"{stub}.h").parent.mkdir(parents=True, exist_ok=True)
-        (folder / "linux" / f"{stub}.h").write_text("#include <kernel.h>\n")
-    (folder / "test.c").write_text(SOURCE)
-    compile_kernel_files(
-        [KERNEL / "wake_cost.c", folder / "test.c"],
-        folder / "test.so",
-        (f"-I{folder}", "-O1", "-shared", "-fPIC", "-w"),
-    )
-    return FFI.dlopen(str(folder / "test.so"))
+    return simulated(FFI, SOURCE, all_of(KERNEL_H, STUBS), needs=("wake_cost",))
 
 
 @pytest.fixture

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
-
 import cffi
 import numpy as np
 import pytest
 from booted import boot
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_library import simulated
 from paths import ROOT
 from replays import limits
 
-from lightsleep.compiled import compile_kernel_files
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.replay.policies import Haltpoll
 
@@ -29,13 +25,7 @@ u64 next(u64 limit_ns, u64 halted_ns) { return haltpoll_next_limit_ns(limit_ns, 
 
 FFI = cffi.FFI()
 FFI.cdef("uint64_t next(uint64_t limit_ns, uint64_t halted_ns);")
-with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
-    _folder = Path(_name)
-    (_folder / "rule.c").write_text(SOURCE)
-    compile_kernel_files(
-        [_folder / "rule.c"], _folder / "rule.so", (f"-I{SELFTESTS}", "-shared", "-fPIC")
-    )
-    LIB: Any = FFI.dlopen(str(_folder / "rule.so"))
+LIB = simulated(FFI, SOURCE, {}, flags=(f"-I{SELFTESTS}",))
 
 
 @given(st.lists(st.integers(0, 500_000), max_size=50))

@@ -2,15 +2,12 @@
 """idle_cost.c, the kernel's own file: which cost counts, from when on, and for how long?"""
 
 import errno
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import cffi
 import numpy as np
 import pytest
-
-from lightsleep.compiled import KERNEL, compile_kernel_files
+from kernel_library import simulated
 
 US = 1000
 ASSUMED_NS = 25 * US
@@ -19,17 +16,17 @@ NEEDS = ("machine_cost", "poll_limit", "wake_cost")
 
 # As far as the file needs them: one CPU, nothing runs by itself, and time goes on when it is told.
 HEADERS = {
-    "cpu.h": """
+    "linux/cpu.h": """
 #define cpus_read_lock() do { } while (0)
 #define cpus_read_unlock() do { } while (0)
 #define for_each_online_cpu(cpu) for ((cpu) = 0; (cpu) < 1; (cpu)++)
 """,
-    "debugfs.h": """
+    "linux/debugfs.h": """
 #define debugfs_create_dir(name, parent) NULL
 #define debugfs_create_file(name, mode, parent, data, fops) do { } while (0)
 #define debugfs_remove(dentry) do { } while (0)
 """,
-    "jiffies.h": """
+    "linux/jiffies.h": """
 #define HZ 250
 #define TICK_NSEC (1000000000L / HZ)
 extern unsigned long jiffies;
@@ -37,20 +34,20 @@ extern unsigned long jiffies;
 #define round_jiffies_relative(j) (j)
 #define jiffies_to_msecs(j) ((unsigned int)((j) * 1000 / HZ))
 """,
-    "kernel.h": """
+    "linux/kernel.h": """
 #include <stdio.h>
 #define scnprintf snprintf
 """,
-    "mutex.h": """
+    "linux/mutex.h": """
 #define DEFINE_MUTEX(name) int name
 #define mutex_lock(mutex) ((void)(mutex))
 #define mutex_unlock(mutex) ((void)(mutex))
 """,
-    "sched.h": """
+    "linux/sched.h": """
 #define cond_resched() do { } while (0)
 #define data_race(what) (what)
 """,
-    "seq_file.h": """
+    "linux/seq_file.h": """
 #include <stdio.h>
 struct seq_file { char text[1000]; size_t length; };
 #define seq_printf(file, ...) \
@@ -58,11 +55,11 @@ struct seq_file { char text[1000]; size_t length; };
 #define seq_puts(file, text) seq_printf(file, "%s", text)
 #define DEFINE_SHOW_ATTRIBUTE(name) int (*name##_shown)(struct seq_file *, void *) = name##_show
 """,
-    "timekeeping.h": """
+    "linux/timekeeping.h": """
 #define NSEC_PER_USEC 1000L
 u64 ktime_get_ns(void);
 """,
-    "workqueue.h": """
+    "linux/workqueue.h": """
 struct work_struct;
 #define DECLARE_DELAYED_WORK(name, function) void (*name)(struct work_struct *) = function
 extern unsigned long next_in;
@@ -247,19 +244,7 @@ extern uint64_t advertised_ns;
 extern bool is_stopped, is_paused; extern int measurements;
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
-with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
-    _folder = Path(_name)
-    (_folder / "linux").mkdir()
-    for _header, _text in HEADERS.items():
-        (_folder / "linux" / _header).write_text(_text)
-    (_folder / "test.c").write_text(SOURCE)
-    _flags = ("-O2", "-shared", "-fPIC", "-Wno-unused", "-Wno-unused-parameter", "-Wno-format")
-    compile_kernel_files(
-        [*(KERNEL / f"{x}.c" for x in NEEDS), _folder / "test.c"],
-        _folder / "test.so",
-        (f"-I{_folder}", *_flags, "-DLIGHTSLEEP_MODULE"),
-    )
-    LIB: Any = FFI.dlopen(str(_folder / "test.so"))
+LIB = simulated(FFI, SOURCE, HEADERS, NEEDS, ("-DLIGHTSLEEP_MODULE",))
 
 
 @pytest.fixture(autouse=True)

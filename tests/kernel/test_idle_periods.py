@@ -5,9 +5,10 @@ from typing import Any
 
 import cffi
 import pytest
+from kernel_library import all_of, simulated
 
 from lightsleep import sources
-from lightsleep.compiled import HEADERS, KERNEL, compile_kernel_files, declarations
+from lightsleep.compiled import HEADERS, declarations
 
 US, SECOND = 10**3, 10**9
 
@@ -373,21 +374,11 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module", params=FILES)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def library(request: pytest.FixtureRequest) -> Any:
     """Return the idle path of module or series, compiled with what it needs."""
-    source, files = FILES[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    (folder / "kernel.h").write_text(KERNEL_H)
-    for stub in STUBS.split():
-        (folder / f"{stub}.h").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{stub}.h").write_text("#include <kernel.h>\n")
-    (folder / "test.c").write_text(f"#define HALT_COST_NS {200 * US}ULL\n{source}{BOTH}")
-    compile_kernel_files(
-        [*(KERNEL / f"{x}.c" for x in files), folder / "test.c"],
-        folder / "test.so",
-        (f"-I{folder}", *FLAGS[request.param], "-O1", "-shared", "-fPIC", "-w"),
-    )
-    return FFI.dlopen(str(folder / "test.so"))
+    source, needs = FILES[request.param]
+    source = f"#define HALT_COST_NS {200 * US}ULL\n{source}{BOTH}"
+    return simulated(FFI, source, all_of(KERNEL_H, STUBS), needs, FLAGS[request.param])
 
 
 @pytest.fixture

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """poll_gaps.h and poll_wait.h, the kernel's own files: of a poll's gaps, which are the host's?"""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import cffi
 import pytest
-
-from lightsleep.compiled import compile_kernel_files
+from kernel_library import simulated
 
 US, MS = 10**3, 10**6
 
 # As far as these files need them: what the kernel counts and accounts on one CPU, and a clock
 # that goes on with each look. Where it waits for stores, it is as arm64.
 HEADERS = {
-    "interrupt.h": """
+    "linux/interrupt.h": """
 enum {
 	HI_SOFTIRQ, TIMER_SOFTIRQ, NET_TX_SOFTIRQ, NET_RX_SOFTIRQ, BLOCK_SOFTIRQ,
 	IRQ_POLL_SOFTIRQ, TASKLET_SOFTIRQ, SCHED_SOFTIRQ, HRTIMER_SOFTIRQ, RCU_SOFTIRQ,
 };
 """,
-    "kernel_stat.h": """
+    "linux/kernel_stat.h": """
 #include <linux/types.h>
 enum { CPUTIME_SOFTIRQ, CPUTIME_IRQ, CPUTIME_STEAL };
 extern struct { unsigned int softirqs[10]; } kstat;
@@ -30,17 +26,17 @@ extern struct { u64 cpustat[3]; } kcpustat;
 #define kstat_this_cpu (&kstat)
 #define kcpustat_this_cpu (&kcpustat)
 """,
-    "processor.h": """
+    "linux/processor.h": """
 void cpu_relax(void);
 """,
-    "sched.h": """
+    "linux/sched.h": """
 #include <stdbool.h>
 #define _TIF_NEED_RESCHED 8
 struct thread_info { unsigned long flags; };
 struct thread_info *current_thread_info(void);
 bool need_resched(void);
 """,
-    "../asm/barrier.h": """
+    "asm/barrier.h": """
 #ifdef WAITS_FOR_STORES
 void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long for_ns);
 #define cpu_poll_relax cpu_poll_relax
@@ -135,21 +131,8 @@ uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
 extern uint64_t wait_takes_ns, wake_at_ns, reading_takes_ns, odd_step_takes_ns;
 extern unsigned int odd_step, waits;
 """)
-with tempfile.TemporaryDirectory(prefix="lightsleep-") as _name:  # may go once it is loaded
-    _folder = Path(_name)
-    (_folder / "linux").mkdir()
-    (_folder / "asm").mkdir()
-    for _header, _text in HEADERS.items():
-        (_folder / "linux" / _header).write_text(_text)
-    (_folder / "gaps.c").write_text(SOURCE)
-    for _library, _defined in {"spins.so": (), "waits.so": ("-DWAITS_FOR_STORES",)}.items():
-        compile_kernel_files(
-            [_folder / "gaps.c"],
-            _folder / _library,
-            (f"-I{_folder}", "-O2", "-shared", "-fPIC", "-Wno-unused-parameter", *_defined),
-        )
-    LIB: Any = FFI.dlopen(str(_folder / "spins.so"))
-    WAITING: Any = FFI.dlopen(str(_folder / "waits.so"))
+LIB = simulated(FFI, SOURCE, HEADERS)
+WAITING = simulated(FFI, SOURCE, HEADERS, flags=("-DWAITS_FOR_STORES",))
 
 
 def poll(gap_ns: int, softirqs: tuple[int, ...] = (), took_ns: dict[int, int] | None = None) -> int:

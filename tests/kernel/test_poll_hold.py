@@ -9,8 +9,7 @@ import cffi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from lightsleep.compiled import compile_kernel_files
+from kernel_library import simulated
 
 WRAPPED = """
 #include <linux/idle_poll/poll_hold.h>
@@ -36,12 +35,8 @@ MOST_NS = 2_000_000
 
 
 @pytest.fixture(scope="module")
-def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("hold")
-    (folder / "hold.c").write_text(WRAPPED)
-    flags = ("-shared", "-fPIC", "-Wno-unused-function")
-    compile_kernel_files([folder / "hold.c"], folder / "hold.so", flags)
-    return FFI.dlopen(str(folder / "hold.so"))
+def lib() -> Any:
+    return simulated(FFI, WRAPPED, {})
 
 
 @pytest.fixture

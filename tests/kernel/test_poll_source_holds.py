@@ -12,8 +12,9 @@ from typing import Any
 
 import cffi
 import pytest
+from kernel_library import all_of, simulated
 
-from lightsleep.compiled import KERNEL, compile_kernel_files
+from lightsleep.compiled import KERNEL
 
 # As far as these files need the kernel: one CPU, and a clock of ours.
 KERNEL_H = r"""
@@ -314,19 +315,8 @@ DEFAULT_US = 2000
 
 
 @pytest.fixture(scope="module")
-def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("holds")
-    (folder / "kernel.h").write_text(KERNEL_H)
-    for stub in STUBS.split():
-        (folder / f"{stub}.h").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{stub}.h").write_text("#include <kernel.h>\n")
-    (folder / "test.c").write_text(SIMULATION)
-    compile_kernel_files(
-        [folder / "test.c"],
-        folder / "test.so",
-        (f"-I{folder}", f"-I{KERNEL}", "-O2", "-shared", "-fPIC", "-w"),
-    )
-    return FFI.dlopen(str(folder / "test.so"))
+def lib() -> Any:
+    return simulated(FFI, SIMULATION, all_of(KERNEL_H, STUBS), flags=(f"-I{KERNEL}",))
 
 
 @pytest.mark.parametrize(
