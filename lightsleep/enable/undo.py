@@ -135,11 +135,18 @@ def _undos(
     files: dict[str, str],
     unloads: dict[Setting, Undo],
 ) -> dict[Setting, Undo]:
-    """Return how to undo what is kept, our ``files`` and ``unloads``; the last is undone first."""
+    """Return how to undo what is kept, our ``files`` and ``unloads``; the last is undone first.
+
+    Neither the module nor a file comes back, though an enable of this boot may have found it there,
+    as an earlier one had left it.
+    """
     ours = {("file", str(root / name)): Undo(None, {text}) for name, text in files.items()}
-    earlier = kept.undos if kept else {}
-    undos = {x: y for x, y in unloads.items() if x not in earlier} | ours
-    return undos | {x: unloads.get(x, y) for x, y in earlier.items() if x not in ours}
+    back: dict[Setting, Undo] = {}
+    for setting, undo in (kept.undos if kept else {}).items():
+        goes = setting == ("module", MODULE) or setting[0] == "file"
+        if setting not in ours:
+            back[setting] = unloads.get(setting, Undo(None, undo.written) if goes else undo)
+    return {x: y for x, y in unloads.items() if x not in back} | ours | back
 
 
 def _undone(root: Path, setting: Setting, value: Value, kept: journalled.Kept | None) -> str:

@@ -31,6 +31,30 @@ def test_disable_after_a_reboot(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+def test_the_module_does_not_come_back(root: Path) -> None:
+    """A boot had loaded it, so the record says only that haltpoll took its place."""
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    before = fake_modules.snapshot(root)
+    done("enable", "--persist")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    done("enable", "haltpoll")
+    said = done("disable")
+    assert "cpuidle_lightsleep" not in said.replace(LOAD, "")
+    assert status()["active"] is False
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_file_of_an_earlier_boot_does_not_come_back(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    done("enable", "--persist", "lightsleep:fixed")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    done("enable", "--persist")
+    assert not (root / OPTIONS).exists()
+    done("disable")
+    assert fake_modules.snapshot(root) == before
+
+
 def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> None:
     done("enable", "lightsleep+governor:ladder")
     governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
