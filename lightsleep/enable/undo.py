@@ -137,6 +137,7 @@ def _undos(
 ) -> dict[Setting, Undo]:
     """Return how to undo what is kept, our ``files`` and ``unloads``; the last is undone first.
 
+    That is the file without which no boot loads the module, so that a crash leaves nothing to load.
     Neither the module nor a file comes back, though an enable of this boot may have found it there,
     as an earlier one had left it.
     """
@@ -146,7 +147,7 @@ def _undos(
         goes = setting == ("module", MODULE) or setting[0] == "file"
         if setting not in ours:
             back[setting] = unloads.get(setting, Undo(None, undo.written) if goes else undo)
-    return {x: y for x, y in unloads.items() if x not in back} | ours | back
+    return {x: y for x, y in unloads.items() if x not in back} | back | ours
 
 
 def _undone(root: Path, setting: Setting, value: Value, kept: journalled.Kept | None) -> str:

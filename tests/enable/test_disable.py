@@ -55,6 +55,18 @@ def test_a_file_of_an_earlier_boot_does_not_come_back(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_without_the_file_of_boots_nothing_else_has_an_effect(rebooted: bool, root: Path) -> None:
+    """The machine may die when the driver goes."""
+    done("enable", "--persist", "lightsleep:fixed")
+    if rebooted:
+        shutil.rmtree(root / "run/lightsleep")
+    rmmod = root.parent / f"{root.name}-tools/rmmod"
+    rmmod.write_text(f"#!/bin/sh\nls {root / LOAD} {root / OPTIONS} >{root}/found\nexit 1\n")
+    assert run("disable").exit_code == 1
+    assert (root / "found").read_text() == ""
+
+
 def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> None:
     done("enable", "lightsleep+governor:ladder")
     governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
