@@ -31,6 +31,7 @@ from lightsleep.options import (
 )
 from lightsleep.scan import machine
 from lightsleep.scan.collect import collect
+from lightsleep.scan.loading import MODULE
 from lightsleep.settings import catalogue, journalled, restorer
 from lightsleep.trial import metrics, run, switchback, verdict
 
@@ -285,6 +286,13 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
         except catalogue.CannotSet as error:
             refused.append(error.message)
             continue
+        if any(isinstance(x, catalogue.Unload) and x.module == MODULE for x in arms[-1].changes):
+            # The driver forgets, and between runs everything is to be as it was found.
+            refused.append(
+                f"{name} cannot be compared with as-is while lightsleep is active: it would unload "
+                "the driver, and as-is would lack what that has learned; run lightsleep disable "
+                "first, and name lightsleep among the settings"
+            )
         if name != BASELINE and _is_set(arms[-1]):
             how = ": run lightsleep disable first" if name.startswith("lightsleep") else ""
             refused.append(f"{name} is in effect already, so it would be as-is again{how}")

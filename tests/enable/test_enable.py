@@ -150,6 +150,22 @@ def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root:
     assert mode(root) == "fixed"
 
 
+def with_haltpoll(root: Path) -> Path:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    return plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+
+
+def test_what_lightsleep_was_set_to_is_set_again_where_it_is_loaded_again(root: Path) -> None:
+    plant(with_haltpoll(root), "refused: cpuidle_haltpoll")
+    settings = ("mode=fixed", "poll_limit_us=0", "wait_weight=20", "peek_budget_ns=9000")
+    subprocess.run(["modprobe", "cpuidle_lightsleep", *settings, "hold_us=50"], check=True)
+    before = fake_modules.snapshot(root)
+    result = run("enable", "haltpoll")
+    assert result.exit_code == 1
+    assert "refused: Key was rejected by service" in result.output
+    assert fake_modules.snapshot(root) == before
+
+
 def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
     assert status()["unfinished"] is None
     with journalled.session(root, "try") as session:

@@ -338,12 +338,22 @@ def test_a_driver_with_disabled_states_is_not_sent_away(root: Path) -> None:
     assert "POLL is disabled: enable it first" in " ".join(result.output.split())
 
 
-def test_what_lightsleep_was_set_to_is_set_again_where_it_is_loaded_again(root: Path) -> None:
-    settings = ("mode=fixed", "poll_limit_us=0", "wait_weight=20", "peek_budget_ns=9000")
-    subprocess.run(["modprobe", "cpuidle_lightsleep", *settings, "hold_us=50"], check=True)
+def test_what_the_driver_has_learned_is_not_thrown_away(root: Path) -> None:
+    """After each run of haltpoll, as-is would begin untrained: no machine as it was found."""
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
     before = fake_modules.snapshot(root)
-    tried("-n", "1", "-s", "haltpoll", "-m", r"t=t (\d+)", "--", *teller(root))
+    for setting in ("haltpoll", "haltpoll:100us+governor:menu"):
+        result = attempt("-s", f"lightsleep:weight=20,{setting}", "--", "true")
+        assert result.exit_code == 1
+        said = " ".join(result.output.split())
+        assert f"{setting} cannot be compared with as-is while lightsleep is active" in said
+        assert "run lightsleep disable first, and name lightsleep among the settings" in said
+        assert "nothing was changed, and nothing was run" in said
+        assert "weight=20" not in said
     assert fake_modules.snapshot(root) == before
+    subprocess.run(["rmmod", "cpuidle_lightsleep"], check=True)
+    settings = "haltpoll,lightsleep:weight=20"
+    tried("-n", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
 
 
 @pytest.mark.parametrize(
