@@ -328,6 +328,11 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
     if module == HALTPOLL and scan.cpuidle.governor and scan.cpuidle.governor != "haltpoll":
         # The kernel chooses this driver's own governor when it comes, and another when it goes.
         sets, then = Knob(GOVERNOR, "haltpoll"), [Knob(GOVERNOR, scan.cpuidle.governor)]
+    if module == MODULE and (holders := scan.loading.holders):
+        raise context.refuse(
+            f"{', '.join(holders)} uses {MODULE}, which has to go: unload that first "
+            f"(rmmod {' '.join(holders)})"
+        )
     if module == MODULE and scan.lightsleep:
         if not scan.loading.installed:
             raise context.refuse(

@@ -166,6 +166,19 @@ def test_what_lightsleep_was_set_to_is_set_again_where_it_is_loaded_again(root: 
     assert fake_modules.snapshot(root) == before
 
 
+def test_a_driver_that_a_module_uses_cannot_make_room(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    (with_haltpoll(root) / "sys/module/cpuidle_lightsleep/holders/virtio_poll_source").mkdir(
+        parents=True
+    )
+    result = run("enable", "haltpoll")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "haltpoll cannot be set here: virtio_poll_source uses cpuidle_lightsleep" in said
+    assert "rmmod virtio_poll_source" in said
+    assert status()["active"] is True
+
+
 def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
     assert status()["unfinished"] is None
     with journalled.session(root, "try") as session:
