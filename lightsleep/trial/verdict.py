@@ -5,8 +5,9 @@ The first metric decides: the first that the command prints, else its wall time.
 on has no wall time: without a number of its own, there is no winner. The winner is the
 setting with the largest gain among those that are shown to be better than as-is. The method is that
 of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
-winner, and the sentence says how small a gain could have been shown. Where runs were so short that
-lightsleep's driver, which is loaded for each, was still learning, it says that, too.
+winner, and the sentence says how small a gain could have been shown. Where runs or periods were so
+short that lightsleep's driver was still learning, it says that, too: it is loaded for each, and if
+it was active before, each begins with what the driver learned under the parameters of another.
 
 Of several settings that do nothing, one may look better by chance. So each of them is compared with
 a confidence with which all of them together raise a false alarm in at most 1 of 20 trials
@@ -26,6 +27,7 @@ from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, co
 from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult
 from lightsleep.order import CONFIDENCE
+from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
 USED = ("cpu_s", "busy_pct", "energy_J", "power_W")
 MOST_METRICS = 25
@@ -157,22 +159,30 @@ def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Co
 
 
 def _still_learning(result: CompareResult) -> str:
-    """Return what to say where runs ended before lightsleep's driver had learned from them."""
-    wall = result.metrics.get("wall_s")
-    learning = [
-        arm
-        for arm in result.arms
-        if arm.split(":")[0] == "lightsleep" and not {"fixed", "off"} & set(arm.split(":"))
-    ]
-    if wall is None or not learning:
+    """Return what to say where samples ended before lightsleep's driver had learned from them."""
+    learning = [arm for arm in result.arms if _learns(arm)]
+    if not learning:
         return ""
-    took_s = max(statistics.median(wall.samples[arm]) for arm in learning)
+    took_s, sample = result.protocol.get("switchback_s"), "period"
+    if took_s is None:
+        wall_s = result.metrics["wall_s"].samples
+        took_s, sample = max(statistics.median(wall_s[arm]) for arm in learning), "run"
     if took_s >= LEARNS_S:
         return ""
+    if result.environment.get("host", {}).get("cpuidle_driver") == LIGHTSLEEP_DRIVER:
+        why = "stays loaded, and takes seconds to follow other parameters"
+    else:
+        why = "is loaded for each, and learns in its first seconds"
     return (
-        f" A run took {units.value(took_s, 's')}. lightsleep's driver is loaded for each, and "
-        f"learns in its first seconds: runs of {LEARNS_S:g} s or more may show a gain."
+        f" A {sample} took {units.value(took_s, 's')}. lightsleep's driver {why}: {sample}s of "
+        f"{LEARNS_S:g} s or more may show a gain."
     )
+
+
+def _learns(arm: str) -> bool:
+    """Whether lightsleep's driver adapts its poll limit under this setting."""
+    parts = [part.split(":") for part in arm.split("+")]
+    return any(name == "lightsleep" and not {"fixed", "off"} & set(words) for name, *words in parts)
 
 
 def _costs(metrics: list[MetricAnalysis], winner: str) -> str:

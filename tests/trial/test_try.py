@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,13 @@ def test_a_setting_that_reaches_0_is_ranked_by_its_difference_as_all_are() -> No
     [
         ("lightsleep", 1.45, True),
         ("lightsleep:weight=20", 1.45, True),
+        ("lightsleep+governor:menu", 1.45, True),
+        ("governor:menu+lightsleep:300us", 1.45, True),
         ("lightsleep", 5.5, False),
         ("lightsleep:fixed:100us", 1.45, False),
+        ("qos:10us+lightsleep:off", 1.45, False),
         ("haltpoll", 1.45, False),
+        ("haltpoll+governor:menu", 1.45, False),
     ],
 )
 def test_runs_in_which_the_driver_still_learns_are_told(
@@ -161,6 +166,34 @@ def test_runs_in_which_the_driver_still_learns_are_told(
     assert outcome.winner is None
     assert ("A run took 1.4" in outcome.sentence) == told
     assert ("runs of 5 s or more may show a gain" in outcome.sentence) == told
+
+
+@pytest.mark.parametrize(("period_s", "told"), [(2.0, True), (10.0, False)])
+def test_periods_in_which_the_driver_still_learns_are_told(period_s: float, told: bool) -> None:
+    """A switchback has no wall time."""
+    noise = random.Random(3)
+    samples = {arm: [5 + noise.gauss(0, 1) for _ in range(10)] for arm in ("as-is", "lightsleep")}
+    trial = replace(
+        of_times(samples),
+        protocol={"runs": 10, "warmup": 1, "seed": 1, "order": [], "switchback_s": period_s},
+        metrics={"p99_us": MetricResult("us", "lower", "p99", "", samples)},
+    )
+    sentence = judge(trial).sentence
+    assert "no setting was shown to be better" in sentence
+    assert ("A period took 2.00 s." in sentence) == told
+    assert ("periods of 5 s or more may show a gain" in sentence) == told
+
+
+def test_a_driver_that_is_there_follows_new_parameters_slowly() -> None:
+    """It is not loaded for each run, and the runs side by side share what it learns."""
+    setting = "lightsleep:weight=20"
+    noise = random.Random(3)
+    samples = {arm: [1.45 + noise.gauss(0, 0.01) for _ in range(10)] for arm in ("as-is", setting)}
+    active = replace(of_times(samples), environment={"host": {"cpuidle_driver": "lightsleep"}})
+    sentence = judge(active).sentence
+    assert "lightsleep's driver stays loaded" in sentence
+    assert "runs of 5 s or more may show a gain" in sentence
+    assert "loaded for each" not in sentence
 
 
 def test_two_settings_need_a_round_more_than_one(root: Path) -> None:
