@@ -295,6 +295,20 @@ def obstacles(scan: Scan) -> list[Obstacle]:
     return [Obstacle(name, *reason) for name, rule in RULES.items() if (reason := rule(scan))]
 
 
+def _unread_signature(scan: Scan) -> Reason:
+    """Say so where a signature decides and cannot be read. No obstacle: the kernel can read it."""
+    enforced = _enforced(scan)
+    here = scan.loading
+    file = here.installed or here.built
+    if here.loaded or not enforced or not file or here.signed is not None:
+        return None
+    return (
+        f"{enforced}, and whether /{file} is signed cannot be read",
+        f"modinfo -F signer /{file} names who signed it, and prints nothing if nobody did. The "
+        "kernel knows, too: lightsleep enable tries to load it.",
+    )
+
+
 def passed_by_enable(scan: Scan) -> set[str]:
     """Return the rules whose obstacles ``sudo lightsleep enable`` gets past by itself."""
     return {"not-root", *(["other-driver"] if _gives_way(scan) else [])}
@@ -311,6 +325,10 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
     elif found:
         yield "lightsleep", "cannot load: " + "; ".join(x.what for x in found)
         yield "what to do", "\n".join(x.fix for x in found)
+    elif unread := _unread_signature(scan):
+        what, how = unread
+        yield "lightsleep", f"unknown: {what}"
+        yield "what to do", how
     else:
         place = " in place of haltpoll" if _gives_way(scan) else ""
         only_built = ", until the next boot: it is built, but not installed"

@@ -440,6 +440,27 @@ def test_haltpoll_that_is_built_in_can_be_kept_away(
     assert (f"Remove {to_remove} from" in one.fix) == ("Remove" in one.fix) == bool(to_remove)
 
 
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        (LOCKED, True),
+        ("sys/module/module/parameters/sig_enforce: Y", True),
+        ("sys/kernel/security/lockdown: [none] integrity confidentiality", False),
+    ],
+)
+def test_a_signature_that_cannot_be_read_is_unknown(
+    planted: str, told: bool, tmp_path: Path
+) -> None:
+    """No package that scan needs unpacks zstd."""
+    scan = collect(plant(unfold("no-cpuidle", tmp_path), f"{planted}\n{MODULE}.zst: packed"))[0]
+    assert obstacles(scan) == []  # enable tries: the kernel knows
+    said = dict(in_short(scan))
+    assert said["lightsleep"].startswith("unknown: the kernel ") == told
+    assert (f"whether /{MODULE}.zst is signed cannot be read" in said["lightsleep"]) == told
+    assert (f"modinfo -F signer /{MODULE}.zst" in said.get("what to do", "")) == told
+    assert said["lightsleep"].startswith("can load") != told
+
+
 def test_a_recording_does_not_tell_whether_the_module_loads(tmp_path: Path) -> None:
     scan = collect(unfold("no-cpuidle", tmp_path))[0]
     assert obstacles(scan) == []
