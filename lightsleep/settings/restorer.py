@@ -133,15 +133,37 @@ def read_knob(_root: Path, name: str) -> Value:
     return chosen[0][1:-1] if len(chosen) == 1 else value
 
 
-def write_knob(_root: Path, name: str, value: Value, _held: Held = ()) -> None:
+def write_knob(root: Path, name: str, value: Value, _held: Held = ()) -> None:
     """Write to a knob that exists."""
     if value is None:
         raise OSError(errno.EINVAL, "a knob cannot be removed")
+    leaves_haltpoll = (
+        name.endswith("/cpuidle/current_governor") and read_knob(root, name) == "haltpoll" != value
+    )
+    _write(name, value)
+    if leaves_haltpoll:
+        _forget_poll_limits(root, Path(name).parents[1])
+
+
+def _write(name: str, value: str) -> None:
     descriptor = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, _bytes(f"{value}\n"))
     finally:
         os.close(descriptor)
+
+
+def _forget_poll_limits(root: Path, cpus: Path) -> None:
+    """Have each CPU choose anew how long its polling state polls.
+
+    The governor haltpoll sets that (dev->poll_limit_ns), and the kernel does not reset it where
+    another governor follows. It does where somebody writes to the file of a state
+    (cpuidle_state_store() in drivers/cpuidle/sysfs.c), if only what that holds.
+    """
+    for file in cpus.glob("cpu[0-9]*/cpuidle/state0/disable"):
+        with contextlib.suppress(OSError):  # its CPU goes offline, or its driver
+            if (value := read_knob(root, str(file))) is not None:
+                _write(str(file), value)
 
 
 # Modules.

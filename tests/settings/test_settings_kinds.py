@@ -315,3 +315,44 @@ def test_who_is_not_root_may_read_what_is_kept_and_nothing_else(root: Path) -> N
         session.keep()
     assert (root / "run/lightsleep").stat().st_mode & 0o777 == 0o755
     assert (root / "run/lightsleep/kept").stat().st_mode & 0o777 == 0o644
+
+
+CPU = "sys/devices/system/cpu"
+GOVERNOR = f"{CPU}/cpuidle/current_governor"
+
+
+@pytest.mark.parametrize(
+    ("found", "then", "reset"),
+    [
+        ("haltpoll", "menu", True),
+        ("haltpoll", "haltpoll", False),
+        ("menu", "haltpoll", False),  # which begins anew by itself
+        ("menu", "teo", False),
+    ],
+)
+def test_the_poll_limit_of_haltpoll_goes_with_it(
+    found: str, then: str, reset: bool, root: Path
+) -> None:
+    """The kernel resets it where somebody writes to the file of a state, and nowhere else."""
+    files = [root / CPU / f"cpu{cpu}/cpuidle/state0/disable" for cpu in (0, 1, 10)]
+    for file, value in zip(files, "011", strict=True):
+        plant(root, f"{file.relative_to(root)}: {value}")
+        os.utime(file, (0, 0))
+    files[1].unlink()  # its CPU goes offline
+    files[1].symlink_to(files[1])
+    plant(root, f"{GOVERNOR}: {found}")
+    restorer.write_knob(root, str(root / GOVERNOR), then)
+    assert (root / GOVERNOR).read_text() == f"{then}\n"
+    for file, value in ((files[0], "0"), (files[2], "1")):
+        assert file.read_text() == f"{value}\n"
+        assert (file.stat().st_mtime > 0) == reset
+
+
+def test_a_session_that_sets_haltpolls_governor_leaves_no_poll_limit(root: Path) -> None:
+    file = root / CPU / "cpu0/cpuidle/state0/disable"
+    plant(root, f"{GOVERNOR}: menu\n{file.relative_to(root)}: 0")
+    with journalled.session(root) as session:
+        session.set(root / GOVERNOR, "haltpoll")
+        os.utime(file, (0, 0))
+    assert (root / GOVERNOR).read_text() == "menu\n"
+    assert file.stat().st_mtime > 0
