@@ -32,7 +32,7 @@ ASK_S = 60.0
 """How long the metric command may run."""
 
 LATE = 1.25
-"""So much longer than was asked for it may all take, for as many rounds as a verdict needs."""
+"""By the warm-up, so much longer than was asked for it may all take, for a verdict."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,12 @@ class Plan:
         """Return whether another round begins, after so many with the warm-up.
 
         Periods take longer than was planned where settings change slowly, or where the command does
-        that prints the numbers. Raises LightsleepError where there will be no verdict in time.
+        that prints the numbers. Raises LightsleepError where the warm-up tells that there will be
+        no verdict in time. Rounds that are slow later cost time, and not those before them.
         """
         least = self.least + run.WARMUP
         needed_s = elapsed_s / rounds * least
-        if rounds < least and needed_s > LATE * self.total_s:
+        if rounds == run.WARMUP and needed_s > LATE * self.total_s:
             raise LightsleepError(
                 f"a round takes {elapsed_s / rounds:.3g} s, with the changes of settings and the "
                 f"metric command: for a verdict, --for must be {math.ceil(needed_s)}s or longer"

@@ -11,6 +11,7 @@ import fake_modules
 import pytest
 from trials import DRIVER, attempt, machine, teller, tried
 
+from lightsleep.errors import LightsleepError
 from lightsleep.trial import switchback
 
 
@@ -102,11 +103,24 @@ def test_periods_too_slow_for_a_verdict_are_told_after_the_first_round(
 
 @pytest.mark.parametrize(
     ("rounds", "elapsed_s", "wanted"),
-    [(1, 30, True), (5, 180, True), (9, 310, True), (10, 299, True), (10, 300, False)],
+    [
+        (1, 37, True),
+        (5, 180, True),
+        (5, 1000, True),  # slow rounds, of which the first was none
+        (9, 310, True),
+        (10, 299, True),
+        (10, 300, False),
+    ],
 )
 def test_enough_rounds_and_no_more_than_fit(rounds: int, elapsed_s: float, wanted: bool) -> None:
     plan = switchback.plan(10, 300, 3, "", [], 9)
     assert plan.goes_on(rounds, elapsed_s) == wanted
+
+
+def test_only_the_first_round_says_that_the_time_is_too_short() -> None:
+    plan = switchback.plan(10, 300, 3, "", [], 9)
+    with pytest.raises(LightsleepError, match=r"a round takes 38 s, .* must be 380s or longer"):
+        plan.goes_on(1, 38)
 
 
 def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
