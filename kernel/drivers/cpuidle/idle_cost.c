@@ -13,8 +13,9 @@
  * that answer counts on this CPU; where it has none, or no fresh one, the
  * machine's figure does. Where that makes polls too short for an answer, the price
  * is raised from time to time (wake_cost_probe()). Where it is above what the programs
- * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
- * new, so it is then forgotten, and found again within seconds if it still holds.
+ * lose at most, this bound counts for a minute, and so does that of an answer that ended
+ * with the hits of the polls. A CPU that polls less by it learns nothing new, so it is
+ * then forgotten, and found again within seconds if it still holds.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -254,6 +255,9 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 		WRITE_ONCE(ic->at_most_ns, 0);
 	else if (tells && all_hit(ic))
 		note_bound(ic, new->upper_ns);
+	else if (ic->estimated)
+		/* A low answer ends the polls, and so the evidence that it rests on. */
+		note_bound(ic, ic->estimate.upper_ns);
 	/* A reader may get a mix of two estimates, but not of one that says nothing. */
 	if (!conclusive)
 		WRITE_ONCE(ic->estimated, false);
