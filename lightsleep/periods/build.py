@@ -223,10 +223,12 @@ class Builder:
         cpu.prediction = NO_PREDICTION  # a state was chosen before, but not entered: a task came
 
     def lost(self, number: int, count: int) -> None:
-        """The kernel lost events of a CPU: what it does is not known."""
+        """The kernel lost events of a CPU: what it does is not known.
+
+        A ``count`` of 0 says when a loss that is told elsewhere begins, goes on or ends.
+        """
         self._metadata.lost[number] = self._metadata.lost.get(number, 0) + count
-        if count:  # some of these tasks may have run since, and been woken again
-            self._wakings.clear()
+        self._wakings.clear()  # some of these tasks may have run since, and been woken again
         cpu = self._cpus.get(number)
         if cpu:
             asleep = cpu.phase in ("idle", "left")

@@ -328,7 +328,10 @@ void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns)
 	cpu->of_next = (struct prediction) { };
 }
 
-/* The kernel lost events of a CPU: what it does is not known. */
+/*
+ * The kernel lost events of a CPU: what it does is not known. A count of 0 says when a loss that is
+ * told elsewhere begins, goes on or ends.
+ */
 void builder_lost(struct builder *b, int number, uint64_t count)
 {
 	struct cpu *cpu;
@@ -337,7 +340,7 @@ void builder_lost(struct builder *b, int number, uint64_t count)
 		return;
 	cpu = &b->cpus[number];
 	cpu->lost += count;
-	b->losses += count > 0;
+	b->losses++;
 	if (cpu->seen) {
 		bool asleep = cpu->phase == IDLE || cpu->phase == LEFT;
 

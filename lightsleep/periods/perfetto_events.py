@@ -45,11 +45,15 @@ ENDLESS_NS = 10_000_000_000 * 1_000_000_000
 
 @dataclass(slots=True)
 class Cpu:
-    """What is known of a CPU: the task that it runs, None if nothing tells, and the last time."""
+    """What is known of a CPU: the task that it runs, None if nothing tells, and the last time.
+
+    ``lost`` says that events are missing between that time and the next event.
+    """
 
     number: int
     task: int | None = None
     last_ns: int = 0
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -120,7 +124,7 @@ def lines(
     a field, or has one that no kernel writes.
     """
     if lost or bundle.lost_events or bundle.error:
-        cpu.task = None
+        cpu.task, cpu.lost = None, True
         yield cpu.last_ns, f"CPU:{cpu.number} [LOST EVENTS]"
         if bundle.error:
             return
@@ -132,6 +136,9 @@ def lines(
     for now_ns, event in heapq.merge(*lists, key=itemgetter(0)):
         if now_ns >= ENDLESS_NS:
             raise ValueError(f"no clock of the kernel says {now_ns} ns")
+        if cpu.lost:  # who was woken meanwhile has been woken again, maybe
+            cpu.lost = False
+            yield now_ns, f"CPU:{cpu.number} [LOST 0 EVENTS]"
         if event.task is not None:
             cpu.task = event.task
         task, cpu.last_ns = cpu.task, now_ns

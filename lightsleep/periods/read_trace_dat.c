@@ -382,9 +382,25 @@ static bool look_up(struct reader *r, struct event *e, int type)
 	return true;
 }
 
-static int handle(struct tracecmd_input *input, struct tep_record *rec, int cpu, void *data)
+/* The library exports them, but its header does not say so; others may lack them. */
+struct tep_record *tracecmd_peek_data(struct tracecmd_input *input, int cpu) __attribute__((weak));
+int tracecmd_cpus(struct tracecmd_input *input) __attribute__((weak));
+
+/*
+ * Whether events of a CPU are lost behind this one. The next event of the CPU says so, but until
+ * then, others may have run a task whose second waking is lost. A peek is what the iteration does
+ * next itself. It numbers the CPUs of all buffers on end.
+ */
+static bool loss_follows(struct tracecmd_input *input, const struct tep_record *rec, int cpu)
 {
-	struct reader *r = data;
+	int first = (intptr_t)tracecmd_get_private(input);
+	struct tep_record *next = tracecmd_peek_data ? tracecmd_peek_data(input, cpu - first) : NULL;
+
+	return next && next->cpu == rec->cpu && next->missed_events;
+}
+
+static int take(struct reader *r, struct tep_record *rec)
+{
 	struct event *e;
 	int type;
 
@@ -408,6 +424,16 @@ static int handle(struct tracecmd_input *input, struct tep_record *rec, int cpu,
 	if (!builder_at(&r->b, rec->cpu, rec->ts) || !e->kind->handle(r, e, rec) || r->b.error[0])
 		return -1;
 	return 0;
+}
+
+static int handle(struct tracecmd_input *input, struct tep_record *rec, int cpu, void *data)
+{
+	struct reader *r = data;
+	int status = take(r, rec);
+
+	if (!status && loss_follows(input, rec, cpu))
+		builder_lost(&r->b, rec->cpu, 0);	/* they are counted at the next event */
+	return status;
 }
 
 /* The library exports it, but its header does not say so; others may lack it. */
@@ -458,7 +484,7 @@ int main(int argc, char **argv)
 {
 	static struct reader r;
 	struct tracecmd_input **inputs;
-	int count, i, status;
+	int count, i, status, first = 0;
 
 	if (argc != 2) {
 		fprintf(stderr, "usage: %s FILE\n", argv[0]);
@@ -502,6 +528,8 @@ int main(int argc, char **argv)
 				clock);
 			return 1;
 		}
+		tracecmd_set_private(inputs[i], (void *)(intptr_t)first);
+		first += tracecmd_cpus ? tracecmd_cpus(inputs[i]) : 0;
 	}
 	status = tracecmd_iterate_events_multi(inputs, count < 0 ? 1 : count + 1, handle, &r);
 	if (r.error[0] || r.b.error[0]) {

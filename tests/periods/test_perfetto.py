@@ -282,6 +282,15 @@ def test_lost_events_make_no_periods(tmp_path: Path) -> None:
     path.write_bytes(first + bundle(1, *rest, error=unread) + bundle(1, idle(99, 1, 1)))
     found, metadata = rows_of(path)
     assert (found, metadata.lost) == ([], {1: 1})
+    # A task that was woken meanwhile may have been woken again since.
+    woken, ran = waking(20, 42, 0), switched(9010, "t", 42)
+    period = bundle(1, idle(0, 1, 1), left(9000, 1), ran)
+    others = bundle(0, woken) + period
+    path.write_bytes(bundle(2, idle(5, 2, 1)) + bundle(2, left(8000, 2)) + others)
+    assert [x["waking_to_running_ns"] for x in rows_of(path)[0]] == [8_990_000, None]
+    gap = bundle(2, idle(5, 2, 1)) + bundle(2, left(8000, 2), lost_events=True)
+    path.write_bytes(gap + others)
+    assert [x["waking_to_running_ns"] for x in rows_of(path)[0]] == [None]
     # Packets were dropped: of which CPU they were is not known.
     dropped = pb.FtraceEventBundle(cpu=1, event=rest)
     path.write_bytes(other[0] + first + packet(dropped, previous_packet_dropped=1) + other[1])

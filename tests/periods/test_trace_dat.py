@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ steps = st.lists(
         step("from-idle", pids),
         step("between", pids),
         step("to-idle"),
-        step("lost", st.integers(1, 9)),
+        step("lost", st.integers(0, 9)),
     ),
     max_size=60,
 )
@@ -217,6 +218,57 @@ def test_compiled_and_text_read_the_same(recorded: Path, monkeypatch: pytest.Mon
     expected, by_text = read_whole(recorded)
     assert rows == expected
     assert metadata.to_json() == by_text.to_json()
+
+
+WAKING, SWITCH, CPU_IDLE = 313, 310, 538
+"""The events of the recording in tests/fixtures."""
+
+MISSED = 1 << 31
+"""In the head of a page: events before it are lost."""
+
+
+def page(events: list[tuple[int, int, bytes]], missed: bool = False) -> bytes:
+    """Return a page of the kernel's buffer. An event is its time in us, its kind and its fields."""
+    last_us, data = events[0][0], b""
+    for at_us, kind, fields in events:
+        task = 0 if kind == CPU_IDLE else 7
+        event = struct.pack("<HBBi", kind, 0, 0, task) + fields
+        data += struct.pack("<I", len(event) // 4 | (at_us - last_us) * US << 5) + event
+        last_us = at_us
+    head = struct.pack("<QQ", events[0][0] * US, len(data) | (MISSED if missed else 0))
+    return (head + data).ljust(4096, b"\0")
+
+
+def with_pages(recording: bytes, *cpus: list[bytes]) -> bytes:
+    """Return a recording of two CPUs with other pages."""
+    whole = bytearray(recording)
+    at = whole.rindex(b"flyrecord\0") + len(b"flyrecord\0")
+    for number, pages in enumerate(cpus):
+        begin, size = struct.unpack_from("<QQ", whole, at + 16 * number)
+        data = b"".join(pages)
+        assert len(data) <= size
+        whole[begin : begin + len(data)] = data
+        struct.pack_into("<Q", whole, at + 16 * number + 8, len(data))
+    return bytes(whole)
+
+
+def test_what_a_cpu_loses_counts_from_the_event_before(recorded: Path) -> None:
+    needs_the_program()
+    waking = struct.pack("<16siii", b"t", 42, 120, 0)
+    entered, left = (struct.pack("<II", state, 1) for state in (1, EXIT))
+    switched = struct.pack("<16siiq16sii", b"swapper/1", 0, 120, 0, b"t", 42, 120)
+    period = [(10, CPU_IDLE, entered), (5090, CPU_IDLE, left), (5100, SWITCH, switched)]
+    later, whole = (9000, WAKING, waking), recorded.read_bytes()
+    kept = [page([(20, WAKING, waking), later])]
+    recorded.write_bytes(with_pages(whole, kept, [page(period)]))
+    (row,), metadata = read_whole(recorded)
+    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, 5_080_000)
+    # Among what was lost is perhaps that the task ran, slept, and was woken again.
+    lost = [page([(20, WAKING, waking)]), page([later], missed=True)]
+    recorded.write_bytes(with_pages(whole, lost, [page(period)]))
+    (row,), metadata = read_whole(recorded)
+    assert metadata.lost == {0: 1}
+    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, None)
 
 
 def test_a_trace_names_its_architecture(recorded: Path, tmp_path: Path) -> None:
