@@ -23,7 +23,8 @@ The task that is switched in is the wakee. Its sched_waking event says who woke 
 there to the switch is the wakeup's, if the waking came after the CPU had become idle; a task that
 was woken before has waited for something else. So has a task that another CPU has run since
 (sched_switch), or that was moved here later (sched_migrate_task). A wakeup itself may move the
-task: then the move is the next event of the waker's CPU, as both happen with interrupts off.
+task: then the move is the next event of the waker's CPU, within WAKEUP_NS, as both happen with
+interrupts off.
 
 A wakeup that finds the CPU awake, in no state, ends no period. It becomes a row of its own, with
 state -1 and no length, to compare others with.
@@ -43,6 +44,12 @@ MAX_WAKINGS = 1 << 17
 
 MAX_NAMES = 1 << 14
 """Tasks whose names are remembered; of two whose numbers differ by a multiple, the later one."""
+
+WAKEUP_NS = 1_000_000
+"""From a waking to a move that is part of the wakeup, at most. With interrupts off, that is some
+microseconds; a host may stop the CPU in between. Later, the task may have run on a CPU that was not
+selected, and of which nothing but wakings and moves is recorded: then the load balancer moves it.
+"""
 
 Row = tuple[
     int,
@@ -188,10 +195,12 @@ class Builder:
             self._wakings.clear()
         self._wakings[wakee] = Waking(now_ns, comm, pid)
 
-    def migrated(self, number: int, task: int) -> None:
+    def migrated(self, number: int, now_ns: int, task: int) -> None:
         """A CPU moves a task to another one."""
-        if self._cpus[number].woke_last != task:
-            self._wakings.pop(task, None)
+        waking = self._wakings.get(task)
+        woke = self._cpus[number].woke_last == task
+        if waking and not (woke and now_ns - waking.at_ns <= WAKEUP_NS):
+            del self._wakings[task]
 
     def switch_between_tasks(self, task: int) -> None:
         """A CPU that was not idle runs a task."""

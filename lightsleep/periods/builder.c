@@ -17,6 +17,7 @@
 #define SLOTS		(1 << 18)	/* of the wakings: a power of two */
 #define MAX_WAKINGS	(SLOTS / 2)	/* as many as build.py remembers */
 #define MAX_NAMES	(1 << 14)	/* as build.py */
+#define WAKEUP_NS	1000000		/* as build.py, which says why */
 
 bool builder_init(struct builder *b, FILE *out)
 {
@@ -280,10 +281,13 @@ void builder_switch_between_tasks(struct builder *b, int32_t task)
 }
 
 /* A CPU moves a task to another one. */
-void builder_migrated(struct builder *b, int number, int32_t task)
+void builder_migrated(struct builder *b, int number, int64_t now_ns, int32_t task)
 {
-	if (b->cpus[number].woke_last != task)
-		builder_switch_between_tasks(b, task);
+	struct waking *waking = slot_of(b, task);
+	bool in_wakeup = b->cpus[number].woke_last == task && now_ns - waking->at_ns <= WAKEUP_NS;
+
+	if (waking->used && !in_wakeup)
+		forget(b, waking);
 }
 
 /* A CPU runs a task again. */

@@ -124,7 +124,7 @@ void builder_named(struct builder *b, int32_t task, const char *comm);
 const char *builder_name(const struct builder *b, int32_t task);
 void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee, const char *comm,
 		    int32_t pid);
-void builder_migrated(struct builder *b, int number, int32_t task);
+void builder_migrated(struct builder *b, int number, int64_t now_ns, int32_t task);
 void builder_switch_between_tasks(struct builder *b, int32_t task);
 void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, const char *comm,
 			      int32_t pid);

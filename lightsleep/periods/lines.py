@@ -173,9 +173,9 @@ def _waking(builder: Builder, cpu: int, now_ns: int, comm: str, pid: int, text: 
     builder.waking(cpu, now_ns, int(wakee), comm if known is None else known, pid)
 
 
-def _migrate(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
+def _migrate(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
     match = _found(MIGRATE, text)
-    builder.migrated(cpu, int(match[1]))
+    builder.migrated(cpu, now_ns, int(match[1]))
 
 
 def _without_ipi(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:

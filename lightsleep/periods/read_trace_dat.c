@@ -207,7 +207,7 @@ static bool sched_migrate_task(struct reader *r, const struct event *e, struct t
 
 	if (!pid_in(r, e->fields[0], rec, &task))
 		return false;
-	builder_migrated(&r->b, rec->cpu, task);
+	builder_migrated(&r->b, rec->cpu, rec->ts, task);
 	return true;
 }
 

@@ -44,7 +44,7 @@ int main(void)
 		else if (!strcmp(what, "named"))
 			builder_named(&b, value, name);
 		else if (!strcmp(what, "migrated"))
-			builder_migrated(&b, cpu, value);
+			builder_migrated(&b, cpu, now_ns, value);
 		else if (!strcmp(what, "between"))
 			builder_switch_between_tasks(&b, value);
 		else if (!strcmp(what, "from-idle"))

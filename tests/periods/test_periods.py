@@ -141,6 +141,7 @@ def moved(us: int, cpu: int, task: str = "t-9") -> str:
     [
         ([], 150),
         ([moved(11, 0)], 150),  # part of the wakeup
+        ([moved(70, 0)], 150),
         ([moved(11, 2)], None),
         ([waking(11, 0, 43), moved(12, 0)], None),
         ([between(11, 0), moved(99, 0)], None),
@@ -159,6 +160,13 @@ def test_a_task_that_is_moved_here_has_not_waited_since_its_wakeup(
         switched(160, 1, "x", 42),
     )
     assert row["waking_to_running_ns"] == (None if waited_us is None else waited_us * 1000)
+
+
+def test_a_move_long_after_a_wakeup_is_no_part_of_it(trace: Any) -> None:
+    # Of a CPU that was not selected, nothing but wakings and moves is recorded.
+    begin, end = (idle(0, 1, 2), waking(10, 0, 42)), (left(20_020, 1), switched(20_030, 1, "x", 42))
+    (row,) = trace(*begin, moved(20_010, 0), *end)
+    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, None)
 
 
 def test_idle_time_that_a_thread_injects_is_idle_time(trace: Any) -> None:

@@ -47,8 +47,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def step(name: str, *numbers: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[Any, ...]]:
     value, more = (*numbers, st.just(0), st.just(0))[:2]
+    later_us = st.one_of(st.integers(0, 9), st.just(2000))
     return st.tuples(
-        st.just(name), st.integers(0, 2), st.integers(0, 9), value, more, st.sampled_from(COMMS)
+        st.just(name), st.integers(0, 2), later_us, value, more, st.sampled_from(COMMS)
     )
 
 
@@ -98,7 +99,7 @@ def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Meta
             case "named":
                 builder.named(value, comm)
             case "migrated":
-                builder.migrated(cpu, value)
+                builder.migrated(cpu, now_ns, value)
             case "between":
                 builder.switch_between_tasks(value)
             case "from-idle":
