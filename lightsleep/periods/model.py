@@ -11,6 +11,7 @@ from typing import Any
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, headed, shortened
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
+from lightsleep.scan.model import distinct_name
 
 SCHEMA = "lightsleep.periods"
 VERSION = 2
@@ -96,9 +97,14 @@ class Metadata:
         return self.last_ns - self.first_ns
 
     def name(self, cpu: int, state: int) -> str:
-        """Return what a state of a CPU is called."""
+        """Return what a state of a CPU is called, and no other of its states."""
         if state == AWAKE:
             return "awake"
+        known = self.states.get(cpu, {}).values()
+        return distinct_name(state, self.name_by_driver(cpu, state), known)
+
+    def name_by_driver(self, cpu: int, state: int) -> str:
+        """Return what the driver calls a state of a CPU; the name may be that of others, too."""
         return self.states.get(cpu, {}).get(state, f"state {state}")
 
     @property

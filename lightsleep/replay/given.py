@@ -60,7 +60,7 @@ def described(metadata: Metadata, cpu: int, state: int) -> Described:
     """Return what the driver says of a state."""
     key = cpu, state
     return (
-        metadata.name(*key),
+        metadata.name_by_driver(*key),
         metadata.advertised_us.get(key),
         metadata.residency_us.get(key),
     )

@@ -10,8 +10,7 @@ lint last; ``scan.schema.json`` beside this file describes it key by key.
      "cpus": [{"cpu": 0, "states": [{"name": "POLL", ...}], ...}], ..., "findings": [...]}
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 SCHEMA = "lightsleep.scan"
@@ -70,11 +69,13 @@ def distinct_names(states: Sequence[State]) -> dict[int, str]:
     are ``cluster-sleep-0`` both. Such names get the index: ``cluster-sleep-0#1``. So does one that
     has a ``#`` already, which is then nobody else's.
     """
-    seen = Counter(state.name for state in states)
-    return {
-        x.index: f"{x.name}#{x.index}" if seen[x.name] > 1 or "#" in x.name else x.name
-        for x in states
-    }
+    names = [state.name for state in states]
+    return {state.index: distinct_name(state.index, state.name, names) for state in states}
+
+
+def distinct_name(index: int, name: str, names: Collection[str]) -> str:
+    """Return the same of one state, by its ``name`` and the ``names`` of all states of its CPU."""
+    return f"{name}#{index}" if "#" in name or list(names).count(name) > 1 else name
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from recordings import IDLE, WAKE, histogram_document
+from recordings import IDLE, WAKE, described_state, histogram_document
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
@@ -49,6 +49,16 @@ def test_sums_are_exact_and_polling_is_the_reference(tmp_path: Path) -> None:
     assert lost.above_reference_ns(lost.all) == pytest.approx(6_150_000, rel=0.05)
     assert lost.share(lost.all) == pytest.approx(0.0040665)
     assert any("left 2 events out" in note for note in lost.metadata.notes)
+
+
+def test_states_that_the_kernel_gave_one_name_are_told_apart(tmp_path: Path) -> None:
+    name = "cluster-sleep-0"
+    states = [described_state(0, name, 60, 200), described_state(1, name, 600, 2000)]
+    lost = read(tmp_path, states={"0": states, "1": states})
+    assert {key: x.periods for key, x in lost.states.items()} == {f"{name}#0": 10, f"{name}#1": 3}
+    assert lost.groups["state"].keys() == {f"{name}#0", f"{name}#1"}
+    described = lost.document()["recording"]["states"]
+    assert {state["name"] for state in described} == {name}
 
 
 def test_a_cpu_that_comes_online_has_the_states_of_the_others(tmp_path: Path) -> None:

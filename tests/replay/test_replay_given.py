@@ -64,6 +64,18 @@ def test_a_state_is_known_by_its_name_if_its_driver_says_something_else_now() ->
         both.required_ns(judged(), 0, 1)
 
 
+def test_states_of_one_name_are_known_by_what_else_was_measured() -> None:
+    name, told = "cluster-sleep-0", judged()
+    for state, us in ((3, 60), (4, 600)):
+        known = {"name": name, "polls": False, "disabled": False}
+        told.add_state(known | {"cpu": 0, "state": state, "advertised_us": us, "residency_us": us})
+    given = Given(states={(name, 60, 60): 7000.0, (name, 600, 600): 8000.0}, file="m.json")
+    assert [given.cost_ns(told, 0, state) for state in (3, 4)] == [7000, 8000]
+    lacking = Given(states={(name, 1, 1): 7000.0, (name, 2, 2): 8000.0}, file="m.json")
+    with pytest.raises(LightsleepError, match=f"of CPU 0 from {name}#4, which the recording has"):
+        lacking.required_ns(told, 0, 4)
+
+
 def test_a_state_that_was_not_measured_is_an_error() -> None:
     given = Given(states={("C1", 10.0, 20.0): 7000.0}, file="m.json")
     rows = [period(0, 500, state=2)]
