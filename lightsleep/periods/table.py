@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.model import SCHEMA, Metadata
+from lightsleep.periods.model import SCHEMA, VERSION, Metadata
 
 ROWS = 1 << 16
 """Rows of a batch."""
@@ -128,14 +128,26 @@ def open_table(
         file = pq.ParquetFile(opened(path), pre_buffer=False, buffer_size=BUFFER_BYTES)
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
-        if document is None or not found.equals(COLUMNS, check_metadata=False):
+        known = None if document is None else json.loads(document)
+        _refuse_older(path, known)
+        if known is None or not found.equals(COLUMNS, check_metadata=False):
             raise ValueError(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
-        metadata = Metadata.from_json(json.loads(document))
+        metadata = Metadata.from_json(known)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
     return metadata, _rows(path, file, columns, share)
+
+
+def _refuse_older(path: Path, document: Any) -> None:
+    """Raise LightsleepError where the metadata of a table is of a version before ours."""
+    version = document.get("version") if isinstance(document, dict) else None
+    if isinstance(version, int) and version < VERSION and document.get("schema") == SCHEMA:
+        raise LightsleepError(
+            f"{path}: a table of an older lightsleep (version {version}): make it again from the "
+            "trace, with report --parquet"
+        )
 
 
 def _rows(

@@ -183,6 +183,20 @@ def test_metadata_that_no_machine_has(path: Path, key: str, value: object) -> No
         open_table(path)
 
 
+@pytest.mark.parametrize("lacking", [(), ("next_event_ns",)])
+def test_a_table_of_an_older_version_is_refused(path: Path, lacking: tuple[str, ...]) -> None:
+    document = open_table(path)[0].to_json() | {"version": 1}
+    columns = pa.schema([field for field in COLUMNS if field.name not in lacking])
+    with pq.ParquetWriter(path, columns) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    with pytest.raises(LightsleepError) as caught:
+        open_table(path)
+    assert caught.value.message == (
+        f"{path}: a table of an older lightsleep (version 1): make it again from the trace, with "
+        "report --parquet"
+    )
+
+
 def test_the_table_of_a_replay_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables: list[str] = []
 
