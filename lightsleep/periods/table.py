@@ -7,6 +7,8 @@ only, so that several processes share the work of reading. Groups are cut from W
 time, in the order in which they begin: a table from front to back is a recording in the order of
 time, but for the rows within a window. Smaller groups, as of single CPUs of a large machine, would
 be too many: each costs memory wherever the table is opened.
+
+Pages have checksums: without them, a flipped bit in a page becomes another figure.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def write_parquet(recording: Recording, target: Path) -> Iterator[pa.RecordBatch
 
 def write_rows(recording: Recording, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """Write the rows of a recording to a file as write_parquet(). Raises OSError."""
-    with pq.ParquetWriter(file, COLUMNS, compression="zstd") as writer:
+    with pq.ParquetWriter(file, COLUMNS, compression="zstd", write_page_checksum=True) as writer:
         waiting: list[pa.RecordBatch] = []
         lengths: list[int] = []
         for batch in recording.batches:
@@ -125,7 +127,12 @@ def open_table(
     Raises LightsleepError where it is damaged or none of ours, at once or while it is read.
     """
     try:
-        file = pq.ParquetFile(opened(path), pre_buffer=False, buffer_size=BUFFER_BYTES)
+        file = pq.ParquetFile(
+            opened(path),
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+            page_checksum_verification=True,  # of tables of other writers, where there are any
+        )
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
         known = None if document is None else json.loads(document)

@@ -150,6 +150,25 @@ def test_damage_is_told_by_its_row_group(path: Path) -> None:
         times_of(path, (0, 1))
 
 
+@pytest.mark.parametrize("place", range(len(COLUMNS)))
+def test_a_flipped_bit_makes_no_figure(path: Path, place: int) -> None:
+    column = pq.read_metadata(path).row_group(5).column(place)
+    end = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size
+    damaged = bytearray(path.read_bytes())
+    damaged[end - 1] ^= 1  # of the last page
+    path.write_bytes(damaged)
+    with pytest.raises(LightsleepError, match="damaged in row group 5"):
+        list(open_table(path)[1])
+
+
+def test_a_table_without_checksums_is_read(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    with pq.ParquetFile(path) as file:
+        rows, metadata = file.read(), file.metadata.metadata
+    pq.write_table(rows.replace_schema_metadata(metadata), other, write_page_checksum=False)
+    assert pa.Table.from_batches(open_table(other)[1], COLUMNS).num_rows == rows.num_rows
+
+
 def test_a_period_that_began_before_those_of_the_first_group(tmp_path: Path) -> None:
     who = (None, None, None, None)
     late: Row = (0, 5_000_000_000, 10_000, 1, None, "ipi", *who, None, None, None)
