@@ -46,10 +46,14 @@ def table(content: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
-    """Return the kind of a row and its counts by column; None for a row that is of no kind."""
+    """Return the kind of a row and its counts by column; None for a row that is of no kind.
+
+    There are no counts if the row is of more or fewer CPUs than the header: one of them came or
+    went while the file was read.
+    """
     label, _, rest = row.partition(b":")
     words = rest.split(None, cpus)
-    counts = words[:cpus]
+    counts, behind = words[:cpus], b"".join(words[cpus:]).split(None, 1)
     label = label.strip()
     kind: Kind | None = None
     if IPI.fullmatch(label):
@@ -64,12 +68,13 @@ def split(row: bytes, cpus: int) -> tuple[Kind | None, list[int]]:
             kind = "timer" if handled["timer"] else "ipi"
     elif label in DEVICES:
         kind = "device"
-    if kind is None or not 0 < cpus <= len(counts):
-        return None, []
+    # Behind the counts stands a text. That of a chip may begin with a digit: 48055000.gpio.
+    if kind is None or not 0 < cpus <= len(counts) or (behind and behind[0].isdigit()):
+        return kind, []
     try:
         return kind, list(map(int, counts))
     except ValueError:
-        return None, []
+        return kind, []
 
 
 def columns(header: bytes) -> list[int]:

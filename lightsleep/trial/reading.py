@@ -71,7 +71,9 @@ def _ipis(tree: Tree) -> dict[int, int] | None:
     cpus = interrupts.columns(header)
     split = (interrupts.split(row, len(cpus)) for row in rows)
     found = [counts for kind, counts in split if kind == "ipi"]
-    return dict(zip(cpus, map(sum, zip(*found, strict=True)), strict=True)) if found else None
+    if not found or not all(found):  # a CPU came or went meanwhile
+        return None
+    return dict(zip(cpus, map(sum, zip(*found, strict=True)), strict=True))
 
 
 def _energy(tree: Tree, names: Sequence[str]) -> dict[str, Energy]:

@@ -149,6 +149,8 @@ class _Interrupts:
             if last and (last[1] is None or last[0] == line):
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
+            if kind and not counts:  # the next reading has another header, or these counts again
+                continue
             if kind:
                 rises = _rises(last[2], counts) if last else counts
                 self.sums[kind] = list(map(add, self.sums[kind], rises))

@@ -155,6 +155,14 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
 
 
+@pytest.mark.parametrize("row", ["RES:  3  9  4  Rescheduling", "RES:  3  Rescheduling"])
+def test_a_cpu_that_comes_or_goes_while_it_is_read(row: str, tmp_path: Path) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    rows = ("           CPU0       CPU1", "CAL:  5  6  Function call", row)
+    plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    assert reading.read(root).ipis is None
+
+
 def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """The kernel cuts names to 15 characters."""
     root = unfold("lightsleep-guest", tmp_path)

@@ -47,13 +47,32 @@ pytest_plugins = "watched"
         (b" 53:  1  2  xen-dyn    -event     eth0-q0-rx", "device"),
         (b"NMI:  1  2  Non-maskable interrupts", None),
         (b"ERR:  1", None),
-        (b" 24:  1", None),
-        (b" 24:  x  2  y", None),
         (b"", None),
+        # Chips of GPIO lines are named after where their registers are.
+        (b" 24:  1  2  48055000.gpio  5 Level  button", "device"),
+        (b" 24:  1  2  74x164  5 Level  button", "device"),
+        (b" 24:  1  2     -     button", "device"),
+        (b"RES:  1  2", "ipi"),
+        (b"RES:  1  2  ", "ipi"),
     ],
 )
 def test_kinds_of_interrupts(row: bytes, kind: str | None) -> None:
     assert interrupts.split(row, 2) == (kind, [1, 2] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        (b" 24:  1", "device"),
+        (b" 24:  x  2  y", "device"),
+        (b"RES:  1  Rescheduling interrupts", "ipi"),
+        (b"RES:  1  2  3  Rescheduling interrupts", "ipi"),
+        (b"RES:  1  2  3", "ipi"),
+        (b" 24:  1  2  3  PCI-MSI 512-edge  virtio0-req.0", "device"),
+    ],
+)
+def test_a_row_that_is_of_more_or_fewer_cpus_tells_nothing(row: bytes, kind: str) -> None:
+    assert interrupts.split(row, 2) == (kind, [])
 
 
 @pytest.mark.parametrize(
@@ -187,6 +206,24 @@ def test_counts_of_interrupts_never_fall(four_cpus: Path, reader: Opener) -> Non
     assert devices(header) == {0: 14, 1: 0, 2: 0, 3: 1002}
     plant(four_cpus, f"{CPU}/online: 0,2-3")
     assert devices(" CPU0 CPU2 CPU3", "24: 9 1 2 PCI-MSI net") == {0: 14, 2: 1, 3: 1002}
+
+
+def test_a_cpu_comes_online_while_rows_are_read(four_cpus: Path, reader: Opener) -> None:
+    """The kernel writes the header at once, and each row when it comes to it."""
+
+    def ipis(*counts: int) -> dict[int, int]:
+        row = " ".join(map(str, counts))
+        lines = ("     CPU0 CPU1 CPU3", f"RES: {row} Rescheduling interrupts")
+        plant(four_cpus, "\n".join(f"proc/interrupts: {line}" for line in lines))
+        found = opened.read().cpus
+        return {cpu: x.interrupts[KINDS.index("ipi")] for cpu, x in found.items() if x.interrupts}
+
+    opened = reader()
+    assert ipis(1000, 2000, 4000) == {0: 1000, 1: 2000, 3: 4000}
+    assert ipis(1000, 2000, 3, 4001) == {0: 1000, 1: 2000, 3: 4000}
+    assert ipis(1000, 2000) == {0: 1000, 1: 2000, 3: 4000}
+    # It may have gone again before the next reading.
+    assert ipis(1005, 2000, 4002) == {0: 1005, 1: 2000, 3: 4002}
 
 
 def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -> None:
