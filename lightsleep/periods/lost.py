@@ -14,8 +14,9 @@ The reference may be a small selection. Without a state that polls, a CPU is fou
 way to an idle state, which takes microseconds, and what it then takes depends on how far it had
 come. So a difference counts only where the 95 % intervals of both medians are apart.
 
-Percentiles come from histograms whose buckets are 2.2 % wide, so that memory stays constant however
-long the recording is. Sums are exact.
+Percentiles come from histograms whose buckets are 2.2 % wide, and of tasks' names, the first 16,384
+have a group of their own, so that memory stays constant however long the recording is. Sums are
+exact.
 """
 
 from __future__ import annotations
@@ -137,6 +138,13 @@ KINDS = ("state", "cause", "task", "waker", "cpu")
 NAMELESS = ""
 """The group of rows whose column is empty, as where a recording has no names of tasks."""
 
+NAMED_BY_TASKS = ("task", "waker")
+MOST_NAMES = 1 << 14
+"""Groups of one of these kinds: a program may give each of its threads a name of its own."""
+
+OTHERS = "others, together"
+"""The group of names that come after MOST_NAMES others: longer than any name of a task."""
+
 
 @dataclass
 class TimeLost:
@@ -204,6 +212,11 @@ def time_lost(metadata: Metadata, batches: Iterable[pa.RecordBatch]) -> TimeLost
     lost = TimeLost(metadata)
     for batch in batches:
         _add(lost, batch)
+    if any(OTHERS in lost.groups[kind] for kind in NAMED_BY_TASKS):
+        metadata.notes.append(
+            f"more than {MOST_NAMES:,} names of tasks: those that came after them are counted as "
+            f'"{OTHERS}"'
+        )
     return lost
 
 
@@ -240,7 +253,8 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
         "cpu": (cpu_codes, [str(number) for number in numbers.tolist()]),
     }
     for kind, (codes, texts) in keys.items():
-        _add_groups(lost.groups[kind], codes, texts, taken[counted])
+        most = MOST_NAMES if kind in NAMED_BY_TASKS else None
+        _add_groups(lost.groups[kind], codes, texts, taken[counted], most)
 
 
 def _encoded(column: pa.Array) -> Coded:
@@ -259,14 +273,21 @@ def _both(first: Coded, second: Coded) -> Coded:
 
 
 def _add_groups(
-    groups: defaultdict[str, Wakes], codes: Ns, texts: Sequence[str], waits_ns: Ns
+    groups: defaultdict[str, Wakes],
+    codes: Ns,
+    texts: Sequence[str],
+    waits_ns: Ns,
+    most: int | None,
 ) -> None:
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes, minlength=len(texts))
     ends = np.cumsum(counts)
     for code in np.flatnonzero(counts).tolist():
         end = int(ends[code])
-        groups[texts[code]].add(waits_ns[order[end - int(counts[code]) : end]])
+        name = texts[code]
+        if most is not None and name not in groups and len(groups) >= most:
+            name = OTHERS
+        groups[name].add(waits_ns[order[end - int(counts[code]) : end]])
 
 
 def _add_states(lost: TimeLost, names: Names, lengths: Ns, asleep: npt.NDArray[np.bool_]) -> None:

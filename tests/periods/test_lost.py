@@ -16,7 +16,8 @@ from recordings import PIPE, described_state, rows_of
 from schemas import validator
 from traces import idle, left, switched, waking
 
-from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, TimeLost, Wakes, time_lost
+from lightsleep.periods import lost as lost_module
+from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, OTHERS, TimeLost, Wakes, time_lost
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.words import headline, line
@@ -64,6 +65,25 @@ def test_a_task_whose_name_was_not_recorded_has_none() -> None:
     validator(json.loads(schema)).validate(document)
     ((name, wakes),) = lost.top("task")
     assert line(lost, name, wakes)[0] == "-"
+
+
+def test_names_beyond_the_most_are_counted_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(lost_module, "MOST_NAMES", 3)
+    path, lines = tmp_path / "trace.txt", []
+    for number in range(8):
+        us, task = 1000 * number, 10 + number % 5
+        period = idle(us, 1, 1), waking(us + 10, 0, task), left(us + 20, 1)
+        lines += [*period, switched(us + 30, 1, f"t{task}", task)]
+    path.write_text("".join(lines))
+    recording = open_recording(path)
+    lost = time_lost(recording.metadata, recording.batches)
+    counts = {name: wakes.count for name, wakes in lost.groups["task"].items()}
+    assert counts == {"t10": 2, "t11": 2, "t12": 2, OTHERS: 2}
+    assert lost.groups["waker"].keys() == {"waker"}
+    (note,) = [x for x in lost.metadata.warnings() if OTHERS in x]
+    assert note.startswith("more than 3 names of tasks")
 
 
 def test_time_lost_is_the_sum_of_the_waits() -> None:
