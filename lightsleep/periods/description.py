@@ -104,7 +104,8 @@ def read(path: Path, architecture_of: Callable[[Path], str | None]) -> Metadata:
     recorded = described["recorded"]
     metadata.expected_ns = int(recorded["elapsed_s"] * 1e9) if recorded else None
     if window_ns := described.get("window_ns"):
-        metadata.window_ns = window_ns[0], window_ns[1]
+        # Events may come long before usage is counted. Documents of older versions do not say when.
+        metadata.window_ns = described.get("begun_ns", window_ns[0]), window_ns[1]
     metadata.notes += recorded["notes"] if recorded else ["the recording was killed before its end"]
     return metadata
 

@@ -64,6 +64,7 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "states": states,
         "scan": document(scan, lint(scan)),
         "usage": {},
+        "begun_ns": time.monotonic_ns(),  # the recording begins after it
         "window_ns": None,
         "recorded": None,
     }
@@ -73,7 +74,7 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def begin_histogram(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what is known before a histogram; the keeper adds what the kernel has counted."""
     known = begin(root, settings)
-    for key in ("schema", "version", "usage", "window_ns", "recorded"):
+    for key in ("schema", "version", "usage", "begun_ns", "window_ns", "recorded"):
         del known[key]
     return headed(HISTOGRAM, HISTOGRAM_VERSION, known)
 

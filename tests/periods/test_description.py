@@ -96,6 +96,23 @@ def test_a_description_of_another_recording_is_refused(
     )
 
 
+@pytest.mark.parametrize(("begun_s", "ours"), [(9, True), (12, False)])
+def test_a_recording_whose_begin_took_long_is_ours(
+    begun_s: int, ours: bool, tmp_path: Path
+) -> None:
+    """Usage is counted from when the recorder has answered."""
+    path = tmp_path / "trace.txt"
+    path.write_text(idle(0, 1, 1) + left(50, 1))
+    times = {"begun_ns": begun_s * 10**9, "window_ns": [15 * 10**9, 16 * 10**9]}
+    document = json.loads(sidecar.beside(PIPE).read_text()) | times
+    sidecar.beside(path).write_text(json.dumps(document))
+    if ours:
+        assert len(rows_of(path)[0]) == 1
+        return
+    with pytest.raises(LightsleepError, match="another recording, from 12 s to 16 s"):
+        rows_of(path)
+
+
 @pytest.mark.parametrize("differs", [False, True])
 def test_a_cpu_that_comes_online_has_the_states_of_the_others(
     differs: bool, tmp_path: Path

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What stands beside a recording."""
 
+import time
+from pathlib import Path
+
+from scan_trees import unfold
+
 from lightsleep.record import sidecar
 from lightsleep.record.sidecar import Count
 
@@ -16,3 +21,9 @@ def test_counts_that_begin_again_are_not_known() -> None:
     assert found["usage"] == {"0": {"0": {"entered": 0, "time_us": 0}}}
     found = sidecar.end({}, Count(1, usage(30)), Count(2, usage(1000)), {})
     assert found["usage"]["0"]["1"] == {"entered": 970, "time_us": 6790}
+
+
+def test_a_time_before_the_recording_is_told(tmp_path: Path) -> None:
+    root, before_ns = unfold("lightsleep-guest", tmp_path), time.monotonic_ns()
+    assert before_ns <= sidecar.begin(root, {})["begun_ns"] <= time.monotonic_ns()
+    assert "begun_ns" not in sidecar.begin_histogram(root, {})
