@@ -176,7 +176,7 @@ class TimeLost:
         return sorted(self.groups[kind].items(), key=lambda x: (-x[1].total_ns, x[0]))
 
     def share(self, wakes: Wakes) -> float:
-        """Return how much of the recording's time a group took; over 1 where CPUs overlap."""
+        """Return how much of ``metadata.span_ns`` a group took; over 1 where CPUs overlap."""
         return wakes.total_ns / self.metadata.span_ns if self.metadata.span_ns else 0.0
 
     def document(self) -> dict[str, Any]:
