@@ -81,7 +81,8 @@ def booting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Clo
     hardware = SimpleNamespace(accelerator=accelerator, arch=None)
     monkeypatch.setattr(protocol, "boot_all", boot_all)
     monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
-    monkeypatch.setattr(protocol, "guest_facts", lambda _: {"kernel": "6.12"})
+    facts = {"kernel": "6.12", "kernel_build": "#1"}
+    monkeypatch.setattr(protocol, "guest_facts", lambda _: facts)
     monkeypatch.setattr(protocol, "host_facts", lambda _: {})
 
     def with_speeds(**speeds: Sequence[float]) -> list[dict[str, Clocked]]:

@@ -261,6 +261,70 @@ def test_the_devices_of_an_experiment_keep_their_names(monkeypatch: pytest.Monke
         protocol.attempt("t", theirs, mine, 6, 3, 1, lambda *_: None)
 
 
+Facts = dict[str, dict[str, Any]]
+HOURS_AGO, NOW = "#1 SMP Mon Jul  6 10:00:00 UTC 2026", "#2 SMP Mon Jul  6 12:00:00 UTC 2026"
+
+
+def facts_of(build: str, **other: str) -> Facts:
+    """Return what the guests say; ``other`` arms have another build."""
+    rates = iter(range(9))  # what a guest measures differs, and says nothing of its kernel
+    return {
+        arm: {"kernel": "7.3.0", "kernel_build": other.get(arm, build), "measured": next(rates)}
+        for arm in "abc"
+    }
+
+
+@pytest.fixture
+def attempted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompareResult]:
+    """A comparison of boots whose guests say what is given."""
+
+    def attempt(*boots: Facts, machine: Machine | None = None, **changes: Any) -> CompareResult:
+        samples = {"wait_s": {arm: [1.0, 1.0] for arm in "abc"}}
+        turns = {arm: [0.0, 0.0] for arm in "abc"}
+        done = [
+            protocol.Booted((WAIT,), samples, dict.fromkeys("abc", 1.0), facts, 0.0, turns)
+            for facts in boots
+        ]
+        hardware = SimpleNamespace(
+            accelerator=SimpleNamespace(name="tcg", reason="a test", real_time=True),
+            arch=SimpleNamespace(memory_mib=512),
+        )
+        monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
+        monkeypatch.setattr(protocol, "run_boot", Mock(side_effect=done))
+        monkeypatch.setattr(protocol, "host_facts", lambda _: {})
+        compared = experiment(lambda _: {}, **changes)
+        machine = machine or Machine()
+        return protocol.compare("t", compared, machine, 6, 3, 1, lambda *_: None)
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    "boots",
+    [
+        (facts_of(HOURS_AGO), facts_of(NOW), facts_of(NOW)),
+        (facts_of(HOURS_AGO, b=NOW), facts_of(NOW), facts_of(NOW)),
+    ],
+)
+def test_a_kernel_that_is_built_anew_meanwhile_is_noticed(
+    attempted: Callable[..., CompareResult], boots: tuple[Facts, ...]
+) -> None:
+    with pytest.raises(LightsleepError, match=r"not the same in all guests: .*#1 .*a in boot 1"):
+        attempted(*boots)
+
+
+def test_kernels_may_differ_where_they_are_what_is_compared(
+    attempted: Callable[..., CompareResult],
+) -> None:
+    arms = (
+        Arm("a", "baseline", "", kernel="6.12"),
+        Arm("b", "treatment", "", kernel="6.1"),
+        Arm("c", "control", "", kernel="6.12"),
+    )
+    result = attempted(*[facts_of(HOURS_AGO, b=NOW)] * 3, arms=arms)
+    assert result.environment["guests"]["b"]["kernel_build"] == NOW
+
+
 def metric(**changes: Any) -> dict[str, Any]:
     """Return what makes an experiment one whose metric has something wrong."""
     return {"metrics": (dataclasses.replace(WAIT, **changes),)}

@@ -275,6 +275,7 @@ def attempt(
             run_boot, experiment, machines, hardware, turns, progress, label, rounds
         )
         done.append(_in_true_time(boot, progress, label, thrown_away))
+        one_kernel_each(machines, [x.facts for x in done])
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -308,6 +309,26 @@ def attempt(
         claims=list(experiment.claims),
         metrics=_metrics(experiment, done),
     )
+
+
+def one_kernel_each(
+    machines: Mapping[str, Machine], boots: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> None:
+    """Raise LightsleepError where two guests of one kernel were not: ``boots`` are their facts.
+
+    Each boot starts the file that somebody named, who may build it anew meanwhile.
+    """
+    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    for number, facts in enumerate(boots, 1):
+        for arm, machine in machines.items():
+            now = {key: facts[arm][key] for key in ("kernel", "kernel_build")}
+            where, then = first.setdefault(machine.kernel, (f"{arm} in boot {number}", now))
+            if now != then:
+                raise LightsleepError(
+                    f"the kernel is not the same in all guests: {' '.join(then.values())} of "
+                    f"{where}, {' '.join(now.values())} of {arm} in boot {number}; was it built "
+                    "anew meanwhile? Leave it as it is until the comparison has ended"
+                )
 
 
 def _in_true_time(
