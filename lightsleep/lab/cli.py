@@ -110,8 +110,9 @@ def compare(
     named = [arm.strip() for arm in (arms or "").split(",") if arm.strip()]
     if arms is not None and not named:
         raise click.UsageError(f"--arms {arms!r} names no arm")
+    loaded, digest = experiments.load(name), experiments.digest(name)
     chosen = experiment.adapted(
-        experiments.load(name),
+        loaded,
         arms=named,
         vcpus=vcpus,
         kernel_named=kernel_named(),
@@ -146,6 +147,8 @@ def compare(
             experiments.name_in_results(name), chosen, machine, rounds, boots, seed, show
         )
     result.protocol["arguments"] = arguments_given(name)
+    if digest:
+        result.protocol["experiment_sha256"] = digest
     writes = [partial(write_json, output, result.document())] if output else []
     with written(*writes):
         print_table(result, terminal.output())

@@ -159,7 +159,9 @@ def test_a_page_says_what_the_terminal_says() -> None:
 def test_a_page_says_where_its_sources_cannot_be_told() -> None:
     result = made_up()
     not_recorded = "The sources that measured this were not recorded: they may differ from today's."
-    changed = "The sources that measured this had changes that are in no commit: 05d76b7 alone"
+    changed = (
+        "The sources that measured this had changes that commit 05d76b7 does not have: it alone"
+    )
     assert not_recorded in page(result, "x.json")
     result.environment["source"] = {"version": "0.1.0", "commit": "05d76b7-dirty"}
     assert changed in page(result, "x.json")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep lab`` and what a user can get wrong."""
 
+import hashlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -156,6 +157,8 @@ def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(
     assert machine.pin
     again = "./my_idle.py --arms 'stock, lightsleep' --vcpus 4 --append quiet --device edu --pin"
     assert sorted(made.protocol["arguments"]) == sorted(shlex.split(again))
+    text = (tmp_path / "my_idle.py").read_bytes()
+    assert made.protocol["experiment_sha256"] == hashlib.sha256(text).hexdigest()
     said = command(made)
     assert shlex.split(said)[3:] == [
         *made.protocol["arguments"],
@@ -181,6 +184,7 @@ def test_a_recorded_command_takes_the_time_that_it_names(
     assert CliRunner().invoke(main, arguments).exit_code == 0
     again = shlex.split(command(made))[1:]
     assert again[again.index("--boot-timeout") + 1].endswith("s")
+    assert "experiment_sha256" not in made.protocol  # the commit tells
     assert CliRunner().invoke(main, again).exit_code == 0
     assert ran == [pytest.approx(seconds)] * 2
 

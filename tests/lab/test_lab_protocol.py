@@ -325,6 +325,29 @@ def test_kernels_may_differ_where_they_are_what_is_compared(
     assert result.environment["guests"]["b"]["kernel_build"] == NOW
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("0123abc", "0123abc", "0123abc"),
+        ("0123abc", "4567def", "0123abc-dirty"),
+        ("0123abc", "0123abc-dirty", "0123abc-dirty"),
+        ("0123abc-dirty", "4567def", "0123abc-dirty"),
+        (None, "4567def", None),
+    ],
+)
+def test_the_commit_of_a_result_is_that_of_its_beginning(
+    attempted: Callable[..., CompareResult],
+    before: str | None,
+    after: str,
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([before])
+    monkeypatch.setattr(protocol, "commit", lambda: next(now, after))
+    result = attempted(*[facts_of(NOW)] * 3)
+    assert result.environment["source"]["commit"] == said
+
+
 def metric(**changes: Any) -> dict[str, Any]:
     """Return what makes an experiment one whose metric has something wrong."""
     return {"metrics": (dataclasses.replace(WAIT, **changes),)}

@@ -7,6 +7,7 @@ anywhere else is an experiment, too, and is named by its path.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -41,6 +42,16 @@ def load(name: str) -> Experiment:
 def is_file(name: str) -> bool:
     """Return whether ``name`` is the path of an experiment."""
     return "/" in name or name.endswith(".py")
+
+
+def digest(name: str) -> str | None:
+    """Return the SHA-256 of an experiment's file; None for one of ours. Raises WrongUsage."""
+    if not is_file(name):
+        return None
+    try:
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError as error:
+        raise WrongUsage(f"cannot read {name}: {error.strerror or error}") from error
 
 
 def name_in_results(name: str) -> str:

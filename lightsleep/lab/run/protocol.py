@@ -228,17 +228,25 @@ def compare(
     over, once. Where a guest's clock was too far off, its boot is done again. The result says so.
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
-    start_s = time.monotonic()
+    before, start_s = commit(), time.monotonic()  # modules are built now, not at the end
     anew = functools.partial(attempt, name, experiment, machine, rounds, boots, seed, show)
     try:
-        return anew()
+        result = anew()
     except EmulatorRaced as error:
         why = error.message.splitlines()[0]
-    show(f"starting over: {why}", None)
-    result = anew()
-    result.protocol["took_s"] = round(time.monotonic() - start_s)
-    result.protocol["started_over"] = why
+        show(f"starting over: {why}", None)
+        result = anew()
+        result.protocol["took_s"] = round(time.monotonic() - start_s)
+        result.protocol["started_over"] = why
+    result.environment["source"] = {"version": __version__, "commit": _still(before)}
     return result
+
+
+def _still(before: str | None) -> str | None:
+    """Return the commit of the sources as it was ``before``, -dirty where they changed since."""
+    if before is None or before.endswith("-dirty") or before == commit():
+        return before
+    return f"{before}-dirty"
 
 
 def attempt(
@@ -286,7 +294,6 @@ def attempt(
             "host": host_facts(hardware[experiment.arms[0].name].arch)
             | {"other_load_pct": round(sum(boot.other_pct for boot in done) / boots, 1)},
             "arch": machine.arch,
-            "source": {"version": __version__, "commit": commit()},
             "guests": done[0].facts,
         },
         protocol={
