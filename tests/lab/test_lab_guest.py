@@ -20,7 +20,7 @@ from lightsleep.lab.boot import accel, emulator, guest
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import AgentGone, Completed
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
-from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.boot.vm import VM, Hardware, with_files
 from lightsleep.lab.kernels.config import ARCHES
 from lightsleep.lab.kernels.roots import KernelTree
@@ -38,6 +38,7 @@ ASSERTION = (
 )
 BOOTING = "[    0.500000] a kernel that is not done booting\n"
 LOADED = "[    1.500000] a module, in a guest that has booted\n"
+STARTED = "[    0.000000] a kernel that has a console\n"
 BROKEN = RACED.replace("53 66 <90>", "53 cc <90>")
 HARDWARE = Hardware(
     ARCHES["x86_64"], Accelerator("tcg", "a test"), Path("image"), Path("initramfs"), Path("root")
@@ -56,7 +57,7 @@ def boots(
             self.agent = self.log
 
         def console(self) -> str:
-            return self.log
+            return self.log or STARTED
 
         def said(self) -> str:
             return said
@@ -102,6 +103,25 @@ def test_no_option_keeps_warnings_from_the_console(words: str, interactive: bool
     hardware = replace(HARDWARE, machine=machine, interactive=interactive)
     assert hardware.cmdline().endswith(words if interactive else f"{words} loglevel=7")
     assert "loglevel" not in HARDWARE.cmdline()
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_nor_does_a_kernel_of_ones_own(interactive: bool) -> None:
+    """What it has as its own default, nobody looks at."""
+    foreign = replace(HARDWARE.machine, foreign=ForeignKernel(tree=Path("linux")))
+    hardware = replace(HARDWARE, machine=foreign, interactive=interactive)
+    assert hardware.cmdline().endswith("loglevel=7") is not interactive
+
+
+@pytest.mark.parametrize("log", ["", "\n"])
+def test_a_kernel_without_a_console_is_not_taken_for_one_that_has_nothing_to_say(
+    log: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, "", "")
+    monkeypatch.setattr(guest.VM, "console", lambda _: log)
+    with pytest.raises(GuestFailed, match=r"printed nothing on its console ttyS0.*x86_64\.config"):
+        Guest(Machine(), HARDWARE).wait()
+    Guest(Machine(), replace(HARDWARE, interactive=True)).wait()
 
 
 def test_what_the_emulator_spoiled_is_tried_again(

@@ -34,7 +34,7 @@ from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.unpacked import unpacked
 from lightsleep.lab.boot.vm import VM, Hardware
 from lightsleep.lab.host import aside
-from lightsleep.lab.kernels.build import any_tree
+from lightsleep.lab.kernels.build import FRAGMENTS, any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, Arch, BuiltKernel, Kernel, lookup
 from lightsleep.lab.kernels.modules import project_modules
 from lightsleep.lab.kernels.roots import BootFiles, KernelTree, guest_root
@@ -240,6 +240,13 @@ class Guest:
                 raise AgentGone(
                     f"not booted within {self._boot_s:g} s (--boot-timeout gives it longer)"
                 ) from None
+        if not (self._hardware.interactive or self.vm.console().strip()):
+            arch = self._hardware.arch
+            raise self.failure(
+                f"its kernel printed nothing on its console {arch.console}, where its warnings "
+                f"would be: build in the driver of this console, as in {FRAGMENTS}/"
+                f"{arch.name}.config"
+            )
         if self._snapshot and not self._goes_on and not splat.find(self.vm.console()):
             # It only saves time: where the disk is full, say, each guest boots.
             with contextlib.suppress(LightsleepError, OSError):
