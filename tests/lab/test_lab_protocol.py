@@ -353,6 +353,12 @@ def metric(**changes: Any) -> dict[str, Any]:
     return {"metrics": (dataclasses.replace(WAIT, **changes),)}
 
 
+def control(**changes: Any) -> dict[str, Any]:
+    """Return what makes an experiment one whose control is not booted as the baseline is."""
+    base, again = Arm("a", "baseline", ""), Arm("c", "control", "")
+    return {"arms": (base, dataclasses.replace(again, **changes))}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -363,6 +369,11 @@ def metric(**changes: Any) -> dict[str, Any]:
             {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
             "b has the role 'cure', which is none of baseline, ",
         ),
+        ({"metrics": (WAIT, MORE, WAIT)}, "metrics: two metrics are named wait_s"),
+        (control(append="idle=poll"), "c is a control, but append is not that of a, the"),
+        (control(modules=("x",)), "c is a control, but modules is not that of a"),
+        (control(kernel="6.1"), "c is a control, but kernel is not that of a"),
+        (control(spins=True), "c is a control, but spins is not that of a"),
         ({"rounds": 4}, "rounds: 4 give no 95 % confidence interval: 6 are needed at least"),
         ({"rounds": -3}, "rounds: -3 give no 95 % confidence interval"),
         ({"rounds": 0}, "rounds: 0 give no 95 % confidence interval"),

@@ -7,7 +7,7 @@ How the arms are run is the protocol's business (``protocol.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
 
 from lightsleep import document
@@ -122,6 +122,7 @@ class Experiment:
                 raise ValueError(
                     f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}"
                 )
+        self._check_controls()
         self._check_rounds()
         if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
             raise ValueError("metrics: neither a tuple of Metric nor a function")
@@ -140,6 +141,20 @@ class Experiment:
     def baseline(self) -> Arm:
         """The arm with which the others are compared."""
         return next(arm for arm in self.arms if arm.role == "baseline")
+
+    def _check_controls(self) -> None:
+        """Raise ValueError for a control that differs in more than its name and description."""
+        base = self.baseline
+        for arm in self.arms:
+            alike = replace(base, name=arm.name, role=arm.role, description=arm.description)
+            if arm.role == "control" and arm != alike:
+                found = next(
+                    x for x in fields(arm) if getattr(arm, x.name) != getattr(alike, x.name)
+                )
+                raise ValueError(
+                    f"arms: {arm.name} is a control, but {found.name} is not that of "
+                    f"{base.name}, the baseline: boot both alike, or give it another role"
+                )
 
     def _check_rounds(self) -> None:
         """Raise ValueError for rounds and boots that the command line would refuse."""
@@ -164,6 +179,9 @@ class Experiment:
             raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
         if not self.rest_s and IDLE_RESIDENCY in metrics:
             raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
+        named = [x.name for x in metrics]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise ValueError(f"metrics: two metrics are named {twice}")
         clocks = get_args(TimedBy)
         if wrong := next((x for x in metrics if x.clock not in clocks), None):
             raise ValueError(
