@@ -81,7 +81,7 @@ def test_other_work_on_the_host_is_noted_turn_by_turn(monkeypatch: pytest.Monkey
         busy_s += 4 if guest.name == "b" else 0.2
         return {"wait_s": 1.0}
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 6})
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     monkeypatch.setattr(hosttime, "busy_s", lambda: busy_s)
     monkeypatch.setattr(hosttime, "process_s", lambda _: 0.0)
@@ -585,6 +585,30 @@ def test_what_the_lab_runs_on_the_host_is_no_other_work(monkeypatch: pytest.Monk
         subprocess.run([sys.executable, "-c", spin], check=True)
         context.setattr(hosttime, "busy_s", lambda: 100.4)  # times are in whole ticks
         assert load.percent() == 0
+
+
+def test_other_work_counts_where_the_lab_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 CPUs, other work has half of the two that are left to the lab."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    idle, busy = "cpu{} 0 0 0 9 9 0 0 0 0 0", f"cpu{{}} {5 * ticks} 0 0 9 9 0 0 0 0 0"
+    stat = tmp_path / "stat"
+    now_s = 0.0
+
+    def write(row: str) -> None:
+        rows = [row.format(6), *(idle.format(cpu) for cpu in range(64) if cpu != 6)]
+        stat.write_text("\n".join([row.format(""), *rows, "ctxt 12", "btime 1"]) + "\n")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 6})
+    monkeypatch.setattr(hosttime, "Path", lambda _: stat)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(os, "times", lambda: os.times_result((0.0,) * 5))
+    write(idle)
+    load = hosttime.Load([])
+    now_s = 5.0
+    write(busy)
+    assert load.percent() == 50
 
 
 def test_other_work_on_the_host_is_seen(processes: tuple[int, int]) -> None:

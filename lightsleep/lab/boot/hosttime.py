@@ -53,10 +53,19 @@ def pin(threads: Sequence[int]) -> None:
 
 
 def busy_s() -> float:
-    """Return the CPU seconds all of the host has spent on anything so far."""
-    # user nice system idle iowait irq softirq steal
-    ticks = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU seconds that the CPUs we may use have spent on anything so far.
+
+    What happens on others does not disturb guests, and would hide what does.
+    """
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *rest = line.split()
+        if name in ours:
+            # user nice system idle iowait irq softirq steal
+            ticks = [int(x) for x in rest[:8]]
+            total += sum(ticks) - ticks[3] - ticks[4]
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def process_s(pids: Iterable[int]) -> float:
@@ -87,8 +96,8 @@ class Load:
         return busy_s() - process_s(self.pids) - ours_s
 
     def percent(self) -> float:
-        """Return the share of all the host's CPU time since the start, in %."""
-        wall_s = (time.monotonic() - self.start_s) * (os.cpu_count() or 1)
+        """Return the share of the time of all CPUs we may use since the start, in %."""
+        wall_s = (time.monotonic() - self.start_s) * len(os.sched_getaffinity(0))
         return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
 
 
