@@ -174,6 +174,8 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
     """Say what a reader of the table has to know of how it came about."""
     if why := result.protocol.get("started_over"):
         console.print(f"The first attempt failed and everything was measured again: {why}")
+    if short := result.protocol.get("little_memory"):
+        console.print(f"Before the first boot, the host had {short}")
     for why in result.protocol.get("booted_again", ()):
         console.print(f"A boot of all guests and its rounds were done again: {why}")
     if disturbed := words.disturbed(result):

@@ -78,7 +78,7 @@ def booting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Clo
         return booted[-1]
 
     accelerator = SimpleNamespace(name="tcg", reason="", real_time=True)
-    hardware = SimpleNamespace(accelerator=accelerator, arch=None)
+    hardware = SimpleNamespace(accelerator=accelerator, arch=SimpleNamespace(memory_mib=0))
     monkeypatch.setattr(protocol, "boot_all", boot_all)
     monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
     facts = {"kernel": "6.12", "kernel_build": "#1"}

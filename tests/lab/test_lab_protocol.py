@@ -278,12 +278,16 @@ def facts_of(build: str, **other: str) -> Facts:
 def attempted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompareResult]:
     """A comparison of boots whose guests say what is given."""
 
-    def attempt(*boots: Facts, machine: Machine | None = None, **changes: Any) -> CompareResult:
+    def attempt(
+        *boots: Facts | Exception, machine: Machine | None = None, **changes: Any
+    ) -> CompareResult:
         samples = {"wait_s": {arm: [1.0, 1.0] for arm in "abc"}}
         turns = {arm: [0.0, 0.0] for arm in "abc"}
         done = [
-            protocol.Booted((WAIT,), samples, dict.fromkeys("abc", 1.0), facts, 0.0, turns)
-            for facts in boots
+            boot
+            if isinstance(boot, Exception)
+            else protocol.Booted((WAIT,), samples, dict.fromkeys("abc", 1.0), boot, 0.0, turns)
+            for boot in boots
         ]
         hardware = SimpleNamespace(
             accelerator=SimpleNamespace(name="tcg", reason="a test", real_time=True),
@@ -346,6 +350,28 @@ def test_the_commit_of_a_result_is_that_of_its_beginning(
     monkeypatch.setattr(protocol, "commit", lambda: next(now, after))
     result = attempted(*[facts_of(NOW)] * 3)
     assert result.environment["source"]["commit"] == said
+
+
+MEMINFO = "MemTotal:       16314236 kB\nMemFree:          264052 kB\nMemAvailable:   {} kB\n"
+
+
+def test_too_little_memory_for_all_guests_is_told_and_noted(
+    attempted: Callable[..., CompareResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MEMORY", tmp_path / "meminfo")
+    needed_kib = 3 * (512 + 256) * 1024  # of three emulated guests
+    boots = [facts_of(NOW)] * 3
+    (tmp_path / "meminfo").write_text(MEMINFO.format(needed_kib))
+    assert "little_memory" not in attempted(*boots).protocol
+    beside = attempted(*boots, neighbour=("spin",))
+    assert "may need 3072 MiB, and the host has 2304 MiB" in beside.protocol["little_memory"]
+    (tmp_path / "meminfo").write_text(MEMINFO.format(needed_kib - 1))
+    assert "may need 2304 MiB" in attempted(*boots).protocol["little_memory"]
+    with pytest.raises(LightsleepError) as raised:
+        attempted(GuestFailed("b: the guest has ended"))
+    assert "little memory: " in raised.value.format_message()
+    (tmp_path / "meminfo").write_text("MemTotal: 16314236 kB\n")  # a kernel of long ago
+    assert "little_memory" not in attempted(*boots).protocol
 
 
 def metric(**changes: Any) -> dict[str, Any]:

@@ -35,16 +35,21 @@ STOPPED = b"KVM internal error"
 
 Wanted = Literal["auto", "kvm", "tcg", "tcg-single", "tcg-icount"]
 
-# A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest.
+TRANSLATED_MIB = 256
+"""A guest's translated code fits; QEMU's own default may grow to a gigabyte for each guest."""
+
 OPTIONS = {
     "kvm": ("-accel", "kvm"),
-    "tcg": ("-accel", "tcg,thread=multi,tb-size=256"),
+    "tcg": ("-accel", f"tcg,thread=multi,tb-size={TRANSLATED_MIB}"),
     # All CPUs of a guest take turns in one thread. Nothing runs beside them, so the code that a
     # kernel patches is never translated while it changes. See splat.emulator_raced().
-    "tcg-single": ("-accel", "tcg,thread=single,tb-size=256"),
+    "tcg-single": ("-accel", f"tcg,thread=single,tb-size={TRANSLATED_MIB}"),
     # The clock counts instructions, 4 ns each, and leaps where all CPUs idle: what a guest measures
     # does not depend on the host.
-    "tcg-icount": ("-accel", "tcg,thread=single,tb-size=256", "-icount", "shift=2,sleep=off"),
+    "tcg-icount": (
+        *("-accel", f"tcg,thread=single,tb-size={TRANSLATED_MIB}"),
+        *("-icount", "shift=2,sleep=off"),
+    ),
 }
 """QEMU's options, by name."""
 

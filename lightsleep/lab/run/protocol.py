@@ -28,6 +28,7 @@ import math
 import os
 import platform
 import random
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
-from lightsleep.lab.boot.accel import Accelerator
+from lightsleep.lab.boot.accel import TRANSLATED_MIB, Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
@@ -62,6 +63,8 @@ BOOTS = 9
 
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
+
+MEMORY = Path("/proc/meminfo")
 
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
@@ -267,6 +270,8 @@ def attempt(
     }
     accelerator = _one_accelerator(hardware)
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
+    if short := little_memory(hardware, neighbour=bool(experiment.neighbour)):
+        show(short, None)
     each = rounds // boots + experiment.warmup
     order = draw_order([arm.name for arm in experiment.arms], boots * each, seed)
     progress = Progress(
@@ -282,7 +287,12 @@ def attempt(
         boot = functools.partial(
             run_boot, experiment, machines, hardware, turns, progress, label, rounds
         )
-        done.append(_in_true_time(boot, progress, label, thrown_away))
+        try:
+            done.append(_in_true_time(boot, progress, label, thrown_away))
+        except LightsleepError as error:
+            if short:
+                error.add_note(short)
+            raise
         one_kernel_each(machines, [x.facts for x in done])
     return CompareResult(
         experiment=name,
@@ -309,12 +319,32 @@ def attempt(
             "pinned": machine.pin or experiment.pin,
             **_by_boot(list(machines), done, accelerator),
             **({"booted_again": thrown_away} if thrown_away else {}),
+            **({"little_memory": short} if short else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
         roles={arm.name: arm.role for arm in experiment.arms},
         claims=list(experiment.claims),
         metrics=_metrics(experiment, done),
+    )
+
+
+def little_memory(hardware: Mapping[str, Hardware], neighbour: bool) -> str:
+    """Say that the host may have too little memory for all guests; empty where it has enough.
+
+    It is an estimate, and no reason to refuse: hosts swap, and guests do not use all they may.
+    """
+    each_mib = [
+        x.arch.memory_mib + (0 if x.accelerator.name == "kvm" else TRANSLATED_MIB)
+        for x in hardware.values()
+    ]
+    needed_mib = sum(each_mib) + (each_mib[0] if neighbour else 0)
+    found = re.search(r"(?m)^MemAvailable: +(\d+) kB$", MEMORY.read_text())
+    if not found or needed_mib <= (available_mib := int(found[1]) // 1024):
+        return ""
+    return (
+        f"little memory: all guests together may need {needed_mib} MiB, and the host has "
+        f"{available_mib} MiB available; end other programs, or name fewer arms with --arms"
     )
 
 
