@@ -31,6 +31,7 @@ from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
+from lightsleep.lab.kernels.config import Arch
 from lightsleep.lab.loads.interrupts import BETWEEN_CPUS, total
 from lightsleep.lab.run import protocol
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
@@ -372,6 +373,24 @@ def test_too_little_memory_for_all_guests_is_told_and_noted(
     assert "little memory: " in raised.value.format_message()
     (tmp_path / "meminfo").write_text("MemTotal: 16314236 kB\n")  # a kernel of long ago
     assert "little_memory" not in attempted(*boots).protocol
+
+
+def test_a_result_has_what_decides_on_the_host_what_a_halt_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol.emulator, "version", lambda _: "10.0")
+    said = {name: f"its {name}" for name in protocol.HALT_FACTS if name != "halt_poll_ns"}
+    for name, text in said.items():
+        file = tmp_path / protocol.HALT_FACTS[name]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    monkeypatch.setattr(protocol, "SYS", tmp_path)
+    found = protocol.host_facts(cast(Arch, None))
+    assert found | said == found
+    assert "halt_poll_ns" not in found  # without KVM
+    schema = json.loads(FORMAT.described.read_text())
+    described = schema["properties"]["environment"]["properties"]["host"]["properties"]
+    assert described.keys() >= protocol.HALT_FACTS.keys()
 
 
 def metric(**changes: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ IDLE_RESIDENCY = Metric(
     better="higher",
     title="Idle guest asleep",
     description=(
-        "Share of the vCPUs' time in which the host ran no guest code, with the guest left alone: "
+        "Share of the vCPUs' time in which their threads used no CPU, with the guest left alone: "
         "100 x (1 - CPU time of the vCPU threads / (wall time x their number)), from the host's "
         "schedstat. If one thread runs all vCPUs (tcg-single, tcg-icount), it sleeps only while "
         "all of them are idle."

@@ -64,6 +64,16 @@ BOOTS = 9
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
 
+HALT_FACTS = {
+    "halt_poll_ns": "module/kvm/parameters/halt_poll_ns",
+    "cpuidle_driver": "devices/system/cpu/cpuidle/current_driver",
+    "cpuidle_governor": "devices/system/cpu/cpuidle/current_governor",
+    "scaling_governor": "devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    "smt_active": "devices/system/cpu/smt/active",
+}
+"""Files below SYS of the host, by their names in a result."""
+
+SYS = Path("/sys")
 MEMORY = Path("/proc/meminfo")
 
 NEIGHBOUR = "neighbour"
@@ -603,4 +613,14 @@ def host_facts(arch: Arch) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "qemu": emulator.version(arch),
+        **_halt_facts(),
     }
+
+
+def _halt_facts() -> dict[str, str]:
+    """Return the settings of the host that decide what a halt costs under KVM, where they are."""
+    found = {}
+    for name, path in HALT_FACTS.items():
+        with contextlib.suppress(OSError):
+            found[name] = (SYS / path).read_text().strip()
+    return found
