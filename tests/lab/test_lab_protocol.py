@@ -233,6 +233,44 @@ def test_a_failure_says_in_which_turn_it_happened(fails_at: int, when: str) -> N
     assert said == f"perf bench: killed after 60 s\nthis happened in: boot 2 of 9, {when}: b"
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_what_an_experiment_raises_says_where(warm: bool) -> None:
+    guests, _ = fakes("a", "b", "c")
+    turns = 0
+
+    def measure(guest: Guest) -> dict[str, float]:
+        nonlocal turns
+        turns += guest.name == "b"
+        if turns == (1 if warm else 3):
+            return {"wait_s": {}["median"]}
+        return {"wait_s": 1.0}
+
+    with pytest.raises(LightsleepError) as raised:
+        protocol.run_rounds(
+            experiment(measure), (WAIT,), guests, ["abc"] * 3, quiet(), label="boot 2 of 9, "
+        )
+    said = raised.value.format_message()
+    when = "warm-up" if warm else "round 2 of 2"
+    assert said.startswith("code of the experiment: KeyError: 'median'\n  File ")
+    assert said.endswith(f"this happened in: boot 2 of 9, {when}: b")
+    assert 'return {"wait_s": {}["median"]}' in said
+    assert protocol.__file__ not in said
+
+
+def test_what_a_user_ends_is_no_failure_of_an_experiment() -> None:
+    guests, _ = fakes("a", "b", "c")
+    ends = experiment(Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        protocol.run_rounds(ends, (WAIT,), guests, ["abc"] * 3, quiet())
+
+
+def test_metrics_that_raise_are_told() -> None:
+    guests, _ = fakes("a", "b", "c")
+    wrong = experiment(lambda _: {}, metrics=Mock(side_effect=IndexError("no idle state")))
+    with pytest.raises(LightsleepError, match="code of the experiment: IndexError: no idle state"):
+        protocol.promised(wrong, guests, 6)
+
+
 def test_all_arms_have_one_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["kvm", "tcg", "kvm"])
 

@@ -31,6 +31,7 @@ import random
 import re
 import shlex
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,10 +125,12 @@ def run_rounds(
                 with telling(turn), running(guest):
                     with clocks[name].span(guest) if clocks else contextlib.nullcontext():
                         if number > 0:
-                            with loads.turn(name) if loads else contextlib.nullcontext():
+                            load = loads.turn(name) if loads else contextlib.nullcontext()
+                            with load, own_code():
                                 values = experiment.measure(guest)
                         else:
-                            (experiment.warm or experiment.measure)(guest)
+                            with own_code():
+                                (experiment.warm or experiment.measure)(guest)
                     if clocks:
                         clocks[name].check(guest)
                 if number > 0:
@@ -174,6 +177,24 @@ def telling(when: str) -> Iterator[None]:
     except LightsleepError as error:
         error.add_note(f"this happened in: {when}")
         raise
+
+
+@contextlib.contextmanager
+def own_code() -> Iterator[None]:
+    """Tell what an experiment's own code raises as an error, with its lines: it may be anybody's.
+
+    Otherwise nothing would say in which boot, round and arm it was.
+    """
+    try:
+        yield
+    except LightsleepError:
+        raise
+    except Exception as error:
+        failed = LightsleepError(f"code of the experiment: {type(error).__name__}: {error}")
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [x for x in frames if x.filename not in (__file__, contextlib.__file__)]
+        failed.add_note("".join(traceback.format_list(lines)).rstrip() or "before its first line")
+        raise failed from error
 
 
 @contextlib.contextmanager
@@ -508,7 +529,8 @@ def run_boot(
                 # Alone: what a module measures as it is loaded is not disturbed by other guests.
                 with telling(f"{label}start: {name}"), running(guests[name]):
                     guests[name].load()
-                    experiment.start(guests[name])
+                    with own_code():
+                        experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
             metrics = promised(experiment, guests, rounds)
             ours = list(guests.values())
@@ -548,7 +570,7 @@ def promised(
     if isinstance(experiment.metrics, tuple):
         return experiment.metrics
     baseline = guests[experiment.baseline.name]
-    with running(baseline):
+    with telling(f"metrics: {experiment.baseline.name}"), running(baseline), own_code():
         metrics = experiment.metrics(baseline)
     try:
         experiment.check(metrics)
