@@ -64,8 +64,12 @@ def test_docs_have_all_kernels() -> None:
 def test_a_kernel_that_was_fetched_anew_is_another_one(tmp_path: Path) -> None:
     kernel = KERNELS["6.12"]
     root = tmp_path / "kernel-x86_64-6.12-0123" / "tree"
-    old, new = (roots.KernelTree(kernel, root, release) for release in ("6.12.94", "6.12.117"))
-    assert old.key != new.key
+    keys = set()
+    for release, revision in (("6.12.94", "1"), ("6.12.117", "1"), ("6.12.117", "2")):
+        (root / "boot").mkdir(parents=True, exist_ok=True)
+        (root / f"boot/vmlinuz-{release}").write_text(f"{release}-{revision}")
+        keys.add(roots.KernelTree(kernel, root, release).key)
+    assert len(keys) == 3
 
 
 def test_what_guests_get_can_be_read_by_all_their_users(tmp_path: Path) -> None:

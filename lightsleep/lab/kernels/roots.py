@@ -9,6 +9,7 @@ program in Python.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -125,10 +126,14 @@ class KernelTree:
     path: Path
     release: str
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
-        """The name of its entry in the cache, and its release: an entry may be fetched anew."""
-        return f"{self.path.parent.name} {self.release}"
+        """The name of its entry in the cache, its release and its image, shortened.
+
+        An entry may be fetched anew: then the release may be another one, or be as before, where
+        only the revision of its package is another one.
+        """
+        return f"{self.path.parent.name} {self.release} {cache.digest(self.image.read_bytes())}"
 
     def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
         """Return the command that builds modules: in the tree, with the compiler there."""
