@@ -118,7 +118,7 @@ def test_a_kernel_without_a_console_is_not_taken_for_one_that_has_nothing_to_say
     log: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     boots(monkeypatch, tmp_path, "", "")
-    monkeypatch.setattr(guest.VM, "console", lambda _: log)
+    monkeypatch.setattr("lightsleep.lab.boot.guest.VM.console", lambda _: log)
     with pytest.raises(GuestFailed, match=r"printed nothing on its console ttyS0.*x86_64\.config"):
         Guest(Machine(), HARDWARE).wait()
     Guest(Machine(), replace(HARDWARE, interactive=True)).wait()

@@ -26,7 +26,7 @@ from fake_guests import WAIT, FakeGuest, experiment, fakes, quiet
 from lightsleep.compare.result import FORMAT, LARGEST, CompareResult, Role
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import hosttime
+from lightsleep.lab.boot import emulator, hosttime
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.boot.machine import Devices, Machine
@@ -236,13 +236,13 @@ def test_a_failure_says_in_which_turn_it_happened(fails_at: int, when: str) -> N
 @pytest.mark.parametrize("warm", [True, False])
 def test_what_an_experiment_raises_says_where(warm: bool) -> None:
     guests, _ = fakes("a", "b", "c")
-    turns = 0
+    turns, figures = 0, dict[str, float]()
 
     def measure(guest: Guest) -> dict[str, float]:
         nonlocal turns
         turns += guest.name == "b"
         if turns == (1 if warm else 3):
-            return {"wait_s": {}["median"]}
+            return {"wait_s": figures["median"]}
         return {"wait_s": 1.0}
 
     with pytest.raises(LightsleepError) as raised:
@@ -253,7 +253,7 @@ def test_what_an_experiment_raises_says_where(warm: bool) -> None:
     when = "warm-up" if warm else "round 2 of 2"
     assert said.startswith("code of the experiment: KeyError: 'median'\n  File ")
     assert said.endswith(f"this happened in: boot 2 of 9, {when}: b")
-    assert 'return {"wait_s": {}["median"]}' in said
+    assert 'return {"wait_s": figures["median"]}' in said
     assert protocol.__file__ not in said
 
 
@@ -416,7 +416,7 @@ def test_too_little_memory_for_all_guests_is_told_and_noted(
 def test_a_result_has_what_decides_on_the_host_what_a_halt_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol.emulator, "version", lambda _: "10.0")
+    monkeypatch.setattr(emulator, "version", lambda _: "10.0")
     said = {name: f"its {name}" for name in protocol.HALT_FACTS if name != "halt_poll_ns"}
     for name, text in said.items():
         file = tmp_path / protocol.HALT_FACTS[name]
