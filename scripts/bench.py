@@ -2,11 +2,11 @@
 """Run every experiment whose result a page cites, one after the other, unattended.
 
 An experiment that has a result of the same commit already is not run again, so a run that was
-ended goes on where it was. One whose control differs is set aside and run again; the result that
-counts says how often that was. Where the sources have changes that are not committed, all are run.
-How long each takes follows from its last result: as long for each round. A result from before times
-were recorded has none: its time is estimated, from what others take for each turn (one round of one
-arm).
+ended goes on where it was. One whose control differs is set aside and run again, once; the result
+that counts says how often that was. Results in a kernel that somebody named are left out. Where the
+sources have changes that are not committed, all are run. How long each takes follows from its last
+result: as long for each round. A result from before times were recorded has none: its time is
+estimated, from what others take for each turn (one round of one arm).
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ from lightsleep.lab.run import protocol
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
+TRIES = 2
+"""How often an experiment is run at most whose control differs."""
+NAMES_KERNEL = frozenset({"--kernel", "--kernel-tree", "--image"})
+"""Arguments of a comparison in a kernel that may not be here."""
 UNKNOWN_TURN_S = 10.0
 """How long a turn is assumed to take where no result has a time, not even of others."""
 
@@ -62,23 +66,31 @@ class Planned:
         return f"about {minutes} (as others take)" if self.estimated else minutes
 
 
-def plan(pages: Iterable[Path]) -> list[Planned]:
-    """Return the experiments that pages cite, each with each architecture once."""
+def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[str]]:
+    """Return the experiments that pages cite, each with each architecture once.
+
+    And the names of results that are left out, as they are of a kernel that somebody named.
+    """
     cited = {name for page in pages for name in CITED.findall(page.read_text())}
     found: dict[tuple[str, str], float | None] = {}
+    left_out = []
     for name in sorted(cited):
         if (RESULTS / name).is_dir():
             continue  # a page of many comparisons, see false_alarms.py
         result = load(RESULTS / f"{name}.json", FORMAT)
+        if NAMES_KERNEL.intersection(result.protocol.get("arguments", ())):
+            left_out.append(name)
+            continue
         key = (result.experiment, result.environment.get("arch", "x86_64"))
         found[key] = seconds_of(result) or found.get(key)
     per_turn = statistics.median(
         [took / turns(name) for (name, _), took in found.items() if took] or [UNKNOWN_TURN_S]
     )
-    return [
+    planned = [
         Planned(name, arch, took or turns(name) * per_turn, estimated=not took)
         for (name, arch), took in found.items()
     ]
+    return planned, left_out
 
 
 def turns(name: str) -> int:
@@ -101,10 +113,14 @@ def seconds_of(result: CompareResult) -> float | None:
 @click.option("--plan", "only_plan", is_flag=True, help="Print what would be run, and run nothing.")
 def main(folder: Path, only_plan: bool) -> None:
     """Run what the pages cite; results are in FOLDER."""
-    planned = plan([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")])
+    planned, left_out = plan(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md")]
+    )
     left = [x for x in planned if not _is_there(folder / f"{x.name}.json", x)]
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
+    for name in left_out:
+        click.echo(f"{name:32} left out: of a kernel that was named")
     minutes = sum(x.seconds for x in left) / 60
     estimated = sum(x.estimated for x in left)
     some = f", {estimated} of them with an estimated time" if estimated else ""
@@ -116,24 +132,38 @@ def main(folder: Path, only_plan: bool) -> None:
         click.echo(f"{number} of {len(left)}: {each.name} ({each.minutes})")
         path = folder / f"{each.name}.json"
         try:
-            result = repeat.run(each.arguments, path)
+            kept = _run(each, path)
         except LightsleepError as error:
             failed.append(error.message)
             click.echo(error.message)
             continue
-        if control_failed(result):
-            kept = _set_aside(path).name
+        if kept:
             differs.append(
-                f"{each.name}: the control differs (see {kept}); run it again on a quiet host"
+                f"{each.name}: the control differs (see {', '.join(kept)}); run it again on a "
+                "quiet host"
             )
             click.echo(differs[-1])
-        else:
+    if failed or differs:
+        sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
+
+
+def _run(planned: Planned, path: Path) -> list[str]:
+    """Run an experiment, once more where its control differs; return what was set aside if both.
+
+    Raises LightsleepError where there is no result.
+    """
+    kept: list[str] = []
+    for _ in range(TRIES):
+        result = repeat.run(planned.arguments, path)
+        if not control_failed(result):
             result.protocol["control_differed"] = sum(
                 _commit(aside) == _commit(path) for aside in _aside(path).values()
             )
             write_json(path, result.document())
-    if failed or differs:
-        sys.exit("\n".join([*(["no result:", *failed] if failed else []), *differs]))
+            return []
+        kept.append(_set_aside(path).name)
+        click.echo(f"{planned.name}: the control differs (see {kept[-1]})")
+    return kept
 
 
 def _set_aside(path: Path) -> Path:

@@ -131,14 +131,16 @@ def test_a_run_without_a_result_says_why(tmp_path: Path) -> None:
 def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(
         "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64.md)"
-        "[c](results/idle-poll-aarch64.md)"
+        "[c](results/idle-poll-aarch64.md) [d](results/own-kernel-x86_64.md)"
     )
-    planned = bench.plan([tmp_path / "page.md"])
+    planned, left_out = bench.plan([tmp_path / "page.md"])
+    assert left_out == ["own-kernel-x86_64"]  # it would be run in another kernel
     assert [each.name for each in planned] == ["idle-poll-aarch64", "idle-x86_64"]
     assert not any(each.estimated for each in planned)
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
-    *lines, total = result.output.splitlines()
+    *lines, left, total = result.output.splitlines()
+    assert " ".join(left.split()) == "own-kernel-x86_64 left out: of a kernel that was named"
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
         experiments.names()
     )
@@ -149,38 +151,61 @@ def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
 ) -> None:
     planned = [bench.Planned(name, "x86_64", 90.0) for name in ("a", "broken", "c")]
-    monkeypatch.setattr(bench, "plan", lambda _: planned)
+    monkeypatch.setattr(bench, "plan", lambda _: (planned, []))
     repeat.run(planned[0].arguments, tmp_path / "a-x86_64.json")
     tool.ran.clear()
     tool.differs = True
     result = CliRunner().invoke(bench.main, [str(tmp_path)])
-    assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]
+    assert tool.ran == ["broken --arch x86_64", *["c --arch x86_64"] * 2]
     assert result.exit_code == 1
     assert "2 to run: 3 min" in result.output
-    assert "c-x86_64: the control differs" in result.output
+    last = (
+        "c-x86_64: the control differs (see c-x86_64.differs-1, c-x86_64.differs-2); run it again"
+    )
+    assert last in result.output
     assert "compare broken" in result.output
-    assert (tmp_path / "c-x86_64.differs-1").exists()
+    assert len([*tmp_path.glob("c-x86_64.differs-*")]) == 2
     tool.ran.clear()
     tool.differs = False
     result = CliRunner().invoke(bench.main, [str(tmp_path)])
     assert tool.ran == ["broken --arch x86_64", "c --arch x86_64"]  # its control differed
     kept = load(tmp_path / "c-x86_64.json", FORMAT)
-    assert kept.protocol["control_differed"] == 1
+    assert kept.protocol["control_differed"] == 2
     tool.ran.clear()
     CliRunner().invoke(bench.main, [str(tmp_path)])
     assert tool.ran == ["broken --arch x86_64"]
 
 
+def test_one_whose_control_differs_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
+) -> None:
+    monkeypatch.setattr(bench, "plan", lambda _: ([bench.Planned("c", "x86_64", 90.0)], []))
+    run = tool.run
+    monkeypatch.setattr(tool, "differs", True)
+
+    def quiet_later(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        done = run(command, **options)
+        tool.differs = False
+        return done
+
+    monkeypatch.setattr(subprocess, "run", quiet_later)
+    result = CliRunner().invoke(bench.main, [str(tmp_path)])
+    assert (result.exit_code, tool.ran) == (0, ["c --arch x86_64"] * 2)
+    assert "the control differs (see c-x86_64.differs-1)" in result.output
+    assert load(tmp_path / "c-x86_64.json", FORMAT).protocol["control_differed"] == 1
+
+
 def test_runs_that_were_set_aside_count_for_their_commit_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool
 ) -> None:
-    monkeypatch.setattr(bench, "plan", lambda _: [bench.Planned("c", "x86_64", 90.0)])
+    monkeypatch.setattr(bench, "plan", lambda _: ([bench.Planned("c", "x86_64", 90.0)], []))
 
     def run(commit: str, *, differs: bool) -> None:
         monkeypatch.setattr(repeat, "commit", lambda: commit)
         tool.differs, tool.commit = differs, commit
         CliRunner().invoke(bench.main, [str(tmp_path)])
 
+    monkeypatch.setattr(bench, "TRIES", 1)
     run("older", differs=True)
     for _ in range(2):
         run(COMMIT, differs=True)
@@ -217,11 +242,11 @@ def test_a_time_that_no_result_has_is_estimated_from_those_of_others(
     took = {"idle": 570.0, "idle-poll": 1330.0, "promotion": None}
     monkeypatch.setattr(bench, "seconds_of", lambda result: took[result.experiment])
     monkeypatch.setattr(bench, "turns", {"idle": 57, "idle-poll": 133, "promotion": 100}.get)
-    by_name = {each.experiment: each for each in bench.plan([page])}
+    by_name = {each.experiment: each for each in bench.plan([page])[0]}
     assert by_name["promotion"].seconds == 1000
     assert by_name["promotion"].minutes == "about 17 min (as others take)"
     assert by_name["idle"].minutes == "10 min"  # 9.5
-    monkeypatch.setattr(bench, "plan", lambda _: list(by_name.values()))
+    monkeypatch.setattr(bench, "plan", lambda _: (list(by_name.values()), []))
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     last = result.output.splitlines()[-1]
     assert last == "3 to run, 1 of them with an estimated time: 48 min"
