@@ -271,7 +271,8 @@ clean: ## remove what was built here; the cache stays
 
 clean-cache: ## remove lightsleep's downloads and builds from the cache folder; other files stay
 	@# What is ours has a lock beside it, by the rule of sweep() in lightsleep/cache.py.
-	@# Who builds an entry holds its lock. Who uses the environment holds one of the folder itself.
+	@# Who builds an entry holds its lock. Who uses one, or the environment, holds one of
+	@# the folder itself.
 	@for lock in "$(CACHE)"/.[!.]*.lock; do \
 		name=$${lock##*/.}; name=$${name%.lock}; \
 		test -f "$$lock" || continue; \

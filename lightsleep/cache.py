@@ -21,10 +21,10 @@ import shutil
 import stat
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from lightsleep.errors import LightsleepError
 
@@ -70,17 +70,17 @@ def locked(path: Path) -> Iterator[None]:
     while not held:
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if held := _is_at(path, file):
+            if held := _is_at(path, file.fileno()):
                 yield
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether an open lock file still has its name.
+def _is_at(path: Path, file: int) -> bool:
+    """Whether an open file or folder that is locked still has its name.
 
     Who held it before may have removed it, as make clean-cache does: then others lock a new one.
     """
     with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        return os.path.samestat(path.stat(), os.fstat(file))
     return False
 
 
@@ -99,18 +99,47 @@ def entry(
         if final.is_dir():
             with contextlib.suppress(OSError):  # a cache shared read-only is fine
                 os.utime(final)
-            if final.is_dir():  # nobody swept it away meanwhile
+            if _hold(final):  # nobody swept it away meanwhile
                 return final
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(base / f".{name}.lock"):
             if not final.is_dir():
                 _build(base, final, build, needs_mb)
+            _hold(final)
     except OSError as error:
         raise LightsleepError(
             f"cannot write the cache folder {base}: {error}; "
             "set LIGHTSLEEP_CACHE to a writable folder"
         ) from error
     return final
+
+
+_held: dict[Path, int] = {}
+_holding = threading.Lock()
+
+
+def _hold(path: Path) -> bool:
+    """Return whether a folder is there; until this process ends, make clean-cache leaves it alone.
+
+    That asks for a lock of the folder itself. Where it is just removing it, this waits.
+    """
+    with _holding:
+        if (file := _held.get(path)) is not None and _is_at(path, file):
+            return True
+        if file is not None:  # of an older one
+            os.close(_held.pop(path))
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return path.is_dir()
+        # Some file systems have no such locks.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_SH)
+        if not _is_at(path, file):
+            os.close(file)
+            return False
+        _held[path] = file
+        return True
 
 
 @contextlib.contextmanager
@@ -208,7 +237,7 @@ def sweep(base: Path) -> None:
             continue  # the environment that we run in
         with contextlib.suppress(OSError), lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(lock, file):
+            if _is_at(lock, file.fileno()):
                 shutil.rmtree(base / f".{name}.scratch", ignore_errors=True)
                 _remove_old(base / name, base / f".{name}.scratch")
 

@@ -14,6 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
+from unittest.mock import Mock
 
 import pytest
 
@@ -186,6 +187,39 @@ def test_a_cache_that_a_builder_cannot_write_is_an_error_with_advice(number: int
 
     with pytest.raises(LightsleepError, match="LIGHTSLEEP_CACHE"):
         cache.entry("a", build, 1)
+
+
+def test_an_entry_that_is_used_often_is_held_once(own_cache: Path) -> None:
+    cache.entry("a", build_file, 1)
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for _ in range(3):
+        cache.entry("a", no_build, 1)
+        shutil.rmtree(own_cache / "a")
+        cache.entry("a", build_file, 1)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_where_nothing_can_be_locked_entries_are_used(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_cache / "a").mkdir(parents=True)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
+    assert cache.entry("a", no_build, 1) == own_cache / "a"
+
+
+def test_who_comes_while_an_entry_is_removed_makes_a_new_one(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_cache / "a").mkdir(parents=True)
+    flock = fcntl.flock
+
+    def late(file: IO[str] | int, how: int) -> None:
+        if (own_cache / "a").exists() and not (own_cache / "a/file").exists():
+            shutil.rmtree(own_cache / "a")  # who has the lock meanwhile
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert (cache.entry("a", build_file, 1) / "file").exists()
 
 
 def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:

@@ -131,6 +131,34 @@ def test_clean_cache_leaves_what_another_command_makes(tmp_path: Path) -> None:
     assert {x.name for x in tmp_path.iterdir()} == {"new", ".new.lock"}
 
 
+def test_clean_cache_leaves_what_another_command_uses(tmp_path: Path) -> None:
+    """Those that were there already, and those that it made."""
+    program = (
+        "from lightsleep import cache\n"
+        "for name in ('old', 'new', 'new'): cache.entry(name, lambda _: None, 1)\n"
+        "print('begun', flush=True)\n"
+        "input()\n"
+    )
+    for name in ("old", "unused"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f".{name}.lock").touch()
+    environment = os.environ | {"LIGHTSLEEP_CACHE": str(tmp_path)}
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
+        assert user.stdout
+        assert user.stdout.readline() == "begun\n"
+        said = clean_cache(tmp_path)
+        assert {x for x in said.splitlines() if x.endswith("in use")} == {
+            f"{tmp_path}/{name} stays: in use" for name in ("old", "new")
+        }
+        assert {x.name for x in tmp_path.iterdir()} == {"old", "new", ".old.lock", ".new.lock"}
+        user.communicate("\n")
+    assert clean_cache(tmp_path) == ""
+    assert not tmp_path.exists()
+
+
 def recipe_of(verb: str, cache: Path) -> str:
     """Return what make would run for a verb."""
     environment = os.environ | {"LIGHTSLEEP_CACHE": str(cache)}
