@@ -13,9 +13,9 @@
  * that answer counts on this CPU; where it has none, or no fresh one, the
  * machine's figure does. Where that makes polls too short for an answer, the price
  * is raised from time to time (wake_cost_probe()). Where it is above what the programs
- * lose at most, this bound counts for a minute, and so does that of an answer that ended
- * with the hits of the polls. A CPU that polls less by it learns nothing new, so it is
- * then forgotten, and found again within seconds if it still holds.
+ * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
+ * new, so it is then forgotten, and found again within seconds if it still holds. The upper
+ * end of an answer that ended with the hits of the polls counts for some seconds likewise.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -61,6 +61,9 @@
  * 1 %. Where wakeups are few, some of it may be half an hour old, without the time of suspend.
  */
 #define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
+#define BOUND_LASTS		(60 * HZ)
+/* By simulation: less has the CPU poll in vain more often, more costs loads that take turns. */
+#define ANSWER_OUTLASTS_POLLS	(4 * HZ)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -207,10 +210,10 @@ static void forget_old_evidence(struct idle_cost *ic, u32 count)
 	ic->minute_count = count;
 }
 
-/* Since the last one, the CPU has polled less, if at all: what it saw then does not count. */
+/* Under it, the CPU has polled less, if at all: what it saw then does not count. */
 static void forget_old_bound(struct idle_cost *ic)
 {
-	if (!ic->at_most_ns || time_before(jiffies, ic->at_most_jiffies + 60 * HZ))
+	if (!ic->at_most_ns || time_before(jiffies, ic->at_most_until))
 		return;
 	WRITE_ONCE(ic->at_most_ns, 0);
 	forget(ic);
@@ -239,12 +242,22 @@ static bool all_hit(const struct idle_cost *ic)
 }
 
 /* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
-static void note_bound(struct idle_cost *ic, s64 upper_ns)
+static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
 {
 	u64 at_most_ns = max_t(s64, upper_ns, NEXT_TO_NOTHING_NS);
 
 	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine.cost_ns ? at_most_ns : 0);
-	ic->at_most_jiffies = jiffies;
+	ic->at_most_until = jiffies + lasts;
+}
+
+/*
+ * A low answer ends the polls, and with them the hits that make it one. Or else the load is
+ * another one now: nothing that was seen before counts for it, and it need not wait for long.
+ */
+static void outlast_polls(struct idle_cost *ic)
+{
+	note_bound(ic, ic->estimate.upper_ns, ANSWER_OUTLASTS_POLLS);
+	forget(ic);
 }
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
@@ -254,10 +267,9 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 	if (conclusive)
 		WRITE_ONCE(ic->at_most_ns, 0);
 	else if (tells && all_hit(ic))
-		note_bound(ic, new->upper_ns);
+		note_bound(ic, new->upper_ns, BOUND_LASTS);
 	else if (ic->estimated)
-		/* A low answer ends the polls, and so the evidence that it rests on. */
-		note_bound(ic, ic->estimate.upper_ns);
+		outlast_polls(ic);
 	/* A reader may get a mix of two estimates, but not of one that says nothing. */
 	if (!conclusive)
 		WRITE_ONCE(ic->estimated, false);

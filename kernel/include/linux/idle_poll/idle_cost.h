@@ -27,7 +27,7 @@ struct workqueue_struct;
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
  * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
- * @at_most_jiffies: when that was found
+ * @at_most_until: until these jiffies
  * @missed_until: how many cycles of each kind there were when most polls last missed, or there
  *	were none
  * @probe: when a missed wakeup counts more, so that the programs get to tell
@@ -53,7 +53,7 @@ struct idle_cost {
 	struct wake_cost_estimate estimate;
 	bool estimated;
 	u64 at_most_ns;
-	unsigned long at_most_jiffies;
+	unsigned long at_most_until;
 	u32 missed_until[WAKE_COST_KINDS];
 	struct wake_cost_probe probe;
 	u64 miss_cost_ns;
