@@ -347,8 +347,8 @@ def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list
     done = len(trial.runs[BASELINE])
     if done < what.rounds and not trial.trouble:
         notes.append(
-            f"{done} of {what.rounds} rounds fit into --for: between two periods, "
-            "the setting changes and the metric command runs"
+            f"{done} of {what.rounds} rounds were run: the changes of settings and the metric "
+            "command took the rest of --for, or more"
         )
     return trial, notes, session.refused
 
