@@ -137,12 +137,14 @@ def write_knob(root: Path, name: str, value: Value, _held: Held = ()) -> None:
     """Write to a knob that exists."""
     if value is None:
         raise OSError(errno.EINVAL, "a knob cannot be removed")
-    leaves_haltpoll = (
-        name.endswith("/cpuidle/current_governor") and read_knob(root, name) == "haltpoll" != value
-    )
+    leaves_haltpoll = _is_governor(name) and read_knob(root, name) == "haltpoll" != value
     _write(name, value)
     if leaves_haltpoll:
         _forget_poll_limits(root, Path(name).parents[1])
+
+
+def _is_governor(name: str) -> bool:
+    return name.endswith("/cpuidle/current_governor")
 
 
 def _write(name: str, value: str) -> None:
@@ -427,6 +429,9 @@ def set_back_one(setting: Setting, undo: Undo, root: Path, held: Held = ()) -> s
     kind, name = KINDS[setting[0]], setting[1]
     value = kind.read(root, name)
     if kind.same(value, undo.old):
+        # Who was killed in the middle of write_knob() may have written to this knob only.
+        if _is_governor(name) and "haltpoll" in undo.written and value != "haltpoll":
+            _forget_poll_limits(root, Path(name).parents[1])
         return None
     if not any(kind.same(value, written) for written in undo.written):
         return f"{name} was {changed(setting, value)} by somebody else meanwhile: left so"

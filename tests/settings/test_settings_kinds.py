@@ -348,6 +348,22 @@ def test_the_poll_limit_of_haltpoll_goes_with_it(
         assert (file.stat().st_mtime > 0) == reset
 
 
+@pytest.mark.parametrize(
+    ("written", "reset"), [({"haltpoll"}, True), ({"teo", "haltpoll"}, True), ({"teo"}, False)]
+)
+def test_a_poll_limit_that_was_left_by_one_who_was_killed_goes(
+    written: set[str | None], reset: bool, root: Path
+) -> None:
+    """It had set the governor back, and not yet written to the files of the states."""
+    file = root / CPU / "cpu0/cpuidle/state0/disable"
+    plant(root, f"{GOVERNOR}: menu\n{file.relative_to(root)}: 0")
+    os.utime(file, (0, 0))
+    undo = restorer.Undo("menu", written)
+    assert restorer.set_back({("knob", str(root / GOVERNOR)): undo}, root) == ([], [])
+    assert file.read_text() == "0\n"
+    assert (file.stat().st_mtime > 0) is reset
+
+
 def test_a_session_that_sets_haltpolls_governor_leaves_no_poll_limit(root: Path) -> None:
     file = root / CPU / "cpu0/cpuidle/state0/disable"
     plant(root, f"{GOVERNOR}: menu\n{file.relative_to(root)}: 0")
