@@ -117,7 +117,8 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     for name, text in files.items():
         if after.get(("file", str(root / name)), text) is None:
             notes += lost(name, text)
-    notes += _of_what_is_there(left, undos, after)
+    notes += _of_what_is_there(root, left, undos, after)
+    notes += _of_our_module(kept, files, before)
     return refused + (_besides_our_module(more) if stays else more)
 
 
@@ -166,12 +167,31 @@ def _besides_our_module(refused: list[str]) -> list[str]:
 
 
 def _of_what_is_there(
-    notes: list[str], undos: Iterable[Setting], after: dict[Setting, Value]
+    root: Path, notes: list[str], undos: Iterable[Setting], after: dict[Setting, Value]
 ) -> list[str]:
-    """Return the notes without those of parameters that were left, but went with their module."""
+    """Return the notes without those of parameters that went with their module.
+
+    That others are gone is told, but not those of our module, which goes or went on purpose.
+    """
     gone = [name for kind, name in undos if kind == "knob" and (kind, name) not in after]
+    ours = f"{root / 'sys/module' / MODULE}/"
     void = tuple(f"{name} was " for name in gone)
+    void += tuple(f"{name} is gone" for name in gone if name.startswith(ours))
     return [note for note in notes if not note.startswith(void)]
+
+
+def _of_our_module(
+    kept: journalled.Kept | None, files: dict[str, str], before: dict[Setting, Value]
+) -> list[str]:
+    """Return the note that our module does not come back, though enable had found it there.
+
+    Where a file of ours had a boot load it, that is what disable is for.
+    """
+    ours = ("module", MODULE)
+    went = kept and ours in kept.undos and kept.undos[ours].old is not None
+    if not went or LOAD_FILE in files or before.get(ours) is not None:
+        return []
+    return [f"{MODULE}, which enable had unloaded, stays unloaded"]
 
 
 def _our_files(root: Path) -> tuple[dict[str, str], list[str]]:

@@ -45,6 +45,29 @@ def test_the_module_does_not_come_back(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_a_driver_loaded_by_hand_that_stays_away_is_told(back: bool, root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    done("enable", "haltpoll")
+    if back:
+        done("enable")
+    stays = "note: cpuidle_lightsleep, which enable had unloaded, stays unloaded\n"
+    assert (stays in done("disable")) is not back
+    assert status()["active"] is False
+
+
+def test_parameters_that_went_with_the_driver_are_no_news(root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
+    plant(root, "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko: module")
+    done("enable", "--persist")
+    shutil.rmtree(root / "run/lightsleep")  # as after a reboot
+    done("enable", "lightsleep:fixed")
+    done("enable", "haltpoll")
+    assert "nothing to set back" not in done("disable")
+
+
 def test_a_file_of_an_earlier_boot_does_not_come_back(root: Path) -> None:
     before = fake_modules.snapshot(root)
     done("enable", "--persist", "lightsleep:fixed")
