@@ -3,7 +3,7 @@
 
 import random
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,9 @@ from lightsleep.options import (
 )
 from lightsleep.scan import machine
 from lightsleep.scan.collect import collect
+from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 from lightsleep.scan.loading import MODULE
+from lightsleep.scan.model import Scan
 from lightsleep.settings import catalogue, journalled, restorer
 from lightsleep.trial import metrics, run, switchback, verdict
 
@@ -281,18 +283,14 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
                 "of sysfs:, a * stands for part of a name, as in policy*/scaling_governor)"
             )
             continue
+        after_disable = _after_disable(name, scan)
         try:
             arms.append(run.Arm(name, catalogue.plan(name, scan, ROOT, module_file)))
         except catalogue.CannotSet as error:
-            refused.append(error.message)
+            refused.append(after_disable or error.message)
             continue
-        if any(isinstance(x, catalogue.Unload) and x.module == MODULE for x in arms[-1].changes):
-            # The driver forgets, and between runs everything is to be as it was found.
-            refused.append(
-                f"{name} cannot be compared with as-is while lightsleep is active: it would unload "
-                "the driver, and as-is would lack what that has learned; run lightsleep disable "
-                "first, and name lightsleep among the settings"
-            )
+        if after_disable:
+            refused.append(after_disable)
         if name != BASELINE and _is_set(arms[-1]):
             how = ": run lightsleep disable first" if name.startswith("lightsleep") else ""
             refused.append(f"{name} is in effect already, so it would be as-is again{how}")
@@ -301,6 +299,28 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
     if len(arms) < 2:
         raise WrongUsage("as-is alone is no comparison: name another setting")
     return arms
+
+
+def _after_disable(name: str, scan: Scan) -> str | None:
+    """Return the refusal of a setting that would unload our driver, and without it can be set.
+
+    The driver would forget, and between runs everything is to be as it was found. What else keeps
+    the driver from being unloaded and loaded again for each run does not matter to disable.
+    """
+    haltpoll = [part for part in name.split("+") if part.partition(":")[0] == "haltpoll"]
+    active = scan.cpuidle.driver == LIGHTSLEEP_DRIVER and MODULE in scan.loading.unloadable
+    if not haltpoll or not active:
+        return None
+    without = replace(scan, cpuidle=replace(scan.cpuidle, driver=None))
+    try:
+        catalogue.plan(haltpoll[0], without, ROOT)
+    except catalogue.CannotSet:
+        return None
+    return (
+        f"{name} cannot be compared with as-is while lightsleep is active: it would unload the "
+        "driver, which forgets what it has learned. Run lightsleep disable first (it also ends "
+        "--persist), and name lightsleep among the settings"
+    )
 
 
 def _is_set(arm: run.Arm) -> bool:

@@ -329,13 +329,30 @@ def test_a_list_of_settings(text: str, settings: list[str]) -> None:
 
 
 def test_a_driver_with_disabled_states_is_not_sent_away(root: Path) -> None:
+    """disable sends it away whatever its states, so nothing else is asked for."""
     subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
     for cpu in range(2):
         plant(root, f"{CPU}/cpu{cpu}/cpuidle/state0/name: POLL")
         plant(root, f"{CPU}/cpu{cpu}/cpuidle/state0/disable: {cpu}")
+    scan, _ = collect(root)
+    with pytest.raises(LightsleepError, match="POLL is disabled: enable it first"):
+        catalogue.plan("haltpoll", scan, root)
     result = attempt("-s", "haltpoll", "--", "true")
     assert result.exit_code == 1
-    assert "POLL is disabled: enable it first" in " ".join(result.output.split())
+    said = " ".join(result.output.split())
+    assert "Run lightsleep disable first" in said
+    assert "POLL is disabled" not in said
+
+
+def test_disable_is_no_help_where_the_kernel_lacks_haltpoll(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    module = next(root.glob("lib/modules/*/kernel/drivers/cpuidle/cpuidle-haltpoll.ko"))
+    module.unlink()
+    result = attempt("-s", "haltpoll", "--", "true")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "has no module cpuidle-haltpoll" in said
+    assert "lightsleep disable" not in said
 
 
 def test_what_the_driver_has_learned_is_not_thrown_away(root: Path) -> None:
@@ -347,7 +364,7 @@ def test_what_the_driver_has_learned_is_not_thrown_away(root: Path) -> None:
         assert result.exit_code == 1
         said = " ".join(result.output.split())
         assert f"{setting} cannot be compared with as-is while lightsleep is active" in said
-        assert "run lightsleep disable first, and name lightsleep among the settings" in said
+        assert "Run lightsleep disable first (it also ends --persist), and name lightsleep" in said
         assert "nothing was changed, and nothing was run" in said
         assert "weight=20" not in said
     assert fake_modules.snapshot(root) == before
