@@ -32,7 +32,8 @@ ASK_S = 60.0
 """How long the metric command may run."""
 
 LATE = 1.25
-"""By the warm-up, so much longer than was asked for it may all take, for a verdict."""
+"""The trial ends after the warm-up if, at its pace, a verdict would take longer than this many
+times --for."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Plan:
 
         Periods take longer than was planned where settings change slowly, or where the command does
         that prints the numbers. Raises LightsleepError where the warm-up tells that there will be
-        no verdict in time. Rounds that are slow later cost time, and not those before them.
+        no verdict in time. Later slow rounds make the trial longer; they do not end it.
         """
         least = self.least + run.WARMUP
         needed_s = elapsed_s / rounds * least

@@ -6,8 +6,9 @@ on has no wall time: without a number of its own, there is no winner. The winner
 setting with the largest gain among those that are shown to be better than as-is. The method is that
 of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
 winner, and the sentence says how small a gain could have been shown. Where runs or periods were so
-short that lightsleep's driver was still learning, it says that, too: it is loaded for each, and if
-it was active before, each begins with what the driver learned under the parameters of another.
+short that lightsleep's driver was still learning, it says that, too: the driver is loaded for each.
+If it was active before, it stays loaded instead, and each begins with what the driver learned under
+other parameters.
 
 Of several settings that do nothing, one may look better by chance. So each of them is compared with
 a confidence with which all of them together raise a false alarm in at most 1 of 20 trials
