@@ -231,13 +231,16 @@ class Builder:
         cpu.phase, cpu.entered_ns = "awake", now_ns
         cpu.prediction = NO_PREDICTION  # a state was chosen before, but not entered: a task came
 
-    def lost(self, number: int, count: int) -> None:
+    def lost(self, number: int, count: int | None) -> None:
         """The kernel lost events of a CPU: what it does is not known.
 
-        A ``count`` of 0 says when a loss that is told elsewhere begins, goes on or ends.
+        A ``count`` of 0 says when a loss that is told elsewhere begins or ends. None says that it
+        goes on, for how long is not known: then the wakings of all CPUs stay. Forgotten time and
+        again, the longer waits would be missing, on CPUs that lost nothing, too.
         """
-        self._metadata.lost[number] = self._metadata.lost.get(number, 0) + count
-        self._wakings.clear()  # some of these tasks may have run since, and been woken again
+        self._metadata.lost[number] = self._metadata.lost.get(number, 0) + (count or 0)
+        if count is not None:
+            self._wakings.clear()  # some of these tasks may have run since, and been woken again
         cpu = self._cpus.get(number)
         if cpu:
             asleep = cpu.phase in ("idle", "left")

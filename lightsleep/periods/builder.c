@@ -334,7 +334,7 @@ void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns)
 
 /*
  * The kernel lost events of a CPU: what it does is not known. A count of 0 says when a loss that is
- * told elsewhere begins, goes on or ends.
+ * told elsewhere begins or ends.
  */
 void builder_lost(struct builder *b, int number, uint64_t count)
 {

@@ -105,15 +105,18 @@ class Losses:
     def before(self, cpu: int, now_ns: int) -> Iterator[tuple[int, str]]:
         """Say on which CPU what was lost before an event of one, as the kernel's trace does.
 
-        Each event in the time of a loss has events before it that may be missing.
+        Each event in the time of a loss has events before it that may be missing. Such a time may be
+        long: where it goes on, other CPUs keep what they know, or they would keep short waits only.
         """
         self._cpus.add(cpu)
         for loss in [x for x in self._losses if x.begin_ns <= now_ns] if self._losses else ():
             over = now_ns > loss.end_ns
             for each in sorted(self._cpus) if loss.cpu is None else [loss.cpu]:
-                if each == cpu or over or not loss.told:
+                if over or not loss.told:
                     yield each, f"CPU:{each} [LOST {0 if loss.told else loss.count} EVENTS]"
                     loss.told = True
+                elif each == cpu:
+                    yield each, f"CPU:{each} [LOST MORE EVENTS]"
             if over:
                 self._losses.remove(loss)
 

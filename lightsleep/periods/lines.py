@@ -41,7 +41,8 @@ LINE = re.compile(
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):",
     re.DOTALL,
 )
-LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}) )?EVENTS(?: DROPPED)?\]")
+# What our readers of other formats write of a loss that goes on: MORE.
+LOST = re.compile(r"CPU:(\d{1,5}) \[(?:LOST )?(?:(\d{1,18}|MORE) )?EVENTS(?: DROPPED)?\]")
 PERF_LOST = re.compile(
     r".*\[(\d{1,5})\]\s+\d{1,10}\.\d{6,9}:\s+PERF_RECORD_LOST lost (\d{1,18})\s*$"
 )
@@ -352,7 +353,7 @@ def _harmless(line: str) -> bool:
 def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
-            builder.lost(int(lost[1]), int(lost[2] or 1))
+            builder.lost(int(lost[1]), None if lost[2] == "MORE" else int(lost[2] or 1))
         elif (written := WRITTEN.match(line)) and int(written[1]) < int(written[2]):
             builder.overwritten(int(written[2]) - int(written[1]))
         elif not _harmless(line):

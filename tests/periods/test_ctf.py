@@ -19,7 +19,10 @@ from recordings import PIPE
 
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import ctf
+from lightsleep.periods.build import Builder
 from lightsleep.periods.formats import is_recording
+from lightsleep.periods.lines import feed
+from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
@@ -352,6 +355,40 @@ def test_who_runs_after_a_loss_is_not_who_ran_before() -> None:
     lost, unknown, _, told = lines
     assert (lost, unknown) == ("CPU:1 [LOST 5 EVENTS]", "")
     assert told.startswith("<idle> 0 [001] 5.000000000: sched_waking")
+
+
+def test_a_loss_that_lasts_takes_no_long_waits_from_other_cpus() -> None:
+    wanted = [us * 1000 for us in (20, 200, 20, 200)]
+    printed = []
+    for number, wait_ns in enumerate(wanted):
+        begin = 500_000 * number
+        events = [
+            (0, 1, "power_cpu_idle", "state = 1, cpu_id = 1"),
+            (1000, 0, "sched_waking", 'comm = "t", tid = 7, prio = 20, target_cpu = 1'),
+            *((us * 1000, 3, "power_cpu_idle", f"state = {us % 2}, cpu_id = 3") for us in (45, 90)),
+            (wait_ns, 1, "power_cpu_idle", "state = 4294967295, cpu_id = 1"),
+            (
+                1000 + wait_ns,
+                1,
+                "sched_switch",
+                'prev_comm = "swapper/1", prev_tid = 0, next_comm = "t", next_tid = 7',
+            ),
+        ]
+        context = '"waker", tid = 42'
+        printed += [
+            f"[1.{begin + at:09}] host {name}: {{ cpu_id = {cpu} }}, "
+            f"{{ procname = {context}, pid = 42 }}, {{ {fields} }}"
+            for at, cpu, name, fields in sorted(events)
+        ]
+    losses = ctf.Losses()
+    losses.hear(f"{WARNING.format(5, '1.000000000', '2.000000000', 'channel0_3')}\n".encode())
+    builder = Builder(metadata := Metadata("host", "x"))
+    for _ in feed(builder, ctf.lines(printed, losses), "trace"):
+        pass
+    builder.finish()
+    assert [row[10] for row in builder.rows if row[0] == 1] == wanted
+    assert metadata.lost == {3: 5}
+    assert not any(row[0] == 3 for row in builder.rows)
 
 
 @needs_babeltrace
