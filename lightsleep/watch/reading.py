@@ -140,6 +140,7 @@ class _Interrupts:
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
             self.sums = {kind: [0] * len(self.cpus) for kind in interrupts.KINDS}
         seen: set[bytes] = set()
+        torn = False
         for line in lines:
             label = line[: line.find(b":")]
             while label in seen:  # POWER has two rows LOC
@@ -150,6 +151,7 @@ class _Interrupts:
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
             if kind and not counts:  # the next reading has another header, or these counts again
+                torn = torn or not last
                 continue
             if kind:
                 rises = _rises(last[2], counts) if last else counts
@@ -158,6 +160,8 @@ class _Interrupts:
         for index, cpu in enumerate(self.cpus):
             for sums, least in zip(self.sums.values(), earlier.get(cpu, ()), strict=False):
                 sums[index] = max(sums[index], least)
+        if torn:  # sums hold what the row has counted, or lack it: the next reading begins anew
+            self.header = b""
 
     def by_cpu(self) -> dict[int, tuple[int, ...]]:
         """Return counts in the order of KINDS."""

@@ -226,6 +226,24 @@ def test_a_cpu_comes_online_while_rows_are_read(four_cpus: Path, reader: Opener)
     assert ipis(1005, 2000, 4002) == {0: 1005, 1: 2000, 3: 4002}
 
 
+@pytest.mark.parametrize("torn", ["RES: 1000 2000 0 9\nproc/interrupts: CAL: 5 6 0 9", "RES: 1000"])
+def test_a_row_that_is_torn_where_a_header_is_new_counts_once(
+    torn: str, four_cpus: Path, reader: Opener
+) -> None:
+    def ipis(rows: str) -> list[int]:
+        plant(four_cpus, f"proc/interrupts: {rows}")
+        found = opened.read().cpus.values()
+        return [x.interrupts[KINDS.index("ipi")] for x in found if x.interrupts]
+
+    opened = reader()
+    before = "CPU0 CPU1\nproc/interrupts: RES: 1000 2000\nproc/interrupts: CAL: 5 6"
+    assert ipis(before) == [1005, 2006]
+    assert ipis(f"CPU0 CPU1 CPU2\nproc/interrupts: {torn}") == [1005, 2006, 0]
+    after = "CPU0 CPU1 CPU2\nproc/interrupts: RES: 1001 2001 1\nproc/interrupts: CAL: 5 6 0"
+    assert ipis(after) == [1006, 2007, 1]
+    assert ipis(after.replace("1001", "1003")) == [1008, 2007, 1]
+
+
 def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -> None:
     def timers(*counts: int) -> list[int]:
         row = " ".join(map(str, counts))
