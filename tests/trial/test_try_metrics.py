@@ -10,6 +10,7 @@ from trials import attempt, machine
 
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import TICK_S
+from lightsleep.scan.tree import Tree
 from lightsleep.trial import metrics, reading
 
 
@@ -161,6 +162,22 @@ def test_a_cpu_that_comes_or_goes_while_it_is_read(row: str, tmp_path: Path) -> 
     rows = ("           CPU0       CPU1", "CAL:  5  6  Function call", row)
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
     assert reading.read(root).ipis is None
+
+
+@pytest.mark.parametrize(("torn", "ipis"), [(1, {0: 8, 1: 10}), (2, {0: 8, 1: 10}), (3, None)])
+def test_interrupts_are_read_again_where_a_cpu_came_or_went(
+    torn: int, ipis: dict[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = 0
+
+    def content(_tree: Tree, _path: str, _most: int) -> bytes:
+        nonlocal readings
+        readings += 1
+        row = "RES: 3 9 4" if readings <= torn else "RES: 3 4"
+        return f"CPU0 CPU1\nCAL: 5 6 Function call\n{row} Rescheduling\n".encode()
+
+    monkeypatch.setattr(Tree, "content", content)
+    assert (reading._ipis(Tree(tmp_path)), readings) == (ipis, min(torn + 1, 3))
 
 
 def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
