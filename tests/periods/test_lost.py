@@ -17,7 +17,7 @@ from schemas import validator
 from traces import idle, left, switched, waking
 
 from lightsleep.periods import lost as lost_module
-from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, OTHERS, TimeLost, Wakes, time_lost
+from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, OTHERS, Ns, TimeLost, Wakes, time_lost
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.words import headline, line
@@ -78,12 +78,24 @@ def test_names_beyond_the_most_are_counted_together(
         lines += [*period, switched(us + 30, 1, f"t{task}", task)]
     path.write_text("".join(lines))
     recording = open_recording(path)
+    added, real = [], Wakes.add
+
+    def add(self: Wakes, waits_ns: Ns) -> None:
+        added.append(self)
+        real(self, waits_ns)
+
+    monkeypatch.setattr(Wakes, "add", add)
     lost = time_lost(recording.metadata, recording.batches)
+    others = lost.groups["task"][OTHERS]
+    assert sum(each is others for each in added) == 1  # an array for each name takes long
     counts = {name: wakes.count for name, wakes in lost.groups["task"].items()}
     assert counts == {"t10": 2, "t11": 2, "t12": 2, OTHERS: 2}
     assert lost.groups["waker"].keys() == {"waker"}
     (note,) = [x for x in lost.metadata.warnings() if OTHERS in x]
-    assert note.startswith("more than 3 names of tasks")
+    assert note == (
+        'more than 3 names of tasks: names after the first 3 are counted together, as "others, '
+        'together"'
+    )
 
 
 def test_time_lost_is_the_sum_of_the_waits() -> None:
