@@ -231,6 +231,21 @@ static void forget(struct builder *b, struct waking *waking)
 	b->wakings[hole].used = false;
 }
 
+/* Takes out the wakings before the last loss, which nobody asks for any more. */
+static void forget_those_before_the_loss(struct builder *b)
+{
+	uint32_t i = 0;
+
+	while (i < SLOTS) {
+		struct waking *waking = &b->wakings[i];
+
+		if (waking->used && waking->losses != b->losses)
+			forget(b, waking);	/* another one may be here now */
+		else
+			i++;
+	}
+}
+
 /* An event says what a task is called. The idle tasks have one name for each CPU. */
 void builder_named(struct builder *b, int32_t task, const char *comm)
 {
@@ -257,6 +272,8 @@ void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee
 	struct waking *waking;
 
 	b->cpus[number].woke = wakee;
+	if (b->waking_count >= MAX_WAKINGS)
+		forget_those_before_the_loss(b);
 	if (b->waking_count >= MAX_WAKINGS) {
 		memset(b->wakings, 0, SLOTS * sizeof(*b->wakings));
 		b->waking_count = 0;

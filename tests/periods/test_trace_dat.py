@@ -191,6 +191,25 @@ def test_more_wakings_than_it_remembers(driver: Path) -> None:
     assert metadata.events == most + 6
 
 
+def test_wakings_before_a_loss_take_no_room(driver: Path) -> None:
+    """Those that the compiled builder forgets at a loss are still in its table."""
+    stale, fresh = MAX_WAKINGS - 30_000, 40_000
+    again = 100  # woken before the loss, and behind it
+    cpus, pids = range(1, 101), range(stale - again, stale - again + fresh)
+    steps: list[tuple[Any, ...]] = [("waking", 0, 1 * US, pid, 7, "x") for pid in range(1, stale)]
+    steps.append(("lost", 0, 0, 5, 0, "x"))
+    steps += [("to-idle", cpu, 2 * US, 0, 0, "x") for cpu in cpus]
+    steps += [("waking", 0, 3 * US, pid, 7, "x") for pid in pids]
+    # A row of each, and none of a task that was woken before the loss only.
+    wakees = [*pids[:: fresh // 98][:98], 1, stale - again - 1]
+    steps += [("from-idle", *x, 0, "a") for x in zip(cpus, [9 * US] * 100, wakees, strict=True)]
+    lines = "".join(f"{' '.join(map(str, step))}\n" for step in steps)
+    done = subprocess.run([driver], input=lines.encode(), capture_output=True, check=True)
+    found = sorted_rows(list(trace_dat.batches([done.stdout], Metadata("host", "x"))))
+    assert len(found) == 98
+    assert found == by_python(steps)[0]
+
+
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     path = tmp_path / "trace.dat"
