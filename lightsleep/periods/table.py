@@ -141,7 +141,7 @@ def open_table(
             raise ValueError(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
-        metadata = Metadata.from_json(known)
+        metadata = _described(path, known)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
     return metadata, _rows(path, file, columns, share)
@@ -155,6 +155,20 @@ def _refuse_older(path: Path, document: Any) -> None:
             f"{path}: a table of an older lightsleep (version {version}): make it again from the "
             "trace, with report --parquet"
         )
+
+
+def _described(path: Path, document: Any) -> Metadata:
+    """Return the metadata of a table.
+
+    Raises LightsleepError where it lacks something: not all that was added made a new version.
+    """
+    try:
+        return Metadata.from_json(document)
+    except KeyError as error:
+        raise LightsleepError(
+            f"{path}: its metadata lacks {error}: a table of an older lightsleep, or a damaged "
+            "one: make it again from the trace, with report --parquet"
+        ) from error
 
 
 def _rows(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from recordings import PIPE, rows_of
+from recordings import PIPE, described_state, rows_of
 from traces import idle, left
 
 from lightsleep.errors import LightsleepError
@@ -213,6 +213,26 @@ def test_a_table_of_an_older_version_is_refused(path: Path, lacking: tuple[str, 
     assert caught.value.message == (
         f"{path}: a table of an older lightsleep (version 1): make it again from the trace, with "
         "report --parquet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "of_state"), [("driver_cost_ns", False), ("disabled", True), ("lost", False)]
+)
+def test_a_table_whose_metadata_lacks_something(path: Path, lacking: str, of_state: bool) -> None:
+    """Fields were added before there was a version for them."""
+    metadata = open_table(path)[0]
+    metadata.add_described(0, [described_state(1, "C1", 1, 2)])
+    document = metadata.to_json()
+    for each in document["states"] if of_state else [document]:
+        del each[lacking]
+    with pq.ParquetWriter(path, COLUMNS) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    with pytest.raises(LightsleepError) as caught:
+        open_table(path)
+    assert caught.value.message == (
+        f"{path}: its metadata lacks {lacking!r}: a table of an older lightsleep, or a damaged "
+        "one: make it again from the trace, with report --parquet"
     )
 
 
