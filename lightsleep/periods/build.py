@@ -47,8 +47,10 @@ MAX_NAMES = 1 << 14
 
 WAKEUP_NS = 1_000_000
 """From a waking to a move that is part of the wakeup, at most. With interrupts off, that is some
-microseconds; a host may stop the CPU in between. Later, the task may have run on a CPU that was not
-selected, and of which nothing but wakings and moves is recorded: then the load balancer moves it.
+microseconds, in a guest on a busy host perhaps some hundred. Where a host stops the CPU for longer
+in between, the wakeup has no time. A higher limit would take other moves for part of a wakeup. Of
+CPUs that were not selected, nothing but wakings and moves is recorded: a task may run there unseen
+before the load balancer moves it.
 """
 
 Row = tuple[

@@ -162,11 +162,15 @@ def test_a_task_that_is_moved_here_has_not_waited_since_its_wakeup(
     assert row["waking_to_running_ns"] == (None if waited_us is None else waited_us * 1000)
 
 
-def test_a_move_long_after_a_wakeup_is_no_part_of_it(trace: Any) -> None:
+@pytest.mark.parametrize(("at_us", "waited_us"), [(1010, 20_020), (1011, None), (20_010, None)])
+def test_a_move_long_after_a_wakeup_is_no_part_of_it(
+    trace: Any, at_us: int, waited_us: int | None
+) -> None:
     # Of a CPU that was not selected, nothing but wakings and moves is recorded.
     begin, end = (idle(0, 1, 2), waking(10, 0, 42)), (left(20_020, 1), switched(20_030, 1, "x", 42))
-    (row,) = trace(*begin, moved(20_010, 0), *end)
-    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, None)
+    (row,) = trace(*begin, moved(at_us, 0), *end)
+    waited_ns = None if waited_us is None else waited_us * 1000
+    assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, waited_ns)
 
 
 def test_idle_time_that_a_thread_injects_is_idle_time(trace: Any) -> None:
