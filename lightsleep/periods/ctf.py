@@ -105,8 +105,9 @@ class Losses:
     def before(self, cpu: int, now_ns: int) -> Iterator[tuple[int, str]]:
         """Say on which CPU what was lost before an event of one, as the kernel's trace does.
 
-        Each event in the time of a loss has events before it that may be missing. Such a time may be
-        long: where it goes on, other CPUs keep what they know, or they would keep short waits only.
+        Each event in the time of a loss has events before it that may be missing. Such a time may
+        be long. So only its begin and its end make wakings unknown: else, of the waits of other
+        CPUs, the short ones would remain.
         """
         self._cpus.add(cpu)
         for loss in [x for x in self._losses if x.begin_ns <= now_ns] if self._losses else ():
