@@ -12,16 +12,16 @@ measured in one go but in batches, and the batches come in rounds: every round h
 unfinished cell of a CPU once, in random order, so that drift meets all cells alike (a randomised
 block design).
 
-Batches. The samples of a batch are alike: the machine has no time to drift. How much they are
-worth together shows in how they resemble each other, but only if there are many batches
-(lightsleep/order.py). So each has BATCH samples, however many are wanted: tests simulate that the
-intervals then hold what they should where batches differ, and with 50 in a batch they do not. And a
-batch cannot be interrupted, so it ends within BATCH_NS: that is what Ctrl-C and the progress bar
-wait for at most. A state that is never entered, or a source that is dead, shows in a few samples;
-but so does a burst of other work. Two batches or more without a valid sample close the cell once
-they have HOPELESS samples, or took HOPELESS_NS. A cell that yields valid samples is topped up until
-it has what was asked for, or until it took TRIES times as many, or PATIENCE batches of which not
-one sample in YIELD was valid.
+Batches. The samples of a batch are alike: the machine has no time to drift. How much they are worth
+together shows in how they resemble each other, but only if there are many batches
+(lightsleep/order.py). So each has BATCH samples at most, however many are wanted: tests simulate
+that the intervals then hold what they should where batches differ, and with 50 in a batch they do
+not. And a batch cannot be interrupted: that is what Ctrl-C and the progress bar wait for. So it
+ends within BATCH_NS, or has one sample only, which takes MAX_DISTANCE_NS at most. A state that is
+never entered, or a source that is dead, shows in a few samples; but so does a burst of other work.
+Two batches or more without a valid sample close the cell once they have HOPELESS samples, or took
+HOPELESS_NS. A cell that yields valid samples is topped up until it has what was asked for, or until
+it took TRIES times as many, or PATIENCE batches of which not one sample in YIELD was valid.
 
 Launch distance. Between arming and launch the CPU must run to the idle loop (FLOOR_NS), enter the
 state and stay there. A state is only ever a fair choice for sleeps of its target residency, and it
