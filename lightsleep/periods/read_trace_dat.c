@@ -389,13 +389,16 @@ int tracecmd_cpus(struct tracecmd_input *input) __attribute__((weak));
 /*
  * Whether events of a CPU are lost behind this one. The next event of the CPU says so, but until
  * then, others may have run a task whose second waking is lost. A peek is what the iteration does
- * next itself. It numbers the CPUs of all buffers on end.
+ * next itself. It numbers the CPUs of all buffers on end; an older library may not.
  */
 static bool loss_follows(struct tracecmd_input *input, const struct tep_record *rec, int cpu)
 {
 	int first = (intptr_t)tracecmd_get_private(input);
-	struct tep_record *next = tracecmd_peek_data ? tracecmd_peek_data(input, cpu - first) : NULL;
+	struct tep_record *next;
 
+	if (!tracecmd_peek_data || cpu < first)
+		return false;
+	next = tracecmd_peek_data(input, cpu - first);
 	return next && next->cpu == rec->cpu && next->missed_events;
 }
 

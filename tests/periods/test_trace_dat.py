@@ -260,7 +260,7 @@ def page(events: list[tuple[int, int, bytes]], missed: bool = False) -> bytes:
 
 
 def with_pages(recording: bytes, *cpus: list[bytes]) -> bytes:
-    """Return a recording of two CPUs with other pages."""
+    """Return a recording of two CPUs with other pages in its buffer lightsleep_701."""
     whole = bytearray(recording)
     at = whole.rindex(b"flyrecord\0") + len(b"flyrecord\0")
     for number, pages in enumerate(cpus):
@@ -289,6 +289,38 @@ def test_what_a_cpu_loses_counts_from_the_event_before(recorded: Path) -> None:
     (row,), metadata = read_whole(recorded)
     assert metadata.lost == {0: 1}
     assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, None)
+
+
+def with_pages_of_the_first_buffer(recording: bytes, *cpus: list[bytes]) -> bytes:
+    """Return a recording with pages in the kernel's own buffer, which has none."""
+    whole = bytearray(recording)
+    at = whole.index(b"flyrecord\0") + len(b"flyrecord\0")
+    for number, pages in enumerate(cpus):
+        assert struct.unpack_from("<QQ", whole, at + 16 * number) == (0, 0)
+        whole += b"\0" * (-len(whole) % 4096)
+        struct.pack_into("<QQ", whole, at + 16 * number, len(whole), 4096 * len(pages))
+        whole += b"".join(pages)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_what_a_cpu_loses_in_one_of_two_buffers(first: bool, recorded: Path) -> None:
+    needs_the_program()
+    waking = struct.pack("<16siii", b"t", 42, 120, 0)
+    entered, left = (struct.pack("<II", state, 1) for state in (1, EXIT))
+    switched = struct.pack("<16siiq16sii", b"swapper/1", 0, 120, 0, b"t", 42, 120)
+    period = [(10, CPU_IDLE, entered), (5090, CPU_IDLE, left), (5100, SWITCH, switched)]
+    later, whole = [(9000, WAKING, waking)], recorded.read_bytes()
+    in_one, in_other = with_pages, with_pages_of_the_first_buffer
+    if first:
+        in_one, in_other = in_other, in_one
+    for missed in (False, True):
+        wakings = [page([(20, WAKING, waking)]), page(later, missed)]
+        recorded.write_bytes(in_other(in_one(whole, wakings, []), [], [page(period)]))
+        (row,), metadata = read_whole(recorded)
+        assert metadata.lost == ({0: 1} if missed else {})
+        waited_ns = None if missed else 5_080_000
+        assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, waited_ns)
 
 
 def test_a_trace_names_its_architecture(recorded: Path, tmp_path: Path) -> None:
