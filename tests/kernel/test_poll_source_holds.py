@@ -183,7 +183,15 @@ static void serve(void)
 	suppressed = false;
 }
 
-static bool start(struct poll_source *source) { return suppressed = true; }
+static bool refuses;
+
+static bool start(struct poll_source *source)
+{
+	if (refuses)
+		return false;
+	return suppressed = true;
+}
+
 static bool peek(struct poll_source *source) { return answered; }
 static bool stop(struct poll_source *source) { suppressed = false; return answered; }
 static void handle(struct poll_source *source) { serve(); }
@@ -236,11 +244,10 @@ static bool is_idle(void) { return !request_left_ns && !burst_left_ns; }
 u64 holds(void) { return disk.stats.holds; }
 u64 served(void) { return requests; }
 
-/* Is the timer of a hold set, and is it after its source has gone? */
-unsigned int timers(void)
+/* A poll found work, and a hold follows. */
+static void begin_hold(void)
 {
-	unsigned int set;
-
+	refuses = false;
 	poll_source_init();
 	hold_us = 2000;
 	poll_source_register(&disk);
@@ -249,6 +256,44 @@ unsigned int timers(void)
 	poll_sources_peek();
 	poll_sources_stop();
 	interrupts();
+}
+
+/* What the device sent before it was suppressed arrives only now, and turns that off. */
+static void be_interrupted(void)
+{
+	answered = true;
+	serve();
+	poll_source_notified(&disk);
+}
+
+/* 1: the hold goes on after that, 2: a poll has the source, 4: suppressed in both */
+unsigned int after_interrupt(bool refused)
+{
+	bool held, polled, quiet;
+	ktime_t held_until;
+
+	begin_hold();
+	held_until = disk.held_until;
+	now_ns += 1000;
+	refuses = refused;
+	be_interrupted();
+	held = disk.state == POLL_SOURCE_HELD && disk.held_until == held_until;
+	quiet = suppressed;
+	poll_sources_start();
+	polled = disk.state == POLL_SOURCE_POLLED;
+	quiet &= suppressed;
+	poll_sources_stop();
+	poll_source_unregister(&disk);
+	refuses = false;
+	return held | polled << 1 | quiet << 2;
+}
+
+/* Is the timer of a hold set, and is it after its source has gone? */
+unsigned int timers(void)
+{
+	unsigned int set;
+
+	begin_hold();
 	set = source_cpus.hold_timer.active;
 	poll_source_unregister(&disk);
 	return set | source_cpus.hold_timer.active << 1;
@@ -308,6 +353,7 @@ u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 FFI = cffi.FFI()
 FFI.cdef("""
 uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
+unsigned int after_interrupt(bool refused);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -337,3 +383,11 @@ def test_a_cpu_that_serves_a_disk_alone_holds_nearly_always(lib: Any) -> None:
 
 def test_a_source_that_goes_leaves_no_timer_behind(lib: Any) -> None:
     assert lib.timers() == 1
+
+
+def test_a_hold_goes_on_after_an_interrupt(lib: Any) -> None:
+    assert lib.after_interrupt(False) == 1 | 2 | 4
+
+
+def test_a_hold_ends_with_an_interrupt_if_the_source_refuses_another(lib: Any) -> None:
+    assert lib.after_interrupt(True) == 0

@@ -30,6 +30,10 @@
  * last idle entry did not poll holds nothing back. The timer is not left pending when a poll
  * ends without a hit, as a governor would take it for an event that limits the sleep.
  *
+ * A notification may come in spite of a hold, as when the device had sent it just before. Its
+ * driver turns notifications on, so the source is started once more, for the rest of the hold.
+ * (In a poll, nothing is done about it: the next one starts all sources.)
+ *
  * The budget. A pass that starts sources, or looks at them, begins no further call of
  * driver code once peek_budget_ns are over. The next pass goes on with the source that is
  * next. So interrupts are off for the budget and one call, however many sources there are.
@@ -328,12 +332,29 @@ static bool poll_source_may_hold(const struct poll_source *source)
 	       cpu_active(source->cpu);
 }
 
+/* Work came in spite of a hold, and its driver has turned notifications on. */
+static void poll_source_hold_again(struct poll_source *source)
+{
+	u64 start_ns = local_clock();
+	bool starts = source->ops->start(source);
+
+	poll_source_charge(source, start_ns);
+	if (!starts)
+		source->state = POLL_SOURCE_NOTIFIES;
+	else if (source->off)
+		poll_source_stop(source);
+}
+
 static void poll_source_hold(struct poll_source *source)
 {
 	struct hrtimer *timer = this_cpu_ptr(&source_cpus.hold_timer);
 	u64 start_ns = local_clock(), most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
 	bool starts;
 
+	if (source->state == POLL_SOURCE_HELD) {
+		poll_source_hold_again(source);
+		return;
+	}
 	if (!poll_source_may_hold(source))
 		return;
 	if (poll_hold_skip(&source->hold))

@@ -32,7 +32,8 @@ struct poll_source;
  * them ever interrupts another. @handle runs in an interrupt, outside idle. The
  * others run in the idle task, with RCU watching, or in an interrupt; each of
  * their calls has to end within peek_budget_ns, so they must not wait. @start may
- * also run right after @handle, or in poll_source_notified().
+ * also run right after @handle, or in poll_source_notified(): there, it may follow a
+ * @start without a @stop in between.
  */
 struct poll_source_ops {
 	bool (*start)(struct poll_source *source);
