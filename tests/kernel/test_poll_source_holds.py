@@ -184,9 +184,11 @@ static void serve(void)
 }
 
 static bool refuses;
+static unsigned int starts;
 
 static bool start(struct poll_source *source)
 {
+	starts++;
 	if (refuses)
 		return false;
 	return suppressed = true;
@@ -195,7 +197,8 @@ static bool start(struct poll_source *source)
 static bool peek(struct poll_source *source) { return answered; }
 static bool stop(struct poll_source *source) { suppressed = false; return answered; }
 static void handle(struct poll_source *source) { serve(); }
-static const struct poll_source_ops ops = { start, peek, stop, handle };
+static const struct poll_source_ops ops = { start, peek, stop, handle, .holds = true };
+static const struct poll_source_ops ops_without_holds = { start, peek, stop, handle };
 static struct poll_source disk = { .ops = &ops, .name = "disk" };
 
 static void interrupts(void)
@@ -288,6 +291,18 @@ unsigned int after_interrupt(bool refused)
 	return held | polled << 1 | quiet << 2;
 }
 
+/* How often does a source that does not hold start in a poll, and after a hit and an interrupt? */
+unsigned int starts_without_holds(void)
+{
+	disk.ops = &ops_without_holds;
+	starts = 0;
+	begin_hold();
+	be_interrupted();
+	poll_source_unregister(&disk);
+	disk.ops = &ops;
+	return starts;
+}
+
 /* Is the timer of a hold set, and is it after its source has gone? */
 unsigned int timers(void)
 {
@@ -353,7 +368,7 @@ u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 FFI = cffi.FFI()
 FFI.cdef("""
 uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
-unsigned int after_interrupt(bool refused);
+unsigned int after_interrupt(bool refused); unsigned int starts_without_holds(void);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -391,3 +406,7 @@ def test_a_hold_goes_on_after_an_interrupt(lib: Any) -> None:
 
 def test_a_hold_ends_with_an_interrupt_if_the_source_refuses_another(lib: Any) -> None:
     assert lib.after_interrupt(True) == 0
+
+
+def test_a_source_that_does_not_hold_is_not_asked_to(lib: Any) -> None:
+    assert lib.starts_without_holds() == 1

@@ -17,9 +17,9 @@
  *     state, interrupts stay off until the CPU has left that. The handler runs in the
  *     interrupt: with the rules and the accounting of the one that it replaces, and
  *     followed by the same softirqs;
- *  5. holds back further notifications of that source until its next poll. Work for
- *     a device often leads to more of it, and the device may complete that before
- *     the CPU is idle again. Such a *hold* follows a notification as well as a hit.
+ *  5. holds back further notifications of that source until its next poll, if the driver
+ *     allows that. Work for a device often leads to more of it, and the device may complete
+ *     that before the CPU is idle again. Such a *hold* follows a notification as well as a hit.
  *
  * When a hold ends. The next poll ends it, and so does anything else that comes
  * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
@@ -327,7 +327,7 @@ static enum hrtimer_restart poll_sources_hold_over(struct hrtimer *timer)
 static bool poll_source_may_hold(const struct poll_source *source)
 {
 	return source->state == POLL_SOURCE_NOTIFIES && !source->off &&
-	       !list_empty(&source->node) && READ_ONCE(hold_us) &&
+	       !list_empty(&source->node) && source->ops->holds && READ_ONCE(hold_us) &&
 	       this_cpu_read(source_cpus.polls) && !this_cpu_read(source_cpus.polling) &&
 	       cpu_active(source->cpu);
 }
@@ -348,7 +348,7 @@ static void poll_source_hold_again(struct poll_source *source)
 static void poll_source_hold(struct poll_source *source)
 {
 	struct hrtimer *timer = this_cpu_ptr(&source_cpus.hold_timer);
-	u64 start_ns = local_clock(), most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
+	u64 start_ns, most_ns = (u64)READ_ONCE(hold_us) * NSEC_PER_USEC;
 	bool starts;
 
 	if (source->state == POLL_SOURCE_HELD) {
@@ -359,6 +359,7 @@ static void poll_source_hold(struct poll_source *source)
 		return;
 	if (poll_hold_skip(&source->hold))
 		return;
+	start_ns = local_clock();
 	starts = source->ops->start(source);
 	source->held_since_ns = poll_source_charge(source, start_ns);
 	if (!starts)

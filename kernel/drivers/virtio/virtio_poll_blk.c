@@ -82,6 +82,7 @@ static const struct poll_source_ops blk_ops = {
 	.peek = queue_peek,
 	.stop = blk_stop,
 	.handle = blk_handle,
+	.holds = true,
 };
 
 /* The queues of requests that are not polled already. */

@@ -34,6 +34,8 @@
  *
  * NAPI that runs in a thread is left alone.
  *
+ * Nothing is held back after work: NAPI is about to poll then, and has the lock.
+ *
  * As the lock is what counts, the interrupt may be anywhere, and may be moved. The
  * source follows it: a CPU that the interrupt no longer reaches polls no more, and
  * has the source move to one that it reaches. Where that CPU is offline, the first
@@ -66,7 +68,7 @@ static bool net_start(struct poll_source *source)
 		queue_follow(queue);
 		return false;
 	}
-	/* As after each hit: no start that counts. To ask for what is taken would leave a mark. */
+	/* No start that counts. To ask for what is taken would leave a mark. */
 	if (test_bit(NAPI_STATE_SCHED, &napi->state))
 		return false;
 	if (leave_to_interrupt(queue))

@@ -27,19 +27,21 @@ struct poll_source;
  * @handle: Do the work, and let notifications arrive again. Follows a @peek
  *	that said so in place of @stop, or a @stop that did. It may find
  *	nothing left to do, where a notification had been faster.
+ * @holds: @start may suppress notifications after work as well.
  *
  * Context: all run on the CPU of the source with interrupts off, so none of
  * them ever interrupts another. @handle runs in an interrupt, outside idle. The
  * others run in the idle task, with RCU watching, or in an interrupt; each of
  * their calls has to end within peek_budget_ns, so they must not wait. @start may
- * also run right after @handle, or in poll_source_notified(): there, it may follow a
- * @start without a @stop in between.
+ * also run right after @handle, or in poll_source_notified(), if the source @holds. There, it
+ * may follow a @start without a @stop in between.
  */
 struct poll_source_ops {
 	bool (*start)(struct poll_source *source);
 	bool (*peek)(struct poll_source *source);
 	bool (*stop)(struct poll_source *source);
 	void (*handle)(struct poll_source *source);
+	bool holds;
 };
 
 /**

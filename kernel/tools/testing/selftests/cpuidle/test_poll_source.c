@@ -235,6 +235,7 @@ static const struct poll_source_ops test_ops = {
 	.peek = test_peek,
 	.stop = test_stop,
 	.handle = test_handle,
+	.holds = true,
 };
 
 static struct poll_source source = {
