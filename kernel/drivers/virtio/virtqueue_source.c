@@ -34,7 +34,7 @@
  *
  * An interrupt that a thread handles (threadirqs, PREEMPT_RT) does not count: the
  * administrator gives that thread a priority and CPUs, which a poll would bypass. The
- * queue is not polled.
+ * queue is not polled, and the log says so.
  *
  * Life. The driver adds its queues when the device is ready, and removes them before it
  * holds back the device's requests, to reset it. Callbacks come from before the one until
@@ -77,9 +77,10 @@ static void follow_interrupt(struct work_struct *work)
 	ret = poll_source_register(&vs->source);
 	vs->registered = !ret;
 	/* An interrupt that keeps changing its CPU tries again and again. */
-	if (ret)
-		dev_warn_once(&vs->vq->vdev->dev, "%s is not polled: error %d\n", vs->vq->name,
-			      ret);
+	if (ret && !vs->warned) {
+		vs->warned = true;
+		dev_warn(&vs->vq->vdev->dev, "%s is not polled: error %d\n", vs->vq->name, ret);
+	}
 }
 
 /**
@@ -104,6 +105,7 @@ void virtqueue_sources_init(struct virtqueue_sources *sources)
 	mutex_init(&sources->lock);
 	INIT_LIST_HEAD(&sources->list);
 	sources->enabled = false;
+	sources->told = false;
 }
 EXPORT_SYMBOL_GPL(virtqueue_sources_init);
 
@@ -113,9 +115,11 @@ static void source_enable(struct virtqueue_source *vs)
 	 * An interrupt that saw enabled before source_disable() may store its CPU at any moment.
 	 * If it does so before NO_CPU is stored, that is forgotten; if later, its work is queued.
 	 */
+	vs->warned = false;
 	enable_work(&vs->follow);
 	WRITE_ONCE(vs->cpu, NO_CPU);
-	WRITE_ONCE(vs->enabled, true);
+	/* Pairs with virtqueue_source_interrupted(): it needs what virtqueue_sources_add() set. */
+	smp_store_release(&vs->enabled, true);
 }
 
 static void source_disable(struct virtqueue_source *vs)
@@ -145,6 +149,7 @@ void virtqueue_sources_add(struct virtqueue_sources *sources, struct virtqueue_s
 	vs->source.name = vs->name;
 	vs->source.ops = ops;
 	vs->vq = vq;
+	vs->sources = sources;
 	guard(mutex)(&sources->lock);
 	list_add_tail(&vs->node, &sources->list);
 	if (sources->enabled)
@@ -207,6 +212,7 @@ ssize_t virtqueue_sources_store(struct virtqueue_sources *sources, const char *t
 	guard(mutex)(&sources->lock);
 	if (enabled == sources->enabled)
 		return size;
+	WRITE_ONCE(sources->told, false);
 	WRITE_ONCE(sources->enabled, enabled);
 	list_for_each_entry(vs, &sources->list, node) {
 		if (enabled)
@@ -217,6 +223,15 @@ ssize_t virtqueue_sources_store(struct virtqueue_sources *sources, const char *t
 	return size;
 }
 EXPORT_SYMBOL_GPL(virtqueue_sources_store);
+
+/* The file says 1, and nobody looks: say why. Two queues that come here at once may both do so. */
+static void tell_of_threads(struct virtqueue_source *vs)
+{
+	if (READ_ONCE(vs->sources->told))
+		return;
+	WRITE_ONCE(vs->sources->told, true);
+	dev_notice(&vs->vq->vdev->dev, "not polled: its interrupts have threads (threadirqs)\n");
+}
 
 /**
  * virtqueue_source_interrupted - the callback of a queue has run
@@ -230,8 +245,13 @@ void virtqueue_source_interrupted(struct virtqueue_source *vs)
 {
 	unsigned int cpu, was;
 
-	if (!READ_ONCE(vs->enabled) || !in_hardirq())
+	/* Pairs with source_enable(). */
+	if (!smp_load_acquire(&vs->enabled))
 		return;
+	if (!in_hardirq()) {
+		tell_of_threads(vs);
+		return;
+	}
 	cpu = smp_processor_id();
 	was = READ_ONCE(vs->cpu);
 	if (was != cpu) {

@@ -12,18 +12,21 @@
 #include <linux/workqueue.h>
 
 struct virtqueue;
+struct virtqueue_sources;
 
 #ifdef CONFIG_VIRTIO_POLL_SOURCE
 /**
  * struct virtqueue_source - a virtqueue that an idle CPU can look at
  * @source: private: as that CPU sees it
  * @vq: private: the queue
+ * @sources: private: those of its device
  * @node: private: in the list of its device
  * @follow: private: has the CPU look that the queue interrupts
  * @cpu: private: which one that is, as the last interrupt told
  * @followed: private: when that changed, in jiffies
  * @enabled: private: interrupts count
  * @registered: private: it is a source; belongs to @follow while that may run
+ * @warned: private: the log says that it cannot be one; belongs to @follow as well
  * @seen: private: the used index at the last start, as virtqueue_poll() takes it
  * @starts: private: so many there were
  * @name: private: of the source
@@ -31,12 +34,14 @@ struct virtqueue;
 struct virtqueue_source {
 	struct poll_source source;
 	struct virtqueue *vq;
+	struct virtqueue_sources *sources;
 	struct list_head node;
 	struct work_struct follow;
 	unsigned int cpu;
 	unsigned long followed;
 	bool enabled;
 	bool registered;
+	bool warned;
 	unsigned int seen;
 	unsigned int starts;
 	char name[40];
@@ -47,11 +52,13 @@ struct virtqueue_source {
  * @lock: private: guards what follows
  * @list: private: its queues, while the device is ready
  * @enabled: private: the user wants CPUs to look at them
+ * @told: private: the log says that threads handle their interrupts; nothing guards this
  */
 struct virtqueue_sources {
 	struct mutex lock;	/* the switch against the driver of the device */
 	struct list_head list;
 	bool enabled;
+	bool told;
 };
 
 void virtqueue_source_init(struct virtqueue_source *vs);
