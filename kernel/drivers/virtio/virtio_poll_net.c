@@ -47,7 +47,9 @@
 #include <linux/atomic.h>
 #include <linux/cpumask.h>
 #include <linux/device.h>
+#include <linux/errno.h>
 #include <linux/hrtimer.h>
+#include <linux/list.h>
 #include <linux/netdevice.h>
 #include <linux/string.h>
 #include <linux/virtio_ids.h>
@@ -135,10 +137,21 @@ static const struct poll_source_ops net_ops = {
 	.handle = net_handle,
 };
 
+/*
+ * A device that can be replaced by another one (VIRTIO_NET_F_STANDBY) has a second child, the
+ * failover device. That has no NAPI.
+ */
 static int find_netdev(struct device *dev, void *found)
 {
-	if (dev->class && !strcmp(dev->class->name, "net"))
-		*(struct net_device **)found = to_net_dev(dev);
+	struct net_device **netdev = found;
+
+	if (!dev->class || strcmp(dev->class->name, "net"))
+		return 0;
+	if (list_empty(&to_net_dev(dev)->napi_list))
+		return 0;
+	if (*netdev)
+		return -EEXIST;
+	*netdev = to_net_dev(dev);
 	return 0;
 }
 
@@ -148,8 +161,7 @@ static struct napi_struct *find_only_napi(struct virtio_device *vdev)
 	struct napi_struct *napi, *found = NULL;
 	struct net_device *netdev = NULL;
 
-	device_for_each_child(&vdev->dev, &netdev, find_netdev);
-	if (!netdev)
+	if (device_for_each_child(&vdev->dev, &netdev, find_netdev) || !netdev)
 		return NULL;
 	list_for_each_entry(napi, &netdev->napi_list, dev_list) {
 		/* That is for what is sent. */
