@@ -37,9 +37,9 @@
  * queue is not polled, and the log says so.
  *
  * Life. The driver adds its queues when the device is ready, and removes them before it
- * holds back the device's requests, to reset it. Callbacks come from before the one until
- * after the other. @enabled says whether they count, and while it is false, @follow is
- * disabled.
+ * resets the device: when no request is held back yet, or when none can come any more.
+ * Callbacks come from before the one until after the other. @enabled says whether they count,
+ * and while it is false, @follow is disabled.
  */
 #include <linux/device.h>
 #include <linux/hardirq.h>
