@@ -30,7 +30,7 @@
  *    set to 0 while NAPI gives the lock back, the timer may still come to nothing. But the
  *    end of any poll turns interrupts on, and has NAPI poll if it keeps packets (GRO).
  *  - Who wants to stop NAPI (napi_disable()) waits until the lock is free, as it
- *    does for a poll: at most for as long as a CPU polls while idle.
+ *    does for a poll: at most for as long as a CPU polls while idle, with the softirqs on top.
  *
  * NAPI that runs in a thread is left alone.
  *
