@@ -12,7 +12,7 @@ from typing import Any
 import cffi
 import pytest
 from kernel_library import all_of, simulated
-from test_poll_source_holds import KERNEL_H, STUBS
+from poll_source_headers import KERNEL_H, STUBS
 
 from lightsleep import sources
 
