@@ -251,13 +251,15 @@ static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
 }
 
 /*
- * A low answer ends the polls, and with them the hits that make it one. Or else the load is
- * another one now: nothing that was seen before counts for it, and it need not wait for long.
+ * An answer below the machine's figure ends the polls, and with them the hits that make it an
+ * answer. Or the load is another one now: what was seen of the old one does not count for it, and
+ * it need not wait for long.
  */
 static void outlast_polls(struct idle_cost *ic)
 {
 	note_bound(ic, ic->estimate.upper_ns, ANSWER_OUTLASTS_POLLS);
-	forget(ic);
+	if (ic->at_most_ns)
+		forget(ic);
 }
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
