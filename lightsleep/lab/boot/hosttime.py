@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,20 +52,34 @@ def pin(threads: Sequence[int]) -> None:
         os.sched_setaffinity(tid, {cpus[number % len(cpus)]})
 
 
-def busy_s() -> float:
-    """Return the CPU seconds that the CPUs we may use have spent on anything so far.
+def own_rows() -> frozenset[str]:
+    """Return the names that the CPUs we may use have in /proc/stat.
 
-    What happens on others does not disturb guests, and would hide what does.
+    In a container, lxcfs shows only its CPUs there, and numbers them anew. Where ours are not all
+    there by their numbers, they are those that are shown.
     """
-    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ours = frozenset(f"cpu{number}" for number in os.sched_getaffinity(0))
+    shown = frozenset(_ticks()) - {"cpu"}
+    return ours if ours <= shown else shown
+
+
+def busy_s(rows: Set[str]) -> float:
+    """Return the CPU seconds that CPUs, rows of /proc/stat, have spent on anything so far.
+
+    Of those we may use: what happens on others does not disturb guests, and would hide what does.
+    """
     total = 0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *rest = line.split()
-        if name in ours:
+    for name, ticks in _ticks().items():
+        if name in rows:
             # user nice system idle iowait irq softirq steal
-            ticks = [int(x) for x in rest[:8]]
-            total += sum(ticks) - ticks[3] - ticks[4]
+            total += sum(ticks[:8]) - ticks[3] - ticks[4]
     return total / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks() -> dict[str, list[int]]:
+    """Return the rows of /proc/stat that are of CPUs, and that of all of them, cpu."""
+    rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    return {row[0]: [int(x) for x in row[1:]] for row in rows if row[0].startswith("cpu")}
 
 
 def process_s(pids: Iterable[int]) -> float:
@@ -83,21 +97,24 @@ class Load:
     """How busy the host is with other work than the guests: it costs samples their meaning."""
 
     pids: Sequence[int]
+    rows: frozenset[str] = field(init=False)
+    """Of the CPUs we may use: those of the start, also where they become others meanwhile."""
     start_s: float = field(init=False)
     other_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         """Start counting."""
+        self.rows = own_rows()
         self.start_s, self.other_s = time.monotonic(), self._other_s()
 
     def _other_s(self) -> float:
         ours = os.times()  # what we ran on the host belongs to the experiment, too
         ours_s = ours.user + ours.system + ours.children_user + ours.children_system
-        return busy_s() - process_s(self.pids) - ours_s
+        return busy_s(self.rows) - process_s(self.pids) - ours_s
 
     def percent(self) -> float:
         """Return the share of the time of all CPUs we may use since the start, in %."""
-        wall_s = (time.monotonic() - self.start_s) * len(os.sched_getaffinity(0))
+        wall_s = (time.monotonic() - self.start_s) * len(self.rows)
         return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
 
 
