@@ -43,6 +43,11 @@ def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator
             signal.signal(number, handler)
 
 
+def by_signal(end: SystemExit) -> bool:
+    """Whether an end of the program may be of orderly_end(), which a signal brought about."""
+    return end.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+
+
 def status_of(ended: KeyboardInterrupt | SystemExit) -> int:
     """Return the exit status of a program that such a signal has ended, as a shell has it."""
     if isinstance(ended, SystemExit) and isinstance(ended.code, int):

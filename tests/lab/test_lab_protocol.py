@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from fake_guests import WAIT, FakeGuest, experiment, fakes, quiet
 
 from lightsleep.compare.result import FORMAT, LARGEST, CompareResult, Role
 from lightsleep.document import load
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
@@ -262,6 +264,27 @@ def test_what_a_user_ends_is_no_failure_of_an_experiment() -> None:
     ends = experiment(Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         protocol.run_rounds(ends, (WAIT,), guests, ["abc"] * 3, quiet())
+
+
+@pytest.mark.parametrize("code", [None, 0, 1, "too few of them came to an end"])
+def test_an_experiment_that_ends_the_program_says_where(code: str | int | None) -> None:
+    guests, _ = fakes("a", "b", "c")
+    ends = experiment(lambda _: sys.exit(code))
+    with pytest.raises(LightsleepError, match=f"code of the experiment: SystemExit: {code}"):
+        protocol.run_rounds(ends, (WAIT,), guests, ["abc"] * 3, quiet())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_comparison_with_its_own_status(number: signal.Signals) -> None:
+    guests, _ = fakes("a", "b", "c")
+
+    def measure(_: Guest) -> dict[str, float]:
+        os.kill(os.getpid(), number)
+        return {"wait_s": 1.0}
+
+    with pytest.raises(SystemExit) as raised, orderly_end():
+        protocol.run_rounds(experiment(measure), (WAIT,), guests, ["abc"] * 3, quiet())
+    assert raised.value.code == 128 + number
 
 
 def test_metrics_that_raise_are_told() -> None:

@@ -40,6 +40,7 @@ from typing import Any, SupportsFloat
 from lightsleep import __version__
 from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
+from lightsleep.ending import by_signal
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
 from lightsleep.lab.boot.accel import TRANSLATED_MIB, Accelerator
@@ -183,14 +184,18 @@ def telling(when: str) -> Iterator[None]:
 def own_code() -> Iterator[None]:
     """Tell what an experiment's own code raises as an error, with its lines: it may be anybody's.
 
-    Otherwise nothing would say in which boot, round and arm it was.
+    Otherwise nothing would say in which boot, round and arm it was. So what calls sys.exit() is an
+    error, whatever its status; but a signal ends all of it.
     """
     try:
         yield
     except LightsleepError:
         raise
-    except Exception as error:
-        failed = LightsleepError(f"code of the experiment: {type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and by_signal(error):
+            raise
+        said = error.code if isinstance(error, SystemExit) else error
+        failed = LightsleepError(f"code of the experiment: {type(error).__name__}: {said}")
         frames = traceback.extract_tb(error.__traceback__)
         lines = [x for x in frames if x.filename not in (__file__, contextlib.__file__)]
         failed.add_note("".join(traceback.format_list(lines)).rstrip() or "before its first line")
