@@ -171,6 +171,14 @@ def test_metrics_of_the_machine_that_no_result_could_hold_are_refused() -> None:
         protocol.promised(experiment(lambda _: {}, metrics=lambda _: wrong), guests, 6)
 
 
+@pytest.mark.parametrize("metrics", [None, [WAIT], ("wait_s",), (x for x in (WAIT,))])
+def test_metrics_of_the_machine_that_are_none_are_named(metrics: Any) -> None:
+    guests, _ = fakes("a", "b", "c")
+    said = f"metrics() of the experiment returned {metrics!r}, and no tuple of Metric"
+    with pytest.raises(LightsleepError, match=re.escape(said)):
+        protocol.promised(experiment(lambda _: {}, metrics=lambda _: metrics), guests, 6)
+
+
 def test_metrics_that_depend_on_the_machine_are_asked_of_the_baseline() -> None:
     guests, world = fakes("a", "b", "c")
     asked: list[str] = []

@@ -569,14 +569,18 @@ def promised(
 ) -> tuple[Metric, ...]:
     """Return the metrics, asking the baseline's guest where they depend on the machine.
 
-    Raises LightsleepError where all ``rounds`` could not judge the control in so many of them, or
-    no result could hold them.
+    Raises LightsleepError where they are none, where all ``rounds`` could not judge the control in
+    so many of them, or where no result could hold them.
     """
     if isinstance(experiment.metrics, tuple):
         return experiment.metrics
     baseline = guests[experiment.baseline.name]
     with telling(f"metrics: {experiment.baseline.name}"), running(baseline), own_code():
         metrics = experiment.metrics(baseline)
+    if not (isinstance(metrics, tuple) and all(isinstance(x, Metric) for x in metrics)):
+        raise LightsleepError(
+            f"metrics() of the experiment returned {metrics!r}, and no tuple of Metric"
+        )
     try:
         experiment.check(metrics)
     except ValueError as error:
