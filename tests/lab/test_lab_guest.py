@@ -113,15 +113,32 @@ def test_nor_does_a_kernel_of_ones_own(interactive: bool) -> None:
     assert hardware.cmdline().endswith("loglevel=7") is not interactive
 
 
-@pytest.mark.parametrize("log", ["", "\n"])
+SKIBOOT = "[    0.034911512,5] OPAL v7.1-106-g785a5e307 starting...\n"
+UEFI = "UEFI firmware starting.\nEFI stub: Booting Linux Kernel...\n"
+
+
+@pytest.mark.parametrize("log", ["", "\n", SKIBOOT, UEFI])
 def test_a_kernel_without_a_console_is_not_taken_for_one_that_has_nothing_to_say(
     log: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     boots(monkeypatch, tmp_path, "", "")
     monkeypatch.setattr("lightsleep.lab.boot.guest.VM.console", lambda _: log)
-    with pytest.raises(GuestFailed, match=r"printed nothing on its console ttyS0.*x86_64\.config"):
+    with pytest.raises(
+        GuestFailed, match=r"kernel is on its console ttyS0.*CONFIG_PRINTK.*x86_64\.config"
+    ):
         Guest(Machine(), HARDWARE).wait()
     Guest(Machine(), replace(HARDWARE, interactive=True)).wait()
+
+
+@pytest.mark.parametrize(
+    "line", ["Linux version 7.3.0 (a@b)\r\n", "[    0.000000][    T0] x\n", "[    1.250000] x\n"]
+)
+def test_a_kernel_is_known_by_its_first_line_or_by_its_times(
+    line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, "")
+    monkeypatch.setattr("lightsleep.lab.boot.guest.VM.console", lambda _: SKIBOOT + line)
+    Guest(Machine(), HARDWARE).wait()
 
 
 def test_what_the_emulator_spoiled_is_tried_again(

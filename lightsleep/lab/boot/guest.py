@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -49,6 +50,10 @@ ENDING_S = 1.0
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
+
+OF_KERNEL = re.compile(r"Linux version |^\[ *\d+\.\d{6}\]", re.MULTILINE)
+"""What a kernel prints, and no firmware: its first line, or the times of all of them. That line may
+be lost where many others came before the console did."""
 
 SHOWN = 25
 SAID = 5
@@ -240,12 +245,12 @@ class Guest:
                 raise AgentGone(
                     f"not booted within {self._boot_s:g} s (--boot-timeout gives it longer)"
                 ) from None
-        if not (self._hardware.interactive or self.vm.console().strip()):
+        if not (self._hardware.interactive or OF_KERNEL.search(self.vm.console())):
             arch = self._hardware.arch
             raise self.failure(
-                f"its kernel printed nothing on its console {arch.console}, where its warnings "
-                f"would be: build in the driver of this console, as in {FRAGMENTS}/"
-                f"{arch.name}.config"
+                f"nothing of its kernel is on its console {arch.console}, where its warnings would "
+                "be: set CONFIG_PRINTK, build in the driver of this console, as in "
+                f"{FRAGMENTS}/{arch.name}.config, and let no option turn the console off"
             )
         if self._snapshot and not self._goes_on and not splat.find(self.vm.console()):
             # It only saves time: where the disk is full, say, each guest boots.
