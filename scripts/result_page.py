@@ -216,8 +216,8 @@ def _unsure_source(result: CompareResult) -> str:
         return "The sources that measured this were not recorded: they may differ from today's."
     if commit.endswith("-dirty"):
         return (
-            "The sources that measured this had changes that commit "
-            f"{commit.removesuffix('-dirty')} does not have: it alone may measure something else."
+            f"The sources had changes that commit {commit.removesuffix('-dirty')} does not have, "
+            "or were changed during the comparison: it alone may measure something else."
         )
     return ""
 

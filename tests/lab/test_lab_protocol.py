@@ -407,12 +407,13 @@ def test_kernels_may_differ_where_they_are_what_is_compared(
         ("0123abc", "0123abc-dirty", "0123abc-dirty"),
         ("0123abc-dirty", "4567def", "0123abc-dirty"),
         (None, "4567def", None),
+        ("0123abc", None, "0123abc"),  # git fails
     ],
 )
 def test_the_commit_of_a_result_is_that_of_its_beginning(
     attempted: Callable[..., CompareResult],
     before: str | None,
-    after: str,
+    after: str | None,
     said: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -283,9 +283,10 @@ def compare(
 
 def _still(before: str | None) -> str | None:
     """Return the commit of the sources as it was ``before``, -dirty where they changed since."""
-    if before is None or before.endswith("-dirty") or before == commit():
+    if before is None or before.endswith("-dirty"):
         return before
-    return f"{before}-dirty"
+    now = commit()  # None where git fails, which says nothing of the sources
+    return before if now in (None, before) else f"{before}-dirty"
 
 
 def attempt(
