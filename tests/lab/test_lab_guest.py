@@ -110,7 +110,17 @@ def test_nor_does_a_kernel_of_ones_own(interactive: bool) -> None:
     """What it has as its own default, nobody looks at."""
     foreign = replace(HARDWARE.machine, foreign=ForeignKernel(tree=Path("linux")))
     hardware = replace(HARDWARE, machine=foreign, interactive=interactive)
-    assert hardware.cmdline().endswith("loglevel=7") is not interactive
+    assert ("loglevel=7" in hardware.cmdline()) is not interactive
+
+
+@pytest.mark.parametrize(
+    ("append", "ends"),
+    [("debug", "loglevel=7 debug"), ("debug quiet", "loglevel=7 debug quiet loglevel=7")],
+)
+def test_of_a_kernel_of_ones_own_more_may_be_asked_for(append: str, ends: str) -> None:
+    """Of these options the kernel takes the last one."""
+    foreign = replace(HARDWARE.machine, foreign=ForeignKernel(tree=Path("linux")), append=append)
+    assert replace(HARDWARE, machine=foreign).cmdline().endswith(ends)
 
 
 SKIBOOT = "[    0.034911512,5] OPAL v7.1-106-g785a5e307 starting...\n"

@@ -60,11 +60,14 @@ class Hardware:
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
         parts = [f"console={self.arch.console}", "panic=-1", "oops=panic"]
-        parts += [self.accelerator.append(self.arch), self.machine.append]
-        # A warning of the kernel is to fail the run. These keep it from the console: quiet, and
-        # what somebody configured as the default of their own kernel.
-        hides = self.machine.foreign or QUIET.search(self.machine.append)
-        if not self.interactive and hides:
+        parts.append(self.accelerator.append(self.arch))
+        # A warning of the kernel is to fail the run. These keep it from the console: what somebody
+        # configured as the default of their own kernel, and quiet. The last such option counts: who
+        # appends debug gets all of it.
+        if not self.interactive and self.machine.foreign:
+            parts.append("loglevel=7")
+        parts.append(self.machine.append)
+        if not self.interactive and QUIET.search(self.machine.append):
             parts.append("loglevel=7")
         return " ".join(part for part in parts if part)
 
