@@ -451,7 +451,7 @@ def test_a_result_has_what_decides_on_the_host_what_a_halt_costs(
     monkeypatch.setattr(emulator, "version", lambda _: "10.0")
     said = {name: f"its {name}" for name in protocol.HALT_FACTS if name != "halt_poll_ns"}
     for name, text in said.items():
-        file = tmp_path / protocol.HALT_FACTS[name]
+        file = tmp_path / protocol.HALT_FACTS[name][0]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
     monkeypatch.setattr(protocol, "SYS", tmp_path)
@@ -461,6 +461,26 @@ def test_a_result_has_what_decides_on_the_host_what_a_halt_costs(
     schema = json.loads(FORMAT.described.read_text())
     described = schema["properties"]["environment"]["properties"]["host"]["properties"]
     assert described.keys() >= protocol.HALT_FACTS.keys()
+
+
+def test_a_host_without_an_idle_driver_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older kernels tell the governor in another file, and none may be there."""
+    monkeypatch.setattr(protocol, "SYS", tmp_path)
+    monkeypatch.setattr(emulator, "version", lambda _: "10.0")
+    cpuidle = tmp_path / "devices/system/cpu/cpuidle"
+    cpuidle.mkdir(parents=True)
+    (cpuidle / "current_driver").write_text("none\n")
+    (cpuidle / "current_governor_ro").write_text("menu\n")
+    found = protocol.host_facts(cast(Arch, None))
+    assert (found["cpuidle_driver"], found["cpuidle_governor"]) == (None, "menu")
+    (cpuidle / "current_governor").write_text("none\n")
+    result = made_up()
+    result.environment["host"] = found = protocol.host_facts(cast(Arch, None))
+    assert found["cpuidle_governor"] is None
+    (tmp_path / "x.json").write_text(json.dumps(result.document()))
+    assert load(tmp_path / "x.json", FORMAT).environment["host"] == found
 
 
 def metric(**changes: Any) -> dict[str, Any]:

@@ -67,13 +67,17 @@ BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
 
 HALT_FACTS = {
-    "halt_poll_ns": "module/kvm/parameters/halt_poll_ns",
-    "cpuidle_driver": "devices/system/cpu/cpuidle/current_driver",
-    "cpuidle_governor": "devices/system/cpu/cpuidle/current_governor",
-    "scaling_governor": "devices/system/cpu/cpu0/cpufreq/scaling_governor",
-    "smt_active": "devices/system/cpu/smt/active",
+    "halt_poll_ns": ("module/kvm/parameters/halt_poll_ns",),
+    "cpuidle_driver": ("devices/system/cpu/cpuidle/current_driver",),
+    "cpuidle_governor": (
+        "devices/system/cpu/cpuidle/current_governor",
+        # All that older kernels show, unless asked for more at boot.
+        "devices/system/cpu/cpuidle/current_governor_ro",
+    ),
+    "scaling_governor": ("devices/system/cpu/cpu0/cpufreq/scaling_governor",),
+    "smt_active": ("devices/system/cpu/smt/active",),
 }
-"""Files below SYS of the host, by their names in a result."""
+"""Files below SYS of the host, by their names in a result; of several, the first that is there."""
 
 SYS = Path("/sys")
 MEMORY = Path("/proc/meminfo")
@@ -649,10 +653,15 @@ def host_facts(arch: Arch) -> dict[str, Any]:
     }
 
 
-def _halt_facts() -> dict[str, str]:
-    """Return the settings of the host that decide what a halt costs under KVM, where they are."""
-    found = {}
-    for name, path in HALT_FACTS.items():
-        with contextlib.suppress(OSError):
-            found[name] = (SYS / path).read_text().strip()
+def _halt_facts() -> dict[str, str | None]:
+    """Return the settings of the host that decide what a halt costs under KVM, where they are.
+
+    None is what the kernel calls none: no driver is bound, or no governor.
+    """
+    found = dict[str, str | None]()
+    for name, paths in HALT_FACTS.items():
+        for path in reversed(paths):
+            with contextlib.suppress(OSError):
+                text = (SYS / path).read_text().strip()
+                found[name] = None if text == "none" else text
     return found
