@@ -138,7 +138,8 @@ def clocks(result: CompareResult) -> str:
 def disturbed(result: CompareResult) -> str:
     """Say which turns the host disturbed by other work; empty where none, or nothing was recorded.
 
-    An older result has only the mean of all turns. A clock that counts instructions stands still
+    It is a share of the CPUs that the lab was allowed to use; in an older result, of all CPUs, or
+    only the mean of all turns. A clock that counts instructions stands still
     while the host does something else.
     """
     if result.environment.get("accelerator", {}).get("name") == COUNTS:
@@ -147,14 +148,14 @@ def disturbed(result: CompareResult) -> str:
     turns = [(pct, arm, n) for arm, each in loads.items() for n, pct in enumerate(each, 1)]
     if not turns:
         mean_pct = result.environment.get("host", {}).get("other_load_pct") or 0.0
-        return f"other work took {mean_pct:.0f} % of its time" if mean_pct > QUIET_PCT else ""
+        return f"other work took {mean_pct:.0f} % of the CPU time" if mean_pct > QUIET_PCT else ""
     above = [turn for turn in turns if turn[0] > QUIET_PCT]
     if not above:
         return ""
     pct, arm, number = max(above)
     return (
-        f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % of its time, "
-        f"{pct:.0f} % in the worst ({arm}, round {number})"
+        f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % of the CPU "
+        f"time, {pct:.0f} % in the worst ({arm}, round {number})"
     )
 
 
