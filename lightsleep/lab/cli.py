@@ -137,6 +137,9 @@ def compare(
         said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
+            if screen and what.startswith(protocol.LITTLE_MEMORY):
+                console.print(what)  # stays above the status, which what comes next replaces
+                return
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
             status.update(Text(what + left))  # a string would be taken for markup
             if not screen and what + left not in said:

@@ -294,6 +294,21 @@ def test_what_a_kernel_says_in_brackets_is_shown(
     assert SAID in shown[0]
 
 
+def test_too_little_memory_is_told_above_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = f"{protocol.LITTLE_MEMORY}: all guests together may need 4608 MiB"
+
+    def compare(*given: object) -> CompareResult:
+        show = cast(Callable[[str, float | None], None], given[-1])
+        show(short, None)
+        show("booting stock", None)
+        return made_up()
+
+    monkeypatch.setattr(terminal, "has_screen", lambda _: True)
+    monkeypatch.setattr(protocol, "compare", compare)
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"], env={"COLUMNS": "200"})
+    assert result.stderr == f"{short}\n"
+
+
 def test_a_control_that_differs_fails_the_run_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -82,6 +82,9 @@ HALT_FACTS = {
 SYS = Path("/sys")
 MEMORY = Path("/proc/meminfo")
 
+LITTLE_MEMORY = "little memory"
+"""The beginning of the warning of too little memory for all guests."""
+
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
 
@@ -384,7 +387,7 @@ def little_memory(hardware: Mapping[str, Hardware], neighbour: bool) -> str:
     if not found or needed_mib <= (available_mib := int(found[1]) // 1024):
         return ""
     return (
-        f"little memory: all guests together may need {needed_mib} MiB, and the host has "
+        f"{LITTLE_MEMORY}: all guests together may need {needed_mib} MiB, and the host has "
         f"{available_mib} MiB available; end other programs, or name fewer arms with --arms"
     )
 
