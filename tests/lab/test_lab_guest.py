@@ -325,6 +325,31 @@ def test_a_module_that_is_none_of_ours_is_noticed_before_a_boot(
         prepare("test_smp_mask", "foo x=1")
 
 
+def test_an_image_that_is_built_anew_is_noticed_before_it_is_booted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = tmp_path / "bzImage"
+    machine = Machine(foreign=ForeignKernel(image=image))
+    monkeypatch.setattr(guest, "_named", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(guest, "_kernel", lambda *_: SimpleNamespace(image=image))
+    monkeypatch.setattr(guest, "_modules", lambda *_: [])
+    monkeypatch.setattr(guest, "_image", lambda tree, _: tree.image)
+    monkeypatch.setattr(guest, "guest_root", lambda *_: SimpleNamespace(squashfs=Path("root")))
+    monkeypatch.setattr(guest, "initramfs", lambda *_: Path("initramfs"))
+    monkeypatch.setattr(accel, "choose", lambda *_: Accelerator("kvm", "a test"))
+    monkeypatch.setattr(emulator, "recent", lambda arch: arch)
+    image.write_text("#1 SMP")
+    os.utime(image, ns=(1, 1))
+    hardware = guest.prepare(machine)
+    hardware.check_image()
+    image.write_text("#1 SMP")  # of the same build, to itself
+    with pytest.raises(LightsleepError, match=r"bzImage is not the kernel .* built anew"):
+        VM(hardware)
+    image.unlink()
+    with pytest.raises(LightsleepError, match=r"bzImage is not the kernel .* built anew"):
+        VM(hardware)
+
+
 def test_devices_are_added_one_by_one() -> None:
     devices = Devices(device=("virtio-rng-pci", "edu,addr=7"), drive=("id=d",))
     argv = replace(HARDWARE, machine=Machine(devices=devices)).argv()

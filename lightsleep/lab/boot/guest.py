@@ -33,7 +33,7 @@ from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.unpacked import unpacked
-from lightsleep.lab.boot.vm import VM, Hardware
+from lightsleep.lab.boot.vm import VM, Hardware, state_of
 from lightsleep.lab.host import aside
 from lightsleep.lab.kernels.build import FRAGMENTS, any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, Arch, BuiltKernel, Kernel, lookup
@@ -92,6 +92,7 @@ def prepare(
     making_root = aside(guest_root, arch, machine.root)
     newer = aside(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
     tree = _kernel(arch, kernel, note)
+    state = state_of(tree.image) if machine.foreign else None
     choosing = aside(_emulation, machine, arch, tree, newer)
     note("modules")
     modules = _modules(arch, tree, machine, note)
@@ -120,6 +121,7 @@ def prepare(
         interactive=interactive,
         devicetree=tree_of_devices,
         firmware=firmware,
+        state=state,
     )
 
 

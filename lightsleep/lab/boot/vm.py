@@ -41,6 +41,14 @@ SCRATCH = re.compile(r"\bscratch=(\d+)M\b")
 FORMAT = re.compile(r"\b(format|driver)=")
 
 
+def state_of(image: Path) -> tuple[int, int]:
+    """Return when a file was written, and its size; no such of one that is not there."""
+    with contextlib.suppress(FileNotFoundError):
+        found = image.stat()
+        return found.st_mtime_ns, found.st_size
+    return 0, -1
+
+
 @dataclass(frozen=True)
 class Hardware:
     """What a VM is made of, and what it boots."""
@@ -56,6 +64,16 @@ class Hardware:
     """In place of the machine's own."""
     firmware: Path | None = None
     """To boot by, where it is not QEMU that starts the kernel."""
+    state: tuple[int, int] | None = None
+    """state_of() the image as its modules were packed, where somebody named it; None: it stays."""
+
+    def check_image(self) -> None:
+        """Raise LightsleepError where the image is another by now."""
+        if self.state is not None and self.state != state_of(self.image):
+            raise LightsleepError(
+                f"{self.image} is not the kernel that the modules of this guest were packed for: "
+                "was it built anew meanwhile? Leave it as it is until the guests have ended"
+            )
 
     def cmdline(self) -> str:
         """Return the guest's kernel command line; a panic ends the VM at once."""
@@ -104,8 +122,10 @@ class VM:
     def __init__(self, hardware: Hardware, waits: bool = False) -> None:
         """Start QEMU; with ``waits``, restore() says what it is to run.
 
-        Raises LightsleepError where the program or space for a file is missing.
+        Raises LightsleepError where the program or space for a file is missing, or the image is
+        another by now.
         """
+        hardware.check_image()
         host.need(hardware.arch.qemu, packages={hardware.arch.qemu: hardware.arch.qemu_package})
         self.hardware = hardware
         self.agent, agent = socket.socketpair()
