@@ -78,10 +78,14 @@ def _is_at(path: Path, file: int) -> bool:
     """Whether an open file or folder that is locked still has its name.
 
     Who held it before may have removed it, as make clean-cache does: then others lock a new one.
+    Another machine may have, on NFS: then the open one is stale.
     """
-    with contextlib.suppress(FileNotFoundError):
+    try:
         return os.path.samestat(path.stat(), os.fstat(file))
-    return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return False
+        raise
 
 
 def entry(
@@ -121,7 +125,8 @@ _holding = threading.Lock()
 def _hold(path: Path) -> bool:
     """Return whether a folder is there; until this process ends, make clean-cache leaves it alone.
 
-    That asks for a lock of the folder itself. Where it is just removing it, this waits.
+    That asks for a lock of the folder itself. Where it is just removing it, this waits. On NFS, a
+    folder's lock is known to this machine only: make clean-cache of another does not see it.
     """
     with _holding:
         if (file := _held.get(path)) is not None and _is_at(path, file):

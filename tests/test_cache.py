@@ -199,6 +199,26 @@ def test_an_entry_that_is_used_often_is_held_once(own_cache: Path) -> None:
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
+def test_a_folder_that_another_machine_removed_is_made_anew(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS, a descriptor of such a folder has no state any more."""
+    cache.entry("a", build_file, 1)
+    stale, fstat = cache._held[own_cache / "a"], os.fstat
+    shutil.rmtree(own_cache / "a")
+
+    def remote(file: int) -> os.stat_result:
+        if file == stale:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return fstat(file)
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fstat", remote)
+        context.setattr(os, "close", lambda _: context.undo())  # its number is used again
+        assert (cache.entry("a", build_file, 1) / "file").exists()
+    os.close(stale)
+
+
 def test_where_nothing_can_be_locked_entries_are_used(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
