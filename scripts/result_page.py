@@ -217,7 +217,7 @@ def _unsure_source(result: CompareResult) -> str:
     if commit.endswith("-dirty"):
         return (
             f"The sources had changes that commit {commit.removesuffix('-dirty')} does not have, "
-            "or were changed during the comparison: it alone may measure something else."
+            "or were changed during the comparison. That commit alone may measure something else."
         )
     return ""
 

@@ -161,7 +161,7 @@ def test_a_page_says_where_its_sources_cannot_be_told() -> None:
     not_recorded = "The sources that measured this were not recorded: they may differ from today's."
     changed = (
         "The sources had changes that commit 05d76b7 does not have, or were changed during the "
-        "comparison: it alone may measure something else."
+        "comparison. That commit alone may measure something else."
     )
     assert not_recorded in page(result, "x.json")
     result.environment["source"] = {"version": "0.1.0", "commit": "05d76b7-dirty"}

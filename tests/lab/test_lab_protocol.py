@@ -174,7 +174,8 @@ def test_metrics_of_the_machine_that_no_result_could_hold_are_refused() -> None:
 @pytest.mark.parametrize("metrics", [None, [WAIT], ("wait_s",), (x for x in (WAIT,))])
 def test_metrics_of_the_machine_that_are_none_are_named(metrics: Any) -> None:
     guests, _ = fakes("a", "b", "c")
-    said = f"metrics() of the experiment returned {metrics!r}, and no tuple of Metric"
+    said = "metrics() of the experiment has to return a tuple of Metric, and returned a "
+    said += f"{type(metrics).__name__}: "
     with pytest.raises(LightsleepError, match=re.escape(said)):
         protocol.promised(experiment(lambda _: {}, metrics=lambda _: metrics), guests, 6)
 

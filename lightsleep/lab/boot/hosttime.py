@@ -60,7 +60,7 @@ def own_rows() -> frozenset[str]:
     """
     ours = frozenset(f"cpu{number}" for number in os.sched_getaffinity(0))
     shown = frozenset(_ticks()) - {"cpu"}
-    return ours if ours <= shown else shown
+    return ours if ours <= shown or not shown else shown
 
 
 def busy_s(rows: Set[str]) -> float:

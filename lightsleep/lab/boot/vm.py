@@ -83,7 +83,8 @@ class Hardware:
         # configured as the default of their own kernel, and quiet. The last such option counts: who
         # appends debug gets all of it.
         if not self.interactive and self.machine.foreign:
-            parts.append("loglevel=7")
+            # By its times, too, a line of the kernel is told from what firmware prints.
+            parts.append("printk.time=1 loglevel=7")
         parts.append(self.machine.append)
         if not self.interactive and QUIET.search(self.machine.append):
             parts.append("loglevel=7")

@@ -40,6 +40,7 @@ from typing import Any, SupportsFloat
 from lightsleep import __version__
 from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
+from lightsleep.document import shortened
 from lightsleep.ending import by_signal
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator, hosttime
@@ -587,7 +588,8 @@ def promised(
         metrics = experiment.metrics(baseline)
     if not (isinstance(metrics, tuple) and all(isinstance(x, Metric) for x in metrics)):
         raise LightsleepError(
-            f"metrics() of the experiment returned {metrics!r}, and no tuple of Metric"
+            "metrics() of the experiment has to return a tuple of Metric, and returned a "
+            f"{type(metrics).__name__}: {shortened(repr(metrics))}"
         )
     try:
         experiment.check(metrics)
