@@ -66,7 +66,8 @@ static bool start(struct poll_source *source)
 
 static bool peek(struct poll_source *source) { return answered; }
 static bool stop(struct poll_source *source) { suppressed = false; return answered; }
-static void handle(struct poll_source *source) { serve(); }
+/* As vring_interrupt(): without work, the driver hears of nothing. */
+static void handle(struct poll_source *source) { if (answered) serve(); }
 static const struct poll_source_ops ops = { start, peek, stop, handle, .holds = true };
 static const struct poll_source_ops ops_without_holds = { start, peek, stop, handle };
 static struct poll_source disk = { .ops = &ops, .name = "disk" };
@@ -161,6 +162,28 @@ unsigned int after_interrupt(bool refused)
 	return held | polled << 1 | quiet << 2;
 }
 
+/* What the device sent before comes ahead of the poll's own, and holds. Do interrupts stay off? */
+bool off_after_refusal(void)
+{
+	bool off;
+
+	refuses = false;
+	poll_source_init();
+	hold_us = 2000;
+	poll_source_register(&disk);
+	answered = true;
+	poll_sources_start();
+	poll_sources_peek();
+	poll_sources_stop();
+	be_interrupted();
+	refuses = true;
+	interrupts();
+	off = suppressed;
+	poll_source_unregister(&disk);
+	refuses = false;
+	return off;
+}
+
 /* How often does a source that does not hold start in a poll, and after a hit and an interrupt? */
 unsigned int starts_without_holds(void)
 {
@@ -239,6 +262,7 @@ FFI = cffi.FFI()
 FFI.cdef("""
 uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
 unsigned int after_interrupt(bool refused); unsigned int starts_without_holds(void);
+bool off_after_refusal(void);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -276,6 +300,10 @@ def test_a_hold_goes_on_after_an_interrupt(lib: Any) -> None:
 
 def test_a_hold_ends_with_an_interrupt_if_the_source_refuses_another(lib: Any) -> None:
     assert lib.after_interrupt(True) == 0
+
+
+def test_a_hold_that_is_refused_leaves_no_interrupt_off(lib: Any) -> None:
+    assert not lib.off_after_refusal()
 
 
 def test_a_source_that_does_not_hold_is_not_asked_to(lib: Any) -> None:

@@ -332,16 +332,17 @@ static bool poll_source_may_hold(const struct poll_source *source)
 	       cpu_active(source->cpu);
 }
 
-/* Work came in spite of a hold, and its driver has turned notifications on. */
+/*
+ * Work came in spite of a hold, and its driver may have turned notifications on: not if
+ * ops->handle() found nothing, as an interrupt had taken it. So a source that refuses is stopped.
+ */
 static void poll_source_hold_again(struct poll_source *source)
 {
 	u64 start_ns = local_clock();
 	bool starts = source->ops->start(source);
 
 	poll_source_charge(source, start_ns);
-	if (!starts)
-		source->state = POLL_SOURCE_NOTIFIES;
-	else if (source->off)
+	if (!starts || source->off)
 		poll_source_stop(source);
 }
 

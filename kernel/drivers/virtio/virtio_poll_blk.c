@@ -32,7 +32,7 @@
  *  - Each start() is followed either by stop(), which turns interrupts on and then
  *    looks once more (virtqueue_enable_cb()), or by handle(), in which the callback
  *    does the same. If that finds nothing, an interrupt's callback took it, and
- *    has turned interrupts on.
+ *    has turned interrupts on, or they are held back again since, which ends in stop().
  */
 #include <linux/cpumask.h>
 #include <linux/interrupt.h>

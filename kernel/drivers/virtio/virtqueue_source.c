@@ -230,7 +230,8 @@ static void tell_of_threads(struct virtqueue_source *vs)
 	if (READ_ONCE(vs->sources->told))
 		return;
 	WRITE_ONCE(vs->sources->told, true);
-	dev_notice(&vs->vq->vdev->dev, "not polled: its interrupts have threads (threadirqs)\n");
+	dev_notice(&vs->vq->vdev->dev,
+		   "not polled: its callbacks run outside of hard interrupts (threadirqs?)\n");
 }
 
 /**
