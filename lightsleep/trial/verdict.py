@@ -166,8 +166,10 @@ def _still_learning(result: CompareResult) -> str:
         return ""
     took_s, sample = result.protocol.get("switchback_s"), "period"
     if took_s is None:
-        wall_s = result.metrics["wall_s"].samples
-        took_s, sample = max(statistics.median(wall_s[arm]) for arm in learning), "run"
+        wall = result.metrics.get("wall_s")
+        if wall is None:
+            return ""
+        took_s, sample = max(statistics.median(wall.samples[arm]) for arm in learning), "run"
     if took_s >= LEARNS_S:
         return ""
     if result.environment.get("host", {}).get("cpuidle_driver") == LIGHTSLEEP_DRIVER:
