@@ -62,7 +62,7 @@
  */
 #define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
 #define BOUND_LASTS		(60 * HZ)
-/* By simulation: less has the CPU poll in vain more often, more costs loads that take turns. */
+/* With less, a CPU polls in vain more often; with more, loads that take turns lose. */
 #define ANSWER_OUTLASTS_POLLS	(4 * HZ)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
@@ -244,16 +244,16 @@ static bool all_hit(const struct idle_cost *ic)
 /* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
 static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
 {
-	u64 at_most_ns = max_t(s64, upper_ns, NEXT_TO_NOTHING_NS);
+	u64 at_most_ns = max_t(s64, upper_ns, MACHINE_COST_NOTHING_NS);
 
 	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine.cost_ns ? at_most_ns : 0);
 	ic->at_most_until = jiffies + lasts;
 }
 
 /*
- * An answer below the machine's figure ends the polls, and with them the hits that make it an
- * answer. Or the load is another one now: what was seen of the old one does not count for it, and
- * it need not wait for long.
+ * An answer below the machine's figure ends the polls, and with them the hits that it rests on.
+ * But perhaps another load runs now: so the answer counts for a short time only, and what was
+ * seen of the old load does not count after that.
  */
 static void outlast_polls(struct idle_cost *ic)
 {
@@ -385,7 +385,7 @@ static void estimate_costs(struct work_struct *work)
 	polls_before = polls;
 }
 
-/* What counts for all is another figure now. */
+/* Has the exit latency and all prices follow what is known of the machine. */
 static void publish(void)
 {
 #ifdef LIGHTSLEEP_MODULE

@@ -5,7 +5,7 @@
  * The median of the latest five results counts, so one bad minute decides nothing.
  *
  * Noise may hide the cost: then the interval contains 0, and there is no result. But its
- * upper end still is a bound. It is never below NEXT_TO_NOTHING_NS, so that bounds alone
+ * upper end still is a bound. It is never below MACHINE_COST_NOTHING_NS, so that bounds alone
  * end no polling, and the programs can contradict them. Where there is no result yet,
  * nothing above the bound is assumed. Where there is, and three measurements in a row are
  * bounds below it, the machine has changed: the results go, and all begins anew.
@@ -48,7 +48,7 @@ static u64 median(const u64 values[MACHINE_COST_RESULTS], unsigned int results)
 /* Does the interval say that halting costs something, or that it costs next to nothing? */
 static bool conclusive(const struct wake_cost_estimate *estimate)
 {
-	const s64 nothing_ns = NEXT_TO_NOTHING_NS;
+	const s64 nothing_ns = MACHINE_COST_NOTHING_NS;
 
 	return estimate->lower_ns > 0 ||
 	       (estimate->lower_ns > -nothing_ns && estimate->upper_ns < nothing_ns);
@@ -76,7 +76,7 @@ static bool harmful(const struct halt_cost measured[HALT_COST_SLEEPS])
 	unsigned int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++)
-		if (measured[n].estimate.upper_ns < -NEXT_TO_NOTHING_NS)
+		if (measured[n].estimate.upper_ns < -MACHINE_COST_NOTHING_NS)
 			return true;
 	return false;
 }
@@ -96,7 +96,7 @@ int machine_cost_says(const struct halt_cost measured[HALT_COST_SLEEPS], u64 *co
 {
 	const struct wake_cost_estimate *typical = &measured[TYPICAL_SLEEP].estimate;
 	const struct wake_cost_estimate *telling = telling_estimate(measured);
-	s64 most_ns = max_t(s64, typical->upper_ns, NEXT_TO_NOTHING_NS);
+	s64 most_ns = max_t(s64, typical->upper_ns, MACHINE_COST_NOTHING_NS);
 
 	*is_bound = !conclusive(typical) && (!telling || telling->cost_ns >= most_ns);
 	*cost_ns = *is_bound ? most_ns : max(telling->cost_ns, 0LL);

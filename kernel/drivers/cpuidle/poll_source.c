@@ -31,7 +31,7 @@
  * ends without a hit, as a governor would take it for an event that limits the sleep.
  *
  * A notification may come in spite of a hold, as when the device had sent it just before. Its
- * driver turns notifications on, so the source is started once more, for the rest of the hold.
+ * driver may turn notifications on, so the source is started once more, for the rest of the hold.
  * (In a poll, nothing is done about it: the next one starts all sources.)
  *
  * The budget. A pass that starts sources, or looks at them, begins no further call of

@@ -9,7 +9,7 @@
 #include <linux/types.h>
 
 #define MACHINE_COST_RESULTS	5	/* which of the latest count */
-#define NEXT_TO_NOTHING_NS	2000	/* a halt that costs no more is no reason to poll */
+#define MACHINE_COST_NOTHING_NS	2000	/* a halt that costs no more is no reason to poll */
 
 /**
  * struct machine_cost - what is known about the wakeups of this machine
