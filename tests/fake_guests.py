@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from lightsleep.lab.boot import hosttime
@@ -14,6 +17,7 @@ from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 from lightsleep.lab.run.progress import Progress
 
 WAIT = Metric("wait_s", "s", "lower", "Wait", "nothing is really measured")
+MORE = dataclasses.replace(WAIT, name="more_s")
 
 
 class FakeGuest:
@@ -54,3 +58,14 @@ def experiment(measure: Callable[[Guest], dict[str, float]], **changes: Any) -> 
 
 def quiet() -> Progress:
     return Progress(lambda *_: None)
+
+
+@contextlib.contextmanager
+def spinner() -> Iterator[int]:
+    """Have a process that spins, and does so already; yields its PID."""
+    spin = "print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield process.pid
+        process.kill()

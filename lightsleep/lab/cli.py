@@ -39,7 +39,7 @@ from lightsleep.lab.options import (
     kernel_named,
     machine_options,
 )
-from lightsleep.lab.run import experiment, protocol
+from lightsleep.lab.run import experiment, facts, protocol
 from lightsleep.options import NamedPath, json_option, output_option, seed_option
 
 
@@ -137,7 +137,7 @@ def compare(
         said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
-            if screen and what.startswith(protocol.LITTLE_MEMORY):
+            if screen and what.startswith(facts.LITTLE_MEMORY):
                 console.print(what)  # stays above the status, which what comes next replaces
                 return
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"

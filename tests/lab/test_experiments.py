@@ -11,7 +11,7 @@ import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
-from lightsleep.lab.experiments import halt_cost, measure_store, promotion_cost, smp_mask
+from lightsleep.lab.experiments import halt_cost, idle, measure_store, promotion_cost, smp_mask
 from lightsleep.lab.loads import interrupts
 from lightsleep.lab.run.experiment import Experiment
 
@@ -126,3 +126,17 @@ def test_a_load_that_hardly_armed_the_timer_does_not_show_that_it_costs_nothing(
     assert outcome(experiment, arm, metric, 95.0, others=95.0) is Outcome.HELD
     assert outcome(experiment, arm, metric, 0.06, others=95.0) is Outcome.REFUTED
     assert promotion_cost.LOADS[load] in {x.metrics[0] for x in experiment.claims if x.arm == arm}
+
+
+def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:
+    assert sorted(arm.role for arm in idle.EXPERIMENT.arms) == [
+        "baseline",
+        "control",
+        "limit",
+        *["treatment"] * 3,
+    ]
+    by_role = {arm.role: arm for arm in idle.EXPERIMENT.arms}
+    assert by_role["control"].modules == by_role["baseline"].modules
+    assert by_role["control"].append == by_role["baseline"].append
+    assert isinstance(idle.EXPERIMENT.metrics, tuple)
+    assert all(metric.description for metric in idle.EXPERIMENT.metrics)

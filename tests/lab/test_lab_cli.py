@@ -24,7 +24,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, experiments
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import ARCHES
-from lightsleep.lab.run import protocol
+from lightsleep.lab.run import facts, protocol
 from lightsleep.lab.run.experiment import Experiment
 
 
@@ -295,7 +295,7 @@ def test_what_a_kernel_says_in_brackets_is_shown(
 
 
 def test_too_little_memory_is_told_above_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = f"{protocol.LITTLE_MEMORY}: all guests together may need 4608 MiB"
+    short = f"{facts.LITTLE_MEMORY}: all guests together may need 4608 MiB"
 
     def compare(*given: object) -> CompareResult:
         show = cast(Callable[[str, float | None], None], given[-1])

@@ -24,39 +24,29 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import math
-import os
-import platform
-import random
-import re
 import shlex
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 from lightsleep import __version__
 from lightsleep.compare.boots import LEAST_BOOTS
-from lightsleep.compare.result import LARGEST, CompareResult, MetricResult
+from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.document import shortened
-from lightsleep.ending import by_signal
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import emulator, hosttime
-from lightsleep.lab.boot.accel import TRANSLATED_MIB, Accelerator
+from lightsleep.lab.boot import hosttime
+from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
-from lightsleep.lab.kernels.config import Arch
+from lightsleep.lab.run.blame import own_code, telling
 from lightsleep.lab.run.clock import Clock, ClockOff, corrected
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import Experiment, Metric
+from lightsleep.lab.run.facts import guest_facts, host_facts, little_memory, one_kernel_each
 from lightsleep.lab.run.progress import Progress
-from lightsleep.scan.collect import cpu_model
+from lightsleep.lab.run.rounds import SETTLE_S, Samples, draw_order, run_rounds, running
 from lightsleep.sources import commit
-
-SETTLE_S = 1.0
-"""After guests resume, their overdue timers run: not part of being at rest."""
 
 ROUNDS = 18
 """Rounds where nobody chose. In as many boots as BOOTS, they show a difference of 20 % in at least
@@ -67,36 +57,9 @@ BOOTS = 9
 BOOT_TRIES = 3
 """How often all arms are booted at most where the clock of one of them is too far off."""
 
-HALT_FACTS = {
-    "halt_poll_ns": ("module/kvm/parameters/halt_poll_ns",),
-    "cpuidle_driver": ("devices/system/cpu/cpuidle/current_driver",),
-    "cpuidle_governor": (
-        "devices/system/cpu/cpuidle/current_governor",
-        # All that older kernels show, unless asked for more at boot.
-        "devices/system/cpu/cpuidle/current_governor_ro",
-    ),
-    "scaling_governor": ("devices/system/cpu/cpu0/cpufreq/scaling_governor",),
-    "smt_active": ("devices/system/cpu/smt/active",),
-}
-"""Files below SYS of the host, by their names in a result; of several, the first that is there."""
-
-SYS = Path("/sys")
-MEMORY = Path("/proc/meminfo")
-
-LITTLE_MEMORY = "little memory"
-"""The beginning of the warning of too little memory for all guests."""
 
 NEIGHBOUR = "neighbour"
 """The name of the guest that is not measured, in logs."""
-
-Samples = dict[str, dict[str, list[float]]]
-"""Metric -> arm -> values."""
-
-
-def draw_order(arms: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
-    """Return the arms in a random order for each round; equal seed, equal order."""
-    chance = random.Random(seed)
-    return [chance.sample(arms, len(arms)) for _ in range(rounds)]
 
 
 def boots_for(rounds: int) -> int:
@@ -107,157 +70,6 @@ def boots_for(rounds: int) -> int:
     return next(
         (boots for boots in range(BOOTS, LEAST_BOOTS - 1, -1) if not rounds % boots), rounds
     )
-
-
-def run_rounds(
-    experiment: Experiment,
-    metrics: Sequence[Metric],
-    guests: Mapping[str, Guest],
-    order: Sequence[Sequence[str]],
-    progress: Progress,
-    clocks: Mapping[str, Clock] | None = None,
-    label: str = "",
-    loads: hosttime.Loads | None = None,
-) -> Samples:
-    """Run all rounds of ``order`` in one boot; return the samples of those after the warm-up.
-
-    Every turn is a span of the arm's clock, where there are ``clocks``, and ``loads`` get the other
-    work on the host in each turn that is recorded. Raises LightsleepError where ``measure`` does
-    not return what the experiment promises, or a clock is too far off.
-    """
-    samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
-    for number, arms in enumerate(order, 1 - experiment.warmup):
-        what = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
-        for name in arms:
-            guest, turn = guests[name], f"{label}{what}: {name}"
-            with progress.step(turn):
-                with telling(turn), running(guest):
-                    with clocks[name].span(guest) if clocks else contextlib.nullcontext():
-                        if number > 0:
-                            load = loads.turn(name) if loads else contextlib.nullcontext()
-                            with load, own_code():
-                                values = experiment.measure(guest)
-                        else:
-                            with own_code():
-                                (experiment.warm or experiment.measure)(guest)
-                    if clocks:
-                        clocks[name].check(guest)
-                if number > 0:
-                    _record(samples, f"{name}, {label}{what}", name, values)
-    if experiment.rest_s:
-        for asleep in rest(experiment, guests, len(order) - experiment.warmup, progress):
-            for name, percent in asleep.items():
-                samples[IDLE_RESIDENCY.name][name].append(percent)
-    return samples
-
-
-def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float]) -> None:
-    """Add the values of a turn. Raises LightsleepError, with ``where``, for what is not right."""
-    promised = samples.keys() - {IDLE_RESIDENCY.name}
-    if not isinstance(values, Mapping):
-        raise LightsleepError(
-            f"{where}: measure() of the experiment returned {values!r}, and no mapping from "
-            "metrics to numbers"
-        )
-    if values.keys() != promised:
-        raise LightsleepError(f"{where}: measured {dict(values)}, but promised {sorted(promised)}")
-    for metric, value in values.items():
-        if not isinstance(value, SupportsFloat) or isinstance(value, bool):
-            raise LightsleepError(f"{where}: the value of {metric} is {value!r}, and no number")
-        if not math.isfinite(value):
-            kind = "not a number" if math.isnan(value) else "infinite"
-            raise LightsleepError(
-                f"{where}: the value of {metric} is {kind} ({value}): correct what measure() of "
-                "the experiment returns"
-            )
-        if abs(value) > LARGEST:
-            raise LightsleepError(
-                f"{where}: the value of {metric} is {value:.3g}, and a result holds no more than "
-                f"{LARGEST:g}: take a larger unit"
-            )
-        samples[metric][arm].append(float(value))
-
-
-@contextlib.contextmanager
-def telling(when: str) -> Iterator[None]:
-    """Add to an error when in the comparison it happened, and to which arm."""
-    try:
-        yield
-    except LightsleepError as error:
-        error.add_note(f"this happened in: {when}")
-        raise
-
-
-@contextlib.contextmanager
-def own_code() -> Iterator[None]:
-    """Tell what an experiment's own code raises as an error, with its lines: it may be anybody's.
-
-    Otherwise nothing would say in which boot, round and arm it was. So what calls sys.exit() is an
-    error, whatever its status; but a signal ends all of it.
-    """
-    try:
-        yield
-    except LightsleepError:
-        raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and by_signal(error):
-            raise
-        said = error.code if isinstance(error, SystemExit) else error
-        failed = LightsleepError(f"code of the experiment: {type(error).__name__}: {said}")
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [x for x in frames if x.filename not in (__file__, contextlib.__file__)]
-        failed.add_note("".join(traceback.format_list(lines)).rstrip() or "before its first line")
-        raise failed from error
-
-
-@contextlib.contextmanager
-def running(guest: Guest) -> Iterator[None]:
-    """Let one paused guest run."""
-    guest.resume()
-    yield
-    guest.pause()
-
-
-def rest(
-    experiment: Experiment, guests: Mapping[str, Guest], spans: int, progress: Progress
-) -> Iterator[dict[str, float]]:
-    """Leave all guests alone side by side; yield by arm how much of each span it slept, in %."""
-    threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
-    spinning = [thread for arm in experiment.arms if arm.spins for thread in threads[arm.name]]
-
-    def sample() -> dict[str, hosttime.ThreadTime]:
-        return {name: guest.vcpu_time() for name, guest in guests.items()}
-
-    hosttime.be_idle_class(spinning)  # for good: nothing more is run in them
-    with contextlib.ExitStack() as stack:
-        for guest in guests.values():
-            stack.enter_context(running(guest))
-        with progress.rest("all guests at rest", SETTLE_S):
-            time.sleep(SETTLE_S)
-        after, now_ns = sample(), time.monotonic_ns()
-        for number in range(spans):
-            before, start_ns = after, now_ns
-            with progress.rest(f"all guests at rest, {number + 1} of {spans}", experiment.rest_s):
-                time.sleep(experiment.rest_s)
-            after, now_ns = sample(), time.monotonic_ns()
-            wall_ns = now_ns - start_ns
-            yield {
-                arm.name: _asleep(arm, before, after, wall_ns * len(threads[arm.name]))
-                for arm in experiment.arms
-            }
-    for guest in guests.values():
-        guest.check()
-
-
-def _asleep(
-    arm: Arm,
-    before: Mapping[str, hosttime.ThreadTime],
-    after: Mapping[str, hosttime.ThreadTime],
-    total_ns: int,
-) -> float:
-    was, now = before[arm.name], after[arm.name]
-    awake_ns = now.awake_since(was) if arm.spins else now.ran_ns - was.ran_ns
-    return min(100.0, max(0.0, 100 * (1 - awake_ns / total_ns)))
 
 
 def compare(
@@ -372,45 +184,6 @@ def attempt(
         claims=list(experiment.claims),
         metrics=_metrics(experiment, done),
     )
-
-
-def little_memory(hardware: Mapping[str, Hardware], neighbour: bool) -> str:
-    """Say that the host may have too little memory for all guests; empty where it has enough.
-
-    It is an estimate, and no reason to refuse: hosts swap, and guests do not use all they may.
-    """
-    each_mib = [
-        x.arch.memory_mib + (0 if x.accelerator.name == "kvm" else TRANSLATED_MIB)
-        for x in hardware.values()
-    ]
-    needed_mib = sum(each_mib) + (each_mib[0] if neighbour else 0)
-    found = re.search(r"(?m)^MemAvailable: +(\d+) kB$", MEMORY.read_text())
-    if not found or needed_mib <= (available_mib := int(found[1]) // 1024):
-        return ""
-    return (
-        f"{LITTLE_MEMORY}: all guests together may need {needed_mib} MiB, and the host has "
-        f"{available_mib} MiB available; end other programs, or name fewer arms with --arms"
-    )
-
-
-def one_kernel_each(
-    machines: Mapping[str, Machine], boots: Sequence[Mapping[str, Mapping[str, Any]]]
-) -> None:
-    """Raise LightsleepError where two guests of one kernel were not: ``boots`` are their facts.
-
-    Each boot starts the file that somebody named, who may build it anew meanwhile.
-    """
-    first: dict[str, tuple[str, dict[str, Any]]] = {}
-    for number, facts in enumerate(boots, 1):
-        for arm, machine in machines.items():
-            now = {key: facts[arm][key] for key in ("kernel", "kernel_build")}
-            where, then = first.setdefault(machine.kernel, (f"{arm} in boot {number}", now))
-            if now != then:
-                raise LightsleepError(
-                    f"the kernel is not the same in all guests: {' '.join(then.values())} of "
-                    f"{where}, {' '.join(now.values())} of {arm} in boot {number}; was it built "
-                    "anew meanwhile? Leave it as it is until the comparison has ended"
-                )
 
 
 def _in_true_time(
@@ -631,42 +404,3 @@ def busy_neighbour(experiment: Experiment, baseline: Machine, stack: contextlib.
     guest.wait()
     guest.run(experiment.neighbour)
     return guest
-
-
-def guest_facts(guest: Guest) -> dict[str, Any]:
-    """Return what a guest says about itself."""
-    cpuidle = "/sys/devices/system/cpu/cpuidle"
-    return {
-        "kernel": guest.run(["uname", "-r"]).stdout.strip(),
-        "kernel_build": guest.run(["uname", "-v"]).stdout.strip(),
-        "cmdline": guest.read_text("/proc/cmdline").strip(),
-        "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")) or "unknown",
-        "cpuidle_driver": guest.read_text(f"{cpuidle}/current_driver").strip(),
-        "governor": guest.read_text(f"{cpuidle}/current_governor").strip(),
-        "modules": sorted(x.split()[0] for x in guest.read_text("/proc/modules").splitlines()),
-    }
-
-
-def host_facts(arch: Arch) -> dict[str, Any]:
-    """Return what matters about the machine that runs the guests."""
-    return {
-        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
-        "cpus": os.cpu_count(),
-        "kernel": platform.release(),
-        "qemu": emulator.version(arch),
-        **_halt_facts(),
-    }
-
-
-def _halt_facts() -> dict[str, str | None]:
-    """Return the settings of the host that decide what a halt costs under KVM, where they are.
-
-    None is what the kernel calls none: no driver is bound, or no governor.
-    """
-    found = dict[str, str | None]()
-    for name, paths in HALT_FACTS.items():
-        for path in reversed(paths):
-            with contextlib.suppress(OSError):
-                text = (SYS / path).read_text().strip()
-                found[name] = None if text == "none" else text
-    return found

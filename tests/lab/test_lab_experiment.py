@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What an experiment says of itself: what could not be run is refused at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, cast
+
+import pytest
+from fake_guests import MORE, WAIT, experiment
+
+from lightsleep.compare.result import Role
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm
+
+
+def metric(**changes: Any) -> dict[str, Any]:
+    """Return what makes an experiment one whose metric has something wrong."""
+    return {"metrics": (dataclasses.replace(WAIT, **changes),)}
+
+
+def control(**changes: Any) -> dict[str, Any]:
+    """Return what makes an experiment one whose control is not booted as the baseline is."""
+    base, again = Arm("a", "baseline", ""), Arm("c", "control", "")
+    return {"arms": (base, dataclasses.replace(again, **changes))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metrics": [WAIT]}, "neither a tuple of Metric nor a function"),
+        ({"metrics": (WAIT, IDLE_RESIDENCY)}, "nothing measures IDLE_RESIDENCY, as rest_s is 0"),
+        ({"rest_s": 1}, "IDLE_RESIDENCY is missing"),
+        (
+            {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
+            "b has the role 'cure', which is none of baseline, ",
+        ),
+        ({"metrics": (WAIT, MORE, WAIT)}, "metrics: two metrics are named wait_s"),
+        (control(append="idle=poll"), "c is a control, but append is not that of a, the"),
+        (control(modules=("x",)), "c is a control, but modules is not that of a"),
+        (control(kernel="6.1"), "c is a control, but kernel is not that of a"),
+        (control(spins=True), "c is a control, but spins is not that of a"),
+        ({"rounds": 4}, "rounds: 4 give no 95 % confidence interval: 6 are needed at least"),
+        ({"rounds": -3}, "rounds: -3 give no 95 % confidence interval"),
+        ({"rounds": 0}, "rounds: 0 give no 95 % confidence interval"),
+        ({"boots": 1}, "boots: 1 do not tell how boots differ: 3 are needed at least"),
+        ({"rounds": 8, "boots": 3}, "rounds: 8 cannot be divided among 3 boots"),
+        # What no result file could hold.
+        (metric(better="less"), "metrics.wait_s.better: 'less' is not one of ['lower', "),
+        (metric(clock="wall"), "metrics.wait_s.clock: 'wall' is none of guest, host"),
+        (metric(unit="requests per second and CPU"), "metrics.wait_s.unit: 'requests per"),
+        (metric(title="x" * 101), "metrics.wait_s.title: 'xxx"),
+        (metric(title="\x1b[1m"), "metrics.wait_s.title: '\\x1b[1m' holds a character"),
+        ({"arms": (Arm("a" * 1001, "baseline", ""),)}, "arms[0]: 'aaa"),
+    ],
+)
+def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        experiment(lambda _: {}, **changes)
