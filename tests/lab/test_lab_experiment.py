@@ -11,7 +11,7 @@ import pytest
 from fake_guests import MORE, WAIT, experiment
 
 from lightsleep.compare.result import Role
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm
 
 
 def metric(**changes: Any) -> dict[str, Any]:
@@ -31,6 +31,7 @@ def control(**changes: Any) -> dict[str, Any]:
         ({"metrics": [WAIT]}, "neither a tuple of Metric nor a function"),
         ({"metrics": (WAIT, IDLE_RESIDENCY)}, "nothing measures IDLE_RESIDENCY, as rest_s is 0"),
         ({"rest_s": 1}, "IDLE_RESIDENCY is missing"),
+        ({"metrics": (WAIT, NEIGHBOUR_CPU)}, "nothing measures NEIGHBOUR_CPU, as there is no"),
         (
             {"arms": (Arm("a", "baseline", ""), Arm("b", cast(Role, "cure"), ""))},
             "b has the role 'cure', which is none of baseline, ",

@@ -26,7 +26,7 @@ from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.run import rounds
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm
 
 
 def test_equal_seed_equal_order_and_every_arm_once_per_round() -> None:
@@ -81,6 +81,36 @@ def test_other_work_on_the_host_is_noted_turn_by_turn(monkeypatch: pytest.Monkey
     rounds.run_rounds(experiment(measure), (WAIT,), guests, order, quiet(), label="", loads=loads)
     turns = {arm: [pytest.approx(pct)] * 2 for arm, pct in {"a": 1, "b": 20, "c": 1}.items()}
     assert loads.of_turns == turns
+
+
+def test_what_is_left_to_the_neighbour_is_noted_turn_by_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its two vCPUs have two cores beside a guest that sleeps, and none beside one that spins."""
+    guests, _ = fakes("a", "b", "c")
+    now_ns = ran_ns = 0
+
+    class Beside(FakeGuest):
+        def vcpu_threads(self) -> list[int]:
+            return [1, 2]
+
+        def vcpu_time(self) -> ThreadTime:
+            return ThreadTime(ran_ns, waited_ns=0)
+
+    def measure(guest: Guest) -> dict[str, float]:
+        nonlocal now_ns, ran_ns
+        now_ns += 1000
+        ran_ns += {"a": 2000, "b": 0, "c": 1500}[guest.name]
+        return {"wait_s": 1.0}
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+    beside = experiment(measure, neighbour=("spin",), metrics=(WAIT, NEIGHBOUR_CPU))
+    order = rounds.draw_order("abc", 3, 3)
+    neighbour = cast(Guest, Beside("neighbour", []))
+    samples = rounds.run_rounds(
+        beside, (WAIT, NEIGHBOUR_CPU), guests, order, quiet(), neighbour=neighbour
+    )
+    assert samples[NEIGHBOUR_CPU.name] == {"a": [100, 100], "b": [0, 0], "c": [75, 75]}
 
 
 def test_less_may_be_enough_to_warm_up() -> None:

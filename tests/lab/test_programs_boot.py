@@ -10,7 +10,7 @@ import pytest
 from lightsleep.lab.boot.guest import Guest, boot
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.experiments import halt_cost, overcommit, programs
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Metric
+from lightsleep.lab.run.experiment import BY_PROTOCOL, Metric
 
 pytestmark = [pytest.mark.boot, pytest.mark.more]
 
@@ -28,7 +28,7 @@ def guest() -> Iterator[Guest]:
 def promised(metrics: object) -> set[str]:
     assert isinstance(metrics, tuple)
     assert all(isinstance(metric, Metric) for metric in metrics)
-    return {metric.name for metric in metrics} - {IDLE_RESIDENCY.name}
+    return {metric.name for metric in metrics} - BY_PROTOCOL
 
 
 def test_every_load_of_every_server_yields_all_its_figures(guest: Guest) -> None:

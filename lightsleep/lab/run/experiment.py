@@ -51,6 +51,22 @@ IDLE_RESIDENCY = Metric(
 )
 """Measured by the protocol itself, from the host: the same means for every arm."""
 
+NEIGHBOUR_CPU = Metric(
+    name="neighbour_cpu_pct",
+    unit="%",
+    better="higher",
+    title="CPU time of the neighbour",
+    description=(
+        "Share of the time of the busy neighbour's vCPUs in which they ran while the arm was "
+        "measured: 100 x CPU time of the vCPU threads / (wall time x their number), from the "
+        "host's schedstat. They always want to run: what is missing, others took."
+    ),
+)
+"""So is this, where the experiment has a neighbour."""
+
+BY_PROTOCOL = frozenset({IDLE_RESIDENCY.name, NEIGHBOUR_CPU.name})
+"""What the experiment does not measure."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -76,8 +92,9 @@ class Experiment:
     """What is expected, and what would falsify it."""
     arms: tuple[Arm, ...]
     metrics: tuple[Metric, ...] | Callable[[Guest], tuple[Metric, ...]]
-    """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0. Where they depend
-    on the machine (its idle states), a function of the baseline's guest, which returns them."""
+    """All that ``measure`` returns, and IDLE_RESIDENCY where ``rest_s`` is not 0, and NEIGHBOUR_CPU
+    where that is asked for. Where they depend on the machine (its idle states), a function of the
+    baseline's guest, which returns them."""
     measure: Callable[[Guest], dict[str, float]]
     """Called in each round for each arm, with its guest running and all others paused. CPU time on
     the host is the difference of two ``guest.vcpu_time()``."""
@@ -179,6 +196,8 @@ class Experiment:
             raise ValueError("metrics: IDLE_RESIDENCY is missing, and rest_s is not 0")
         if not self.rest_s and IDLE_RESIDENCY in metrics:
             raise ValueError("metrics: nothing measures IDLE_RESIDENCY, as rest_s is 0")
+        if not self.neighbour and NEIGHBOUR_CPU in metrics:
+            raise ValueError("metrics: nothing measures NEIGHBOUR_CPU, as there is no neighbour")
         named = [x.name for x in metrics]
         if twice := next((name for name in named if named.count(name) > 1), None):
             raise ValueError(f"metrics: two metrics are named {twice}")

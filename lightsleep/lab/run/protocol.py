@@ -320,14 +320,17 @@ def run_boot(
                         experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
             metrics = promised(experiment, guests, rounds)
-            ours = list(guests.values())
+            ours, neighbour = list(guests.values()), None
             if experiment.neighbour:
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
                 baseline = machines[experiment.baseline.name]
-                ours.append(busy_neighbour(experiment, baseline, stack))
+                neighbour = busy_neighbour(experiment, baseline, stack)
+                ours.append(neighbour)
         loads = hosttime.Loads([guest.vm.process.pid for guest in ours])
         clocks = {name: Clock() for name in machines} if real_time else None
-        samples = run_rounds(experiment, metrics, guests, order, progress, clocks, label, loads)
+        samples = run_rounds(
+            experiment, metrics, guests, order, progress, clocks, label, loads, neighbour
+        )
         other_pct = loads.all.percent()
         for guest in ours:
             guest.check()

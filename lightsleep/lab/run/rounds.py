@@ -16,7 +16,14 @@ from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.blame import own_code, telling
 from lightsleep.lab.run.clock import Clock
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment, Metric
+from lightsleep.lab.run.experiment import (
+    BY_PROTOCOL,
+    IDLE_RESIDENCY,
+    NEIGHBOUR_CPU,
+    Arm,
+    Experiment,
+    Metric,
+)
 from lightsleep.lab.run.progress import Progress
 
 SETTLE_S = 1.0
@@ -41,27 +48,34 @@ def run_rounds(
     clocks: Mapping[str, Clock] | None = None,
     label: str = "",
     loads: hosttime.Loads | None = None,
+    neighbour: Guest | None = None,
 ) -> Samples:
     """Run all rounds of ``order`` in one boot; return the samples of those after the warm-up.
 
     Every turn is a span of the arm's clock, where there are ``clocks``, and ``loads`` get the other
-    work on the host in each turn that is recorded. Raises LightsleepError where ``measure`` does
-    not return what the experiment promises, or a clock is too far off.
+    work on the host in each turn that is recorded. ``neighbour`` runs beside all of them. Raises
+    LightsleepError where ``measure`` does not return what the experiment promises, or a clock is
+    too far off.
     """
     samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
+    left = samples.get(NEIGHBOUR_CPU.name) if neighbour else None
     for number, arms in enumerate(order, 1 - experiment.warmup):
         what = f"round {number} of {len(order) - experiment.warmup}" if number > 0 else "warm-up"
         for name in arms:
             guest, turn = guests[name], f"{label}{what}: {name}"
             with progress.step(turn):
                 with telling(turn), running(guest):
-                    with clocks[name].span(guest) if clocks else contextlib.nullcontext():
-                        if number > 0:
-                            load = loads.turn(name) if loads else contextlib.nullcontext()
-                            with load, own_code():
+                    with contextlib.ExitStack() as noting:
+                        if clocks:
+                            noting.enter_context(clocks[name].span(guest))
+                        if number > 0 and loads:
+                            noting.enter_context(loads.turn(name))
+                        if number > 0 and neighbour and left:
+                            noting.enter_context(noting_cpu_time(neighbour, left[name]))
+                        with own_code():
+                            if number > 0:
                                 values = experiment.measure(guest)
-                        else:
-                            with own_code():
+                            else:
                                 (experiment.warm or experiment.measure)(guest)
                     if clocks:
                         clocks[name].check(guest)
@@ -76,7 +90,7 @@ def run_rounds(
 
 def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float]) -> None:
     """Add the values of a turn. Raises LightsleepError, with ``where``, for what is not right."""
-    promised = samples.keys() - {IDLE_RESIDENCY.name}
+    promised = samples.keys() - BY_PROTOCOL
     if not isinstance(values, Mapping):
         raise LightsleepError(
             f"{where}: measure() of the experiment returned {values!r}, and no mapping from "
@@ -99,6 +113,16 @@ def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float])
                 f"{LARGEST:g}: take a larger unit"
             )
         samples[metric][arm].append(float(value))
+
+
+@contextlib.contextmanager
+def noting_cpu_time(guest: Guest, noted_pct: list[float]) -> Iterator[None]:
+    """Append in which share of this time a guest's vCPUs ran, in %."""
+    threads = len(guest.vm.vcpu_threads())
+    before, start_ns = guest.vcpu_time(), time.monotonic_ns()
+    yield
+    ran_ns = guest.vcpu_time().ran_ns - before.ran_ns
+    noted_pct.append(100 * ran_ns / ((time.monotonic_ns() - start_ns) * threads))
 
 
 @contextlib.contextmanager
