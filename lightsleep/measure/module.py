@@ -45,6 +45,13 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
     What was loaded here is unloaded at the end of the session. Raises NoModule where it cannot be
     used, LightsleepError where it does not build, or is installed and cannot be loaded.
     """
+    # Before a module is built or signed in vain: a kernel that is locked down shows the files, and
+    # lets nobody write to them.
+    if locked := lockdown(Tree(root)):
+        raise NoModule(
+            f"the kernel is locked down ({locked}), which makes debugfs unusable",
+            "boot without Secure Boot or lockdown=",
+        )
     if not (root / "sys/module" / NAME).is_dir():
         if loads_modules(Tree(root), running=True) is False:
             raise NoModule(
@@ -61,12 +68,6 @@ def attached(root: Path, load: bool, session: Session) -> KernelBackend:
 
 
 def _check_debugfs(root: Path) -> None:
-    # A kernel that is locked down shows the files, and lets nobody write to them.
-    if locked := lockdown(Tree(root)):
-        raise NoModule(
-            f"the kernel is locked down ({locked}), which makes debugfs unusable",
-            "boot without Secure Boot or lockdown=",
-        )
     if (root / FILES / "samples").exists():
         return
     if not _mounted(root):
