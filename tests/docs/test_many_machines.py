@@ -12,16 +12,19 @@ from paths import ROOT
 
 PAGE = ROOT / "docs/how-to/many-machines.md"
 
+METRICS = "/var/lib/prometheus/node-exporter/lightsleep.prom"
 PAYS = "It is too early to tell: 3 polls, and 1,000 are needed."
 
-# Each machine is a folder. One is out of reach; on one, lightsleep is enabled already.
+# Each machine is a folder. One is out of reach; on one, lightsleep is enabled already. What sudo is
+# asked for is not of this machine: it runs no tools but these, and removes nothing.
 TOOLS = {
     "make": "mkdir -p out/deb; touch out/deb/lightsleep_1.deb out/deb/lightsleep-dkms_1.deb",
     "scp": 'for last; do :; done; [ "${last%:}" != gone ] || exit 255; '
     'cp out/deb/*.deb "$ALL/${last%:}"',
     "ssh": '[ "$6" != gone ] || exit 255; cd "$ALL/$6" && exec sh -c "$7"',
-    "sudo": 'echo "$@" >> said; exec "$@"',
+    "sudo": 'echo "$@" >> said; [ "$1" = rm ] || exec "${0%/*}/$@"',
     "apt-get": "exit 0",
+    "systemctl": "exit 0",
     "lightsleep": f"""case "$PWD $1" in
         *"one enable") exit 4 ;;
         *"one status") printf 'lightsleep  active\\n\\n{PAYS}\\n' ;;
@@ -61,8 +64,16 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
     assert said[2:] == [
         "lightsleep status",
         "lightsleep enable --persist",
+        "systemctl enable --now lightsleep-watch",
+        "systemctl disable --now lightsleep-watch",
+        f"rm -f {METRICS}",
         "lightsleep disable",
         "apt-get -q -y purge lightsleep lightsleep-dkms",
     ]
     assert [x for x in done.stdout.splitlines() if x.startswith("out/")] == [f"out/one.txt:{PAYS}"]
     assert not list(tmp_path.glob("all/*/*.deb"))
+
+
+def test_what_the_page_removes_is_what_the_unit_writes() -> None:
+    unit = (ROOT / "contrib/systemd/lightsleep-watch.service").read_text()
+    assert f"--openmetrics {METRICS}\n" in unit
