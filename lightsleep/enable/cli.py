@@ -30,7 +30,7 @@ VERSION = 1
     "--now/--later",
     default=True,
     show_default="--now",
-    help="--later: only from the next boot on; needs --persist.",
+    help="--now: at once; --later: only from the next boot on, needs --persist.",
 )
 @module_option
 @json_option()
@@ -41,7 +41,8 @@ def enable(setting: str, persist: bool, now: bool, module_file: Path | None, as_
     follow, as in lightsleep:fixed:100us and lightsleep:weight=20. Other settings, as lightsleep try
     knows them, last until the next boot.
 
-    Prints everything that it changed. lightsleep disable undoes all of it. Needs root.
+    Prints everything that it changed. lightsleep disable undoes all of it. Exits with 4 if it is
+    enabled already. Needs root.
     """
     if not now and not persist:
         raise click.UsageError("--later does nothing without --persist")

@@ -77,7 +77,8 @@ _OPTIONS = (
         type=click.Choice(get_args(Wanted)),
         default="auto",
         show_default=True,
-        help="auto: KVM if a short boot proves that it works, else emulation (TCG). An experiment "
+        help="auto: KVM if a short boot proves that it works, else emulation (TCG); tcg-single: "
+        "emulation in one thread; tcg-icount: with a clock that counts instructions. An experiment "
         "may have another default.",
     ),
     click.option("--append", default="", help="Kernel parameters to add."),

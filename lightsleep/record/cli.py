@@ -99,11 +99,10 @@ def record(
     tasks lost while they waited for CPUs to wake. KernelShark and trace-cmd report read FILE, too.
     Needs root.
 
-    Each idle period that is recorded costs CPU time. In the lab, a task with 100,000 idle periods
-    per second of its CPU is 6.8 % slower while BPF programs record it, 17.5 % while trace-cmd does,
-    and 2.8 % with --histogram. With only the three events that every recording needs, trace-cmd
-    makes it 13.2 % slower. With 10,000 periods, it is 0.8 % slower, 1.8 % by trace-cmd, and 0.4 %
-    with --histogram.
+    Each idle period that is recorded costs CPU time. In an emulated guest, a task with 100,000 idle
+    periods per second of its CPU is 1.068 times slower while BPF programs record it, 1.17 times
+    while trace-cmd does, and 1.028 times with --histogram. With 10,000 periods, it is 1.008, 1.018,
+    and 1.004 times slower. The page docs/results/record-cost-x86_64.md has the intervals.
 
     Options stand before COMMAND: everything after COMMAND is passed to COMMAND. The exit status is
     that of COMMAND.

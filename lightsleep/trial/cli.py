@@ -80,7 +80,8 @@ class Subject:
     type=click.IntRange(1, run.MOST_ROUNDS),
     metavar="N",
     show_default=str(ROUNDS),
-    help="Rounds, in each of which every setting runs once; a verdict needs up to 10.",
+    help="Rounds beside the warm-up, in each of which every setting runs once; 10 are enough for a "
+    "verdict.",
 )
 @click.option(
     "-m",
@@ -143,8 +144,10 @@ def try_settings(
 ) -> None:
     """Run COMMAND under several idle settings, and say which is best.
 
-    Each round runs COMMAND once under every setting, in random order. Between two runs all settings
-    are as they were found, and so they are afterwards, whatever ends this command.
+    Each round runs COMMAND once under every setting, in random order: by default, 33 runs in all,
+    as root. Between two runs all settings are as they were found, and so they are afterwards,
+    whatever ends this command. The wall time decides. A COMMAND that runs for a fixed time needs
+    -m, which names a number that it prints.
 
     Settings: lightsleep, lightsleep:fixed:100us, lightsleep:weight=20, haltpoll, haltpoll:200us,
     qos:10us, no-deeper-than:STATE, governor:teo, kvm-halt-poll:0, sysfs:PATH=VALUE. A + joins

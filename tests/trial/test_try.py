@@ -28,7 +28,7 @@ from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.trial import process, reading, run
+from lightsleep.trial import cli, process, reading, run
 from lightsleep.trial.verdict import judge
 
 READ = reading.read
@@ -37,6 +37,13 @@ READ = reading.read
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return machine(tmp_path, monkeypatch)
+
+
+def test_the_help_says_how_often_the_command_runs() -> None:
+    said = " ".join((cli.try_settings.help or "").split())
+    arms = ["as-is", "lightsleep", "as-is-again"]
+    runs = sum(map(len, run.schedule(arms, cli.ROUNDS, random.Random(1))))
+    assert f"by default, {runs} runs in all, as root" in said
 
 
 def test_the_setting_holds_during_the_command_and_never_else(
