@@ -7,8 +7,10 @@ ended the period, by woken task, by waker and by CPU.
 
 Not all of that time is the idle state's: the scheduler takes some of it, too. Wakeups by a task
 that found the CPU polling or awake are the *reference*: what a wakeup takes where no idle state has
-to be left. What a group took *above the reference* is its number of wakeups times the difference of
-the medians. Medians, because a task that waits long has mostly waited for something else.
+to be left. A wakeup is *above the reference* by what it took more than the reference's median, but
+it counts at most as long as the median of its group: a task that waits longer has mostly waited for
+something else. What a group took above the reference is the sum of that. The median of wakeups out
+of several states is that of one of them, so all wakeups together took what those of each state did.
 
 The reference may be a small selection. Without a state that polls, a CPU is found awake only on its
 way to an idle state, which takes microseconds, and what it then takes depends on how far it had
@@ -82,6 +84,14 @@ class Wakes:
             if seen >= wanted:
                 return min(middle_ns(index), float(self.longest_ns))
         return 0.0
+
+    def above_ns(self, least_ns: float, most_ns: float) -> float:
+        """Return what the wakeups took above ``least_ns``, none counted longer than ``most_ns``."""
+        above = sum(
+            number * max(0.0, min(middle_ns(index), most_ns) - least_ns)
+            for index, number in self.histogram.items()
+        )
+        return min(above, float(self.total_ns))  # the middle of a bucket may be above its times
 
     def median_interval_ns(self) -> tuple[float, float]:
         """Return the 95 % interval of the median, of one wakeup at least.
@@ -169,9 +179,16 @@ class TimeLost:
 
     def above_reference_ns(self, wakes: Wakes) -> float | None:
         """Return what wakeups typically took above the reference; None where that is not shown."""
+        if wakes is self.all:
+            parts = [self._above_ns(state) for state in self.groups["state"].values()]
+            known = [part for part in parts if part is not None]
+            return sum(known) if known else None
+        return self._above_ns(wakes)
+
+    def _above_ns(self, wakes: Wakes) -> float | None:
         if self.reference_ns is None or not wakes.is_slower_than(self.reference):
             return None
-        return wakes.count * (wakes.percentile_ns(0.5) - self.reference_ns)
+        return wakes.above_ns(self.reference_ns, wakes.percentile_ns(0.5))
 
     def top(self, kind: str) -> list[tuple[str, Wakes]]:
         """Return the groups of a kind, those with most time first."""

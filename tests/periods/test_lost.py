@@ -129,7 +129,7 @@ def wakes(*waits_us: float) -> Wakes:
 def test_a_reference_that_is_too_close_tells_nothing() -> None:
     """On its way to an idle state, a CPU is woken soon or, with interrupts off, late."""
     lost = TimeLost(Metadata("host", "x"))
-    lost.all = wakes(*[7.0] * 2000)
+    lost.all = lost.groups["state"]["C1"] = wakes(*[7.0] * 2000)
     lost.reference = wakes(*[2.5] * 20, *[20.0] * 20)
     assert lost.reference_ns is not None
     assert lost.above_reference_ns(lost.all) is None
@@ -138,6 +138,30 @@ def test_a_reference_that_is_too_close_tells_nothing() -> None:
     assert lost.above_reference_ns(lost.all) == pytest.approx(2000 * 4500, rel=0.05)
     assert "the idle states took 8.93 ms" in headline(lost)[-1]
     assert not wakes().is_slower_than(lost.reference)
+
+
+def test_no_part_of_a_total_is_above_it() -> None:
+    """Of two states that a CPU enters, the median is that of one; some waits have other reasons."""
+    lost = TimeLost(Metadata("host", "x", first_ns=0, last_ns=10**9))
+    lost.reference = wakes(*[2.0] * 40)
+    shallow, deep, long = [3.0] * 490, [150.0] * 500, [5000.0] * 10
+    lost.groups["state"]["C1"] = wakes(*shallow)
+    lost.groups["state"]["C6"] = wakes(*deep, *long)
+    lost.all = lost.groups["cpu"]["0"] = wakes(*shallow, *deep, *long)
+    states = [lost.above_reference_ns(x) for _, x in lost.top("state")]
+    assert states == pytest.approx([510 * 148e3, 490 * 1e3], rel=0.03)
+    assert lost.above_reference_ns(lost.all) == pytest.approx(510 * 148e3 + 490 * 1e3, rel=0.03)
+    assert lost.above_reference_ns(lost.groups["cpu"]["0"]) == lost.above_reference_ns(lost.all)
+
+
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=200), st.integers(1, 10**6))
+def test_a_part_is_of_its_total(waits: list[int], reference_ns: int) -> None:
+    lost = TimeLost(Metadata("host", "x"))
+    lost.reference.add(np.array([reference_ns] * 40, np.int64))
+    lost.groups["state"]["C1"].add(np.array(waits, np.int64))
+    lost.all = lost.groups["state"]["C1"]
+    part = lost.above_reference_ns(lost.all)
+    assert part is None or 0 <= part <= sum(waits)
 
 
 def test_wakeups_of_a_polling_cpu_are_the_reference(tmp_path: Path) -> None:
