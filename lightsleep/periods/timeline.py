@@ -46,9 +46,24 @@ class Timeline:
             bins = states.setdefault(names.names[code], np.zeros(BINS))
             bins += self._covered(begin[mine], end[mine])
 
-    def shares(self, cpu: int, state: str) -> npt.NDArray[np.float64]:
-        """Return the share of each bin that a CPU spent in a state, from 0 to 1."""
-        return np.minimum(self.idle_ns[cpu][state] / self.width_ns, 1.0)
+    def columns_ns(self, first_ns: int, span_ns: int, most: int) -> Ns:
+        """Return the edges of at most ``most`` columns, as times since the first event.
+
+        The recording began at ``first_ns`` and took ``span_ns``. The first column begins with the
+        first bin, the last one ends with the recording.
+        """
+        start_ns = max(0, (self.start_ns or 0) - first_ns)
+        # Where a CPU idles early and others go on, there are events behind the last bin.
+        self.widen_to(span_ns - start_ns)
+        used = max(1, -(-(span_ns - start_ns) // self.width_ns))
+        first_bins = np.arange(0, used, -(-used // most))
+        return np.append(start_ns + first_bins * self.width_ns, max(span_ns, start_ns + 1))
+
+    def shares(self, cpu: int, state: str, edges_ns: Ns) -> npt.NDArray[np.float64]:
+        """Return the share that a CPU spent in a state, 0 to 1, of columns with these edges."""
+        first_bins = (edges_ns[:-1] - edges_ns[0]) // self.width_ns
+        idle_ns = np.add.reduceat(self.idle_ns[cpu][state], first_bins)
+        return np.minimum(idle_ns / np.diff(edges_ns), 1.0)
 
     def _covered(self, begin: Ns, end: Ns) -> npt.NDArray[np.float64]:
         """Return how much of each bin these intervals cover, in ns."""

@@ -33,30 +33,25 @@ def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
     cpus = _shown(lost)
     if not cpus:
         return None
-    # Where a CPU idles early and others go on, there are events behind the last bin.
-    timeline.widen_to(lost.metadata.span_ns)
-    used = max(1, -(-lost.metadata.span_ns // timeline.width_ns))
-    joined = max(1, -(-used // COLUMNS))
-    edges_s = np.arange(0, -(-used // joined) + 1) * joined * timeline.width_ns / 1e9
+    first_ns, span_ns = lost.metadata.first_ns or 0, lost.metadata.span_ns
+    edges_ns = timeline.columns_ns(first_ns, span_ns, COLUMNS)
     colours = colours_of(lost)
     with style(salt):
         figure, axes = blank(0.9 + 0.36 * len(cpus))
         for row, cpu in enumerate(cpus):
-            low = np.zeros(len(edges_s) - 1)
+            low = np.zeros(len(edges_ns) - 1)
             for name in timeline.idle_ns[cpu]:
-                shares = timeline.shares(cpu, name)[: joined * len(low)]
-                shares = np.pad(shares, (0, joined * len(low) - len(shares)))
-                high = low + shares.reshape(-1, joined).mean(axis=1)
+                high = low + timeline.shares(cpu, name, edges_ns)
                 bottom, top = row + 0.42 - 0.84 * low, row + 0.42 - 0.84 * high
-                axes.stairs(top, edges_s, baseline=bottom, fill=True, color=colours[name])
+                axes.stairs(top, edges_ns / 1e9, baseline=bottom, fill=True, color=colours[name])
                 low = high
             axes.axhline(row + 0.42, color=GRID, linewidth=0.6)
         for name, colour in colours.items():
             axes.plot([], [], color=colour, linewidth=5, label=short(name))
         axes.set_yticks(range(len(cpus)), [f"CPU {cpu}" for cpu in cpus])
         axes.set_ylim(len(cpus) - 0.5, -0.5)
-        axes.set_xlim(0, edges_s[-1])
-        axes.set_xlabel("time since the first idle period, s")
+        axes.set_xlim(0, edges_ns[-1] / 1e9)
+        axes.set_xlabel("time since the first event, s")
         axes.legend(
             loc="lower left", bbox_to_anchor=(0, 1), ncols=LEGEND, frameon=False, borderaxespad=0
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +19,10 @@ from schemas import validator
 from traces import idle, left, switched, waking
 
 from lightsleep.periods import lost as lost_module
+from lightsleep.periods.build import Row
 from lightsleep.periods.lost import BUCKETS_PER_OCTAVE, OTHERS, Ns, TimeLost, Wakes, time_lost
 from lightsleep.periods.model import Metadata
-from lightsleep.periods.source import open_recording
+from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.words import headline, line
 from lightsleep.record import sidecar
 from lightsleep.report.recording_plots import timeline_plot
@@ -39,6 +42,45 @@ def test_a_timeline_of_any_length_is_drawn(end_us: int, tmp_path: Path) -> None:
     assert drawn
     assert drawn[0].startswith("<svg")
     assert peak < 64 << 20
+
+
+@pytest.mark.parametrize("known", ["before the rows", "after them"])
+def test_a_timeline_begins_at_the_first_event(known: str) -> None:
+    """The compiled reader of a trace.dat tells only at its end when the recording began."""
+    second_ns, start_ns = 10**9, 7 * 10**9
+    who = (None, None, None, None)
+    row: Row = (1, start_ns + 600_000_000, 300_000_000, 1, None, "ipi", *who, None, None, None)
+    metadata = Metadata("host", "x")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        if known == "before the rows":
+            metadata.first_ns, metadata.last_ns = start_ns, start_ns + second_ns
+        yield as_batch("host", [row])
+        metadata.first_ns, metadata.last_ns = start_ns, start_ns + second_ns
+
+    lost = time_lost(metadata, batches())
+    edges_ns = lost.timeline.columns_ns(start_ns, second_ns, 128)
+    assert edges_ns[-1] == second_ns
+    assert len(edges_ns) <= 129
+    (name,) = lost.timeline.idle_ns[1]
+    shares = lost.timeline.shares(1, name, edges_ns)
+    idle_ns = shares * np.diff(edges_ns)
+    assert idle_ns.sum() == pytest.approx(300_000_000)
+    inside = (edges_ns[1:] > 600_000_000) & (edges_ns[:-1] < 900_000_000)
+    assert not idle_ns[~inside].any()
+    drawn = timeline_plot(lost, "salt")
+    assert drawn
+    assert "time since the first event" in drawn[0]
+
+
+def test_the_last_column_of_a_timeline_ends_with_the_recording() -> None:
+    who = (None, None, None, None)
+    span_ns = 1_000_000_000 + 12_345
+    row: Row = (0, 0, span_ns, 1, None, "ipi", *who, None, None, None)
+    lost = time_lost(Metadata("host", "x", first_ns=0, last_ns=span_ns), [as_batch("host", [row])])
+    (name,) = lost.timeline.idle_ns[0]
+    shares = lost.timeline.shares(0, name, lost.timeline.columns_ns(0, span_ns, 128))
+    assert shares == pytest.approx(1.0)
 
 
 def test_a_driver_in_mode_off_hides_no_polls() -> None:
