@@ -46,8 +46,9 @@ class MetricSection:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim in words, of ``arm``; ``tone`` is a class of the style sheet."""
+    """A claim in words, of ``arm``; ``key`` is its id, ``tone`` a class of the style sheet."""
 
+    key: str
     arm: str
     mark: str
     tone: str
@@ -97,7 +98,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
             for index, metric in enumerate(metrics)
         ],
         headline=headline(result, metrics),
-        claims=[_claimed(claim) for claim in claims],
+        claims=[_claimed(f"{key}c{index}", claim) for index, claim in enumerate(claims)],
         colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),
@@ -116,8 +117,9 @@ WORST_FIRST = (Outcome.REFUTED, Outcome.OPEN, Outcome.HELD)
 TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}
 
 
-def _claimed(found: ClaimAnalysis) -> Claimed:
+def _claimed(key: str, found: ClaimAnalysis) -> Claimed:
     return Claimed(
+        key,
         found.claim.arm,
         words.OUTCOMES[found.outcome],
         TONES[found.outcome],

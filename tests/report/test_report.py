@@ -156,9 +156,27 @@ def test_the_overview_of_several_results_has_their_claims(tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     said = CliRunner().invoke(report, [*map(str, files), "-o", str(page)])
     assert said.exit_code == 0, said.output
-    overview = page.read_text().partition("</table>")[0]
-    assert overview.count("lightsleep / idle=poll is at most 1.25: held: 1.15") == len(files)
-    assert overview.count("is at most 0.001: refuted") == len(files)
+    elements = Page(page.read_text()).elements
+    marks = [found.get("aria-label") or "" for tag, found in elements if tag == "a"]
+    assert sum("lightsleep / idle=poll is at most 1.25: held: 1.15" in x for x in marks) == 2
+    assert sum("is at most 0.001: refuted" in x for x in marks) == 2
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_the_overview_has_the_claims_of_arms_that_are_no_treatments() -> None:
+    result = made_up()
+    result.arms.append("other")
+    result.roles["other"] = "treatment"
+    result.claims = [
+        Claim("idle=poll", None, ("idle_residency_pct",), at_most=0.001),
+        Claim("stock", "idle=poll", ("sched_pipe_s",), at_most=1.0),
+        Claim("lightsleep", "stock", ("ipis",), at_most=0.001),
+    ]
+    html = render([("a.json", result), ("b.json", result)])
+    rows = html.partition("</table>")[0].split("<tr>")[2:]
+    links = [re.findall(r'href="#(\w+c\d+)"', row) for row in rows]
+    assert links == [["r1c0", "r1c1", "r1c2"], [], ["r2c0", "r2c1", "r2c2"], []]
+    assert {link for row in links for link in row} <= set(Page(html).ids)
 
 
 @pytest.mark.usefixtures("without_plots")
