@@ -54,14 +54,17 @@ def span(low: float, high: float, unit: str) -> str:
 def digits(number: float, unit: str, *, points: bool = False) -> str:
     """Return a number in at least three significant digits.
 
-    ``points`` marks a difference of percentages, which is far smaller than they are.
+    ``points`` marks a difference of percentages, which is far smaller than they are. A percentage
+    has two decimals, and more where it would be 0 or 100 without being it.
     """
     if unit == "" and number == round(number) and abs(number) < 1e15:
         return f"{number:,.0f}"
     if number and not 1e-6 <= abs(number) < 1e15:
         return f"{number:.3g}"
     if unit == "%":
-        decimals = max(3, _first_decimal(number)) if points and abs(number) < 0.1 else 2
+        # In two decimals, what is not quite 0 would be 0, and what is not quite 100 would be all.
+        off = abs(number) if points else min(abs(number), abs(round(100 - number, MOST_DECIMALS)))
+        decimals = max(3 if points else 2, _first_decimal(off)) if off < 0.1 else 2
         return f"{round(number, decimals) + 0.0:.{decimals}f}"  # never -0
     return f"{number:,.{_decimals(number)}f}"
 

@@ -13,7 +13,7 @@ from lightsleep.document import UNPRINTABLE
 from lightsleep.periods.lost import TimeLost, Wakes
 from lightsleep.periods.model import Metadata
 from lightsleep.terminal import whole
-from lightsleep.units import digits, seconds, us
+from lightsleep.units import digits, seconds, us, value
 
 # kind of group -> what its table is called, and its first column
 TITLES = {
@@ -57,7 +57,7 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
         UNPRINTABLE.sub("?", name) or "-",
         f"{wakes.count:,}",
         seconds(wakes.total_ns),
-        f"{100 * lost.share(wakes):.2f} %",
+        value(100 * lost.share(wakes), "%"),
         us(wakes.percentile_ns(0.5)),
         us(wakes.percentile_ns(0.99)),
         "" if above_ns is None or wakes is lost.reference else seconds(above_ns),
@@ -71,7 +71,7 @@ def headline(lost: TimeLost) -> list[str]:
     said = [
         f"In {seconds(lost.metadata.span_ns)}, {lost.all.count:,} wakeups found their CPU in an "
         f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all, "
-        f"{100 * lost.share(lost.all):.2f} % of wall time.",
+        f"{value(100 * lost.share(lost.all), '%')} of wall time.",
         f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
         + (
             f"one in a hundred {us(lost.all.percentile_ns(0.99))} us or more."

@@ -196,6 +196,13 @@ def test_no_part_of_a_total_is_above_it() -> None:
     assert lost.above_reference_ns(lost.groups["cpu"]["0"]) == lost.above_reference_ns(lost.all)
 
 
+def test_a_little_of_wall_time_is_not_none_of_it() -> None:
+    lost = TimeLost(Metadata("host", "x", first_ns=0, last_ns=10**9))
+    lost.all = lost.groups["cpu"]["0"] = wakes(5.0)
+    assert line(lost, "0", lost.all).share == "0.0005 %"
+    assert "0.0005 % of wall time" in headline(lost)[0]
+
+
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=200), st.integers(1, 10**6))
 def test_a_part_is_of_its_total(waits: list[int], reference_ns: int) -> None:
     lost = TimeLost(Metadata("host", "x"))
