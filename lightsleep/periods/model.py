@@ -172,7 +172,9 @@ class Metadata:
         """Return what to_json() was given; raises KeyError, TypeError and ValueError."""
         if document["schema"] != SCHEMA or document["version"] > VERSION:
             raise ValueError(f"schema {document['schema']} version {document['version']}")
-        metadata = cls(host=str(document["host"]), source=str(document["source"]))
+        # A table is somebody else's, and its host is printed on a terminal.
+        host, source = (UNPRINTABLE.sub("?", str(document[key])) for key in ("host", "source"))
+        metadata = cls(host=host, source=source)
         for key, kinds in PLAIN.items():
             if not isinstance(document[key], kinds) or isinstance(document[key], bool):
                 raise ValueError(f"{key} is {shortened(repr(document[key]))}")

@@ -332,6 +332,14 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1
 """
 
 
+def test_a_table_of_somebody_else_does_not_command_the_terminal(tmp_path: Path) -> None:
+    target = tmp_path / "periods.parquet"
+    metadata = Metadata("evil\x1b[2J\x1b]0;x\x07", "made\x9bup", first_ns=0, last_ns=1)
+    list(write_parquet(Recording(metadata, iter([as_batch("host", made(10))])), target))
+    found = open_table(target)[0]
+    assert (found.host, found.source) == ("evil?[2J?]0;x?", "made?up")
+
+
 def test_memory_does_not_grow_with_the_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batch = next(iter(open_recording(PIPE).batches))
