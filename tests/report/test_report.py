@@ -180,6 +180,19 @@ def test_the_overview_has_the_claims_of_arms_that_are_no_treatments() -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(("boots", "named"), [(1, 7), (1, 6), (2, 8), (2, 6)])
+def test_only_rounds_that_were_not_recorded_are_called_warm_up(boots: int, named: int) -> None:
+    result = made_up(6, metrics=1, boots=boots)
+    result.protocol["order"] = result.protocol["order"][:named]
+    html = render([("r", result)])
+    order = html.partition("Order of the arms")[2].partition("</table>")[0]
+    rounds = re.findall(r'<tr><td class="number">([^<]*)</td>', order)
+    assert len(rounds) == named
+    assert rounds.count("warm-up") == named - 6
+    assert [x for x in rounds if x != "warm-up"] == list("123456")
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_the_overview_leaves_out_no_result(tmp_path: Path) -> None:
     result = made_up(metrics=2)
     result.claims = []
