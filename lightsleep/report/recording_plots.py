@@ -92,5 +92,7 @@ def waits_plot(lost: TimeLost, salt: str) -> str | None:
 
 def _curve(wakes: Wakes) -> tuple[Sequence[float], Sequence[float]]:
     ascending = sorted(wakes.histogram.items())
+    times_us = [middle_ns(index) / 1000 for index, _ in ascending]
     shares = np.cumsum([number for _, number in ascending]) / wakes.count
-    return [middle_ns(index) / 1000 for index, _ in ascending], shares.tolist()
+    # From 0 on: one bucket is one point, and without this riser no line.
+    return [*times_us[:1], *times_us], [0.0, *shares.tolist()]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.words import headline, line
 from lightsleep.record import sidecar
-from lightsleep.report.recording_plots import timeline_plot
+from lightsleep.report.recording_plots import colours_of, timeline_plot, waits_plot
 
 
 @pytest.mark.parametrize("end_us", [0, 40, 24 * 3600 * 10**6])
@@ -166,6 +167,17 @@ def wakes(*waits_us: float) -> Wakes:
     found = Wakes()
     found.add(np.array([round(1000 * x) for x in waits_us]))
     return found
+
+
+def test_a_state_whose_wakeups_all_took_the_same_has_a_curve() -> None:
+    lost = TimeLost(Metadata("host", "x"))
+    lost.groups["state"]["C1"] = wakes(*[7.0] * 20)
+    drawn = waits_plot(lost, "salt")
+    assert drawn
+    colour = colours_of(lost)["C1"]
+    lines = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {colour}', drawn)
+    assert len(lines) == 2  # the other is in the legend
+    assert all("L" in line for line in lines)
 
 
 def test_a_reference_that_is_too_close_tells_nothing() -> None:
