@@ -55,7 +55,8 @@ def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
         axes.legend(
             loc="lower left", bbox_to_anchor=(0, 1), ncols=LEGEND, frameon=False, borderaxespad=0
         )
-        return to_svg(figure), len(timeline.idle_ns) - len(cpus)
+        # A CPU without a whole period has no band either.
+        return to_svg(figure), len(lost.metadata.seen | timeline.idle_ns.keys()) - len(cpus)
 
 
 def _shown(lost: TimeLost) -> list[int]:

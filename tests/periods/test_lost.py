@@ -84,6 +84,17 @@ def test_the_last_column_of_a_timeline_ends_with_the_recording() -> None:
     assert shares == pytest.approx(1.0)
 
 
+def test_a_cpu_without_a_whole_period_is_said_to_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    bands = "".join(idle(us, us, 1) + left(us + 100, us) for us in range(17))
+    path.write_text(bands + left(200, 50))
+    recording = open_recording(path)
+    drawn = timeline_plot(time_lost(recording.metadata, recording.batches), "salt")
+    assert drawn
+    assert "CPU 50" not in drawn[0]
+    assert drawn[1] == 2
+
+
 def test_a_driver_in_mode_off_hides_no_polls() -> None:
     ours = {"cpuidle_driver": "lightsleep"}
     for environment, hides in (
