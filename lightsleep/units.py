@@ -57,6 +57,7 @@ def digits(number: float, unit: str, *, points: bool = False) -> str:
     ``points`` marks a difference of percentages, which is far smaller than they are. A percentage
     has two decimals, and more where it would be 0 or 100 without being it.
     """
+    number += 0.0  # never -0.0
     if unit == "" and number == round(number) and abs(number) < 1e15:
         return f"{number:,.0f}"
     if number and not 1e-6 <= abs(number) < 1e15:

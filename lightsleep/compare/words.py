@@ -77,6 +77,8 @@ def effect(comparison: Comparison, metric: MetricResult) -> str:
     found = comparison.effect
     if found is None:
         return ""
+    if found.value == (1 if comparison.ratio else 0):
+        return "no difference"
     if comparison.ratio:
         amount = f"{units.factor(_factor(comparison.ratio).value)} ×"
     else:

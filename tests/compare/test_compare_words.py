@@ -16,6 +16,7 @@ from rich.console import Console
 from lightsleep import units
 from lightsleep.compare.analysis import Outcome, analyse, document, judge_claims
 from lightsleep.compare.headline import headline
+from lightsleep.compare.method import compare
 from lightsleep.compare.result import Claim, CompareResult, MetricResult
 from lightsleep.compare.table import print_table
 from lightsleep.compare.words import (
@@ -24,6 +25,8 @@ from lightsleep.compare.words import (
     claim,
     contrary_medians,
     control_sentences,
+    effect,
+    effect_interval,
     finding,
     outcome,
     sentences,
@@ -217,6 +220,19 @@ def test_an_arm_without_samples_is_not_told_to_have_too_few_rounds() -> None:
     (control,) = analyse(result)[0].arms_as("control")
     assert control.baseline
     assert finding(control.baseline, metric) == "no samples"
+
+
+def test_an_end_of_an_interval_is_not_minus_0() -> None:
+    theirs, ours = (0, 3, 2, 1, 3, 2, 0, 4, 1, 0), (0, 0, 2, 0, 3, 1, 0, 1, 1, 0)
+    found = compare(list(map(float, theirs)), list(map(float, ours)), "lower")
+    assert effect_interval(found, "") == "95 % CI 0 to 1.50"
+
+
+@pytest.mark.parametrize("unit", ["s", "%"])
+def test_equal_samples_have_no_direction(unit: str) -> None:
+    metric = MetricResult(unit, "lower", "Period", "", {})
+    samples = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert effect(compare(samples, samples, "lower", unit), metric) == "no difference"
 
 
 def test_guests_that_booted_once_are_said_to_have() -> None:
