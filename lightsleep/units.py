@@ -70,6 +70,11 @@ def digits(number: float, unit: str, *, points: bool = False) -> str:
     return f"{number:,.{_decimals(number)}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, whose noun has a regular plural: 1 round, 2,000 rounds."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def factor(number: float) -> str:
     """Return a positive factor; close to 1 in as many digits as tell it from 1: 1.047, 1.0002."""
     if not 1e-6 <= number < 1e6:

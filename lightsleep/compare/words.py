@@ -279,8 +279,8 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
             (
                 False,
                 f"too few rounds to judge {what}: {found.rounds}, and "
-                f"{rounds_needed(found.confidence)} are needed to compare {len(controls)} metrics "
-                "without false alarms",
+                f"{rounds_needed(found.confidence)} are needed for "
+                f"{units.counted(len(controls), 'comparison')} without false alarms",
             )
         )
     same = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.SAME]

@@ -235,6 +235,14 @@ def test_equal_samples_have_no_direction(unit: str) -> None:
     assert effect(compare(samples, samples, "lower", unit), metric) == "no difference"
 
 
+@pytest.mark.parametrize(("metrics", "said"), [(1, "1 comparison "), (6, "6 comparisons ")])
+def test_too_few_rounds_for_the_control_are_told_by_comparisons(metrics: int, said: str) -> None:
+    judged = control_sentences(analyse(made_up(n=5, metrics=metrics)), "stock")
+    ((well, sentence),) = judged
+    assert not well
+    assert f"are needed for {said}without false alarms" in sentence
+
+
 def test_guests_that_booted_once_are_said_to_have() -> None:
     once, thrice = (headline(x, analyse(x)) for x in (made_up(n=12), made_up(n=12, boots=3)))
     assert once.endswith("12 rounds. Each guest was booted once: intervals are about these boots.")
