@@ -34,7 +34,8 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
         return ""
     if refuted := sum(found.outcome is Outcome.REFUTED for found in claims):
         verb = "is" if refuted == 1 else "are"
-        said += f" Of {len(claims)} claims, {refuted} {verb} refuted."
+        many = f"Of {len(claims)} claims, {refuted} {verb} refuted."
+        said += f" {many if len(claims) > 1 else 'The claim is refuted.'}"
     percents = [
         name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
     ]
@@ -125,7 +126,7 @@ def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
 def _weight(result: CompareResult) -> str:
     name = str(result.environment.get("accelerator", {}).get("name", ""))
     how = "Emulated" if name.startswith("tcg") else f"Under {name.upper()}" if name else "Measured"
-    rounds = f"{how}, {result.protocol['runs']} rounds"
+    rounds = f"{how}, {units.counted(result.protocol['runs'], 'round')}"
     if result.boots > 1:
         return f"{rounds} in {result.boots} boots."
     if name:

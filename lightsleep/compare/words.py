@@ -362,14 +362,16 @@ def outcome(found: ClaimAnalysis) -> str:
     comparison = found.comparison
     if found.claim.reference is None:
         return f"{found.outcome}: {_beyond_bounds(found)}"
-    if comparison is None:
+    if comparison is None or comparison.effect is None:
         arms = (found.claim.arm, found.claim.reference)
         if empty := [arm for arm in arms if not all(x.samples.get(arm) for x in found.metrics)]:
             return f"{found.outcome}: {empty[0]} has no samples"
+    if comparison is None:
         return f"{found.outcome}: a sample is not positive, so there is no ratio"
     if comparison.effect is None:
+        rounds = units.counted(comparison.rounds, "round")
         needed = rounds_needed(comparison.confidence)
-        return f"{found.outcome}: {comparison.rounds} rounds, and {needed} are needed"
+        return f"{found.outcome}: {rounds}, and {needed} are needed"
     if found.claim.is_gain:
         interval = f" ({effect_interval(comparison, found.unit)})"
         said = finding(comparison, as_one(found.metrics, found.unit))
@@ -416,13 +418,14 @@ def _beyond_bounds(found: ClaimAnalysis) -> str:
     if not samples:
         return f"{claim.arm} has no samples"
     if not found.beyond:
-        return f"in all of {len(samples)} rounds"
+        return f"in all of {len(samples)} rounds" if len(samples) > 1 else "in the only round"
     low, high = (
         units.beside(x, units.digits(x, metric.unit), (claim.least, claim.most))
         for x in (min(found.beyond), max(found.beyond))
     )
     values = f"{low if low == high else f'{low} to {high}'} {metric.unit}".rstrip()
-    return f"beyond in {len(found.beyond)} of {len(samples)} rounds, {values}"
+    rounds = units.counted(len(samples), "round")
+    return f"beyond in {len(found.beyond)} of {rounds}, {values}"
 
 
 def by_chance(metrics: Sequence[MetricAnalysis], *, claimed: bool) -> str:

@@ -186,7 +186,8 @@ def _compared(evidence: Evidence) -> Verdict:
 
 
 def _cannot_tell(missing: int) -> Verdict:
-    return Verdict("too-few", None, missing, f"cannot tell, {missing} more samples needed")
+    samples = "sample" if missing == 1 else "samples"
+    return Verdict("too-few", None, missing, f"cannot tell, {missing} more {samples} needed")
 
 
 def _times(

@@ -243,6 +243,22 @@ def test_too_few_rounds_for_the_control_are_told_by_comparisons(metrics: int, sa
     assert f"are needed for {said}without false alarms" in sentence
 
 
+def test_one_claim_and_one_round_are_told_as_one() -> None:
+    result = made_up(n=1)
+    gain = Claim("lightsleep", "stock", ("sched_pipe_s",))
+    least = Claim("lightsleep", None, ("idle_residency_pct",), at_least=99.0)
+    most = Claim("lightsleep", None, ("idle_residency_pct",), at_most=99.0)
+    result.claims = [gain, least, most]
+    said = [outcome(found) for found in judge_claims(result)]
+    assert said[0] == "not decided: 1 round, and 6 are needed"
+    assert said[1] == "held: in the only round"
+    assert "beyond in 1 of 1 round, 99.92 %" in said[2]
+    result.claims = [most]
+    told = headline(result, analyse(result))
+    assert " The claim is refuted. " in told
+    assert "Emulated, 1 round. " in told
+
+
 def test_guests_that_booted_once_are_said_to_have() -> None:
     once, thrice = (headline(x, analyse(x)) for x in (made_up(n=12), made_up(n=12, boots=3)))
     assert once.endswith("12 rounds. Each guest was booted once: intervals are about these boots.")
@@ -264,6 +280,8 @@ def test_a_gain_in_a_count_that_may_be_0_is_decided_by_the_difference() -> None:
     assert decided.outcome is Outcome.HELD
     assert bound.outcome is Outcome.HELD
     metric.samples["lightsleep"] = []
+    assert outcome(judge_claims(result)[0]).endswith("lightsleep has no samples")
+    metric.samples["stock"] = []
     assert outcome(judge_claims(result)[0]).endswith("lightsleep has no samples")
 
 

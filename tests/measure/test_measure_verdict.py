@@ -143,7 +143,8 @@ def test_an_interval_that_leaves_the_range_agrees_with_nothing() -> None:
 @pytest.mark.parametrize("count", range(1, 6))
 def test_too_few_for_an_interval(count: int) -> None:
     verdict = judge(evidence(20, 20_000, count=count))
-    text = f"cannot tell, {6 - count} more samples needed"
+    samples = "sample" if count == 5 else "samples"
+    text = f"cannot tell, {6 - count} more {samples} needed"
     assert verdict == Verdict("too-few", None, 6 - count, text)
 
 

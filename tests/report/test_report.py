@@ -237,7 +237,7 @@ def test_environment_and_protocol_are_on_the_page(html: str) -> None:
     text = Page(html).text
     for said in ("Example CPU 9000", "a probe boot under KVM hung", "7.2.22", "what stock is"):
         assert said in text
-    assert "10 rounds after 1 of warm-up" in text
+    assert "10 rounds after 1 of warm-up that was not recorded; in each round" in text
     assert "rest s: 20" in text
     order = text[text.index("Order of the arms") : text.index("Raw samples")].split()
     assert [word for word in order if word == "warm-up" or word.isdigit()] == [
