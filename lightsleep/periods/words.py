@@ -58,8 +58,8 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
         f"{wakes.count:,}",
         seconds(wakes.total_ns),
         value(100 * lost.share(wakes), "%"),
-        us(wakes.percentile_ns(0.5)),
-        us(wakes.percentile_ns(0.99)),
+        us(wakes.percentile_ns(0.5)) if wakes.count else "-",
+        us(wakes.percentile_ns(0.99)) if wakes.count else "-",
         "" if above_ns is None or wakes is lost.reference else seconds(above_ns),
     )
 

@@ -226,6 +226,11 @@ def test_a_little_of_wall_time_is_not_none_of_it() -> None:
     assert "0.0005 % of wall time" in headline(lost)[0]
 
 
+def test_no_wakeup_has_no_percentile() -> None:
+    lost = TimeLost(Metadata("host", "x"))
+    assert line(lost, "", lost.all)[1:6] == ("0", "0 ms", "0.00 %", "-", "-")
+
+
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=200), st.integers(1, 10**6))
 def test_a_part_is_of_its_total(waits: list[int], reference_ns: int) -> None:
     lost = TimeLost(Metadata("host", "x"))

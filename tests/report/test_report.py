@@ -314,6 +314,16 @@ def test_no_control_no_treatment_no_metrics() -> None:
     assert "There is no negative control" in Page(render([("r", result)])).text
     result.metrics, result.claims = {}, []
     assert "The file holds no metrics" in Page(render([("r", result)])).text
+    result.roles["control"] = "control"
+    assert "There is no negative control" not in Page(render([("r", result)])).text
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_every_heading_of_a_table_has_a_text_and_a_scope() -> None:
+    html = render([("r", made_up(metrics=1))])
+    headings = re.findall(r"<th\b([^>]*)>(.*?)</th>", html, re.DOTALL)
+    assert headings
+    assert [x for x in headings if "scope=" not in x[0] or not x[1]] == []
 
 
 @pytest.mark.usefixtures("without_plots")
