@@ -52,44 +52,49 @@ static inline __attribute__((always_inline)) void count(struct tally *t, const s
 	t->histogram[halted ? s->bucket[i] : 0] += woken;
 }
 
-/* Does the interval go on with a poll, which an interrupt without a task has not ended? */
+/*
+ * Is the interval part of the idle period before it? An interrupt without a task never ends a poll.
+ * It ends no @whole period, either, which lasts until a task comes.
+ */
 static inline __attribute__((always_inline)) bool goes_on(const struct poll *p,
-							  const struct intervals *s, size_t i)
+							  const struct intervals *s, size_t i,
+							  bool whole)
 {
-	return s->resumes[i] && p->goes_on;
+	return s->resumes[i] && (whole || !p->halted);
 }
 
-/* Polls for what is left of the limit: all of @limit_ns, unless the interval goes on with a poll. */
+/* Polls for what its idle period has left of the limit: nothing once the CPU has halted in it. */
 static inline __attribute__((always_inline)) void limited(struct poll *p, struct tally *t,
 							  const struct intervals *s, size_t i,
-							  u64 weight, u64 limit_ns)
+							  u64 weight, u64 limit_ns, bool whole)
 {
 	u64 idle_ns = s->idle_ns[i], left_ns, turn_ns;
 	int64_t away_ns;
 	bool halted;
 
-	if (!goes_on(p, s, i)) {
+	if (!goes_on(p, s, i, whole)) {
 		p->limit_ns = limit_ns;
 		p->polled_ns = 0;
+		p->halted = false;
 	}
-	left_ns = p->limit_ns - p->polled_ns;
+	left_ns = p->halted ? 0 : p->limit_ns - p->polled_ns;
 	turn_ns = left_ns ? s->turn_ns : 0;
 	/* Who does not poll has halted before anything can come. */
 	halted = !left_ns || idle_ns > left_ns + turn_ns;
 	/* What comes on the way to a halt keeps the CPU from it: it was awake until then. */
-	count(t, s, i, weight, p->polled_ns, halted ? left_ns : idle_ns, halted);
+	count(t, s, i, weight, p->halted ? 0 : p->polled_ns, halted ? left_ns : idle_ns, halted);
 	p->polled_ns += min_of(idle_ns, left_ns);
 	away_ns = (int64_t)(idle_ns - left_ns - turn_ns) + (s->exit_ns[i] > 0 ? s->exit_ns[i] : 0);
-	p->halted_ns = away_ns > 0 ? away_ns : 0;
-	p->goes_on = !halted;
+	p->halted_ns = halted && away_ns > 0 ? away_ns : 0;
+	p->halted = halted;
 	p->unlearned = true;
 }
 
-/* Is the poll over, and has not been learned from? Then it is now. */
+/* Is the period over, and has not been learned from? Then it is now. */
 static inline __attribute__((always_inline)) bool learns(struct poll *p, const struct intervals *s,
-							 size_t i)
+							 size_t i, bool whole)
 {
-	if (!p->unlearned || goes_on(p, s, i))
+	if (!p->unlearned || goes_on(p, s, i, whole))
 		return false;
 	p->unlearned = false;
 	return true;
@@ -99,7 +104,7 @@ void replay_fixed(u64 limit_ns, struct poll *p, const struct intervals *s, u64 w
 		  struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++)
-		limited(p, t, s, i, weight, limit_ns);
+		limited(p, t, s, i, weight, limit_ns, true);
 }
 
 static void haltpoll_learn(struct haltpoll *h, u64 halted_ns)
@@ -121,27 +126,28 @@ void replay_haltpoll(struct haltpoll *h, struct poll *p, const struct intervals 
 {
 	for (size_t i = 0; i < s->count; i++) {
 		/* It learns from halts alone. */
-		if (learns(p, s, i) && !p->goes_on)
+		if (learns(p, s, i, false) && p->halted)
 			haltpoll_learn(h, p->halted_ns);
-		limited(p, t, s, i, weight, h->limit_ns);
+		limited(p, t, s, i, weight, h->limit_ns, false);
 	}
 }
 
-/* How long the CPU was idle: a halt is longer by what it costs. */
+/* How long the CPU was idle in a period: its last halt is longer by what it costs. */
 static inline u64 idle_ns_of(const struct poll *p, u64 halt_cost_ns)
 {
-	if (p->goes_on || p->halted_ns < halt_cost_ns)
-		return p->polled_ns;
-	return p->polled_ns + p->halted_ns - halt_cost_ns;
+	return p->polled_ns + p->slept_ns - min_of(p->halted_ns, halt_cost_ns);
 }
 
 void replay_lightsleep(struct lightsleep *l, struct poll *p, const struct intervals *s, u64 weight,
 		       struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
-		if (learns(p, s, i))
+		if (learns(p, s, i, true)) {
 			poll_limit_update(&l->policy, &l->params, idle_ns_of(p, l->halt_cost_ns));
-		limited(p, t, s, i, weight, l->policy.limit_ns);
+			p->slept_ns = 0;
+		}
+		limited(p, t, s, i, weight, l->policy.limit_ns, true);
+		p->slept_ns += p->halted_ns;
 	}
 }
 

@@ -54,18 +54,20 @@ struct intervals {
 };
 
 /**
- * struct poll - the poll of one CPU, which may last for several intervals
- * @limit_ns: for how long in all
+ * struct poll - the idle period of one CPU, which may last for several intervals
+ * @limit_ns: for how long it polls in all
  * @polled_ns: so far
- * @halted_ns: how long the halt that followed was, until it was left
- * @goes_on: no halt has followed
+ * @halted_ns: how long the last halt was, until it was left; 0 where the CPU polls still
+ * @slept_ns: how long all its halts were, for lightsleep
+ * @halted: the CPU has halted in it
  * @unlearned: it has not been learned from
  */
 struct poll {
 	u64 limit_ns;
 	u64 polled_ns;
 	u64 halted_ns;
-	u64 goes_on;
+	u64 slept_ns;
+	u64 halted;
 	u64 unlearned;
 };
 

@@ -70,9 +70,9 @@ class _PythonRunner:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._limit_ns = self._polled_ns = 0
+        self._limit_ns = self._polled_ns = self._slept_ns = 0
         self._halted_ns: int | None = None
-        self._goes_on = self._unlearned = False
+        self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
         polled_ns = np.zeros(len(intervals), np.int64)
@@ -80,23 +80,28 @@ class _PythonRunner:
         columns = (intervals.idle_ns, intervals.exit_ns, intervals.resumes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for i, (idle_ns, exit_ns, resumes) in enumerate(rows):
-            if not (resumes and self._goes_on):
+            if not (resumes and (self._policy.whole or self._halted_ns is None)):
                 self._begin()
-            left_ns = self._limit_ns - self._polled_ns
+            has_halted = self._halted_ns is not None
+            left_ns = 0 if has_halted else self._limit_ns - self._polled_ns
             turn_ns = intervals.turn_ns if left_ns else 0
-            before_ns[i], halted[i] = self._polled_ns, not left_ns or idle_ns > left_ns + turn_ns
+            before_ns[i] = 0 if has_halted else self._polled_ns
+            halted[i] = not left_ns or idle_ns > left_ns + turn_ns
             polled_ns[i] = left_ns if halted[i] else idle_ns
             self._polled_ns += min(idle_ns, left_ns)
             away_ns = idle_ns - left_ns - turn_ns + max(exit_ns, 0)
             self._halted_ns = max(away_ns, 0) if halted[i] else None
-            self._goes_on, self._unlearned = not halted[i], True
+            self._slept_ns += self._halted_ns or 0
+            self._unlearned = True
         tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
 
     def _begin(self) -> None:
         if self._unlearned:
-            self._policy.learn(self._polled_ns, self._halted_ns)
+            earlier_ns = self._slept_ns - (self._halted_ns or 0)
+            self._policy.learn(self._polled_ns, self._halted_ns, earlier_ns)
         self._limit_ns = self._policy.limit_ns
-        self._polled_ns = 0
+        self._polled_ns = self._slept_ns = 0
+        self._halted_ns = None
 
 
 class PythonEngine:

@@ -5,9 +5,11 @@ The kernel's idle governors, which choose among states, are in governed.py.
 
 A policy says how long a CPU polls in its next idle period, and learns from a period once that is
 over. An interrupt that brings no task does not end a poll: the period goes on with what is left of
-the limit. Once the CPU has halted, any interrupt ends the period.
+the limit. Once the CPU has halted, it depends on the kernel's code. Under cpuidle-lightsleep, a
+period lasts until a task comes. After an interrupt without one, the CPU halts again at once. The
+haltpoll governor does not ask what ended a halt: it polls anew.
 
-- ``fixed:TIME`` polls for the same time in each period.
+- ``fixed:TIME`` polls for the same time in each period: the module with ``mode=fixed``.
 - ``lightsleep`` is the kernel module's own poll_limit.c, compiled for user space (engine.c); where
   there is no compiler, the model that tests hold it against. Its ceiling is the module's default.
   Its price of a missed wakeup is the recording's halt cost, weighed as the module weighs it.
@@ -21,15 +23,15 @@ the limit. Once the CPU has halted, any interrupt ends the period.
 
 What a policy learns from is what the kernel knows. A halt is as long as the CPU was away, so its
 length contains what leaving it took. Between a poll and the halt, the CPU turns once through the
-idle loop, which counts as neither (``Costs.turn_ns``). lightsleep, as the module does, takes the
-cost that it decides by off each halt.
+idle loop, which counts as neither (``Costs.turn_ns``). lightsleep, as the module does, adds up all
+polls and halts of a period, and takes the cost that it decides by off the last halt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lightsleep import units
 from lightsleep.errors import LightsleepError
@@ -53,10 +55,14 @@ class Policy(Protocol):
     def limit_ns(self) -> int:
         """How long it polls in the next period."""
 
-    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+    @property
+    def whole(self) -> bool:
+        """Whether a period lasts until a task comes; else, any interrupt ends it after a halt."""
+
+    def learn(self, polled_ns: int, halted_ns: int | None = None, earlier_ns: int = 0) -> None:
         """A period is over: the CPU polled, and then it halted, or None if something came before.
 
-        ``halted_ns`` is until the halt was left.
+        ``halted_ns`` is until the last halt was left, ``earlier_ns`` how long the others were.
         """
 
 
@@ -65,8 +71,9 @@ class Fixed:
     """The same limit in each period."""
 
     limit_ns: int
+    whole: ClassVar[bool] = True
 
-    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+    def learn(self, polled_ns: int, halted_ns: int | None = None, earlier_ns: int = 0) -> None:
         """There is nothing to learn."""
 
 
@@ -75,6 +82,8 @@ class Lightsleep:
 
     ``halt_cost_ns`` is what a halt costs, ``miss_cost_ns`` what a missed wakeup is worth.
     """
+
+    whole: ClassVar[bool] = True
 
     def __init__(self, halt_cost_ns: int, weight: int, ceiling_ns: int = CEILING_NS) -> None:
         """Start with nothing learned; 1 ns of waiting counts ``weight`` ns."""
@@ -87,9 +96,9 @@ class Lightsleep:
         """What the model says."""
         return self._model.limit_ns
 
-    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+    def learn(self, polled_ns: int, halted_ns: int | None = None, earlier_ns: int = 0) -> None:
         """Update the model."""
-        idle_ns = polled_ns + max(0, (halted_ns or 0) - self.halt_cost_ns)
+        idle_ns = polled_ns + earlier_ns + max(0, (halted_ns or 0) - self.halt_cost_ns)
         self._model.update(self.miss_cost_ns, self.ceiling_ns, idle_ns)
 
 
@@ -98,13 +107,14 @@ class Haltpoll(facts.HaltpollParameters):
     """The haltpoll governor's rule; the fields are its parameters and what a CPU has learned."""
 
     limit_ns: int = 0
+    whole: ClassVar[bool] = False
 
     def as_struct(self) -> tuple[int, ...]:
         """Return it in the order of ``struct haltpoll`` of engine.h."""
         most, grow, start = self.guest_halt_poll_ns, self.grow, self.grow_start_ns
         return most, grow, start, self.shrink, int(self.allow_shrink), self.limit_ns
 
-    def learn(self, polled_ns: int, halted_ns: int | None = None) -> None:
+    def learn(self, polled_ns: int, halted_ns: int | None = None, earlier_ns: int = 0) -> None:
         """Adapt the limit to a halt."""
         if halted_ns is not None:
             self.limit_ns = self._adapted(self.limit_ns, halted_ns)

@@ -11,10 +11,21 @@ from replays import ENGINES, NO_COSTS, US, metadata, period
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch
-from lightsleep.replay.engine import Engine
-from lightsleep.replay.policies import parse
+from lightsleep.replay.engine import Engine, PythonEngine
+from lightsleep.replay.intervals import RecordedIntervals
+from lightsleep.replay.policies import Lightsleep, parse
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
+
+
+def intervals_of(found: RecordedIntervals, turn_ns: int = 0) -> Intervals:
+    """Return intervals as they were recorded."""
+    columns = {x: getattr(found, x) for x in ("cost_ns", "bucket", "woken", "block")}
+    columns |= {x: getattr(found, x) for x in ("state", "exit_ns", "resumes", "entered_ns")}
+    columns |= {x: getattr(found, x) for x in ("typical_ns", "timer_ns", "arrival_ns")}
+    columns |= {x: getattr(found, x) for x in ("nobody", "tick")}
+    limits_of = Limits.of(metadata(), 0)
+    return Intervals(idle_ns=found.arrival_ns, limits=limits_of, turn_ns=turn_ns, **columns)
 
 
 def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row, turn_ns: int = 0) -> Tally:
@@ -27,15 +38,7 @@ def tallied(make_engine: Callable[[], Engine], policy: str, *rows: Row, turn_ns:
     batches = [as_batch("host", [row]) for row in rows]
     for part in (*(reader.intervals(x) for x in batches), reader.rest()):
         for _, found in part:
-            columns = {x: getattr(found, x) for x in ("cost_ns", "bucket", "woken", "block")}
-            columns |= {x: getattr(found, x) for x in ("state", "exit_ns", "resumes", "entered_ns")}
-            columns |= {x: getattr(found, x) for x in ("typical_ns", "timer_ns", "arrival_ns")}
-            columns |= {x: getattr(found, x) for x in ("nobody", "tick")}
-            limits_of = Limits.of(metadata(), 0)
-            recorded = Intervals(
-                idle_ns=found.arrival_ns, limits=limits_of, turn_ns=turn_ns, **columns
-            )
-            runner.run(recorded, 4, tally)
+            runner.run(intervals_of(found, turn_ns), 4, tally)
     return tally
 
 
@@ -65,16 +68,66 @@ def test_an_interrupt_without_a_task_ends_no_poll(
         [period(0, 190), period(192, 190)],  # a task
         [ticked(0, 190), period(250, 190)],  # later
         [ticked(0, 190), (0, 191 * US, 0, AWAKE, *period(0, 0)[4:]), period(192, 190)],  # awake
-        [ticked(0, 300), period(302, 190)],  # after a halt
     ],
 )
 def test_all_else_begins_a_poll_anew(
     make_engine: Callable[[], Engine], rows: Sequence[Row]
 ) -> None:
     found = tallied(make_engine, "fixed:200us", *rows)
-    first_us = min(rows[0][2] // US - 40, 200)
-    assert found["polled_ns"] == (first_us + 150) * US
-    assert found["in_vain"] == (first_us == 200)
+    assert found["polled_ns"] == (150 + 150) * US
+    assert found["in_vain"] == 0
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_under_lightsleep_a_period_goes_on_after_a_halt_without_a_task(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """account_residency() of cpuidle-lightsleep.c: a period lasts until a task ran."""
+    rows = [ticked(0, 300), ticked(302, 190), period(494, 190), period(1000, 190)]
+    found = tallied(make_engine, "fixed:200us", *rows)
+    # It polls once for all three rows, and halts for the rest of each.
+    assert (found["polled_ns"], found["halts"], found["in_vain"]) == ((200 + 150) * US, 3, 1)
+    assert found["waited_ns"] == 40 * US
+    found = tallied(make_engine, "lightsleep", *rows)
+    assert (found["polled_ns"], found["halts"]) == ((160 + 150) * US, 3)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_haltpoll_polls_anew_after_a_halt(make_engine: Callable[[], Engine]) -> None:
+    """haltpoll_select() asks whether the last state was a halt, and not what ended it."""
+    rows = [period(0, 70), ticked(1000, 110), period(1112, 300), period(2000, 130)]
+    found = tallied(make_engine, "haltpoll", *rows)
+    # Its limits are 0, 50, 100 and 200: halts of 70, 60 and 200 us are longer than the one before.
+    assert found["polled_ns"] == (0 + 50 + 100 + 90) * US
+    assert found["in_vain"] == 2
+
+
+class Remembers:
+    """Polls for 100 us; remembers what it is to learn."""
+
+    limit_ns, whole = 100 * US, True
+
+    def __init__(self) -> None:
+        self.learned_us: list[tuple[int, int | None, int]] = []
+
+    def learn(self, polled_ns: int, halted_ns: int | None = None, earlier_ns: int = 0) -> None:
+        halted_us = None if halted_ns is None else halted_ns // US
+        self.learned_us.append((polled_ns // US, halted_us, earlier_ns // US))
+
+
+def test_a_whole_period_is_learned_from_once() -> None:
+    """engine.c does the same: test_compiled_and_python_give_the_same_to_the_last_digit()."""
+    rows = [ticked(0, 190), ticked(192, 90), period(284, 140), period(1000, 80), period(2000, 90)]
+    policy = Remembers()
+    ((_, found),) = PythonEngine().reader(metadata(), NO_COSTS).intervals(as_batch("host", rows))
+    PythonEngine().runner(policy).run(intervals_of(found), 4, Tally())
+    # Of 100 + 50 us idle, of 50 and of 100. Leaving each halt takes 40 more.
+    assert policy.learned_us == [(100, 140, 90 + 90), (40, None, 0)]
+    model = Lightsleep(40 * US, 4)
+    model.learn(100 * US, 140 * US, 180 * US)
+    other = Lightsleep(40 * US, 4)
+    other.learn(380 * US)
+    assert model._model == other._model
 
 
 @pytest.mark.parametrize("make_engine", ENGINES)
