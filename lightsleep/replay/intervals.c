@@ -104,10 +104,21 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 	s->nobody = e->nobody;
 }
 
+/* What went on without a result polled, and woke nobody. */
+static void close_poll(const struct costs *c, struct open_interval *s,
+		       struct recorded_intervals *d, size_t cpu)
+{
+	struct ended in_vain = {
+		.polls = true, .nobody = true, .timer_at_ns = s->timer_at_ns,
+	};
+
+	emit(c, s, &in_vain, d, cpu);
+	s->open = false;
+}
+
 void intervals_make(const struct rows *r, const struct costs *c, struct open_interval *open,
 		struct recorded_intervals *d)
 {
-
 	for (size_t i = 0; i < r->count; i++) {
 		size_t cpu = r->cpu[i];
 		struct open_interval *s = &open[cpu];
@@ -118,21 +129,16 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		int64_t begin_ns = r->entered_ns[i], end_ns = begin_ns + r->length_ns[i];
 		struct ended e = { .polls = polls, .woken = r->woken[i] };
 
-		if (state == -1) {	/* a wakeup of a CPU that was awake */
+		if (state == -1) {	/* a wakeup of a CPU that was awake: what was before is over */
+			if (s->open)
+				close_poll(c, s, d, cpu);
 			s->nobody = false;
 			continue;
 		}
 		e.nobody = !r->somebody[i] && !e.woken;
 		e.tick = r->cause[i] == c->tick;
-		if (s->open && begin_ns - s->end_ns > c->joined_ns) {
-			/* What went on without a result polled, and woke nobody. */
-			struct ended in_vain = {
-				.polls = true, .nobody = true, .timer_at_ns = s->timer_at_ns,
-			};
-
-			emit(c, s, &in_vain, d, cpu);
-			s->open = false;
-		}
+		if (s->open && begin_ns - s->end_ns > c->joined_ns)
+			close_poll(c, s, d, cpu);
 		if (!s->open) {
 			s->entered_ns = begin_ns;
 			s->polled_ns = 0;

@@ -6,7 +6,8 @@ does not depend on how the CPU spent the time. A policy decides how much of it t
 things are derived from the rows of the recording, and from what wakeups cost there (costs.py):
 
 1. *One interval, several periods.* A CPU that polls to its limit and then halts has two rows. A
-   polling row without evidence and without a wakee is joined with the row that follows at once.
+   polling row without evidence and without a wakee is joined with the row that follows at once,
+   unless a task came to the CPU in between.
 2. *When something arrived.* The length of a period includes the exit latency of its state. The
    arrival is the length less what leaving the state took: where another CPU woke a task, what that
    very wakeup cost, and else what the state typically costs. What a user says
@@ -150,7 +151,10 @@ class Reader:
             # A task came to a CPU that was awake: what was before is over.
             awake = rows.state[here] == AWAKE
             all_rows.goes_on[here[:-1]] &= ~awake[1:]
+            all_rows.continued[here[:-1]] &= ~awake[1:]
             if awake[0]:
+                if kept := self._kept.pop(cpu, None):
+                    yield cpu, self._intervals(cpu, kept)
                 self._ended[cpu] = (0, False)
             part = all_rows.taken(here[~awake])
             if not len(part.entered_ns):

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from replays import (
     ENGINES,
     HALT,
     NO_COSTS,
     POLL,
     US,
+    judged,
     metadata,
     needs_compiler,
     period,
@@ -119,6 +122,65 @@ def test_a_poll_and_the_halt_that_follows_are_one_stay() -> None:
     assert len(intervals(period(0, 100, POLL), period(101, 60))) == 2
     assert len(intervals(polled, period(131, 60))) == 2
     assert len(intervals(period(0, 100, HALT, None, cause="unknown"), period(101, 60))) == 2
+
+
+def columns_of(
+    make_engine: Callable[[], Engine], rows: Sequence[Row], size: int
+) -> dict[str, list[int]]:
+    """Return the intervals of CPU 0, from rows that are read so many at a time."""
+    reader = make_engine().reader(judged(), NO_COSTS)
+    batches = [as_batch("host", rows[at : at + size]) for at in range(0, len(rows), size)]
+    found = [x for batch in batches for x in reader.intervals(batch)] + list(reader.rest())
+    names = [x.name for x in dataclasses.fields(RecordedIntervals)]
+    return {name: [y for _, x in found for y in getattr(x, name).tolist()] for name in names}
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_a_task_between_a_poll_and_a_halt_ends_the_poll(
+    make_engine: Callable[[], Engine], size: int
+) -> None:
+    rows = [
+        period(0, 100, wait_us=None, cause="tick"),
+        period(101, 50, POLL, wait_us=None, cause="unknown"),
+        period(152, 0, AWAKE, 5),
+        period(170, 100),
+        period(300, 50, POLL, wait_us=None, cause="unknown"),
+        period(352, 0, AWAKE, 5),
+    ]
+    found = columns_of(make_engine, rows, size)
+    assert [x // US for x in found["entered_ns"]] == [0, 101, 170, 300]
+    assert [x // US for x in found["arrival_ns"]] == [60, 50, 60, 50]
+    assert [x // US for x in found["polled_ns"]] == [0, 50, 0, 50]
+    assert found["nobody"] == [True, True, False, True]
+    assert found["resumes"] == [False, True, False, False]
+
+
+awake_or_idle = st.tuples(
+    st.integers(0, 35),  # gap
+    st.integers(1, 200),  # length
+    st.sampled_from([POLL, POLL, HALT, AWAKE, AWAKE]),
+    st.sampled_from([None, None, None, 5]),
+    st.sampled_from(["unknown", "unknown", "tick"]),
+    st.sampled_from([None, 0, 100]),  # until the next timer
+)
+
+
+@needs_compiler
+@given(st.lists(awake_or_idle, min_size=1, max_size=30), st.integers(1, 30))
+def test_engines_agree_where_tasks_come_to_awake_cpus(
+    drawn: list[tuple[int, int, int, int | None, str, int | None]], size: int
+) -> None:
+    now_us, rows = 0, []
+    for gap, length, state, wait, cause, timer_us in drawn:
+        begin, now_us = now_us + gap, now_us + gap + (length if state != AWAKE else 0)
+        rows.append(timed(period(begin, now_us - begin, state, wait, cause=cause), timer_us))
+    compiled, *others = (
+        columns_of(engine, rows, at_once)
+        for engine in (CompiledEngine, PythonEngine)
+        for at_once in (30, size)
+    )
+    assert all(other == compiled for other in others)
 
 
 @pytest.mark.parametrize(
