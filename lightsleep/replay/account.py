@@ -18,10 +18,13 @@ knows by then. Otherwise a recording of some seconds would count above all what 
 start. (Kernel governors learn within some ten periods.)
 
 Sums are kept for BLOCKS parts of the recording's time. How much they differ says how far a gain
-can be trusted to come again on this machine. Of several recordings, how much the machines differ
-says how far it can be trusted on others: what each gains, less what it would by its length if all
-were alike. The wider of the two intervals counts. Recordings of one machine, or of machines without
-a name, are taken for as many machines.
+can be trusted to come again on this machine. A load drifts, so a part is like the one before it,
+and 20 of them tell less than 20 that are independent. Longer parts are more independent: the widest
+of the intervals by 20, 10 and 5 parts counts. None of them covers slower drifts.
+
+Of several recordings, how much the machines differ says how far a gain can be trusted on others:
+what each gains, less what it would by its length if all were alike. The wider of the two intervals
+counts. Recordings of one machine, or of machines without a name, are taken for as many machines.
 """
 
 from __future__ import annotations
@@ -46,11 +49,15 @@ from lightsleep.replay.engine import engine as fastest
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import BLOCKS, RecordedIntervals
 from lightsleep.replay.policies import STOCK, Make
+from lightsleep.replay.rows import Ns
 from lightsleep.replay.stays import Limits
 from lightsleep.replay.tally import Intervals, Tally
 
 TAIL = (1 - CONFIDENCE) / 2
 """What an interval leaves out at each end."""
+
+CUTS = (BLOCKS, BLOCKS // 2, BLOCKS // 4)
+"""Into how many parts of equal length a recording is cut, to see how much they differ."""
 
 
 @dataclass
@@ -388,11 +395,21 @@ def gain(within: Replay, name: str, over: str = STOCK) -> Gain:
     # Both at the same end: what a wakeup is supposed to cost differs from one to the other.
     for end, (other, mine) in enumerate(zip(stock.ends(), of.ends(), strict=True)):
         parts = other.tally.paid_ns - mine.tally.paid_ns
-        reach = t_quantile(BLOCKS - 1, TAIL) * math.sqrt(BLOCKS * float(np.var(parts, ddof=1)))
-        ends.append((float(parts.sum()), max(reach, _between(within.machines(), name, over, end))))
+        reach = max(within_ns(parts), _between(within.machines(), name, over, end))
+        ends.append((float(parts.sum()), reach))
     low = min(total - reach for total, reach in ends)
     high = max(total + reach for total, reach in ends)
     return Gain(ends[0][0], low, high)
+
+
+def within_ns(parts_ns: Ns) -> float:
+    """Return half of the 95 % interval of the sum of BLOCKS parts, by how much these differ."""
+
+    def reach(count: int) -> float:
+        sums_ns = parts_ns.reshape(count, -1).sum(axis=1)
+        return t_quantile(count - 1, TAIL) * math.sqrt(count * float(np.var(sums_ns, ddof=1)))
+
+    return max(map(reach, CUTS))
 
 
 def _between(machines: list[Machine], name: str, over: str, end: int) -> float:
