@@ -202,17 +202,20 @@ class Evidence:
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
 
-        ``given`` has the cost of each state that halts, where somebody knows better. Raises
-        LightsleepError where it lacks one that tasks were woken out of.
+        ``given`` has the cost of each state that halts, where somebody knows better. Then a wakeup
+        by an interrupt is enough. Raises LightsleepError where it lacks a state that tasks were
+        woken out of.
         """
-        if not self._by_table:
+        if not (self._by_table or (given and self._by_interrupt)):
             return None
         metadata = self._metadata
         tables = Tables(metadata)
         cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
         by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
-        often = sorted(by_state, key=lambda key: (by_state[key].count, key))
-        usual_ns = self._usual_ns(by_state[often[-1]])
+        by_interrupt = {(tables.number(x[0]), x[1]): n for x, n in self._by_interrupt.items()}
+        counts = {key: wakes.count for key, wakes in by_state.items()} or by_interrupt
+        often = sorted(counts, key=lambda key: (counts[key], key))
+        usual_ns = self._usual_ns(by_state[often[-1]]) if by_state else None
         told = (
             self._by_medians(tables, by_state, often, cpus, usual_ns)
             if given is None
@@ -363,7 +366,7 @@ def _given(
         if not metadata.polls(cpu, state)
     }
     states = {key: cost_ns for key, cost_ns in known.items() if cost_ns is not None}
-    for table, state in seen:
+    for table, state in sorted(seen):
         states[table, state] = given.required_ns(metadata, cpus[table], state)
     return states
 

@@ -57,13 +57,18 @@ class Part:
     weight: int
 
 
-def require_costs(path: Path, costs: Costs | None) -> Costs:
+def require_costs(path: Path, costs: Costs | None, given: Given | None) -> Costs:
     """Return the costs of a recording. Raises LightsleepError where no wakeup tells them."""
-    if costs is None:
+    if costs is not None:
+        return costs
+    if given is None:
         raise LightsleepError(
-            f"{path}: no task was woken out of an idle state that halts: there is nothing to replay"
+            f"{path}: no task was woken out of a halt by another CPU, so nothing tells what a halt "
+            "costs: give --halt-cost or --measured"
         )
-    return costs
+    raise LightsleepError(
+        f"{path}: no task was woken out of an idle state that halts: there is nothing to replay"
+    )
 
 
 def evidence_of(table: Path, share: Share = ALL, shown: bool = False) -> Evidence:
@@ -91,7 +96,7 @@ def together(table: Path, evidence: Iterable[Evidence], given: Given | None) -> 
     first, *others = evidence
     for other in others:
         first.merge(other)
-    return require_costs(table, first.costs(given))
+    return require_costs(table, first.costs(given), given)
 
 
 def shares_of(table: Path, cores: int) -> list[Share]:

@@ -85,6 +85,38 @@ def test_a_state_that_was_not_measured_is_an_error() -> None:
         costs_of(metadata(), [as_batch("host", [period(0, 500)])], given)
 
 
+def test_a_machine_with_one_cpu_needs_a_cost_that_is_given(tmp_path: Path) -> None:
+    rows = [period(1000 * n, 500, 1, 9, pair=(0, 8), cause="timer") for n in range(500)]
+    rows += [period(1000 * n, 500, 2, 9, pair=(0, 8), cause="timer") for n in range(500, 600)]
+    table = tmp_path / "one.parquet"
+    list(write_parquet(Recording(judged(), iter([as_batch("host", rows)])), table))
+    done = run(table)
+    assert done.exit_code == 1
+    assert "by another CPU, so nothing tells what a halt costs: give --halt-cost" in done.stderr
+    done = run(table, "--halt-cost", "40us", "--policies", "stock,fixed:1ms", "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    (recording,) = document["recordings"]
+    assert (recording["halt_cost_ns"], recording["reference_ns"]) == (40 * US, None)
+    assert (recording["measured_wakes"], recording["estimated_wakes"]) == (0, 600)
+    waited = {x["policy"]: x["as_recorded"]["waited_ns"] for x in document["policies"]}
+    assert (waited["stock"], waited["fixed:1ms"]) == (600 * 40 * US, 0)
+    # The usual state is the one that most wakeups came out of.
+    given = Given(states={("C1", 10.0, 20.0): 7000.0, ("C6", 100.0, 300.0): 90000.0}, file="m.json")
+    costs = costs_of(judged(), [as_batch("host", rows)], given)
+    assert costs
+    assert (costs.halt_ns, costs.halts) == (7000, {0: 1})
+
+
+def test_without_any_wakeup_there_is_nothing_to_replay(tmp_path: Path) -> None:
+    table = tmp_path / "polls.parquet"
+    rows = [period(1000 * n, 500, 0) for n in range(50)]
+    list(write_parquet(Recording(judged(), iter([as_batch("host", rows)])), table))
+    done = run(table, "--halt-cost", "40us")
+    assert done.exit_code == 1
+    assert "there is nothing to replay" in done.stderr
+
+
 def test_the_command_says_what_it_used(tmp_path: Path) -> None:
     known = [("C1", 20, 40), ("C1E", 60, 200), ("C6", 300, 900)]
     states = [State(*each, each[1] * 1.5, "agrees") for each in known]
