@@ -219,7 +219,7 @@ class Evidence:
         told = (
             self._by_medians(tables, by_state, often, cpus, usual_ns)
             if given is None
-            else _StateCosts(_given(metadata, tables, given, often, cpus))
+            else _StateCosts(_given(metadata, tables, given, {*often, *by_interrupt}, cpus))
         )
         ranked_by = {} if usual_ns is None else by_state
         loops, loop_share = self._loops()

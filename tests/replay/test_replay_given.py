@@ -85,6 +85,13 @@ def test_a_state_that_was_not_measured_is_an_error() -> None:
         costs_of(metadata(), [as_batch("host", [period(0, 500)])], given)
 
 
+def test_a_state_that_only_interrupts_woke_tasks_out_of_is_to_be_measured_too() -> None:
+    given = Given(states={("C1", 10.0, 20.0): 7000.0}, file="m.json")
+    rows = [period(0, 500, state=1), period(1000, 500, 2, 9, pair=(0, 8), cause="timer")]
+    with pytest.raises(LightsleepError, match="from C6, which the recording has"):
+        costs_of(judged(), [as_batch("host", rows)], given)
+
+
 def test_a_machine_with_one_cpu_needs_a_cost_that_is_given(tmp_path: Path) -> None:
     rows = [period(1000 * n, 500, 1, 9, pair=(0, 8), cause="timer") for n in range(500)]
     rows += [period(1000 * n, 500, 2, 9, pair=(0, 8), cause="timer") for n in range(500, 600)]
