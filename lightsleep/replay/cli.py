@@ -15,6 +15,7 @@ from lightsleep import terminal, units
 from lightsleep.document import text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_text, written
+from lightsleep.governors.build import library_file
 from lightsleep.options import Duration, NamedPath, OutputFile, json_option
 from lightsleep.periods.description import HISTOGRAM, check_output
 from lightsleep.periods.formats import head_of, is_recording
@@ -28,6 +29,7 @@ from lightsleep.replay.costs import Costs
 from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.given import Given
 from lightsleep.replay.given import measured as measured_costs
+from lightsleep.replay.governed import Governor
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 from lightsleep.replay.rows import NEEDED
@@ -127,6 +129,7 @@ def replay_command(
         found = replay_tables(cluster, files, policies, given, weight)
         total, costs = _together(files, found)
     else:
+        _compile(policies)
 
         def alone(path: Path) -> tuple[Costs, Replay]:
             return _replayed(path, policies, given, weight)
@@ -148,6 +151,16 @@ def replay_command(
             click.echo(text_of(words.document(total, costs)))
         else:
             words.show(terminal.output(), total, costs)
+
+
+def _compile(policies: str) -> None:
+    """Compile the governors among the policies now, not once a long recording has been read.
+
+    Raises LightsleepError where a kernel's source is not here, or there is no compiler.
+    """
+    for policy in parse(policies).values():
+        if isinstance(policy, Governor):
+            library_file(policy.version)
 
 
 def _given(cost_s: float | None, file: Path | None) -> Given | None:

@@ -21,6 +21,7 @@ from lightsleep.governors import build
 from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
+from lightsleep.replay import cli
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.governed import Governor
@@ -150,6 +151,8 @@ def test_a_governor_is_a_policy_of_the_command() -> None:
 
 def test_a_kernel_whose_source_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    # It is said before the recordings are read, which may take hours.
+    monkeypatch.delattr(cli, "replay_files")
     done = run(MENU, "--policies", "menu@99.1")
     assert done.exit_code == 1
     assert "install the package linux-source-99.1" in " ".join(done.output.split())
