@@ -277,7 +277,34 @@ class Evidence:
         rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
         states |= {key: states[usually[key[0]]] for key in rare}
         few = _told_by_few(self._metadata, cpus, counts, usually)
+        if usual_ns is not None:
+            told = {key: wakes for key, wakes in by_state.items() if key not in rare}
+            few += self._for_nothing(cpus, told)
         return _StateCosts(states, supposed_ns, rare, doubt, few)
+
+    def _for_nothing(
+        self, cpus: Mapping[int, int], told: Mapping[tuple[int, int], Wakes]
+    ) -> list[str]:
+        """Return a warning for each table with states that cost nothing, which may be by chance.
+
+        ``told`` has the wakeups from states whose medians say what they cost. A reference that is
+        exact shows that it is nothing.
+        """
+        usual_ns = self._reference.percentile_ns(0.5)
+        free = sorted(
+            key
+            for key, wakes in told.items()
+            if wakes.percentile_ns(0.5) <= usual_ns and not self._is_exact(wakes)
+        )
+        said = []
+        for table in sorted({table for table, _ in free}):
+            names = [self._metadata.name(cpus[table], x) for at, x in free if at == table]
+            said.append(
+                f"leaving {', '.join(names)} {_where(cpus, table)}counts as nothing: wakeups from "
+                f"there took no longer than the {self._reference.count:,} that found a CPU polling "
+                "or awake. These differ much, so it may cost more; --measured sets it"
+            )
+        return said
 
     def _loops(self) -> tuple[Ns, float]:
         """Return the pairs of tasks in closed loops, and the share of wakeups that is theirs."""
@@ -299,7 +326,7 @@ class _StateCosts:
     """What leaving states costs: two fields of Costs, and what is to be said of them.
 
     ``rare`` are the states that too few wakeups came out of: they cost what another one does.
-    ``doubt`` and ``few`` are warnings.
+    ``doubt`` and ``few`` are warnings; the latter say that little tells what some states cost.
     """
 
     states: dict[tuple[int, int], float]
@@ -319,6 +346,11 @@ def costs_of(
     return evidence.costs(given)
 
 
+def _where(cpus: Mapping[int, int], table: int) -> str:
+    """Return which CPUs have a table of states, where there are several tables."""
+    return f"of CPU {cpus[table]} and those with the same states " if len(cpus) > 1 else ""
+
+
 def _told_by_few(
     metadata: Metadata,
     cpus: Mapping[int, int],
@@ -332,7 +364,7 @@ def _told_by_few(
     """
     said = []
     for table, cpu in sorted(cpus.items()):
-        where = f"of CPU {cpu} and those with the same states " if len(cpus) > 1 else ""
+        where = _where(cpus, table)
         other, usual = usually[table]
         name = metadata.name(cpus[other], usual)
         few = sorted(x for x, count in counts.items() if x[0] == table and count < ENOUGH)

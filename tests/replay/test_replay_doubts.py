@@ -118,6 +118,22 @@ def test_a_state_that_few_wakeups_tell_of_costs_what_the_usual_one_does(
     assert not costs_of(judged(), [batch], Given(7_000)).warnings  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("spread_us", "warned"), [(0, 0), (30, 1)])
+def test_a_state_that_costs_nothing_by_a_doubtful_reference_is_named(
+    spread_us: int, warned: int
+) -> None:
+    rows = [period(1000 * n, 500, HALT, 8) for n in range(40)]
+    rows += [period(1000 * n, 500, DEEP, 300) for n in range(40, 100)]
+    rows += [period(1_000_000 + n, 0, AWAKE, 10 + spread_us * (n - 19) // 60) for n in range(40)]
+    found = costs_of(judged(), [as_batch("host", rows)])
+    assert found
+    assert found.states[0, HALT] == 0
+    assert found.states[0, DEEP] == pytest.approx(290 * US, rel=0.05)
+    said = [x for x in found.warnings if x.startswith("leaving C1 counts as nothing: ")]
+    assert len(said) == len(found.warnings) == warned
+    assert all("than the 40 that found a CPU polling or awake" in x for x in said)
+
+
 def test_the_usual_state_of_few_wakeups_is_named_and_so_is_that_of_another_cpu() -> None:
     known = judged()
     known.advertised_us[1, DEEP] = 200
