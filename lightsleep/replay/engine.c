@@ -27,14 +27,15 @@ static inline __attribute__((always_inline)) void judge(struct tally *t, const s
 }
 
 /*
- * An interval of which so much was polled, after @before_ns in those that it resumes, and which
- * ended in a halt or not.
+ * An interval of which so much was polled, after @before_ns of the same poll in those that it
+ * resumes, and which ended in a halt or not.
  */
 static inline __attribute__((always_inline)) void count(struct tally *t, const struct intervals *s,
 							size_t i, u64 weight, u64 before_ns,
 							u64 polled_ns, bool halted)
 {
 	u64 waited_ns = halted ? s->cost_ns[i] : 0;
+	int64_t shallow_ns = s->limits->poll_shallow_ns;
 	u64 woken = s->woken[i];
 
 	t->intervals++;
@@ -44,7 +45,9 @@ static inline __attribute__((always_inline)) void count(struct tally *t, const s
 	t->wakes += woken;
 	t->waited_ns += waited_ns;
 	t->halts += halted;
-	t->too_shallow_ns += (int64_t)polled_ns >= s->limits->poll_shallow_ns ? polled_ns : 0;
+	/* All of a poll counts, once it is too long. */
+	if ((int64_t)(before_ns + polled_ns) >= shallow_ns)
+		t->too_shallow_ns += polled_ns + ((int64_t)before_ns < shallow_ns ? before_ns : 0);
 	if (halted)
 		judge(t, s, i, polled_ns);
 	t->longest_ns = waited_ns > t->longest_ns ? waited_ns : t->longest_ns;

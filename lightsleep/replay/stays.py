@@ -16,7 +16,10 @@ The kernel counts such stays. ``too_deep_ns`` and ``too_shallow_ns`` add up thei
 An idle interval has at most two stays: a poll, and then a halt.
 
 - A poll is as long as the CPU polls. It is a stay in a state without any latency or residency, so
-  it can be too shallow only. The next deeper state is the shallowest enabled one that halts.
+  it can be too shallow only. The next deeper state is the shallowest enabled one that halts. An
+  interrupt without a task ends an interval, but no poll: a poll of several intervals is one stay.
+  (Polls of the recording are as long as its intervals say. Such as followed each other at once are
+  one there, though the kernel compares each.)
 - A halt begins where the poll ends, after another turn through the idle loop (``Costs.turn_ns``),
   and lasts until the CPU has left its state. The state is the recorded one, whatever the policy.
   Where the CPU only polled in the recording, it is the state that most wakeups by tasks came out of
@@ -105,16 +108,21 @@ class Limits:
         return made
 
 
-def stays_of(intervals: Intervals, polled_ns: Ns, halted: Flags) -> Stays:
-    """Return what intervals add up to of which so much was polled, and which ended in a halt."""
+def stays_of(intervals: Intervals, polled_ns: Ns, halted: Flags, before_ns: Ns | int = 0) -> Stays:
+    """Return what intervals add up to of which so much was polled, and which ended in a halt.
+
+    ``before_ns`` is how much of the same poll was in earlier intervals.
+    """
     limits, state = intervals.limits, intervals.state
     turn_ns = np.where(polled_ns > 0, intervals.turn_ns, 0)
     halt_ns = np.maximum(intervals.idle_ns - polled_ns - turn_ns + intervals.exit_ns, 0)
     deep = halted & (halt_ns < limits.deep_ns[state])
     shallow = halted & (halt_ns >= limits.shallow_ns[state])
-    polled = polled_ns >= limits.poll_shallow_ns
+    # All of a poll counts, once it is too long.
+    is_long = before_ns + polled_ns >= limits.poll_shallow_ns
+    new_ns = polled_ns + np.where(before_ns < limits.poll_shallow_ns, before_ns, 0)
     return Stays(
         int(halted.sum()),
-        int(halt_ns[shallow].sum()) + int(polled_ns[polled].sum()),
+        int(halt_ns[shallow].sum()) + int(new_ns[is_long].sum()),
         int(halt_ns[deep].sum()),
     )

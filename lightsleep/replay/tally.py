@@ -116,10 +116,11 @@ class Tally:
         """Add intervals of which so much was polled, and which ended in a halt or not.
 
         ``stays`` is what they add up to, where that does not follow, ``before_ns`` how long the
-        CPU had polled already where an interval goes on with a poll.
+        CPU had polled already where an interval goes on with a poll that has not ended.
         """
-        in_vain = halted & (polled_ns + (0 if before_ns is None else before_ns) > 0)
-        stays = stays or stays_of(intervals, polled_ns, halted)
+        earlier_ns = np.zeros_like(polled_ns) if before_ns is None else before_ns
+        in_vain = halted & (polled_ns + earlier_ns > 0)
+        stays = stays or stays_of(intervals, polled_ns, halted, earlier_ns)
         waited_ns = np.where(halted, intervals.cost_ns, 0)
         sums = (
             len(intervals),

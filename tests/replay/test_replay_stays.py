@@ -48,6 +48,35 @@ def stayed(
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
+    ("lengths_us", "policy", "expected"),
+    [
+        # Of each period, 5 us leave its state. Of a poll, 20 us in all are too long.
+        ((14, 14), "fixed:1ms", (0, 0, 0)),
+        ((15, 15), "fixed:1ms", (0, 20, 0)),
+        ((15, 15, 15), "fixed:1ms", (0, 30, 0)),
+        ((55, 15), "fixed:1ms", (0, 60, 0)),
+        # It ends at its limit. The rest is a halt: here one of 10 us, which is too deep, or two.
+        ((15, 20), "fixed:20us", (1, 20, 10)),
+        ((15, 20), "fixed:19us", (1, 0, 11)),
+        ((15, 20, 30), "fixed:20us", (2, 20, 10)),
+    ],
+)
+def test_a_poll_that_interrupts_divide_is_one_stay(
+    lengths_us: tuple[int, ...],
+    policy: str,
+    expected: tuple[int, int, int],
+    engine: type[CompiledEngine | PythonEngine],
+) -> None:
+    rows, now_us = [], 0
+    for length_us in lengths_us[:-1]:
+        rows.append(period(now_us, length_us, wait_us=None, cause="tick"))
+        now_us += length_us + 1
+    rows.append(period(now_us, lengths_us[-1], wait_us=5))
+    assert stayed(judged(), rows, policy, engine) == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
     ("state", "length_us", "disabled", "expected"),
     [
         # C1 has a latency of 10 us and a residency of 20; C6 of 100 and 300.
