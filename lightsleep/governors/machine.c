@@ -168,6 +168,12 @@ static u64 poll_time_ns(void)
 	return POLL_MAX_NS;
 }
 
+/* When it is due next: it comes once, also for those that were due meanwhile. */
+static void forward_tick(void)
+{
+	tick_ns += (now_ns - tick_ns + TICK_NSEC) / TICK_NSEC * TICK_NSEC;
+}
+
 /* The tick comes, if it runs, however long the CPU was in a state. */
 static void pass_ticks(void)
 {
@@ -175,7 +181,7 @@ static void pass_ticks(void)
 		got_tick = true;
 	if (!tick_stopped && tick_ns <= now_ns) {
 		got_tick = true;
-		tick_ns += TICK_NSEC;
+		forward_tick();
 	}
 }
 
@@ -413,7 +419,7 @@ void machine_run(const struct period *periods, struct choice *choices, size_t co
 		now_ns += periods[i].busy_ns;
 		poll_begin_ns += periods[i].busy_ns;	/* the recorded exit is no part of a poll */
 		if (tick_ns <= now_ns)
-			tick_ns += (now_ns - tick_ns + TICK_NSEC) / TICK_NSEC * TICK_NSEC;
+			forward_tick();
 		wake_ns = now_ns + periods[i].idle_ns;
 		timer_ns = now_ns + periods[i].timer_ns;
 		nobody = periods[i].nobody;

@@ -16,6 +16,7 @@ from lightsleep.periods.build import Row
 from lightsleep.periods.source import as_batch
 from lightsleep.replay.account import Outcome, replay
 from lightsleep.replay.costs import Costs
+from lightsleep.replay.governed import Advertised, Governor
 from lightsleep.replay.policies import parse
 
 CONSTANT = """\
@@ -46,6 +47,19 @@ def constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / f"{name}.c").write_text(text)
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "governor_sources", lambda _: tmp_path)
+
+
+@pytest.mark.usefixtures("constant")
+def test_a_tick_comes_once_however_long_an_exit_lasts() -> None:
+    """Those that were due meanwhile do not keep the CPU from its next sleep."""
+    governor = Governor.named("menu@6.12")
+    assert governor
+    cpu = governor.cpu(Advertised((0, 10_000_000), (0, 20_000_000), (True, False)))
+    totals = cpu.ffi.new("struct totals *")
+    period_of = cpu.ffi.new("struct period[]", [(1_000_000_000, 0, 2_000_000_000, 0, 0, 0)])
+    cpu.lib.machine_run(period_of, cpu.ffi.new("struct choice[]", 1), 1, totals)
+    # Each stay lasts up to a tick, of 4 ms, and then 10 ms more: 12 ms from one tick to the next.
+    assert totals.halts == pytest.approx(1000 / 12, abs=2)
 
 
 def governed(rows: list[Row], costs: Costs, name: str) -> Outcome:
