@@ -3,7 +3,9 @@
 
 menu, teo and ladder of one kernel, our promote.c, and machine.c, the CPU that they run on, become
 one library. It is kept in the cache, and so are the governors' sources. A kernel is named by its
-version, as in ``6.12``: its source is Debian's package linux-source-6.12.
+version, as in ``6.12``: its source is Debian's package linux-source-6.12. That package changes with
+each point release, so the sources are those of the package that is installed. Without it, they are
+the newest that the cache has.
 """
 
 from __future__ import annotations
@@ -50,15 +52,50 @@ def governor_sources(version: str) -> Path:
 
     Raises LightsleepError that says which package has them.
     """
+    archive = _archive(version)
+    if archive is None:
+        name = _newest(version)
+    else:
+        status = archive.stat()  # its content takes a second to read
+        name = f"{_kept(version)}{cache.digest(str(status.st_size), str(status.st_mtime_ns))}"
 
     def build(scratch: Path) -> None:
-        archive = _archive(version)
+        if archive is None:
+            raise _not_here(version)
         sources = [f"{name}.c" for name in GOVERNORS]
         _unpack(archive, sources, version, scratch)
         if any('"gov.h"' in (scratch / x).read_text() for x in sources):  # not in old kernels
             _unpack(archive, ["gov.h"], version, scratch)
 
-    return cache.code(f"linux-governors-{version}", build, needs_mb=10)
+    return cache.code(name, build, needs_mb=10)
+
+
+def sources_digest(version: str) -> str:
+    """Return a digest of what a kernel's governors are compiled from.
+
+    Raises LightsleepError as governor_sources() does.
+    """
+    return cache.digest(*(x.read_bytes() for x in _theirs(version)))
+
+
+def _theirs(version: str) -> list[Path]:
+    folder = governor_sources(version)
+    return [folder / f"{name}.c" for name in GOVERNORS]
+
+
+def _kept(version: str) -> str:
+    return f"linux-governors-{version}-"
+
+
+def _newest(version: str) -> str:
+    """Return the name of the newest sources in the cache, by the date of a file of the archive.
+
+    Raises LightsleepError where there are none.
+    """
+    kept = list(cache.folder().glob(f"{_kept(version)}*/{GOVERNORS[0]}.c"))
+    if not kept:
+        raise _not_here(version)
+    return max(kept, key=lambda x: x.stat().st_mtime).parent.name
 
 
 def _unpack(archive: Path, names: Sequence[str], version: str, to: Path) -> None:
@@ -71,7 +108,8 @@ def _unpack(archive: Path, names: Sequence[str], version: str, to: Path) -> None
         raise LightsleepError(f"unpacking the governors of {version}: {done.stderr.strip()}")
 
 
-def _archive(version: str) -> Path:
+def _archive(version: str) -> Path | None:
+    """Return the archive with a kernel's source; None where it is not here."""
     package = f"linux-source-{version}"
     for archive in (
         cache.folder() / package / "source.tar.xz",
@@ -79,9 +117,13 @@ def _archive(version: str) -> Path:
     ):
         if archive.exists() and cache.trusted(archive):
             return archive
-    raise LightsleepError(
+    return None
+
+
+def _not_here(version: str) -> LightsleepError:
+    return LightsleepError(
         f"the governors of Linux {version} are compiled from its source, which is not here: "
-        f"install the package {package}"
+        f"install the package linux-source-{version}"
     )
 
 
@@ -92,7 +134,7 @@ def library_file(version: str, flags: Sequence[str] = (), machine: Path = CPU) -
     """
     sources.kernel_sources()
     ours = [KERNEL / "promote.c", KERNEL / "promote_policy.c"]
-    theirs = [governor_sources(version) / f"{name}.c" for name in GOVERNORS]
+    theirs = _theirs(version)
     own = [*dict.fromkeys((machine, CPU)), HERE / "kernel.h"]
     headers = [KERNEL / "promote.h", KERNEL / "promote_policy.h"]
     parts = [x.read_bytes() for x in (*ours, *theirs, *own, *headers)]

@@ -17,12 +17,15 @@ from typing import Any
 from lightsleep import cache
 from lightsleep.compiled import HEADERS, KERNEL, SHIM
 from lightsleep.errors import LightsleepError
+from lightsleep.governors.build import sources_digest
 from lightsleep.periods.table import Share
 from lightsleep.replay.account import Replay
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.evidence import Evidence
 from lightsleep.replay.given import Given
+from lightsleep.replay.governed import Governor
 from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
+from lightsleep.replay.policies import parse
 from lightsleep.terminal import progress
 
 CONNECT_S = 20
@@ -53,14 +56,16 @@ def replay_tables(
             cores = sum(client.nthreads().values())
         except OSError as error:
             raise _gone(address, error) from error
-        ours = _code()
+        ours, sources = _code(), _sources(policies)
         asked = []
         for table in (path.absolute() for path in tables):
             shares = shares_of(table, cores)
             found = [client.submit(_evidence, ours, table, share, pure=False) for share in shares]
             costs = client.submit(_costs, ours, table, found, given, pure=False)
             pieces = [
-                client.submit(_piece, ours, costs, table, share, policies, weight, pure=False)
+                client.submit(
+                    _piece, ours, costs, table, share, policies, weight, sources, pure=False
+                )
                 for share in shares
             ]
             asked.append((costs, pieces))
@@ -79,9 +84,16 @@ def _costs(code: str, table: Path, found: list[Evidence], given: Given | None) -
 
 
 def _piece(
-    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
+    code: str,
+    costs: Costs,
+    table: Path,
+    share: Share,
+    policies: str,
+    weight: int,
+    sources: dict[str, str],
 ) -> Replay:
     _require_same(code)
+    _require_same_sources(sources)
     return replay_part(Part(table, share, costs, policies, weight))
 
 
@@ -100,6 +112,24 @@ def _code() -> str:
     files += [KERNEL / f"{x}.{y}" for x in ("promote", "promote_policy") for y in "ch"]
     files += [KERNEL / "poll_limit.c", HEADERS / "poll_limit.h"]
     return cache.digest(*(x.read_bytes() for x in files if x.suffix in SUFFIXES))
+
+
+def _sources(policies: str) -> dict[str, str]:
+    """Return a digest of the sources of each kernel whose governors are among the policies.
+
+    Raises LightsleepError where one is not here.
+    """
+    governors = [x for x in parse(policies).values() if isinstance(x, Governor)]
+    return {x.version: sources_digest(x.version) for x in governors}
+
+
+def _require_same_sources(sources: dict[str, str]) -> None:
+    for version, digest in sources.items():
+        if sources_digest(version) != digest:
+            raise LightsleepError(
+                f"this worker has other governors of Linux {version} than the command that asks "
+                f"it: install the same release of linux-source-{version} on both"
+            )
 
 
 def _require_same(code: str) -> None:

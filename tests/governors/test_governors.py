@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from lightsleep.governors import build
 from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
-from lightsleep.replay import cli
+from lightsleep.replay import cli, cluster
 from lightsleep.replay.account import OPTIMUM, Replay, replay
 from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.governed import Governor
@@ -182,7 +183,39 @@ def test_old_kernels_have_no_header_of_governors(
         wanted.add("gov.h")
     with tarfile.open(package / "source.tar.xz", "w:xz") as archive:
         archive.add(package / "tree", "linux-source-6.1")
-    assert wanted <= {x.name for x in build.governor_sources("6.1").iterdir()}
+    kept = build.governor_sources("6.1")
+    assert wanted <= {x.name for x in kept.iterdir()}
+    assert build.governor_sources("6.1") == kept
+
+
+def test_a_new_release_of_a_package_has_governors_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    package = tmp_path / "linux-source-6.1"
+    governors = package / "tree/drivers/cpuidle/governors"
+    governors.mkdir(parents=True)
+    digests = []
+    for release in (1, 2):
+        for name in build.GOVERNORS:
+            (governors / f"{name}.c").write_text(f"int release = {release};")
+            os.utime(governors / f"{name}.c", (release * 10**6,) * 2)
+        with tarfile.open(package / "source.tar.xz", "w:xz") as archive:
+            archive.add(package / "tree", "linux-source-6.1")
+        os.utime(package / "source.tar.xz", (release * 10**9 // 2,) * 2)
+        found = build.governor_sources("6.1")
+        assert (found / "teo.c").read_text() == f"int release = {release};"
+        digests.append(build.sources_digest("6.1"))
+    assert len(set(digests)) == 2
+    # Once the package is gone, the newest is what there is.
+    (package / "source.tar.xz").unlink()
+    assert build.sources_digest("6.1") == digests[1]
+    # On a cluster, a worker with another release says so.
+    asked = cluster._sources("stock,menu@6.1,teo@6.1+promote")
+    assert asked == {"6.1": digests[1]}
+    cluster._require_same_sources(asked)
+    with pytest.raises(LightsleepError, match=r"same release of linux-source-6\.1 on both"):
+        cluster._require_same_sources({"6.1": digests[0]})
 
 
 @needs_compiler
@@ -236,8 +269,7 @@ def test_threads_may_load_governors_at_a_time() -> None:
 def test_each_machine_of_a_shared_cache_has_its_own_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sources = cache.folder() / "linux-governors-6.12"
-    build.governor_sources("6.12")
+    sources = build.governor_sources("6.12")
     (tmp_path / sources.name).symlink_to(sources)
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "trusted", lambda _path: True)

@@ -47,7 +47,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def started(workers: int, folder: Path) -> Iterator[tuple[str, int]]:
     """Start a cluster as the documentation says; yield its address and the scheduler's process."""
-    knows = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}"}
+    # The workers run the lightsleep that is tested, which need not be the one that is installed.
+    paths = ROOT, ROOT / "tests", Path(__file__).parent
+    knows = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
     written = folder / "scheduler.json"
     with contextlib.ExitStack() as stack:
 
@@ -101,7 +103,7 @@ def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 
 
 def dies_once(
-    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
+    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int, *_: object
 ) -> Replay:
     """Replay a part as ever; of one part, kill the worker before it hands in the result."""
     made = parts.replay_part(parts.Part(table, share, costs, policies, weight))
