@@ -229,9 +229,9 @@ class _CompiledRunner:
 
 def library_file() -> Path:
     """Return the compiled loops. Raises LightsleepError as shared_library() does."""
-    return shared_library(
-        "replay", [HERE / "engine.c", HERE / "intervals.c", KERNEL / "poll_limit.c"]
-    )
+    files = [HERE / "engine.c", HERE / "intervals.c", KERNEL / "poll_limit.c"]
+    # As the kernel has it: times of a damaged recording wrap, as they do in numpy.
+    return shared_library("replay", files, ["-fno-strict-overflow"])
 
 
 @functools.cache

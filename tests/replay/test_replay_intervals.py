@@ -156,6 +156,13 @@ def test_a_task_between_a_poll_and_a_halt_ends_the_poll(
     assert found["resumes"] == [False, True, False, False]
 
 
+@needs_compiler
+def test_times_that_no_machine_has_wrap_in_both_engines() -> None:
+    rows = [period(0, 100), (0, 1 << 62, 1 << 62, *period(0, 0)[3:]), period(0, (1 << 62) // US)]
+    compiled, python = (columns_of(x, rows, 30) for x in (CompiledEngine, PythonEngine))
+    assert compiled == python
+
+
 awake_or_idle = st.tuples(
     st.integers(0, 35),  # gap
     st.integers(1, 200),  # length
