@@ -125,6 +125,14 @@ def test_the_latency_limit_holds() -> None:
     assert plan.floor(1, 0) is None
 
 
+@given(timeout_ns=any_ns, slept_ns=any_ns)
+def test_a_timer_that_expired_after_a_short_sleep_did_not_end_it(
+    timeout_ns: int, slept_ns: int
+) -> None:
+    """It expired during the work of the interrupt that did."""
+    assert LIB.promote_ended(timeout_ns, slept_ns) == (slept_ns >= timeout_ns // 2)
+
+
 @given(states=any_states, event_ns=any_ns)
 def test_never_armed_without_anywhere_to_go(states: list[State], event_ns: int) -> None:
     plan = Plan(states)

@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -33,6 +34,8 @@ STATES = {
     "slow": ((1, 10), (16, 60), (32, 120)),
 }
 
+WORK = Path(__file__).with_name("interrupt_work.c")
+
 FAR_NS = 10**9
 """To the next timer, where it is not what wakes the CPU."""
 
@@ -44,10 +47,24 @@ Periods = list[tuple[int, int, bool]]
 
 
 @pytest.fixture(scope="session", params=OURS, ids=lambda kernel: kernel.version)
-def library(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+def kernel(request: pytest.FixtureRequest) -> BuiltKernel:
+    """Return a kernel whose source is here."""
     kernel: BuiltKernel = request.param
     kernel_source(kernel.version, kernel.suite, kernel.target)
+    return kernel
+
+
+@pytest.fixture(scope="session")
+def library(kernel: BuiltKernel) -> tuple[Any, Any]:
     return build.load(build.library_file(kernel.version, SANITIZED))
+
+
+@pytest.fixture(scope="session")
+def working(kernel: BuiltKernel) -> tuple[Any, Any]:
+    """Return the library of a CPU whose interrupts have work: machine_work() says how long."""
+    ffi, lib = build.load(build.library_file(kernel.version, SANITIZED, WORK))
+    ffi.cdef("void machine_work(uint64_t ns);")
+    return ffi, lib
 
 
 @dataclass(frozen=True)
@@ -75,11 +92,16 @@ class Machine:
     def allow(self, states: Sequence[bool], limit_us: int) -> None:
         self.lib.machine_allow(self.ffi.new("bool[]", states), limit_us * 1000)
 
-    def run(self, periods: Periods, promote: bool) -> Run:
+    def run(self, periods: Periods, promote: bool, nobody: Sequence[bool] = ()) -> Run:
+        """Run ``periods``; ``nobody``, of each: no task is woken, the CPU stays in idle."""
         self.lib.machine_promote(promote)
         made = self.ffi.new("struct choice[]", len(periods))
         totals = self.ffi.new("struct totals *")
+        given: list[tuple[int, ...]]
         given = [(idle, busy, idle if timer else FAR_NS) for idle, busy, timer in periods]
+        if nobody:
+            resumes = (False, *nobody[:-1])
+            given = [(*x, y, False, z) for x, y, z in zip(given, nobody, resumes, strict=True)]
         self.lib.machine_run(self.ffi.new("struct period[]", given), made, len(given), totals)
         assert (totals.empty, totals.forbidden, totals.untrue) == (0, 0, 0)
         chosen, all_ns = [x.first for x in made if x.first >= 0], sum(totals.time_ns)
@@ -155,6 +177,19 @@ def test_ticks_teach_what_they_teach_without(
     assert furthest(promoted.chosen, without.chosen) < 5
     # Two promotions per silence, and those ticks that the governor kept; teo of 7.3 keeps one more.
     assert promoted.wakes <= without.wakes + 3.1 * 2000
+
+
+@pytest.mark.parametrize("governor", GOVERNORS)
+def test_the_work_of_an_interrupt_is_no_sleep(working: tuple[Any, Any], governor: str) -> None:
+    """As of a router: a packet ends a sleep long before the timer, and keeps the CPU for longer."""
+    machine = Machine(working, governor, STATES["slow"])
+    periods = [*[(10_000, 11_000, False)] * 8, (10_000, 0, False)] * 1000
+    nobody = [*[False] * 8, True] * 1000
+    for work_ns in (0, 300_000):
+        machine.lib.machine_work(work_ns)
+        run = machine.run(periods, True, nobody)
+        assert run.time[0] > 40  # where the timer is armed
+        assert run.promotions == 0
 
 
 short_us = st.integers(0, 300)

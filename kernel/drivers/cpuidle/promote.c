@@ -53,6 +53,9 @@
  *     disarm: interrupts that woke the CPU are served as soon as they are
  *     enabled. Should one be late, it finds no timer, and the governor is told
  *     of a wake: nothing else is lost;
+ *   - the reverse does not hold: another interrupt that ends the sleep, and its softirqs,
+ *     are served before disarm, too, and the timer may expire meanwhile.
+ *     promote_ended() tells;
  *   - what it writes needs no lock.
  *
  * Settings change under promote_lock, on any CPU; promote_policy.c says what
@@ -81,10 +84,11 @@
 
 /**
  * struct promote_cpu - what one CPU needs
- * @expired: the timer has ended the sleep that is being left
+ * @expired: the timer has expired since the state that is being left was entered
  * @chosen: the state that the governor chose for the idle period that a promotion
  *	has prolonged; PROMOTE_NONE outside of one
  * @index: the state that the timer was armed for
+ * @timeout_ns: after how many ns it was to expire
  * @reached: the state that the CPU had been promoted to when a sleep ended, without
  *	work, after @event; PROMOTE_NONE otherwise
  * @switches: how often the idle task had been switched when it was last in one
@@ -100,6 +104,7 @@ struct promote_cpu {
 	int index;
 	int reached;
 	unsigned long switches;
+	u64 timeout_ns;
 	u64 slept_ns;
 	ktime_t event;
 	struct hrtimer timer;
@@ -233,6 +238,7 @@ static noinline bool arm(struct promote_cpu *pc, struct cpuidle_device *dev, int
 		return false;
 
 	pc->index = index;
+	pc->timeout_ns = timeout_ns;
 	pc->expired = false;
 	hrtimer_start(&pc->timer, ktime_add_ns(now, timeout_ns), HRTIMER_MODE_ABS_PINNED_HARD);
 	return true;
@@ -266,7 +272,8 @@ void cpuidle_promote_disarm(void)
 static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
 {
 	const struct promote_state *states = pc->states;
-	bool promoted = pc->expired && index >= 0 && !need_resched();
+	bool promoted = pc->expired && index >= 0 && !need_resched() &&
+			promote_ended(pc->timeout_ns, dev->last_residency_ns);
 	int chosen = READ_ONCE(pc->chosen);
 	u64 more_ns;
 

@@ -110,6 +110,22 @@ u64 promote_timeout(const struct promote_state *states, unsigned int index, u64 
 }
 
 /**
+ * promote_ended - has the timer, which has expired, ended the sleep?
+ * @timeout_ns: after how many ns it was to
+ * @slept_ns: how long the CPU was in the state
+ *
+ * An interrupt may have ended the sleep before, and the timer have expired during its
+ * work. The sleep begins a little after the timer, so it may be shorter than @timeout_ns;
+ * half of that leaves enough room.
+ *
+ * Return: whether it has.
+ */
+bool promote_ended(u64 timeout_ns, u64 slept_ns)
+{
+	return slept_ns >= timeout_ns / 2;
+}
+
+/**
  * promote_floor - which state comes after a state that was a wrong guess?
  * @states: all states of one CPU
  * @index: the state it was in

@@ -32,6 +32,7 @@ struct promote_state {
 
 void promote_plan(struct promote_state *states, unsigned int count);
 u64 promote_timeout(const struct promote_state *states, unsigned int index, u64 event_ns);
+bool promote_ended(u64 timeout_ns, u64 slept_ns);
 int promote_floor(const struct promote_state *states, unsigned int index, u64 limit_ns);
 bool promote_returns(const struct promote_state *states, unsigned int index, unsigned int reached,
 		     u64 limit_ns, u64 event_ns);
