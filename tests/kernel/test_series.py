@@ -389,6 +389,15 @@ def test_a_cover_letter_names_what_the_topic_carries(base: str) -> None:
             assert f"topic {patch.path.parent.name}" in topic.cover.read_text()
 
 
+@pytest.mark.parametrize("base", series.bases())
+def test_promotion_needs_timers_that_expire_in_time_and_to_know_the_next_event(base: str) -> None:
+    """Without NO_HZ_COMMON, the kernel says that the next event is a tick away, always."""
+    text = (KERNEL / "patches" / base / "promotion/cpuidle-promote.patch").read_text()
+    _, _, option = text.partition("+config CPU_IDLE_PROMOTE\n")
+    needs = re.findall(r"^\+\tdepends on (.*)$", option, re.MULTILINE)[0].split(" && ")
+    assert {"HIGH_RES_TIMERS", "NO_HZ_COMMON"} <= set(needs)
+
+
 Hooked = Callable[[BuiltKernel], Path]
 
 
