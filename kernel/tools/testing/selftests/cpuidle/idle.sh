@@ -4,6 +4,8 @@
 # What the selftests of idle drivers share: sysfs, the kernel log, and a load.
 
 CPUS=/sys/devices/system/cpu
+PARTITIONS=/sys/fs/cgroup/cpuset.cpus.isolated
+LATENCY_REQUESTS=/dev/cpu_dma_latency
 LOAD=$(mktemp) # the process that makes the load, while there is one
 
 sum() { # FILE...: each holds one number
@@ -40,6 +42,15 @@ cpus_of() { # LIST, as 1,4-6
 is_online() { # CPU; some cannot be anything else
 	[ -e "$CPUS/cpu$1" ] &&
 		{ [ ! -e "$CPUS/cpu$1/online" ] || [ "$(cat "$CPUS/cpu$1/online")" = 1 ]; }
+}
+
+is_isolated() { # CPU: by the command line, or by a partition of cpusets
+	cat $CPUS/isolated $CPUS/nohz_full $PARTITIONS 2> /dev/null | grep '^[0-9]' |
+		while read -r list; do cpus_of "$list"; done | grep -qx "$1"
+}
+
+latency_limit() { # in us: the least that anybody requests
+	python3 -c "print(int.from_bytes(open('$LATENCY_REQUESTS', 'rb').read(4), 'little'))"
 }
 
 need_root_and_two_cpus() {

@@ -173,9 +173,7 @@ idle_periods() { # COMMAND...
 # one task sleeps and wakes, so that a CPU rarely goes from one task to the next. (The
 # scheduler may do so without a pass through the idle loop, and that is no period.)
 counts_each_period_once() {
-	isolated=$(cat $CPUS/isolated $CPUS/nohz_full /sys/fs/cgroup/cpuset.cpus.isolated \
-		2> /dev/null | tr -d '()nul\n')
-	[ -z "$isolated" ] || skip "isolated CPUs count nothing, maybe CPU 1 among them: $isolated"
+	! is_isolated 1 || skip "isolated CPUs count nothing, and CPU 1 is one"
 	need_commands python3 taskset
 	on
 	own="$CPUS/cpu1/idle_poll"

@@ -46,6 +46,21 @@ need_made_up_states() {
 	[ "$DRIVER" = none ] || skip "the states are those of $DRIVER"
 	has_module cpuidle_synthetic || skip "no module cpuidle_synthetic"
 	[ -e /sys/module/cpuidle_synthetic ] || load_states
+	need_no_veto
+}
+
+# Whoever isolates CPU 1, or requests a latency, wants no promotion.
+need_no_veto() {
+	! is_isolated 1 || skip "CPU 1 is isolated"
+	[ -e $LATENCY_REQUESTS ] || return 0
+	need_commands python3
+	for state in $(deeper); do
+		[ "$(cat "$CPU/state$state/disable")" = 0 ] || continue
+		limit=$(latency_limit)
+		[ "$limit" -ge "$(cat "$CPU/state$state/latency")" ] ||
+			skip "somebody requests a latency of $limit us"
+		break
+	done
 }
 
 asked() { # the states that the driver asks to leave, the shallowest first
@@ -62,6 +77,7 @@ need_promotion() {
 	}
 	need_switch
 	[ -n "$(asked)" ] || skip "$DRIVER does not ask for promotion"
+	need_no_veto
 	before=$(all_promoted)
 	pattern 20
 	# So often that it errs in the next 20 as well.
@@ -184,6 +200,7 @@ too_shallow() {
 leaves_states_of_the_driver() {
 	need_switch
 	[ -n "$(asked)" ] || skip "$DRIVER does not ask for promotion"
+	need_no_veto
 	promoted=$(all_promoted) stayed=$(too_shallow)
 	pattern 20
 	stayed=$(($(too_shallow) - stayed))

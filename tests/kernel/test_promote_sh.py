@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What promote.sh makes of a machine: its functions run here, on files that stand in for sysfs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ktap import KSFT_SKIP, SELFTESTS
+
+PASSED, FAILED = 0, 1
+ERRS = "add 20 state0/below"
+PROMOTES = "add 20 state0/promoted"
+"""What a load does to counters of CPU 1, in shell."""
+
+
+def machine(folder: Path, isolated: str = "", full: str = "(null)", limit_us: int = 2000) -> None:
+    """Make files like those of a POWER9 with stop0_lite, stop0 and stop1."""
+    for index, latency in enumerate((1, 2, 5)):
+        state = folder / f"cpu1/cpuidle/state{index}"
+        state.mkdir(parents=True)
+        for name, value in {"below": 0, "disable": 0, "latency": latency, "usage": 0}.items():
+            (state / name).write_text(f"{value}\n")
+    (folder / "cpu1/cpuidle/state0/promoted").write_text("0\n")
+    for name, text in {"isolated": isolated, "nohz_full": full}.items():
+        (folder / name).write_text(f"{text}\n")
+    (folder / "latency").write_bytes(limit_us.to_bytes(4, "little"))
+
+
+def ran(folder: Path, test: str, load: str) -> subprocess.CompletedProcess[str]:
+    """Run a test of the script there; ``load``, in shell, is what its load does."""
+    functions, _, _ = (SELFTESTS / "promote.sh").read_text().partition("\nDRIVER=")
+    assert f"\n{test}() {{" in functions
+    script = f"""
+        {functions.replace('$(dirname "$0")', str(SELFTESTS))}
+        CPUS={folder} CPU={folder}/cpu1/cpuidle PARAMETER={folder}/promote DRIVER=powernv
+        LATENCY_REQUESTS={folder}/latency PARTITIONS=
+        add() {{ echo $(($(cat "$CPU/$2") + $1)) > "$CPU/$2"; }}
+        pattern() {{ {load}; }}
+        mark_log() {{ :; }}
+        last_message() {{ false; }}
+        {test}
+    """
+    (folder / "promote").write_text("Y\n")
+    return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("load", "status"), [(ERRS, FAILED), (PROMOTES, PASSED), (f"{ERRS}; {PROMOTES}", PASSED)]
+)
+def test_sleeps_that_are_too_shallow_are_promoted(tmp_path: Path, load: str, status: int) -> None:
+    machine(tmp_path)
+    done = ran(tmp_path, "leaves_states_of_the_driver", load)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("test", ["leaves_states_of_the_driver", "does_nothing_when_off"])
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"isolated": "1"}, "isolated"),
+        ({"full": "0-3,8"}, "isolated"),
+        ({"limit_us": 1}, "latency of 1 us"),
+    ],
+)
+def test_what_no_kernel_promotes_is_no_failure(
+    tmp_path: Path, settings: dict[str, str | int], why: str, test: str
+) -> None:
+    machine(tmp_path, **settings)  # type: ignore[arg-type]
+    done = ran(tmp_path, test, ERRS)
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert why in done.stdout
+
+
+@pytest.mark.parametrize("settings", [{"isolated": "2-3"}, {"full": "2"}, {"limit_us": 2}])
+def test_what_concerns_other_cpus_or_states_is_no_excuse(
+    tmp_path: Path, settings: dict[str, str | int]
+) -> None:
+    machine(tmp_path, **settings)  # type: ignore[arg-type]
+    assert ran(tmp_path, "leaves_states_of_the_driver", ERRS).returncode == FAILED
