@@ -163,11 +163,12 @@ static void condition_met_on_the_way(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, DIV_ROUND_UP(looks - 1, SMP_TIMEOUT_POLL_COUNT), clock.readings);
 }
 
-/* One variable of each size that can be waited on; the thread sets it. */
+/* One variable of each size that can be waited on, and one with a sign; the thread sets it. */
 struct remote {
 	u8 byte;
 	u16 half;
 	u32 word;
+	int number;
 	unsigned long whole;
 	bool ends;	/* set before the last go */
 	struct completion go;
@@ -190,6 +191,8 @@ static int store_thread(void *data)
 		udelay(STORE_AFTER_US);
 		WRITE_ONCE(remote->word, 0x80000000);
 		udelay(STORE_AFTER_US);
+		WRITE_ONCE(remote->number, -2);
+		udelay(STORE_AFTER_US);
 		WRITE_ONCE(remote->whole, 1UL << (BITS_PER_LONG - 1));
 	}
 	/* kthread_stop() needs a thread that has not ended. */
@@ -210,7 +213,7 @@ static bool overdue(u64 start_ns)
 }
 
 /*
- * Waits for each of the four in turn. Preemption is off, so this CPU is not the
+ * Waits for each of the five in turn. Preemption is off, so this CPU is not the
  * one that stores. Returns whether the thread has come to the end of them.
  */
 static bool wait_for_stores(struct kunit *test, struct remote *remote, s64 timeout_ns)
@@ -220,6 +223,7 @@ static bool wait_for_stores(struct kunit *test, struct remote *remote, s64 timeo
 	remote->byte = 0;
 	remote->half = 0;
 	remote->word = 0;
+	remote->number = -1;
 	remote->whole = 0;
 	complete(&remote->go);
 
@@ -231,6 +235,8 @@ static bool wait_for_stores(struct kunit *test, struct remote *remote, s64 timeo
 				      ktime_get_ns(), timeout_ns);
 	smp_cond_load_relaxed_timeout(&remote->word, VAL || overdue(start_ns),
 				      ktime_get_ns(), timeout_ns);
+	smp_cond_load_relaxed_timeout(&remote->number, VAL != -1 || overdue(start_ns),
+				      ktime_get_ns(), timeout_ns);
 	smp_cond_load_relaxed_timeout(&remote->whole, VAL || overdue(start_ns),
 				      ktime_get_ns(), timeout_ns);
 	took_ns = ktime_get_ns() - start_ns;
@@ -239,6 +245,7 @@ static bool wait_for_stores(struct kunit *test, struct remote *remote, s64 timeo
 	KUNIT_EXPECT_EQ(test, 0x80, READ_ONCE(remote->byte));
 	KUNIT_EXPECT_EQ(test, 0x8000, READ_ONCE(remote->half));
 	KUNIT_EXPECT_EQ(test, 0x80000000, READ_ONCE(remote->word));
+	KUNIT_EXPECT_EQ(test, -2, READ_ONCE(remote->number));
 	KUNIT_EXPECT_EQ(test, 1UL << (BITS_PER_LONG - 1), READ_ONCE(remote->whole));
 	KUNIT_EXPECT_LT(test, took_ns, FOREVER_NS);
 	return READ_ONCE(remote->whole);
