@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ktap import KSFT_SKIP, SELFTESTS
@@ -39,7 +40,9 @@ def ran(folder: Path, test: str, load: str) -> subprocess.CompletedProcess[str]:
         add() {{ echo $(($(cat "$CPU/$2") + $1)) > "$CPU/$2"; }}
         pattern() {{ {load}; }}
         mark_log() {{ :; }}
-        last_message() {{ false; }}
+        sleep() {{ command sleep 0.01; }}
+        complains=
+        last_message() {{ [ "$complains" ]; }}
         {test}
     """
     (folder / "promote").write_text("Y\n")
@@ -65,9 +68,9 @@ def test_sleeps_that_are_too_shallow_are_promoted(tmp_path: Path, load: str, sta
     ],
 )
 def test_what_no_kernel_promotes_is_no_failure(
-    tmp_path: Path, settings: dict[str, str | int], why: str, test: str
+    tmp_path: Path, settings: dict[str, Any], why: str, test: str
 ) -> None:
-    machine(tmp_path, **settings)  # type: ignore[arg-type]
+    machine(tmp_path, **settings)
     done = ran(tmp_path, test, ERRS)
     assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
     assert why in done.stdout
@@ -75,7 +78,44 @@ def test_what_no_kernel_promotes_is_no_failure(
 
 @pytest.mark.parametrize("settings", [{"isolated": "2-3"}, {"full": "2"}, {"limit_us": 2}])
 def test_what_concerns_other_cpus_or_states_is_no_excuse(
-    tmp_path: Path, settings: dict[str, str | int]
+    tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    machine(tmp_path, **settings)  # type: ignore[arg-type]
+    machine(tmp_path, **settings)
     assert ran(tmp_path, "leaves_states_of_the_driver", ERRS).returncode == FAILED
+
+
+SURVIVES = ("hotplug", "another_governor", "switching_all_the_time")
+TURNS = f"[ $1 -gt 20 ] || {PROMOTES}; : > ${{2:-/dev/null}}"
+"""A load that does what it is asked for. Only what looks at its outcome is promoted."""
+
+
+def driven(folder: Path) -> None:
+    """Add what else a machine has that changes CPUs, governors and settings."""
+    machine(folder)
+    (folder / "cpuidle").mkdir()
+    (folder / "cpuidle/current_governor").write_text("menu\n")
+    (folder / "cpuidle/available_governors").write_text("menu teo\n")
+    (folder / "cpu1/online").write_text("1\n")
+
+
+@pytest.mark.parametrize("test", SURVIVES)
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (TURNS, ""),
+        (f"[ $1 -le 20 ] || fail no load; {TURNS}", "the load failed"),
+        (TURNS.replace("add", ": "), "no promotions any more"),
+        (f"{TURNS}; complains=1", "the kernel complains"),
+    ],
+    ids=["works", "no-load", "no-promotion", "complaint"],
+)
+def test_what_survives_works_and_promotes(tmp_path: Path, test: str, load: str, why: str) -> None:
+    driven(tmp_path)
+    # need_promotion() wants to see promotions first.
+    first = f"if [ ! -e {tmp_path}/seen ]; then : > {tmp_path}/seen; {PROMOTES}; else {load}; fi"
+    done = ran(tmp_path, f"survives_{test}", first)
+    assert (done.returncode, done.stderr) == (FAILED if why else PASSED, "")
+    assert why in done.stdout
+    if not why:
+        disabled = [x.read_text() for x in sorted(tmp_path.glob("cpu1/cpuidle/*/disable"))]
+        assert disabled == ["0\n"] * 3

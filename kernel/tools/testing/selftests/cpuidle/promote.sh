@@ -144,6 +144,7 @@ end_isolation() {
 
 after_each() {
 	end_isolation
+	rm -f "$WORK/begun"
 	[ -e $PARAMETER ] || return 0
 	echo 1 > $PARAMETER
 	is_online 1 || echo 1 > "$CPUS"/cpu1/online
@@ -158,13 +159,14 @@ after_each() {
 
 # Bursts of short sleeps on CPU 1, each with a silence behind it. The burst makes a
 # governor believe that sleeps are short. SCHED_FIFO: others are woken 50 us late.
-pattern() { # COUNT
+pattern() { # COUNT [FILE, made as it begins]
 	need_commands python3
-	python3 - "$1" "$SLOW" <<-END || fail "the pattern failed"
+	python3 - "$1" "$SLOW" "${2:-/dev/null}" <<-END || fail "the pattern failed"
 		import os, sys, time
 		os.sched_setaffinity(0, [1])
 		os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-		count, slow = map(int, sys.argv[1:])
+		count, slow = map(int, sys.argv[1:3])
+		open(sys.argv[3], "w").close()
 		for _ in range(count):
 		    for _ in range(8):
 		        time.sleep(slow * 15e-6)
@@ -314,22 +316,34 @@ leaves_new_partitions_alone() {
 	[ "$(all_promoted)" -gt "$before" ] || fail "not promoted behind the partition"
 }
 
-survives_hotplug() {
-	need_promotion
-	for _ in $(seq 10); do
-		pattern 1000 &
-		sleep 0.3
-		echo 0 > "$CPUS"/cpu1/online || fail "CPU 1 does not go offline"
-		wait
-		echo 1 > "$CPUS"/cpu1/online || fail "CPU 1 does not come back"
-	done
+# After a test that has used mark_log.
+check_it_still_promotes() {
 	before=$(all_promoted)
 	pattern 20
 	[ "$(all_promoted)" -gt "$before" ] || fail "no promotions any more"
+	! last_message 'BUG:\|WARNING:' || fail "the kernel complains: see its log"
+}
+
+survives_hotplug() {
+	need_promotion
+	mark_log
+	for _ in $(seq 10); do
+		pattern 1000 "$WORK/begun" &
+		while [ ! -e "$WORK/begun" ] && kill -0 $! 2> /dev/null; do
+			sleep 0.1 # it needs CPU 1 to begin
+		done
+		rm -f "$WORK/begun"
+		sleep 0.1
+		echo 0 > "$CPUS"/cpu1/online || fail "CPU 1 does not go offline"
+		wait $! || fail "the load failed"
+		echo 1 > "$CPUS"/cpu1/online || fail "CPU 1 does not come back"
+	done
+	check_it_still_promotes
 }
 
 survives_another_governor() {
 	need_promotion
+	mark_log
 	governor=$(cat "$CPUS"/cpuidle/current_governor)
 	pattern 3000 &
 	for _ in $(seq 3); do
@@ -340,14 +354,13 @@ survives_another_governor() {
 		done
 	done
 	echo "$governor" > "$CPUS"/cpuidle/current_governor
-	wait
-	before=$(all_promoted)
-	pattern 20
-	[ "$(all_promoted)" -gt "$before" ] || fail "no promotions any more"
+	wait $! || fail "the load failed"
+	check_it_still_promotes
 }
 
 survives_switching_all_the_time() {
 	need_promotion
+	mark_log
 	states=$(deeper)
 	pattern 3000 &
 	load=$!
@@ -360,11 +373,16 @@ survives_switching_all_the_time() {
 		done
 		sleep 0.01
 	done
-	wait
+	wait $load || fail "the load failed"
+	for state in $states; do
+		disable "$state" 0
+	done
+	check_it_still_promotes
 }
 
 survives_another_driver() {
 	need_made_up_states
+	mark_log
 	pattern 3000 &
 	for _ in $(seq 3); do
 		rmmod cpuidle_synthetic
@@ -374,9 +392,8 @@ survives_another_driver() {
 		load_states
 		sleep 0.02
 	done
-	wait
-	pattern 20
-	[ "$(promoted 0)" -gt 0 ] || fail "no promotions any more"
+	wait $! || fail "the load failed"
+	check_it_still_promotes
 }
 
 # The same, but another CPU ends all of it, which no governor can foresee; teo knows timers.
