@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import cffi
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_library import load
+from kernel_library import load, simulated
 
 from lightsleep.compiled import KERNEL, compile_kernel_files
 
@@ -203,6 +204,41 @@ def test_a_cpu_goes_back_to_where_it_was_promoted_to_unless_that_has_changed(
             to = states[reached]
             fits = to.allowed and to.latency_ns <= limit_ns and to.residency_ns < event_ns
             assert plan.returns(index, reached, limit_ns, event_ns) == bool(leaves and fits)
+
+
+PROMOTE, POLLING, COUPLED, TIMER_STOP = (1 << n for n in range(4))
+CPUIDLE_H = f"""
+#include <stdbool.h>
+#define CPUIDLE_FLAG_PROMOTE {PROMOTE}
+#define CPUIDLE_FLAG_POLLING {POLLING}
+#define CPUIDLE_FLAG_COUPLED {COUPLED}
+#define CPUIDLE_FLAG_TIMER_STOP {TIMER_STOP}
+struct cpuidle_device;
+struct cpuidle_state {{ unsigned int flags; }};
+"""
+LEAVES = """
+#define CONFIG_CPU_IDLE_PROMOTE
+#include "promote.h"
+bool leaves(unsigned int flags)
+{
+	const struct cpuidle_state state = { .flags = flags };
+
+	return cpuidle_promote_leaves(&state);
+}
+"""
+
+
+def test_states_that_poll_or_stop_the_timer_or_are_coupled_are_not_left_whoever_asks() -> None:
+    ffi = cffi.FFI()
+    ffi.cdef("bool leaves(unsigned int flags);")
+    lib = simulated(ffi, LEAVES, {"linux/cpuidle.h": CPUIDLE_H})
+    assert [x for x in range(16) if lib.leaves(x)] == [PROMOTE]
+
+
+@pytest.mark.parametrize("base", ["6.12", "7.3"])
+def test_a_state_has_the_counter_if_it_is_left(base: str) -> None:
+    patch = KERNEL.parents[1] / "patches" / base / "promotion/cpuidle-promote.patch"
+    assert "+\tif (cpuidle_promote_leaves(kobj->state) &&\n" in patch.read_text()
 
 
 @pytest.fixture(scope="session")

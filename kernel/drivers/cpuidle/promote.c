@@ -80,8 +80,6 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/cpuidle_promote.h>
 
-#define NOT_LEAVABLE	(CPUIDLE_FLAG_POLLING | CPUIDLE_FLAG_TIMER_STOP | CPUIDLE_FLAG_COUPLED)
-
 /**
  * struct promote_cpu - what one CPU needs
  * @expired: the timer has expired since the state that is being left was entered
@@ -360,8 +358,7 @@ void cpuidle_promote_update(struct cpuidle_device *dev)
 		pc->states[i].latency_ns = state->exit_latency_ns;
 		WRITE_ONCE(pc->states[i].allowed,
 			   !usage->disable && !(state->flags & CPUIDLE_FLAG_COUPLED));
-		pc->states[i].leavable = promote && state->flags & CPUIDLE_FLAG_PROMOTE &&
-					 !(state->flags & NOT_LEAVABLE);
+		pc->states[i].leavable = promote && cpuidle_promote_leaves(state);
 	}
 	promote_plan(pc->states, drv->state_count);
 	spin_unlock(&promote_lock);

@@ -8,6 +8,14 @@
 #include <linux/cpuidle.h>
 
 #ifdef CONFIG_CPU_IDLE_PROMOTE
+/* Whether CPUs leave a state if it lasts: its driver asks for that, and nothing forbids it. */
+static inline bool cpuidle_promote_leaves(const struct cpuidle_state *state)
+{
+	return state->flags & CPUIDLE_FLAG_PROMOTE &&
+	       !(state->flags & (CPUIDLE_FLAG_POLLING | CPUIDLE_FLAG_TIMER_STOP |
+				 CPUIDLE_FLAG_COUPLED));
+}
+
 int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick);
 int cpuidle_promote_raise(struct cpuidle_device *dev, int index);
 bool cpuidle_promote_arm(struct cpuidle_device *dev, int index);
