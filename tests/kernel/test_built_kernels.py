@@ -59,7 +59,7 @@ LOSES_ITS_PORT = ("7.3", "test-cpuidle_latency.sh", "survives_suspend")
 """A virtio-serial port of 7.3.4 cannot be written to after a suspend, with our patches or without:
 the guest's agent could not answer."""
 
-SHARED = {"idle.sh", "ktap.sh", "lightsleep.sh", "word_source.sh"}
+SHARED = {"idle.sh", "ktap.sh", "lightsleep.sh", "poller.sh", "word_source.sh"}
 """No tests, but what tests share."""
 
 NEEDS_SERIES = {"idle_poll.sh", "promote.sh"}

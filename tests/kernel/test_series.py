@@ -398,6 +398,12 @@ def test_promotion_needs_timers_that_expire_in_time_and_to_know_the_next_event(b
     assert {"HIGH_RES_TIMERS", "NO_HZ_COMMON"} <= set(needs)
 
 
+def test_what_all_selftests_share_knows_no_other_topic() -> None:
+    """The folder is a topic of its own. What polls, and which module tells so, comes later."""
+    shared = (KERNEL / "tools/testing/selftests/cpuidle/idle.sh").read_text()
+    assert re.findall(r"poll\w*|test_\w+", shared) == []
+
+
 Hooked = Callable[[BuiltKernel], Path]
 
 

@@ -26,13 +26,6 @@ disable() { # STATE 0|1, all CPUs
 	done
 }
 
-# Where threads handle interrupts, no device is polled.
-need_poll_sources() {
-	case $(uname -v) in
-	*PREEMPT_RT*) skip "a kernel with PREEMPT_RT polls no device" ;;
-	esac
-}
-
 cpus_of() { # LIST, as 1,4-6
 	echo "$1" | tr ',' '\n' | while IFS=- read -r first last; do
 		seq "$first" "${last:-$first}"
@@ -93,39 +86,6 @@ need_tracer() { # sets TRACE, its folder
 pipe_load() { # wakes a thread on another CPU, and waits for it, over and over
 	need_commands perf
 	perf bench -f simple sched pipe -l "${1:-2000}" > /dev/null
-}
-
-# A task naps on CPU 1 for 3 s. Does the number of polls, in a file, grow by one for most naps?
-polls_for_naps() { # FILE [inject=1|suspend=1]: the CPU is told to be idle meanwhile
-	file=$1
-	shift
-	polls=$(cat "$file")
-	load_module test_told_idle "$@" || fail "no naps"
-	polls=$(($(cat "$file") - polls))
-	naps=$(cat /sys/module/test_told_idle/parameters/naps)
-	rmmod test_told_idle
-	echo "$* $polls polls for $naps naps"
-	[ "$naps" -ge 500 ] || skip "too few naps to tell"
-	[ $((polls * 2)) -gt "$naps" ]
-}
-
-# CPU 0 calls 5000 functions on CPU 1, which wake no task. Does CPU 1, by its number of polls, in
-# a file, poll for more than a few of them anew? test_smp_mask is loaded, with pause_us=20.
-polls_for_calls() { # FILE
-	need_commands taskset
-	mount_until_end debugfs /sys/kernel/debug || fail "no debugfs"
-	polls=$(cat "$1")
-	taskset -c 0 sh -c 'echo "1 5000 1" > /sys/kernel/debug/test_smp_mask/run' ||
-		fail "cannot call functions"
-	polls=$(($(cat "$1") - polls))
-	echo "$polls polls for 5000 calls"
-	[ $polls -ge 1000 ]
-}
-
-need_naps() {
-	has_module test_told_idle || skip "no test_told_idle"
-	[ ! -d /sys/module/test_told_idle ] || skip "test_told_idle is loaded already"
-	is_online 1 || skip "CPU 1 is not online"
 }
 
 need_suspend_to_idle() { # that ends by a timer

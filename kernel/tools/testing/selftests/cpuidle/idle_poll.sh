@@ -16,6 +16,8 @@
 . "$(dirname "$0")/ktap.sh"
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
+# shellcheck source=poller.sh disable=SC1091
+. "$(dirname "$0")/poller.sh"
 
 # shellcheck disable=SC2034 # for load_module
 MODULES=${1-}

@@ -12,6 +12,8 @@
 . "$(dirname "$0")/ktap.sh"
 # shellcheck source=idle.sh disable=SC1091
 . "$(dirname "$0")/idle.sh"
+# shellcheck source=poller.sh disable=SC1091
+. "$(dirname "$0")/poller.sh"
 
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
