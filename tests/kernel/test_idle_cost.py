@@ -2,12 +2,14 @@
 """idle_cost.c, the kernel's own file: which cost counts, from when on, and for how long?"""
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import cffi
 import numpy as np
 import pytest
 from kernel_library import simulated
+from numpy.typing import NDArray
 
 US = 1000
 ASSUMED_NS = 25 * US
@@ -379,6 +381,70 @@ def test_a_load_that_nearly_ends_loses_its_answer() -> None:
 def test_too_slow_a_load_has_no_answer() -> None:
     LIB.measure(0, 30 * US, US)
     assert not any(minutes(5, 60))
+
+
+# Where the machine's figure is far below what the programs lose.
+
+
+def shares_polled(
+    machine_us: int,
+    halt_us: int,
+    seconds: int,
+    draw: Callable[[np.random.Generator, int, int], NDArray[np.float64]],
+    seed: int,
+) -> NDArray[np.float64]:
+    """Return the share of idle time polled (%), second by second.
+
+    It is that of programs that work for 10 us after each wait. ``draw(rng, second, n)`` draws the
+    waits of a second, in us, from n of which some may be left.
+    """
+    LIB.measure(0, machine_us * US, 1)
+    rng = np.random.default_rng(seed)
+    polled = []
+    for second in range(seconds):
+        wait_ns = (np.maximum(draw(rng, second, 7000), 1) * US).astype(np.uint64)
+        start = FFI.cast("uint64_t *", wait_ns.ctypes.data)
+        polled.append(LIB.live_second(start, len(wait_ns), 10 * US, halt_us * US) / 10)
+    return np.array(polled)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_dear_answer_survives_a_moment_of_other_waits(seed: int) -> None:
+    """Of each 20 s, two are a mixture: without the answer, polls are too short to find another."""
+
+    def draw(rng: np.random.Generator, second: int, n: int) -> NDArray[np.float64]:
+        mixed = second >= 40 and second % 20 < 2
+        mean_us = np.where(rng.random(n) < (0.6 if mixed else 1), 300, 2000)
+        return rng.normal(mean_us, mean_us / 10)
+
+    polled = shares_polled(25, 100, 160, draw, seed)[40:]
+    print(f"polled in {(polled > 50).mean():.0%} of the seconds")
+    assert (polled > 50).mean() > 0.7
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_dear_answer_survives_noise(seed: int) -> None:
+    def draw(rng: np.random.Generator, second: int, n: int) -> NDArray[np.float64]:
+        return rng.gamma(4, 250 / 4, n)  # a coefficient of variation of 0.5
+
+    polled = shares_polled(25, 100, 240, draw, seed)[60:]
+    print(f"polled {polled.mean():.0f} %")
+    assert polled.mean() > 85
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("halt_us", [25, 100])
+def test_a_dear_answer_does_not_poll_for_waits_that_are_mostly_long(
+    halt_us: int, seed: int
+) -> None:
+    def draw(rng: np.random.Generator, second: int, n: int) -> NDArray[np.float64]:
+        mean_us = np.where(rng.random(n) < (0.5 if second >= 60 else 1), 300, 2000)
+        return rng.normal(mean_us, mean_us / 10)
+
+    polled = shares_polled(25, halt_us, 80, draw, seed)[60:]
+    print(f"polled {polled.round()} %")
+    assert polled.max() < 30
+    assert polled[5:].mean() < 5
 
 
 # Where the machine's figure is above what the programs lose.

@@ -15,7 +15,9 @@
  * is raised from time to time (wake_cost_probe()). Where it is above what the programs
  * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
  * new, so it is then forgotten, and found again within seconds if it still holds. The upper
- * end of an answer that ended with the hits of the polls counts for some seconds likewise.
+ * end of an answer that ended with the hits of the polls counts for some seconds likewise. An
+ * answer that is more than a quarter above the machine's figure goes on counting for as long: by
+ * the figure, polls would be too short to find it again, and only a probe could.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -62,7 +64,7 @@
  */
 #define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
 #define BOUND_LASTS		(60 * HZ)
-/* With less, a CPU polls in vain more often; with more, loads that take turns lose. */
+/* With less, noise ends more answers, above and below; with more, loads that take turns lose. */
 #define ANSWER_OUTLASTS_POLLS	(4 * HZ)
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
@@ -262,10 +264,26 @@ static void outlast_polls(struct idle_cost *ic)
 		forget(ic);
 }
 
+/*
+ * Did the programs say lately that a halt costs them far more than the machine's figure? Without
+ * this answer, polls are too short for the hits that the next one needs. With one that is little
+ * above the figure, they are as long as with the figure.
+ */
+static bool has_dear_answer(const struct idle_cost *ic)
+{
+	return ic->estimated && time_before(jiffies, ic->answer_until) &&
+	       ic->estimate.cost_ns > (s64)(machine.cost_ns + machine.cost_ns / 4);
+}
+
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
 {
 	bool conclusive = wake_cost_is_conclusive(new, tells);
 
+	if (conclusive)
+		ic->answer_until = jiffies + ANSWER_OUTLASTS_POLLS;
+	else if (has_dear_answer(ic))
+		return;
+	WRITE_ONCE(ic->estimate_jiffies, jiffies);
 	if (conclusive)
 		WRITE_ONCE(ic->at_most_ns, 0);
 	else if (tells && all_hit(ic))
@@ -322,7 +340,6 @@ static bool update_estimate(struct idle_cost *ic)
 	copy_cycles(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED]);
 	wake_cost_compare(&new, halted_ns, polled_ns);
 	ic->estimate_count = count;
-	WRITE_ONCE(ic->estimate_jiffies, jiffies);
 	/* Which says nothing of shorter ones. */
 	if (new.upper_ns < 0 && ic->probe.on)
 		return true;

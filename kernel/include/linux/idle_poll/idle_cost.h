@@ -26,6 +26,7 @@ struct workqueue_struct;
  * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
+ * @answer_until: some seconds from when an estimate was last conclusive, in jiffies
  * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
  * @at_most_until: until these jiffies
  * @missed_until: how many cycles of each kind there were when most polls last missed, or there
@@ -52,6 +53,7 @@ struct idle_cost {
 	bool isolated;
 	struct wake_cost_estimate estimate;
 	bool estimated;
+	unsigned long answer_until;
 	u64 at_most_ns;
 	unsigned long at_most_until;
 	u32 missed_until[WAKE_COST_KINDS];
