@@ -100,9 +100,11 @@ static struct poll_limit policy;
 u64 advertised_ns;
 static struct idle_cost *cost_of(unsigned int cpu) { return &the_cpu; }
 static unsigned int weight(void) { return 4; }
-static bool learning(unsigned int cpu) { return true; }
+bool learns_nothing;
+static bool learning(unsigned int cpu) { return !learns_nothing; }
 bool is_stopped, is_paused;
 unsigned long next_in;
+static unsigned long due;
 static bool stopped(void) { return is_stopped; }
 static bool paused(void) { return is_paused; }
 static bool forbidden(unsigned int cpu) { return false; }
@@ -127,11 +129,11 @@ void begin(void)
 	ops = &test_ops;
 	running = true;
 	memset(&machine, 0, sizeof(machine));
-	is_stopped = is_paused = false;
+	is_stopped = is_paused = learns_nothing = false;
 	reported = 0;
 	calibrate_wait = 0;
 	advertised_ns = 0;
-	jiffies = now_ns = 0;
+	jiffies = now_ns = due = 0;
 	idle_cost_init(&the_cpu, 0);
 	p = params();
 	poll_limit_init(&policy, &p);
@@ -193,6 +195,14 @@ void pass_second(const u64 *cycle_ns, int cycles, u64 halt_ns)
 	estimate_costs(NULL);
 }
 
+static void work_when_due(void)
+{
+	if (time_before(jiffies, due))
+		return;
+	estimate_costs(NULL);
+	due = jiffies + next_in;
+}
+
 /*
  * A second of cycles on a CPU that learns how long to poll: it waits, is woken, which takes longer
  * from a halt, and works. Returns which part of its idle time it polled, in 1/1000.
@@ -225,7 +235,7 @@ unsigned int live_second(const u64 *wait_ns, int waits, u64 work_ns, u64 halt_ns
 	}
 	now_ns = end_ns;
 	jiffies += HZ;
-	estimate_costs(NULL);
+	work_when_due();
 	return polled_ns * 1000 / idle_ns;
 }
 
@@ -247,7 +257,7 @@ const char *shown(void); extern char log_line[500]; void wait(unsigned int secon
 uint64_t idle_cost_machine_ns(void);
 unsigned int live_second(const uint64_t *wait_ns, int waits, uint64_t work_ns, uint64_t halt_ns);
 extern uint64_t advertised_ns;
-extern bool is_stopped, is_paused; extern int measurements;
+extern bool is_stopped, is_paused, learns_nothing; extern int measurements;
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
 LIB = simulated(FFI, SOURCE, HEADERS, NEEDS, ("-DLIGHTSLEEP_MODULE",))
@@ -398,6 +408,7 @@ def shares_polled(
     It is that of programs that work for 10 us after each wait. ``draw(rng, second, n)`` draws the
     waits of a second, in us, from n of which some may be left.
     """
+    LIB.begin()
     LIB.measure(0, machine_us * US, 1)
     rng = np.random.default_rng(seed)
     polled = []
@@ -422,14 +433,13 @@ def test_a_dear_answer_survives_a_moment_of_other_waits(seed: int) -> None:
     assert (polled > 50).mean() > 0.7
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_dear_answer_survives_noise(seed: int) -> None:
+def test_a_dear_answer_survives_noise() -> None:
     def draw(rng: np.random.Generator, second: int, n: int) -> NDArray[np.float64]:
         return rng.gamma(4, 250 / 4, n)  # a coefficient of variation of 0.5
 
-    polled = shares_polled(25, 100, 240, draw, seed)[60:]
-    print(f"polled {polled.mean():.0f} %")
-    assert polled.mean() > 85
+    polled = [shares_polled(25, 100, 240, draw, seed)[60:].mean() for seed in range(1, 7)]
+    print(f"polled {np.round(polled)} %")
+    assert np.mean(polled) > 75
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -451,7 +461,7 @@ def test_a_dear_answer_does_not_poll_for_waits_that_are_mostly_long(
 
 
 def live(
-    machine_us: int, halt_us: int, wait_us: int, varies_us: int, seconds: int = 5 * MINUTE_S
+    machine_us: int, halt_us: int, wait_us: int, varies_us: float, seconds: int = 5 * MINUTE_S
 ) -> tuple[Any, Any]:
     """Return the cost in use (us), and the share of idle time polled (%), after each second.
 
@@ -498,6 +508,36 @@ def test_a_low_answer_does_not_outlast_the_load_for_long(halt_us: int, wait_us: 
     found = int(np.argmax(costs > halt_us * 0.7))
     print(f"after {found} s")
     assert 0 < found <= 25
+
+
+@pytest.mark.parametrize(
+    ("low_us", "wait_us", "varies_us"), [(1, 60, 0.1), (3, 200, 2), (10, 300, 30)]
+)
+def test_nor_does_one_that_ended_all_polls(low_us: int, wait_us: int, varies_us: float) -> None:
+    """Then nothing is drawn that could contradict it."""
+    live(40, low_us, wait_us, varies_us, seconds=20)
+    _, polled = live(40, 40, 60, 6, seconds=60)
+    print(f"polled {polled.mean():.0f} %, from second {np.argmax(polled > 50)} on")
+    assert polled[25:].mean() > 80
+
+
+@pytest.mark.parametrize(("low_us", "wait_us", "varies_us"), [(1, 60, 0.1), (3, 200, 2)])
+def test_an_answer_that_ended_all_polls_polls_little_in_vain(
+    low_us: int, wait_us: int, varies_us: float
+) -> None:
+    _, polled = live(40, low_us, wait_us, varies_us)
+    print(f"polled {polled.mean():.1f} %")
+    assert polled.mean() < 15
+
+
+def test_an_answer_that_ended_all_polls_stays_while_the_host_needs_the_core() -> None:
+    """The host ends them as well, and says nothing of the answer."""
+    live(40, 3, 200, 2, seconds=8)
+    while not LIB.programs_know():
+        live(40, 3, 200, 2, seconds=1)
+    LIB.learns_nothing = True
+    costs, _ = live(40, 3, 200, 2, seconds=10)
+    assert costs.max() < 10
 
 
 @pytest.mark.parametrize("wait_us", [30, 60, 100])

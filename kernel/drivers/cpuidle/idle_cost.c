@@ -15,7 +15,8 @@
  * is raised from time to time (wake_cost_probe()). Where it is above what the programs
  * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
  * new, so it is then forgotten, and found again within seconds if it still holds. The upper
- * end of an answer that ended with the hits of the polls counts for some seconds likewise. An
+ * end of an answer that ended with the hits of the polls counts for some seconds likewise. One
+ * that ended all polls goes some seconds after it was last heard, as nothing contradicts it. An
  * answer that is more than a quarter above the machine's figure goes on counting for as long: by
  * the figure, polls would be too short to find it again, and only a probe could.
  *
@@ -253,7 +254,7 @@ static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
 }
 
 /*
- * An answer below the machine's figure ends the polls, and with them the hits that it rests on.
+ * An answer below the machine's figure ends polls, and with them the hits that it rests on.
  * But perhaps another load runs now: so the answer counts for a short time only, and what was
  * seen of the old load does not count after that.
  */
@@ -262,6 +263,16 @@ static void outlast_polls(struct idle_cost *ic)
 	note_bound(ic, ic->estimate.upper_ns, ANSWER_OUTLASTS_POLLS);
 	if (ic->at_most_ns)
 		forget(ic);
+}
+
+/*
+ * Did an answer, some seconds old, end all polls of a CPU that had @cycles and no @polls? Then
+ * nothing is drawn that could contradict it. Elsewhere, polls are absent for other reasons.
+ */
+static bool ended_polls(const struct idle_cost *ic, unsigned int cpu, u64 cycles, u64 polls)
+{
+	return ic->estimated && cycles && !polls && !time_before(jiffies, ic->answer_until) &&
+	       ops->learns(cpu);
 }
 
 /*
@@ -312,16 +323,18 @@ static void copy_cycles(u32 to_ns[WAKE_COST_SAMPLES], const u32 from_ns[WAKE_COS
 }
 
 /* The programs' answer. True if it is that the longer polls of a probe do harm. */
-static bool update_estimate(struct idle_cost *ic)
+static bool update_estimate(struct idle_cost *ic, unsigned int cpu)
 {
 	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
 	u32 count = READ_ONCE(ic->wake_cost.count[WAKE_COST_HALTED]);
 	u64 polls = READ_ONCE(ic->polls) - ic->seen_polls;
 	u64 hits = READ_ONCE(ic->hits) - ic->seen_hits;
+	u64 cycles = READ_ONCE(ic->wake_cost.cycles) - ic->seen_cycles;
 	struct wake_cost_estimate new;
 
 	ic->seen_polls += polls;
 	ic->seen_hits += hits;
+	ic->seen_cycles += cycles;
 	note_hits(ic, polls, hits);
 
 	if (ic->harm_until) {
@@ -333,6 +346,8 @@ static bool update_estimate(struct idle_cost *ic)
 	}
 	forget_old_evidence(ic, count);
 	forget_old_bound(ic);
+	if (ended_polls(ic, cpu, cycles, polls))
+		outlast_polls(ic);
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
 		return false;
 
@@ -377,7 +392,7 @@ static void estimate_costs(struct work_struct *work)
 {
 	static u64 polls_before;
 	unsigned int cpu;
-	bool probes = false;
+	bool soon = false;
 	u64 polls = 0;
 
 	/* In the order of idle_cost_calibrate(). */
@@ -385,9 +400,12 @@ static void estimate_costs(struct work_struct *work)
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
 		struct idle_cost *ic = ops->of(cpu);
+		u64 bound_ns = ic->at_most_ns;
 
 		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
-		probes |= update_probe(ic, cpu, update_estimate(ic));
+		soon |= update_probe(ic, cpu, update_estimate(ic, cpu));
+		/* From now on, the CPU may poll in vain, until its programs are heard again. */
+		soon |= bound_ns && !ic->at_most_ns;
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
 		cond_resched();
@@ -397,7 +415,7 @@ static void estimate_costs(struct work_struct *work)
 	mutex_unlock(&cost_mutex);
 
 	queue_delayed_work(ops->workers, &estimate_work,
-			   probes || polls - polls_before > FEW_POLLS ? ESTIMATE_PERIOD :
+			   soon || polls - polls_before > FEW_POLLS ? ESTIMATE_PERIOD :
 			   round_jiffies_relative(ESTIMATE_PERIOD_AT_REST));
 	polls_before = polls;
 }

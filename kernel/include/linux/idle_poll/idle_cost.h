@@ -38,6 +38,7 @@ struct workqueue_struct;
  * @estimate_count: after how many deliberate halts
  * @seen_polls: @polls when the worker ran last
  * @seen_hits: @hits by then
+ * @seen_cycles: and cycles
  * @minute_jiffies: when a minute of evidence began
  * @minute_count: deliberate halts by then
  * @harm_until: polling did harm, wait until these jiffies
@@ -64,6 +65,7 @@ struct idle_cost {
 	u32 estimate_count;
 	u64 seen_polls;
 	u64 seen_hits;
+	u64 seen_cycles;
 	unsigned long minute_jiffies;
 	u32 minute_count;
 	unsigned long harm_until;
