@@ -347,6 +347,8 @@ u64 polled_ns(void) { return state_of(0)->polled_ns; }
 u64 gap_ns(void) { return state_of(0)->gaps.gap_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
+u64 cycles(void) { return state_of(0)->cost.wake_cost.cycles; }
+void force_polls(bool polls) { state_of(0)->cost.forced = polls ? WAIT_POLL : WAIT_FREE; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
 """
 
@@ -362,6 +364,8 @@ void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
 void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
+u64 cycles(void);
+void force_polls(bool polls);
 """)
 FILES = {
     "module": (MODULE, ("host_contention", "host_short", "poll_limit", "wake_cost")),
@@ -437,6 +441,18 @@ def test_a_wakeup_after_an_interrupt_aborts_no_deliberate_halt(lib: Any) -> None
     until_deliberate(lib, 100 * US - 50)
     lib.idle(100 * US, 0)  # ends the cycle
     assert lib.aborts() == 0
+
+
+def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
+    lib.force_polls(True)
+    lib.idle(100 * US, 0)  # ends the one before
+    before = lib.cycles()
+    for _ in range(100):
+        lib.idle(100 * US, 0)
+    lib.force_polls(False)
+    for _ in range(10):
+        lib.idle(100 * US, 0)
+    assert lib.cycles() == before + 9
 
 
 def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) -> None:

@@ -228,9 +228,10 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 
 /*
  * A cycle ends where a task ran; what a device had for the last poll does not count.
- * A new one begins with an idle period, and may be a deliberate halt.
+ * A new one begins with an idle period, and may be a deliberate halt. The old one counts only if its
+ * wait was @free: a measurement or a latency request says nothing of the programs.
  */
-static void update_cycle(struct lightsleep *ls, u64 now_ns)
+static void update_cycle(struct lightsleep *ls, u64 now_ns, bool free)
 {
 	unsigned long switches = idle_switches();
 	bool polls = !ls->required && !ls->must_not_poll && !READ_ONCE(ls->cost.isolated) &&
@@ -239,7 +240,8 @@ static void update_cycle(struct lightsleep *ls, u64 now_ns)
 	ls->deliberate = false;
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
 		return;
-	wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
+	if (free)
+		wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
 	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, now_ns, polls);
@@ -352,6 +354,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
 	struct lightsleep *ls = container_of(dev, struct lightsleep, dev);
+	bool was_free = !ls->forced && !ls->required;
 	bool same_period;
 	u64 now_ns, for_ns;
 
@@ -365,7 +368,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 	ls->required = must_poll(ls, &drv->states[HALT_INDEX], index, now_ns);
 	if (!same_period) {
 		ls->paused = host_contended(&ls->contention, now_ns);
-		update_cycle(ls, now_ns);
+		update_cycle(ls, now_ns, was_free);
 	}
 	if (ls->required)
 		return leave_polled(ls, now_ns, REQUIRED_POLL_NS);

@@ -216,6 +216,8 @@ static void note_aborted(struct wake_cost *wc, u32 slot)
  * wake_cost_end - the cycle ends: the CPU has worked, and is idle again
  * @wc: the experiment of one CPU
  * @cycle_ns: how long it was
+ *
+ * Not for a cycle whose wait somebody else chose. When the next one begins, that is dropped.
  */
 void wake_cost_end(struct wake_cost *wc, u64 cycle_ns)
 {

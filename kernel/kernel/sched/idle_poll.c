@@ -267,10 +267,12 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	bool polls = is_free(ip) && idle_poll_own_limit_ns(ip, now_ns);
 	bool paused = host_contended(&ip->contention, now_ns);
 
-	ip->forced = READ_ONCE(ip->cost.forced);
 	if (!ip->halted)
 		wake_cost_halt_aborted(&ip->cost.wake_cost);
-	wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
+	/* The cycles of a measurement are none of the programs'. */
+	if (ip->forced == WAIT_FREE)
+		wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
+	ip->forced = READ_ONCE(ip->cost.forced);
 	ip->cycle_start_ns = now_ns;
 	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, now_ns, polls);
 	if (ip->deliberate)

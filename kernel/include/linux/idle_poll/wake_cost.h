@@ -27,7 +27,7 @@ enum wake_cost_kind {
 
 /**
  * struct wake_cost - the experiment of one CPU
- * @cycles: all of them, since the beginning
+ * @cycles: all that ended, drawn or not, since the beginning
  * @cycle_ns: the latest cycles by kind, as rings; the row of WAKE_COST_NONE is unused
  * @count: cycles of each kind since the beginning
  * @fresh_from: counts before which evidence is too old; may be written by somebody else
