@@ -231,6 +231,8 @@ static void prepare(void)
 	for_each_online_cpu(cpu)
 		lightsleep_cpu_online(cpu);
 }
+u64 shown_polls(void) { return lightsleep_polls(&states[0]); }
+u64 shown_hits(void) { return lightsleep_hits(&states[0]); }
 void judge(void) { judge_host(now_ns); }
 void halt_takes(u64 latency_ns) { set_exit_latency(latency_ns); }
 unsigned int advertised_us(void) { return driver.states[HALT_INDEX].exit_latency; }
@@ -262,6 +264,8 @@ static void prepare(void)
 		poll_limit_init(&idle_polls[cpu].policy, &p);
 	}
 }
+u64 shown_polls(void) { return state_of(0)->cost.polls; }
+u64 shown_hits(void) { return state_of(0)->cost.hits; }
 void judge(void) { }
 void halt_takes(u64 latency_ns) { }
 unsigned int advertised_us(void) { return 0; }
@@ -364,7 +368,7 @@ void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
 void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
-u64 cycles(void);
+u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void);
 void force_polls(bool polls);
 """)
 FILES = {
@@ -441,6 +445,26 @@ def test_a_wakeup_after_an_interrupt_aborts_no_deliberate_halt(lib: Any) -> None
     until_deliberate(lib, 100 * US - 50)
     lib.idle(100 * US, 0)  # ends the cycle
     assert lib.aborts() == 0
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_polls_that_a_latency_request_demands_are_no_evidence(lib: Any) -> None:
+    """They end as hits whatever the CPU waits for, and nothing is drawn meanwhile."""
+
+    def learned() -> tuple[int, int, int]:
+        return lib.polls(), lib.hits(), lib.cycles()
+
+    lib.halt_takes(25 * US)
+    lib.qos_limit_ns = 0
+    lib.idle(100 * US, 0)  # accounts for the one before
+    before, polls, hits = learned(), lib.shown_polls(), lib.shown_hits()
+    for _ in range(100):
+        lib.idle(1000 * US, 0)
+    lib.qos_limit_ns = 2**63 - 1
+    lib.idle(100 * US, 0)  # accounts for the one before
+    assert lib.shown_polls() >= polls + 100
+    assert lib.shown_hits() == hits + 101
+    assert learned() == (before[0] + 1, before[1], before[2])
 
 
 def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:

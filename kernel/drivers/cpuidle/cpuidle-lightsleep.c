@@ -217,7 +217,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 		return true;
 
 	if (ls->outcome == IDLE_WOKEN)
-		count_wait(ls, WAIT_POLL, &ls->cost.hits);
+		count_wait(ls, WAIT_POLL, ls->required ? &ls->required_hits : &ls->cost.hits);
 	learn(ls, ls->period_ns, residency_ns);
 	ls->outcome = IDLE_NONE;
 	ls->period_polled = false;
@@ -259,7 +259,11 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 
 	if (!ls->forced && !ls->period_polled) {
 		ls->period_polled = true;
-		ls->cost.polls++;
+		/* A poll that cannot expire for good is nearly always a hit: it says nothing. */
+		if (ls->required)
+			ls->required_polls++;
+		else
+			ls->cost.polls++;
 	}
 	poll_gaps_begin(&ls->gaps, start_ns);
 	poll_sources_start();

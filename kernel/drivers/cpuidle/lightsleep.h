@@ -79,6 +79,8 @@ enum idle_outcome {
  * @switches: context switches of the idle task at the last call
  * @devices_work: how often, by then or by the end of its poll, a device that joins it had work
  * @shown: its statistics are in sysfs
+ * @required_polls: as @polls of @cost, of periods that polled as a halt was forbidden
+ * @required_hits: as @hits of @cost, of these
  * @deliberate_halts: halts for the experiment
  * @polled_ns: time polled, without measurements
  * @wasted_ns: of that, time that ended with a halt all the same
@@ -105,6 +107,8 @@ struct lightsleep {
 	unsigned long switches;
 	unsigned long devices_work;
 	bool shown;
+	u64 required_polls;
+	u64 required_hits;
 	u64 deliberate_halts;
 	u64 polled_ns;
 	u64 wasted_ns;
@@ -118,6 +122,18 @@ struct lightsleep {
 static inline u64 lightsleep_clock_ns(void)
 {
 	return ktime_get_mono_fast_ns();
+}
+
+/* Idle periods that were polled, without those of measurements. Any context. */
+static inline u64 lightsleep_polls(const struct lightsleep *ls)
+{
+	return READ_ONCE(ls->cost.polls) + READ_ONCE(ls->required_polls);
+}
+
+/* And of those, the ones that ended with a wakeup. */
+static inline u64 lightsleep_hits(const struct lightsleep *ls)
+{
+	return READ_ONCE(ls->cost.hits) + READ_ONCE(ls->required_hits);
 }
 
 /* cpuidle-lightsleep.c */

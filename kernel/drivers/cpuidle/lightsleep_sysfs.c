@@ -169,8 +169,8 @@ static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\
 }										\
 static DEVICE_ATTR_RO(_name)
 
-STATISTIC(polls, READ_ONCE(ls->cost.polls));
-STATISTIC(hits, READ_ONCE(ls->cost.hits));
+STATISTIC(polls, lightsleep_polls(ls));
+STATISTIC(hits, lightsleep_hits(ls));
 STATISTIC(halts, READ_ONCE(ls->cost.halts));
 STATISTIC(deliberate_halts, READ_ONCE(ls->deliberate_halts));
 STATISTIC(polled_ns, READ_ONCE(ls->polled_ns));
@@ -210,8 +210,7 @@ static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char
 	const struct cpuidle_state_usage *halt = &ls->dev.states_usage[HALT_INDEX];
 
 	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
-			  READ_ONCE(ls->cost.polls), READ_ONCE(ls->cost.hits),
-			  READ_ONCE(ls->cost.halts),
+			  lightsleep_polls(ls), lightsleep_hits(ls), READ_ONCE(ls->cost.halts),
 			  READ_ONCE(ls->polled_ns), READ_ONCE(ls->wasted_ns),
 			  lightsleep_limit_ns(ls, lightsleep_clock_ns()),
 			  idle_cost_ns(&ls->cost),

@@ -18,7 +18,8 @@ struct workqueue_struct;
  * single words, so there is nothing to lock.
  *
  * @wake_cost: the experiment on its cycles; written by its own CPU, in idle
- * @polls: idle periods that were polled, without those of measurements; by its own CPU
+ * @polls: idle periods that were polled, without those that a measurement or a latency request
+ *	had polled; by its own CPU
  * @hits: of those, the ones that ended with a wakeup; by its own CPU
  * @halts: times halted, without those of measurements; by its own CPU
  * @forced: wait like this; written by the measurement
