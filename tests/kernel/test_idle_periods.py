@@ -352,6 +352,7 @@ u64 gap_ns(void) { return state_of(0)->gaps.gap_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
 u64 cycles(void) { return state_of(0)->cost.wake_cost.cycles; }
+u32 halted_cycles(void) { return state_of(0)->cost.wake_cost.count[WAKE_COST_HALTED]; }
 void force_polls(bool polls) { state_of(0)->cost.forced = polls ? WAIT_POLL : WAIT_FREE; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
 """
@@ -368,7 +369,7 @@ void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
 void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
-u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void);
+u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void); u32 halted_cycles(void);
 void force_polls(bool polls);
 """)
 FILES = {
@@ -477,6 +478,25 @@ def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
     for _ in range(10):
         lib.idle(100 * US, 0)
     assert lib.cycles() == before + 9
+
+
+def test_a_call_puts_a_deliberate_halt_off_and_does_not_end_it(lib: Any) -> None:
+    before, halts = lib.halted_cycles(), lib.deliberate_halts()
+    for _ in range(3000):
+        lib.call(1, 50)  # when the CPU is about to halt
+        lib.idle(100 * US, 0)
+    lib.call(1, 50)  # ends the last one
+    assert lib.halted_cycles() - before > 5
+    assert lib.deliberate_halts() - halts == lib.halted_cycles() - before
+    assert lib.aborts() == 0
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_a_wakeup_before_a_deliberate_halt_aborts_it(lib: Any) -> None:
+    before = lib.halted_cycles()
+    for _ in range(3000):
+        lib.idle(50, 0)
+    assert lib.halted_cycles() - before == lib.aborts() > 5
 
 
 def test_calls_that_wake_no_task_are_one_period_that_is_polled_once(lib: Any) -> None:

@@ -240,8 +240,11 @@ static void update_cycle(struct lightsleep *ls, u64 now_ns, bool free)
 	ls->deliberate = false;
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
 		return;
+	if (!ls->deliberately_halted)
+		wake_cost_halt_aborted(&ls->cost.wake_cost);
 	if (free)
 		wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
+	ls->deliberately_halted = false;
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
 	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, now_ns, polls);
@@ -300,20 +303,19 @@ static int leave_polled(struct lightsleep *ls, u64 now_ns, u64 for_ns)
 	return leave_awake(ls);
 }
 
-/* A period may halt again and again; the first time, it is @deliberate, or not. */
-static int leave_halted(struct lightsleep *ls, bool deliberate)
+/* A period may halt again and again. What is deliberate is the first time, or none. */
+static int leave_halted(struct lightsleep *ls)
 {
 	ls->outcome = IDLE_ABORTED;
 	ls->gaps = (struct poll_gaps) { };
-	if (poll_sources_release() || current_clr_polling_and_test()) {
-		if (deliberate)
-			wake_cost_halt_aborted(&ls->cost.wake_cost);
+	if (poll_sources_release() || current_clr_polling_and_test())
 		return leave_awake(ls);
-	}
 
 	count_wait(ls, WAIT_HALT, &ls->cost.halts);
-	if (deliberate)
+	if (ls->deliberate && !ls->deliberately_halted) {
+		ls->deliberately_halted = true;
 		ls->deliberate_halts++;
+	}
 	idle_driver_halt();
 	ls->outcome = IDLE_HALTED;
 	ls->dev.poll_time_limit = false;
@@ -386,7 +388,7 @@ static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *d
 		for_ns -= ls->outcome == IDLE_WOKEN ? min(for_ns, ls->period_ns) : for_ns;
 	if (for_ns > 0)
 		return leave_polled(ls, now_ns, for_ns);
-	return leave_halted(ls, ls->deliberate && !same_period);
+	return leave_halted(ls);
 }
 
 /*

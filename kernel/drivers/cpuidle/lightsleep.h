@@ -67,6 +67,7 @@ enum idle_outcome {
  * @required: a halt was forbidden in the last call
  * @forced: a measurement chose how to wait, in the last call
  * @deliberate: this idle period halts at once, for the experiment
+ * @deliberately_halted: in the open cycle, it did
  * @paused: this idle period began while the CPU found its host short of cores
  * @period_polled: the open idle period is one of those that were polled
  * @period_ns: how long the open idle period is so far
@@ -95,6 +96,7 @@ struct lightsleep {
 	bool required;
 	bool forced;
 	bool deliberate;
+	bool deliberately_halted;
 	bool paused;
 	bool period_polled;
 	u64 period_ns;
