@@ -228,8 +228,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 
 /*
  * A cycle ends where a task ran; what a device had for the last poll does not count.
- * A new one begins with an idle period, and may be a deliberate halt. The old one counts only if its
- * wait was @free: a measurement or a latency request says nothing of the programs.
+ * A new one begins with an idle period, and may be a deliberate halt. The old one counts only if
+ * its wait was @free: a measurement or a latency request says nothing of the programs.
  */
 static void update_cycle(struct lightsleep *ls, u64 now_ns, bool free)
 {
