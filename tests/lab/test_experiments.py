@@ -11,6 +11,7 @@ import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.lab import experiments
 from lightsleep.lab.experiments import halt_cost, idle, measure_store, promotion_cost, smp_mask
 from lightsleep.lab.loads import interrupts
 from lightsleep.lab.run.experiment import Experiment
@@ -126,6 +127,13 @@ def test_a_load_that_hardly_armed_the_timer_does_not_show_that_it_costs_nothing(
     assert outcome(experiment, arm, metric, 95.0, others=95.0) is Outcome.HELD
     assert outcome(experiment, arm, metric, 0.06, others=95.0) is Outcome.REFUTED
     assert promotion_cost.LOADS[load] in {x.metrics[0] for x in experiment.claims if x.arm == arm}
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_an_arm_that_never_halts_does_not_halt_on_any_architecture(name: str) -> None:
+    for arm in experiments.load(name).arms:
+        options = arm.append.split()
+        assert arm.spins == ("idle=poll" in options) == ("nohlt" in options), arm.name
 
 
 def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:

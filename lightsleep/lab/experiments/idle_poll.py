@@ -15,7 +15,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import idle
 from lightsleep.lab.loads.pipe import IPIS
-from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL
+from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL, NEVER_HALT
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Experiment
 
 SERIES = "6.12-series"
@@ -75,7 +75,7 @@ EXPERIMENT: Experiment = replace(
             "limit",
             "limit",
             "the same kernel booted so that idle CPUs never halt (idle=poll, on arm64 nohlt)",
-            append="idle=poll nohlt",
+            append=NEVER_HALT,
             spins=True,
             kernel=SERIES,
         ),

@@ -25,6 +25,7 @@ from lightsleep.lab import host
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
 from lightsleep.lab.loads.interrupts import TABLE, total
+from lightsleep.lab.run.arms import NEVER_HALT
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -178,7 +179,7 @@ EXPERIMENT = Experiment(
             "CPUs poll, the device as well",
             modules=(DRIVER, "virtio_poll_source"),
         ),
-        Arm("idle=poll", "limit", "never halts", append="idle=poll", spins=True),
+        Arm("idle=poll", "limit", "never halts", append=NEVER_HALT, spins=True),
         Arm("irq-again", "control", "booted as irq is"),
     ),
     metrics=METRICS,

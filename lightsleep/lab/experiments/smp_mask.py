@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.loads import interrupts
+from lightsleep.lab.run.arms import NEVER_HALT
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 VCPUS = 8
@@ -99,10 +100,8 @@ def measure(guest: Guest) -> dict[str, float]:
 
 
 MODULES = ("test_smp_mask pause_us=10000",)
-"""A pause in which the host lets every CPU run: whoever is called has finished the call before."""
-
-POLLING = "idle=poll"
-"""Whoever is called polls, however long the pause was."""
+"""A pause in which the host lets every CPU run: whoever is called has finished the call before.
+It polls, however long the pause was: no CPU of these guests ever halts."""
 
 EXPERIMENT = Experiment(
     title="Function calls to several CPUs that poll",
@@ -117,7 +116,7 @@ EXPERIMENT = Experiment(
             "stock",
             "baseline",
             "without the series",
-            POLLING,
+            NEVER_HALT,
             MODULES,
             kernel="6.12-plain",
             spins=True,
@@ -126,7 +125,7 @@ EXPERIMENT = Experiment(
             "series",
             "treatment",
             "with the series",
-            POLLING,
+            NEVER_HALT,
             MODULES,
             kernel="6.12-series",
             spins=True,
@@ -135,7 +134,7 @@ EXPERIMENT = Experiment(
             "stock-again",
             "control",
             "booted as stock is",
-            POLLING,
+            NEVER_HALT,
             MODULES,
             kernel="6.12-plain",
             spins=True,

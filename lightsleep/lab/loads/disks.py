@@ -17,6 +17,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
 from lightsleep.lab.loads.interrupts import TABLE, total
+from lightsleep.lab.run.arms import NEVER_HALT
 from lightsleep.lab.run.experiment import Arm, Metric
 
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
@@ -46,7 +47,7 @@ ARMS = (
         modules=(DRIVER, "virtio_poll_source"),
     ),
     Arm("io_poll", "treatment", "stock; fio asks for polling", append=f"{ONE_CPU} {ASKED}"),
-    Arm("idle=poll", "limit", "never halts", append=f"{ONE_CPU} idle=poll", spins=True),
+    Arm("idle=poll", "limit", "never halts", append=f"{ONE_CPU} {NEVER_HALT}", spins=True),
     Arm("irq-again", "control", "booted as irq is", append=ONE_CPU),
 )
 

@@ -3,6 +3,9 @@
 
 from lightsleep.lab.run.experiment import Arm
 
+NEVER_HALT = "idle=poll nohlt"
+"""Idle CPUs spin: x86 knows the first option, arm64 and POWER the second."""
+
 STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
 LIGHTSLEEP = Arm(
     "lightsleep",
@@ -26,8 +29,8 @@ HALTPOLL = Arm(
 IDLE_POLL = Arm(
     "idle=poll",
     "limit",
-    "the same kernel booted with idle=poll: idle CPUs never halt",
-    append="idle=poll",
+    "the same kernel booted with idle=poll (on arm64 and POWER nohlt): idle CPUs never halt",
+    append=NEVER_HALT,
     spins=True,
 )
 STOCK_AGAIN = Arm("stock-again", "control", "a second guest booted exactly as stock")
