@@ -45,6 +45,13 @@ def test_counts_the_disk_and_only_the_disk(guest: Guest) -> None:
     assert disks.counters(guest, DISKS[0]) == (1000, 1101, 728)
 
 
+def test_the_timer_of_arm64_is_a_cpus_own(guest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = " 11:       1410       1501     GICv3  27 Level     arch_timer"
+    table = INTERRUPTS.replace("LOC:        600         50   Local timer interrupts", timer)
+    monkeypatch.setitem(FILES, "/proc/interrupts", table)
+    assert disks.counters(guest, DISKS[0]) == (1000, 1101, 1410 + 1501 + 78)
+
+
 def test_a_disks_interrupts_that_the_cpus_own_replace_are_not_saved(
     guest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

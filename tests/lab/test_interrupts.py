@@ -30,3 +30,4 @@ def test_interrupts_are_summed_over_cpus_and_rows() -> None:
     assert total(X86_INTERRUPTS, *BETWEEN_CPUS) == 16 + 30 + 2806 + 2645
     assert total(ARM64_INTERRUPTS, *BETWEEN_CPUS) == 316 + 330 + 1806 + 1645
     assert total(X86_INTERRUPTS, "virtio0-config") == 30
+    assert total(ARM64_INTERRUPTS, "arch_timer") == 1410 + 1501

@@ -32,7 +32,8 @@ FIO = (
     *("--time_based", "--runtime=700ms", "--ramp_time=100ms", "--output-format=json"),
 )
 
-OWN_INTERRUPTS = ("Local timer interrupts", "IRQ work interrupts")
+OWN_INTERRUPTS = ("Local timer interrupts", "arch_timer", "IRQ work interrupts")
+"""Of the timer on x86, of that on arm64, and of both."""
 REPLACED = 1.1
 """How many times as many interrupts in all there may be where a CPU's own replace the disk's."""
 
@@ -106,7 +107,8 @@ def _metrics(disk: Disk) -> tuple[Metric, ...]:
             "",
             "none",
             f"Interrupts of the CPU's own per request, {disk.what}",
-            f"{' and '.join(OWN_INTERRUPTS)} in /proc/interrupts, during all workloads",
+            "Local timer interrupts (on arm64 arch_timer) and IRQ work interrupts in "
+            "/proc/interrupts, during all workloads",
         ),
         Metric(
             f"all_irqs_per_io{disk.ending}",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from lightsleep.lab.boot.guest import Guest
 
 TABLE = "/proc/interrupts"
@@ -18,8 +20,8 @@ def total(table: str, *rows: str) -> int:
         int(word)
         for row in table.splitlines()
         if row.endswith(rows)
-        for word in row.split()[1:]
-        if word.isdigit()
+        # What follows the CPUs' columns may be a number, too: that of the interrupt's line.
+        for word in takewhile(str.isdigit, row.split()[1:])
     )
 
 
