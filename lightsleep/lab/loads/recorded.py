@@ -74,10 +74,10 @@ def under(guest: Guest, mode: str | None) -> Iterator[str]:
 def recorded(guest: Guest, folder: Path, load: str, driver: str = MODULE) -> Path:
     """Record a load, which is a shell command, and return the recording.
 
-    COUNTS has what was polled before and after.
+    COUNTS has what was polled before and after. Raises LightsleepError where the load fails.
     """
     counts = f"cat {CPUS}/cpu*/{POLLED[driver][0]} >> {COUNTS} 2> /dev/null"
-    script = f"rm -f {COUNTS}; {counts}; {load}; {counts}; true"
+    script = f"rm -f {COUNTS}; {counts}; {load} || exit; {counts}; true"
     name = "/run/load.dat"
     command = ["python3", "-m", "lightsleep", "record", "-o", name, "--", "sh", "-c", script]
     guest.run(command, timeout_s=120)
