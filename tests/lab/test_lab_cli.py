@@ -2,6 +2,7 @@
 """``lightsleep lab`` and what a user can get wrong."""
 
 import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -122,6 +123,26 @@ def test_what_is_wrong_with_a_file_is_said_with_its_place(
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
     assert not Path("x.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cpus", "said"),
+    [
+        (["overcommit"], 8, "needs more vCPUs than this host has CPUs: there are 8 and 8"),
+        (["overcommit", "--vcpus", "2"], 2, "there are 2 and 2: give a larger --vcpus, or run it"),
+        (["overcommit"], 7, "LIGHTSLEEP_CACHE"),
+        (["overcommit-neighbour"], 4, "there are 4 and 4"),  # the neighbour has as many
+        (["overcommit-neighbour"], 3, "LIGHTSLEEP_CACHE"),
+        (["idle"], 16, "LIGHTSLEEP_CACHE"),
+    ],
+)
+def test_a_host_that_is_not_overcommitted_is_refused_before_the_first_boot(
+    arguments: list[str], cpus: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    result = CliRunner().invoke(main, ["lab", "compare", *arguments])
+    assert result.exit_code == 1
+    assert said in " ".join(result.output.split())
 
 
 def test_an_experiment_of_ones_own_is_run_as_the_command_line_wants_it(

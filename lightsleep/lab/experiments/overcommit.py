@@ -121,4 +121,5 @@ EXPERIMENT = Experiment(
     start=start,
     root="programs",
     vcpus=8,
+    overcommitted=True,
 )

@@ -25,5 +25,6 @@ EXPERIMENT = Experiment(
     claims=(*CLAIMS, Claim("lightsleep", "stock", (NEIGHBOUR_CPU.name,), at_least=-5)),
     start=start,
     root="programs",
+    overcommitted=True,
     neighbour=("sh", "-c", "for _ in $(seq $(nproc)); do (while :; do :; done) & done"),
 )

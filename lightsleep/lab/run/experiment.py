@@ -6,6 +6,7 @@ How the arms are run is the protocol's business (``protocol.py``).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
@@ -14,7 +15,7 @@ from lightsleep import document
 from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.method import rounds_for_controls, rounds_needed
 from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, MetricResult, Role
-from lightsleep.errors import WrongUsage
+from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Devices
@@ -113,6 +114,8 @@ class Experiment:
     """A command that keeps one more guest busy, on the stock kernel and with as many vCPUs: it runs
     on the host beside each arm, and at rest. The command returns, and what it started goes on."""
     vcpus: int = 2
+    overcommitted: bool = False
+    """Its host must have fewer CPUs than the guests that run at once have vCPUs."""
     threads: int = 1
     """Of each core; ``vcpus`` are threads."""
     warmup: int = 1
@@ -237,7 +240,7 @@ def adapted(
     Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
     Raises WrongUsage where it cannot be so, or where its arms would ignore the kernel that was
-    named.
+    named, and LightsleepError where the host has too many CPUs for it.
     """
     there = {arm.name: arm for arm in experiment.arms}
     if unknown := next((name for name in arms if name not in there), None):
@@ -256,11 +259,18 @@ def adapted(
         )
     if vcpus and vcpus % experiment.threads:
         raise WrongUsage(f"--vcpus: {vcpus} CPUs cannot form cores of {experiment.threads} threads")
+    number = vcpus or experiment.vcpus
+    running, cpus = number * (2 if experiment.neighbour else 1), len(os.sched_getaffinity(0))
+    if experiment.overcommitted and running <= cpus:
+        raise LightsleepError(
+            f"this experiment needs more vCPUs than this host has CPUs: there are {running} and "
+            f"{cpus}: give a larger --vcpus, or run it under taskset"
+        )
     names = [arm.name for arm in kept]
     return replace(
         experiment,
         arms=kept,
         claims=tuple(x for x in experiment.claims if {x.arm, x.reference or x.arm} <= {*names}),
-        vcpus=vcpus or experiment.vcpus,
+        vcpus=number,
         accel=None if accel_named else experiment.accel,
     )
