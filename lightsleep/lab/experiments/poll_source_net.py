@@ -15,6 +15,7 @@ import select
 import socket
 import socketserver
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,10 @@ HOST = "10.0.2.2"
 """Addresses in QEMU's network of its own; the second one leads to the host itself."""
 
 CLIENT = ("sockperf", "ping-pong", "--tcp", "--msg-size", "64", "--time", "2", "-i", HOST)
+
+READY_S = 20.0
+PROBE_EVERY_S = 0.05
+"""How long the server may take until it listens, and how often it is asked."""
 
 LATE_US = 200
 """How much later the answer comes that does not come at once, at least."""
@@ -70,6 +75,11 @@ METRICS = (
         "Of the network device, both directions, in /proc/interrupts",
     ),
 )
+
+
+def start(_: Guest) -> None:
+    """Raise LightsleepError where this machine cannot answer: the first sample comes later."""
+    host.need("sockperf", packages={"sockperf": "sockperf"})
 
 
 def measure(guest: Guest) -> dict[str, float]:
@@ -111,19 +121,39 @@ def connect(guest: Guest) -> None:
 
 @contextlib.contextmanager
 def server() -> Iterator[int]:
-    """Answer on this machine as long as the context lasts; yield the port."""
-    host.need("sockperf", packages={"sockperf": "sockperf"})
+    """Answer on this machine as long as the context lasts; yield the port.
+
+    Raises LightsleepError where nothing listens there in time: the guest asks only once.
+    """
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port: int = chosen.getsockname()[1]
     argv = ["setpriv", "--pdeathsig", "KILL", "sockperf", "server", "--tcp", "-i", "127.0.0.1"]
-    with subprocess.Popen(
-        [*argv, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        subprocess.Popen([*argv, "-p", str(port)], stdout=output, stderr=output) as process,
+    ):
         try:
+            if not _listens(port, process):
+                output.seek(0)
+                raise LightsleepError(
+                    f"sockperf does not listen on port {port} of this machine: "
+                    f"{output.read().strip()[-500:] or '(no output)'}"
+                )
             yield port
         finally:
             process.kill()
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until somebody listens on a port of this machine; return whether it is so in time."""
+    deadline = time.monotonic() + READY_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return True
+        time.sleep(PROBE_EVERY_S)
+    return False
 
 
 @contextlib.contextmanager
@@ -184,6 +214,7 @@ EXPERIMENT = Experiment(
     ),
     metrics=METRICS,
     measure=measure,
+    start=start,
     claims=(
         Claim("poll_source", "irq", ("rr_per_s", "rr_late_per_s")),
         Claim("poll_source", "poll", ("rr_per_s", "rr_late_per_s")),
