@@ -287,6 +287,21 @@ def test_what_is_measured_is_what_is_promised(program: Program, connections: int
     assert set(promised) <= {metric.name for metric in EXPERIMENT.metrics}
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("redis_1_p50_us", "steps of 8 us"),
+        ("redis_50_p99_us", "steps of 8 us"),
+        ("nginx_1_p99_us", "steps of 10 us"),
+        ("unbound_50_p50_us", "the middle of a bucket"),
+    ],
+)
+def test_a_percentile_says_how_exact_it_is(name: str, said: str) -> None:
+    assert isinstance(EXPERIMENT.metrics, tuple)
+    (metric,) = (x for x in EXPERIMENT.metrics if x.name == name)
+    assert said in metric.description
+
+
 def test_names_of_metrics_are_unique() -> None:
     assert isinstance(EXPERIMENT.metrics, tuple)
     names = [metric.name for metric in EXPERIMENT.metrics]

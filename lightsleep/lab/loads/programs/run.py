@@ -95,12 +95,13 @@ def _figures(program: Program, connections: int) -> tuple[str, ...]:
 
 def metrics_of(program: Program, connections: int) -> tuple[Metric, ...]:
     """Return the metrics of one load, named PROGRAM_CONNECTIONS_WHAT."""
-    command = " ".join(program.loads[connections].argv)
+    load = program.loads[connections]
+    command, time_of_one = " ".join(load.argv), f"Of a request's time; {load.percentiles}"
     who = f"{program.title}, {'one connection' if connections == ONE else f'{connections} at once'}"
     all_of_them = {
         "per_s": Metric("per_s", "/s", "higher", f"{who}: requests", f"Per second: {command}"),
-        "p50_us": Metric("p50_us", "us", "lower", f"{who}: median", "Of a request's time"),
-        "p99_us": Metric("p99_us", "us", "lower", f"{who}: p99", "Of a request's time"),
+        "p50_us": Metric("p50_us", "us", "lower", f"{who}: median", time_of_one),
+        "p99_us": Metric("p99_us", "us", "lower", f"{who}: p99", time_of_one),
         "cpu_us": Metric(
             "cpu_us",
             "us",
