@@ -3,10 +3,11 @@
 
 An experiment that has a result of the same commit already is not run again, so a run that was
 ended goes on where it was. One whose control differs is set aside and run again, once; the result
-that counts says how often that was. Results in a kernel that somebody named are left out. Where the
-sources have changes that are not committed, all are run. How long each takes follows from its last
-result: as long for each round. A result from before times were recorded has none: its time is
-estimated, from what others take for each turn (one round of one arm).
+that counts says how often that was. Results of one's own file, or with options that somebody named,
+are left out: not all of it may be here. Where the sources have changes that are not committed, all
+are run. How long each takes follows from its last result: as long for each round. A result from
+before times were recorded has none: its time is estimated, from what others take for each turn (one
+round of one arm).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
 TRIES = 2
 """How often an experiment is run at most whose control differs."""
-NAMES_KERNEL = frozenset({"--kernel", "--kernel-tree", "--image"})
-"""Arguments of a comparison in a kernel that may not be here."""
+LEFT_OUT = "with options (a kernel, for example), or no experiment of ours"
+"""What is said of results that no run from here would be like."""
 UNKNOWN_TURN_S = 10.0
 """How long a turn is assumed to take where no result has a time, not even of others."""
 
@@ -69,7 +70,7 @@ class Planned:
 def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[str]]:
     """Return the experiments that pages cite, each with each architecture once.
 
-    And the names of results that are left out, as they are of a kernel that somebody named.
+    And the names of results that are left out: LEFT_OUT.
     """
     cited = {name for page in pages for name in CITED.findall(page.read_text())}
     found: dict[tuple[str, str], float | None] = {}
@@ -78,10 +79,10 @@ def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[str]]:
         if (RESULTS / name).is_dir():
             continue  # a page of many comparisons, see false_alarms.py
         result = load(RESULTS / f"{name}.json", FORMAT)
-        if NAMES_KERNEL.intersection(result.protocol.get("arguments", ())):
+        key = (result.experiment, result.environment.get("arch", "x86_64"))
+        if not _is_plain(result, Planned(*key, seconds=0)):
             left_out.append(name)
             continue
-        key = (result.experiment, result.environment.get("arch", "x86_64"))
         found[key] = seconds_of(result) or found.get(key)
     per_turn = statistics.median(
         [took / turns(name) for (name, _), took in found.items() if took] or [UNKNOWN_TURN_S]
@@ -91,6 +92,14 @@ def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[str]]:
         for (name, arch), took in found.items()
     ]
     return planned, left_out
+
+
+def _is_plain(result: CompareResult, planned: Planned) -> bool:
+    """Whether a result is of an experiment of ours, without options but that of an architecture."""
+    # An older result does not say by which arguments it was made.
+    given = result.protocol.get("arguments", planned.arguments)
+    plain = given in (planned.arguments, planned.arguments[:1])
+    return plain and result.experiment in experiments.names()
 
 
 def turns(name: str) -> int:
@@ -120,7 +129,7 @@ def main(folder: Path, only_plan: bool) -> None:
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
     for name in left_out:
-        click.echo(f"{name:32} left out: of a kernel that was named")
+        click.echo(f"{name:32} left out: {LEFT_OUT}")
     minutes = sum(x.seconds for x in left) / 60
     estimated = sum(x.estimated for x in left)
     some = f", {estimated} of them with an estimated time" if estimated else ""

@@ -140,11 +140,46 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
     *lines, left, total = result.output.splitlines()
-    assert " ".join(left.split()) == "own-kernel-x86_64 left out: of a kernel that was named"
+    assert " ".join(left.split()) == f"own-kernel-x86_64 left out: {bench.LEFT_OUT}"
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
         experiments.names()
     )
     assert re.match(rf"{len(lines)} to run\b.*: \d+ min$", total)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arguments", "runs"),
+    [
+        ("idle", None, True),
+        ("idle", ["idle"], True),
+        ("idle", ["idle", "--arch", "x86_64"], True),
+        ("mine", ["./mine.py"], False),
+        ("idle", ["./idle.py"], False),
+        ("no-more", None, False),
+        ("idle", ["idle", "--vcpus", "8"], False),
+        ("idle", ["idle", "--kernel", "6.1"], False),
+        ("idle", ["idle", "--arms", "stock,lightsleep"], False),
+    ],
+)
+def test_what_cannot_be_run_as_it_was_is_left_out(
+    experiment: str,
+    arguments: list[str] | None,
+    runs: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    result = made_up()
+    result.experiment = experiment
+    result.environment["arch"] = "x86_64"
+    if arguments:
+        result.protocol["arguments"] = arguments
+    (tmp_path / "cited.json").write_text(json.dumps(result.document()))
+    (tmp_path / "page.md").write_text("[a](results/cited.md)")
+    planned, left_out = bench.plan([tmp_path / "page.md"])
+    assert ([each.name for each in planned], left_out) == (
+        (["idle-x86_64"], []) if runs else ([], ["cited"])
+    )
 
 
 def test_what_is_there_is_not_run_again_and_a_failure_ends_nothing(
