@@ -136,6 +136,21 @@ def test_an_arm_that_never_halts_does_not_halt_on_any_architecture(name: str) ->
         assert arm.spins == ("idle=poll" in options) == ("nohlt" in options), arm.name
 
 
+@pytest.mark.parametrize("name", experiments.names())
+def test_as_many_cpus_as_an_experiment_needs_are_its_default(name: str) -> None:
+    experiment = experiments.load(name)
+    assert experiment.least_vcpus <= experiment.vcpus
+    two_cpus = (
+        "measure-",
+        "poll-source-blk",
+        "poll-source-file",
+        "prediction",
+        "promotion",
+        "smp-",
+    )
+    assert experiment.least_vcpus > 1 or not name.startswith(two_cpus)
+
+
 def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> None:
     assert sorted(arm.role for arm in idle.EXPERIMENT.arms) == [
         "baseline",

@@ -95,4 +95,5 @@ EXPERIMENT: Experiment = replace(
     metrics=idle.metrics(TURNS, CALLS),
     measure=partial(idle.measure, turns=TURNS, calls=CALLS),
     start=start,
+    least_vcpus=2,  # the kernel measures pairs of CPUs
 )

@@ -102,4 +102,5 @@ EXPERIMENT = Experiment(
         )
     ),
     vcpus=2,
+    least_vcpus=DEST_CPU + 1,
 )

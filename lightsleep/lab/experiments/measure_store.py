@@ -121,4 +121,5 @@ EXPERIMENT = Experiment(
         Claim("store-poll", "ipi-halt", ("wake_us",)),
         Claim("store-poll", None, ("uncounted",), at_most=0),
     ),
+    least_vcpus=DEST_CPU + 1,
 )

@@ -108,5 +108,6 @@ EXPERIMENT = Experiment(
     ),
     metrics=metrics,
     measure=measure,
+    least_vcpus=DEST_CPU + 1,
     claims=(Claim("stock", None, (FASTER.name,), at_most=0),),
 )

@@ -176,6 +176,7 @@ EXPERIMENT = Experiment(
             for us in TRUTHS_US[1:]
         ),
     ),
+    least_vcpus=DEST_CPU + 1,
     warmup=0,  # nothing in such a guest is faster the second time
     accel="tcg-icount",
 )

@@ -41,4 +41,5 @@ EXPERIMENT = Experiment(
         Claim("poll_source", "poll", AFTER_20_US),
     ),
     devices=disks.devices(DISKS),
+    least_vcpus=disks.LEAST_VCPUS,
 )

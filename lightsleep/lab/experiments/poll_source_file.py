@@ -29,4 +29,5 @@ EXPERIMENT = Experiment(
         Claim("poll_source", "irq", ("all_irqs_per_io",), at_most=disks.REPLACED),
     ),
     devices=disks.devices(DISKS),
+    least_vcpus=disks.LEAST_VCPUS,
 )

@@ -141,6 +141,7 @@ EXPERIMENT = Experiment(
         for metric in METRICS[policy]
     ),
     vcpus=VCPUS,
+    least_vcpus=VCPUS,
     rounds=12,  # each records and runs every policy
     boots=4,
     pin=True,

@@ -107,6 +107,7 @@ EXPERIMENT = Experiment(
             Claim("measured", "high", (metric.name,), at_most=1.0),
         )
     ),
+    least_vcpus=2,  # only wakeups from other CPUs count
     rounds=12,  # each records and runs every policy
     boots=4,
     pin=True,

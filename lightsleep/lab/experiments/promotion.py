@@ -171,6 +171,7 @@ EXPERIMENT = Experiment(
         Claim("lightsleep-ladder", "off", (EXIT_SHALLOW_US.name,), at_most=1 / 50),
         *(Claim(*arms, ("fooled_pct",), at_least=-FOOLED_POINTS) for arms in COMPARED),
     ),
+    least_vcpus=CPU + 1,
     warmup=0,
     accel="tcg-icount",
 )

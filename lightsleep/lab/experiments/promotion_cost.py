@@ -23,8 +23,9 @@ from lightsleep.lab.loads.promotions import KERNEL, counts, need_states
 from lightsleep.lab.run.experiment import Arm, Experiment, Metric
 
 MESSAGING = ("perf", "bench", "-f", "simple", "sched", "messaging", "-g", "2", "-l", "100")
+CYCLIC_CPU = 1
 CYCLIC = (
-    *("cyclictest", "--quiet", "--default-system", "-t", "1", "-a", "1", "-p", "80"),
+    *("cyclictest", "--quiet", "--default-system", "-t", "1", "-a", str(CYCLIC_CPU), "-p", "80"),
     *("-i", "200", "-l", "5000"),
 )
 CYCLIC_US = re.compile(r"Avg:\s*(\d+) Max:\s*(\d+)")
@@ -166,5 +167,6 @@ EXPERIMENT = Experiment(
             for governor in ("menu", "teo")
         ),
     ),
+    least_vcpus=CYCLIC_CPU + 1,
     accel="tcg-icount",
 )

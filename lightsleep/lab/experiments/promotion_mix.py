@@ -63,6 +63,7 @@ EXPERIMENT = Experiment(
         Claim("teo-promotion", "teo", ("deep_pct",)),
         Claim("menu-promotion", "menu-timer", ("deep_pct",)),
     ),
+    least_vcpus=CPU + 1,
     warmup=0,
     accel="tcg-icount",
 )

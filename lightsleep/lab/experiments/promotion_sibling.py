@@ -57,5 +57,6 @@ EXPERIMENT: Experiment = replace(
     measure=measure,
     claims=(Claim("lightsleep", "tick", ("sibling_wakes",), at_most=1.2),),
     vcpus=4,
+    least_vcpus=CPU + 1,
     threads=2,
 )

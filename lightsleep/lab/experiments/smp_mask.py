@@ -212,4 +212,5 @@ EXPERIMENT = Experiment(
         Claim("series", None, ("ipis_sent",), at_most=0),
     ),
     vcpus=VCPUS,
+    least_vcpus=VCPUS,
 )

@@ -76,4 +76,5 @@ EXPERIMENT = Experiment(
             for kind in KINDS
         ),
     ),
+    least_vcpus=2,
 )

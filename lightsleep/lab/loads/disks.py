@@ -23,6 +23,8 @@ from lightsleep.lab.run.experiment import Arm, Metric
 DRIVER = "cpuidle_lightsleep mode=fixed poll_limit_us=1000"
 """Polls as long as any disk here takes, whatever a wake costs on this host at this time."""
 ONE_CPU = "maxcpus=1"
+LEAST_VCPUS = 2
+"""A disk has a queue that is polled only beside one for interrupts, and a CPU has one queue."""
 ASKED = "virtio_blk.poll_queues=1"
 """On the command line of the guest in which fio asks for polling."""
 

@@ -114,6 +114,8 @@ class Experiment:
     """A command that keeps one more guest busy, on the stock kernel and with as many vCPUs: it runs
     on the host beside each arm, and at rest. The command returns, and what it started goes on."""
     vcpus: int = 2
+    least_vcpus: int = 1
+    """How many ``measure`` needs: fewer are refused."""
     overcommitted: bool = False
     """Its host must have fewer CPUs than the guests that run at once have vCPUs."""
     threads: int = 1
@@ -260,6 +262,8 @@ def adapted(
     if vcpus and vcpus % experiment.threads:
         raise WrongUsage(f"--vcpus: {vcpus} CPUs cannot form cores of {experiment.threads} threads")
     number = vcpus or experiment.vcpus
+    if number < experiment.least_vcpus:
+        raise WrongUsage(f"--vcpus: this experiment needs at least {experiment.least_vcpus} CPUs")
     running, cpus = number * (2 if experiment.neighbour else 1), len(os.sched_getaffinity(0))
     if experiment.overcommitted and running <= cpus:
         raise LightsleepError(
