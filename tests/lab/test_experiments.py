@@ -12,8 +12,16 @@ import pytest
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
 from lightsleep.lab import experiments
-from lightsleep.lab.experiments import halt_cost, idle, measure_store, promotion_cost, smp_mask
-from lightsleep.lab.loads import interrupts
+from lightsleep.lab.experiments import (
+    halt_cost,
+    idle,
+    measure_store,
+    promotion_cost,
+    promotion_sibling,
+    smp_mask,
+)
+from lightsleep.lab.loads import interrupts, promotions
+from lightsleep.lab.loads.silence import Silence
 from lightsleep.lab.run.experiment import Experiment
 
 ROUNDS = 9
@@ -127,6 +135,24 @@ def test_a_load_that_hardly_armed_the_timer_does_not_show_that_it_costs_nothing(
     assert outcome(experiment, arm, metric, 95.0, others=95.0) is Outcome.HELD
     assert outcome(experiment, arm, metric, 0.06, others=95.0) is Outcome.REFUTED
     assert promotion_cost.LOADS[load] in {x.metrics[0] for x in experiment.claims if x.arm == arm}
+
+
+def test_a_sibling_beside_a_cpu_that_promotes_nothing_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = promotion_sibling.EXPERIMENT
+    counted = iter([promotions.Counts(30, 900), promotions.Counts(51, 980)])
+    silence = Silence(0, 100, True, 900, 5, 1000, sibling_wakes=3)
+    monkeypatch.setattr(promotion_sibling, "counts", lambda guest, cpu: next(counted))
+    monkeypatch.setattr(promotion_sibling, "need_states", lambda guest: None)
+    monkeypatch.setattr(promotion_sibling, "silences", lambda *_: [silence] * 10)
+    guest: Any = SimpleNamespace(read_text=lambda path: "2-3\n")
+    found = promotion_sibling.measure(guest)
+    assert found == {"sibling_wakes": 3, "exit_shallow_us": 100, "promotions": 2.1}
+    assert isinstance(experiment.metrics, tuple)
+    assert found.keys() == {x.name for x in experiment.metrics}
+    for value, expected in ((2.1, Outcome.HELD), (0.0, Outcome.REFUTED)):
+        assert outcome(experiment, "lightsleep", "promotions", value, others=2.1) is expected
 
 
 @pytest.mark.parametrize("name", experiments.names())

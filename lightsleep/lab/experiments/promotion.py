@@ -42,6 +42,14 @@ EXIT_SHALLOW_US = Metric(
     amount=True,
 )
 
+PROMOTIONS = Metric(
+    "promotions",
+    "",
+    "none",
+    "Promotions per silence",
+    "States ended by the timer, bursts included",
+)
+
 
 def figures(found: Sequence[Silence], counted: Counts) -> dict[str, float]:
     """Return the metrics of one run.
@@ -156,13 +164,7 @@ EXPERIMENT = Experiment(
             "Wakes per silence",
             "How often the CPU left an idle state during a silence, promotions and ticks included",
         ),
-        Metric(
-            "promotions",
-            "",
-            "none",
-            "Promotions per silence",
-            "States ended by the timer, bursts included",
-        ),
+        PROMOTIONS,
     ),
     measure=measure,
     claims=(

@@ -18,7 +18,7 @@ from dataclasses import replace
 from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments import promotion
-from lightsleep.lab.loads.promotions import need_states, shallow_us, silences
+from lightsleep.lab.loads.promotions import counts, need_states, shallow_us, silences
 from lightsleep.lab.run.experiment import Experiment, Metric
 
 SIBLING, CPU = 2, 3
@@ -32,17 +32,23 @@ def measure(guest: Guest) -> dict[str, float]:
     need_states(guest)
     siblings = guest.read_text(SIBLINGS).strip()
     assert siblings == f"{SIBLING}-{CPU}", siblings
+    before = counts(guest, CPU)
     found = silences(guest, CPU, promotion.SILENCES, SIBLING)
+    counted = counts(guest, CPU) - before
     return {
         "sibling_wakes": sum(x.sibling_wakes for x in found) / len(found),
         "exit_shallow_us": statistics.median(shallow_us(found) or [0]),
+        "promotions": counted.promoted / len(found),
     }
 
 
 EXPERIMENT: Experiment = replace(
     promotion.EXPERIMENT,
     title="Promotion and the sibling thread",
-    hypothesis=("A promotion wakes no sibling: one that sleeps is woken as often as without."),
+    hypothesis=(
+        "A promotion wakes no sibling: one that sleeps is woken as often as without, although the "
+        "CPU is promoted once a silence or more."
+    ),
     arms=tuple(arm for arm in promotion.EXPERIMENT.arms if arm.name in ARMS),
     metrics=(
         Metric(
@@ -53,9 +59,13 @@ EXPERIMENT: Experiment = replace(
             "How often the other thread of the core left an idle state, per silence",
         ),
         promotion.EXIT_SHALLOW_US,
+        promotion.PROMOTIONS,
     ),
     measure=measure,
-    claims=(Claim("lightsleep", "tick", ("sibling_wakes",), at_most=1.2),),
+    claims=(
+        Claim("lightsleep", "tick", ("sibling_wakes",), at_most=1.2),
+        Claim("lightsleep", None, (promotion.PROMOTIONS.name,), at_least=1),
+    ),
     vcpus=4,
     least_vcpus=CPU + 1,
     threads=2,
