@@ -89,6 +89,38 @@ def test_the_file_has_the_disks_metrics() -> None:
     ]
 
 
+SOURCES = """\
+cpu name state polls hits misses peeks peek_ns overruns handled handle_ns holds expired
+0 virtio0-req.0 on 10 1 9 40 9000 0 3 500 0 0
+1 virtio0-req.1 off 0 0 0 0 0 1 0 0 0 0
+1 virtio2-input.0 on 0 0 0 0 0 0 0 0 0 0
+"""
+
+
+def test_a_source_that_was_switched_off_is_none() -> None:
+    assert poll_source_off.sources(SOURCES) == 2
+    assert poll_source_off.sources(SOURCES.splitlines()[0]) == 0
+    assert poll_source_off.sources("") == 0, "of a driver without sources"
+
+
+def test_a_silent_guest_without_a_source_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = "12.50 20.00\ncpu  5 0 9 1000 200 0 0 0 0 0\n"
+    later = "132.50 20.00\ncpu  5 0 9 13000 200 0 0 0 0 0\n"
+    outputs = iter([f"{slept}\n{later}", SOURCES])
+    guest: Any = SimpleNamespace(
+        run=lambda argv, timeout_s=60: SimpleNamespace(stdout=next(outputs)),
+        machine=SimpleNamespace(vcpus=1),
+    )
+    monkeypatch.setattr(poll_source_off, "measure_pipe", lambda _: {"sched_pipe_s": 0.3})
+    experiment = poll_source_off.EXPERIMENT
+    assert isinstance(experiment.metrics, tuple)
+    found = poll_source_off.measure(guest)
+    assert found == {"sched_pipe_s": 0.3, "asleep_pct": 100, "sources": 2}
+    assert found.keys() == {x.name for x in experiment.metrics}
+    counted = {x.arm: x for x in experiment.claims if x.metrics == ("sources",)}
+    assert (counted["silent"].least, counted["with"].most) == (1, 0)
+
+
 def test_what_is_polled_is_not_slept() -> None:
     stock = "12.50 20.00\ncpu  5 0 9 1000 200 0 0 0 0 0\n"
     assert poll_source_off.asleep_s(stock) == (12.5, 12)
