@@ -41,6 +41,11 @@ def control(**changes: Any) -> dict[str, Any]:
         (control(modules=("x",)), "c is a control, but modules is not that of a"),
         (control(kernel="6.1"), "c is a control, but kernel is not that of a"),
         (control(spins=True), "c is a control, but spins is not that of a"),
+        (
+            {"arms": (Arm("a", "baseline", ""), Arm("b", "treatment", "", modules=cast(Any, "x")))},
+            "arms: the modules of b are a str, not a tuple: write ('x',)",
+        ),
+        ({"neighbour": "spin fast"}, "neighbour: a str, not a tuple: write each word"),
         ({"rounds": 4}, "rounds: 4 give no 95 % confidence interval: 6 are needed at least"),
         ({"rounds": -3}, "rounds: -3 give no 95 % confidence interval"),
         ({"rounds": 0}, "rounds: 0 give no 95 % confidence interval"),

@@ -144,6 +144,13 @@ class Experiment:
                 raise ValueError(
                     f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}"
                 )
+            if isinstance(arm.modules, str):  # its letters would be taken for modules
+                raise ValueError(
+                    f"arms: the modules of {arm.name} are a str, not a tuple: write "
+                    f"({arm.modules!r},)"
+                )
+        if isinstance(self.neighbour, str):
+            raise ValueError("neighbour: a str, not a tuple: write each word of the command alone")
         self._check_controls()
         self._check_rounds()
         if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
