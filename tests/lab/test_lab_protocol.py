@@ -202,6 +202,21 @@ def test_the_commit_of_a_result_is_that_of_its_beginning(
     assert result.environment["source"]["commit"] == said
 
 
+def test_metrics_that_differ_between_boots_end_the_comparison_at_once(
+    monkeypatch: pytest.MonkeyPatch, attempted: Callable[..., CompareResult]
+) -> None:
+    booted = protocol.Booted
+    names = iter([WAIT, dataclasses.replace(WAIT, name="c6_us")])
+
+    def other_metrics(_: tuple[Metric, ...], *rest: Any) -> protocol.Booted:
+        return booted((next(names, WAIT),), *rest)
+
+    monkeypatch.setattr(protocol, "Booted", other_metrics)
+    said = r"boot 2 of 3, metrics\(\) of the experiment must .*: it adds c6_us and lacks wait_s"
+    with pytest.raises(LightsleepError, match=said):
+        attempted(*[facts_of(NOW)] * 3)
+
+
 MEMINFO = "MemTotal:       16314236 kB\nMemFree:          264052 kB\nMemAvailable:   {} kB\n"
 
 

@@ -151,6 +151,7 @@ def attempt(
                 error.add_note(short)
             raise
         one_kernel_each(machines, [x.facts for x in done])
+        _same_metrics(label, done[0].metrics, done[-1].metrics)
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -241,6 +242,17 @@ def machines_of(experiment: Experiment, machine: Machine) -> dict[str, Machine]:
         )
         for arm in experiment.arms
     }
+
+
+def _same_metrics(label: str, first: Sequence[Metric], now: Sequence[Metric]) -> None:
+    """Raise LightsleepError where a boot has other metrics than the first: a result has one set."""
+    names, before = ({x.name for x in metrics} for metrics in (now, first))
+    if names != before:
+        differs = {"adds": sorted(names - before), "lacks": sorted(before - names)}
+        how = " and ".join(f"{verb} {', '.join(x)}" for verb, x in differs.items() if x)
+        raise LightsleepError(
+            f"{label}metrics() of the experiment must return the same in each boot: it {how}"
+        )
 
 
 def _metrics(experiment: Experiment, done: Sequence[Booted]) -> dict[str, MetricResult]:
