@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from measurements import State, made_up
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
 from lightsleep.lab.experiments import measure_table, measure_truth
 from lightsleep.lab.loads import waking
@@ -93,7 +93,24 @@ def test_rows_are_found_and_ordered() -> None:
     assert [row["name"] for row in waking.rows_of(document, "timer")] == [
         *("T2", "T20", "T200", "T2000", "never")
     ]
-    assert math.isnan(waking.median_us(waking.row_of(document, "ipi", "never")))
+
+
+@pytest.mark.parametrize("which", ["raw", "subtracted"])
+def test_a_state_without_a_valid_sample_ends_the_experiment_with_its_reasons(which: str) -> None:
+    document = honest()
+    row = waking.row_of(document, "ipi", "T20")
+    row |= {"raw": None, "subtracted": None, "invalid": {"timeout": 7, "wrong-cpu": 1}}
+    with pytest.raises(LightsleepError) as raised:
+        waking.median_us(row, which)
+    said = "T20, woken by ipi: no valid sample (7 timeout, 1 wrong-cpu): run it again on a quiet"
+    assert said in raised.value.message
+
+
+def test_a_state_without_a_baseline_ends_the_experiment() -> None:
+    row = waking.row_of(honest(), "timer", "T20") | {"subtracted": None}
+    assert waking.median_us(row) > 0
+    with pytest.raises(LightsleepError, match="T20, woken by timer: no baseline to subtract"):
+        waking.median_us(row, "subtracted")
 
 
 def test_names_of_metrics_are_plain() -> None:

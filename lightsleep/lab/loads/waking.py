@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 
 MODULE = "test_cpuidle_latency"
@@ -43,5 +44,17 @@ def row_of(document: dict[str, Any], source: str, name: str) -> Row:
 
 
 def median_us(row: Row, which: str = "raw") -> float:
-    """Return the median of a row, "raw" or "subtracted"; NaN where nothing was measured."""
-    return row[which]["p50_ns"] / 1000 if row[which] else float("nan")
+    """Return the median of a row, "raw" or "subtracted".
+
+    Raises LightsleepError where nothing was measured.
+    """
+    if row[which]:
+        return float(row[which]["p50_ns"] / 1000)
+    why = "no baseline to subtract"
+    if not row["raw"]:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in row["invalid"].items())
+        why = f"no valid sample ({reasons or 'none was taken'})"
+    raise LightsleepError(
+        f"{row['name']}, woken by {row['source']}: {why}: run it again on a quiet host, unless "
+        "this CPU cannot enter that state"
+    )
