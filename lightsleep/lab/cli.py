@@ -29,7 +29,7 @@ from lightsleep.lab.boot.guest import Guest, prepare
 from lightsleep.lab.boot.machine import Described, Machine
 from lightsleep.lab.kernels.build import any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, lookup
-from lightsleep.lab.kernels.series import bases, read_topics, write_mails
+from lightsleep.lab.kernels.series import bases, check_without_mails, read_topics, write_mails
 from lightsleep.lab.kernels.source import kernel_source
 from lightsleep.lab.options import (
     accel_named,
@@ -315,8 +315,9 @@ def series(base: str, out: Path, names: tuple[str, ...], version: int) -> None:
     if unknown := [name for name in names if name not in known]:
         raise click.BadParameter(f"no topic {unknown[0]!r}; there are: {', '.join(known)}")
     topics = [known[name] for name in dict.fromkeys(names or known)]
-    for topic in topics:  # before the kernel's source is fetched
+    for topic in topics:  # before the kernel's source is fetched, and any of them is written
         check_writable(out / topic.name / "0000-cover-letter.patch")
+        check_without_mails(out / topic.name)
     row = lookup("kernel", ARCHES["x86_64"].built, f"{base}-series")
     archive = kernel_source(row.version, row.suite, row.target)
     for topic in topics:

@@ -25,6 +25,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, experiments
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import ARCHES
+from lightsleep.lab.kernels.series import read_topics
 from lightsleep.lab.run import facts, protocol
 from lightsleep.lab.run.experiment import Experiment
 
@@ -388,6 +389,18 @@ def test_list_cuts_no_name(columns: str | None) -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     if columns is None:
         assert "our series of patches, PREEMPT_RT, and CPUs without the tick\n" in out
+
+
+def test_a_folder_with_mails_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    *_, last = (topic.name for topic in read_topics("6.12"))
+    (tmp_path / "out" / last).mkdir(parents=True)
+    (tmp_path / "out" / last / "0001-idle.patch").touch()
+    result = CliRunner().invoke(main, ["lab", "series", "6.12", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert f"out/{last} already holds patches" in result.output
+    assert [x.name for x in (tmp_path / "out").iterdir()] == [last]
+    other = ["lab", "series", "6.12", str(tmp_path / "out"), "--topic", "softirq"]
+    assert "LIGHTSLEEP_CACHE" in CliRunner().invoke(main, other).output
 
 
 def test_a_series_without_a_kernel_is_an_error_in_words(

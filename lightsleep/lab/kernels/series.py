@@ -266,6 +266,12 @@ def unpack_hooked(
     )
 
 
+def check_without_mails(out: Path) -> None:
+    """Raise LightsleepError where a folder holds mails: those of two series would be mixed."""
+    if list(out.glob("*.patch")):
+        raise LightsleepError(f"{out} already holds patches: name another folder, or remove them")
+
+
 def write_mails(
     topic: Topic, archive: Path, out: Path, kernel: Path = KERNEL, version: int = 1
 ) -> list[Path]:
@@ -277,8 +283,7 @@ def write_mails(
     holds mails already.
     """
     host.need("git")
-    if list(out.glob("*.patch")):
-        raise LightsleepError(f"{out} already holds patches: name another folder, or remove them")
+    check_without_mails(out)
     patches = topic.patches
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lightsleep-series-") as scratch:
