@@ -4,8 +4,8 @@
 menu, teo and ladder of one kernel, our promote.c, and machine.c, the CPU that they run on, become
 one library. It is kept in the cache, and so are the governors' sources. A kernel is named by its
 version, as in ``6.12``: its source is Debian's package linux-source-6.12. That package changes with
-each point release, so the sources are those of the package that is installed. Without it, they are
-the newest that the cache has.
+each point release, so the sources are those of the newest archive: the installed package's, or what
+the lab has fetched. Without any, they are the newest that the cache has.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from lightsleep.errors import LightsleepError
 HERE = Path(__file__).parent
 CPU = HERE / "machine.c"
 GOVERNORS = ("menu", "teo", "ladder")
+INSTALLED = Path("/usr/src")
+"""Where Debian's packages have kernels' sources, as archives."""
 INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
 
 MACHINE = """
@@ -109,15 +111,14 @@ def _unpack(archive: Path, names: Sequence[str], version: str, to: Path) -> None
 
 
 def _archive(version: str) -> Path | None:
-    """Return the archive with a kernel's source; None where it is not here."""
+    """Return the archive with a kernel's source, the newest; None where it is not here.
+
+    The lab may have fetched one long ago, and Debian's package may be a later release.
+    """
     package = f"linux-source-{version}"
-    for archive in (
-        cache.folder() / package / "source.tar.xz",
-        Path("/usr/src") / f"{package}.tar.xz",
-    ):
-        if archive.exists() and cache.trusted(archive):
-            return archive
-    return None
+    fetched, installed = cache.folder() / package / "source.tar.xz", INSTALLED / f"{package}.tar.xz"
+    found = [x for x in (fetched, installed) if x.exists() and cache.trusted(x)]
+    return max(found, key=lambda x: x.stat().st_mtime, default=None)
 
 
 def _not_here(version: str) -> LightsleepError:

@@ -52,6 +52,26 @@ def source() -> None:
 NEXT = "next_event_ns"
 
 
+def test_the_newest_archive_is_the_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lab may have fetched one long before Debian's package was upgraded, or after."""
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "INSTALLED", tmp_path)
+    fetched = tmp_path / "linux-source-6.12" / "source.tar.xz"
+    installed = tmp_path / "linux-source-6.12.tar.xz"
+    fetched.parent.mkdir()
+    for newer, older in ((fetched, installed), (installed, fetched)):
+        for age_s, archive in enumerate((newer, older)):
+            archive.touch()
+            os.utime(archive, (1e9 - age_s, 1e9 - age_s))
+        assert build._archive("6.12") == newer
+        older.unlink()
+        assert build._archive("6.12") == newer
+        newer.unlink()
+    assert build._archive("6.12") is None
+
+
 @pytest.mark.build
 @pytest.mark.usefixtures("source")
 def test_menu_chooses_what_the_recorded_menu_chose() -> None:
