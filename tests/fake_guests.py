@@ -67,5 +67,7 @@ def spinner() -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        yield process.pid
-        process.kill()
+        try:
+            yield process.pid
+        finally:
+            process.kill()

@@ -118,8 +118,9 @@ def _record(samples: Samples, where: str, arm: str, values: Mapping[str, float])
 @contextlib.contextmanager
 def noting_cpu_time(guest: Guest, noted_pct: list[float]) -> Iterator[None]:
     """Append in which share of this time a guest's vCPUs ran, in %."""
+    start_ns = time.monotonic_ns()
+    before = guest.vcpu_time()  # which says so where the guest has ended
     threads = len(guest.vm.vcpu_threads())
-    before, start_ns = guest.vcpu_time(), time.monotonic_ns()
     yield
     ran_ns = guest.vcpu_time().ran_ns - before.ran_ns
     noted_pct.append(100 * ran_ns / ((time.monotonic_ns() - start_ns) * threads))
