@@ -120,7 +120,7 @@ def _medians(result: CompareResult, metric: MetricAnalysis) -> str:
         for arm in shown
         if arm.summary
     ]
-    return f"{metric.metric.title}: {', '.join(figures)}."
+    return f"{metric.metric.title}: {', '.join(figures)}." if figures else ""
 
 
 def _weight(result: CompareResult) -> str:

@@ -274,13 +274,15 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
         few = [(metric, found) for metric, found in few if found.rounds]
     if few:
         _, found = few[0]
+        # Those in which no round differs do not count: see control_confidence().
+        compared = max(1, round((1 - CONFIDENCE) / (1 - found.confidence)))
         what = "it" if len(few) == len(controls) else _list(metric.title for metric, _ in few)
         said.append(
             (
                 False,
                 f"too few rounds to judge {what}: {found.rounds}, and "
                 f"{rounds_needed(found.confidence)} are needed for "
-                f"{units.counted(len(controls), 'comparison')} without false alarms",
+                f"{units.counted(compared, 'comparison')} without false alarms",
             )
         )
     same = [(metric, found) for metric, _, found in controls if found.verdict is Verdict.SAME]

@@ -13,7 +13,7 @@ from lightsleep.document import UNPRINTABLE
 from lightsleep.periods.lost import TimeLost, Wakes
 from lightsleep.periods.model import Metadata
 from lightsleep.terminal import whole
-from lightsleep.units import digits, seconds, us, value
+from lightsleep.units import counted, digits, seconds, us, value
 
 # kind of group -> what its table is called, and its first column
 TITLES = {
@@ -69,8 +69,8 @@ def headline(lost: TimeLost) -> list[str]:
     if not lost.all.count:
         return ["No task was seen to wait for a CPU in an idle state."]
     said = [
-        f"In {seconds(lost.metadata.span_ns)}, {lost.all.count:,} wakeups found their CPU in an "
-        f"idle state. From waking to running they took {seconds(lost.all.total_ns)} in all, "
+        f"In {seconds(lost.metadata.span_ns)}, {counted(lost.all.count, 'wakeup')} found a CPU in "
+        f"an idle state. From waking to running, that took {seconds(lost.all.total_ns)} in all, "
         f"{value(100 * lost.share(lost.all), '%')} of wall time.",
         f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
         + (
@@ -133,7 +133,8 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
             console.print(Text(f"and {digits(len(ranked) - TOP, '')} more", "dim"))
     console.print(
         "\nidle: the part of the total that is the idle state's, going by medians; empty where "
-        "these are too close, or too few CPUs were found awake."
+        "these are too close, or too few CPUs were found awake. By task, waker and CPU it is too "
+        "low where they were woken out of several states."
     )
     for note in lost.metadata.warnings():
         console.print(Text.assemble(("note: ", "bold cyan"), note))

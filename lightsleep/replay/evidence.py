@@ -41,6 +41,7 @@ from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Content, Costs, Ranks, Tables
 from lightsleep.replay.given import Given
 from lightsleep.replay.rows import JOINED_NS, Ns, Rows, distinct
+from lightsleep.units import counted
 
 LOOP_WAKES = 30
 LOOP_BALANCE = 0.5
@@ -376,9 +377,10 @@ def _told_by_few(
                 f"that leaving one counts as what leaving {name}{of} costs"
             )
         if (other, usual) in few:
+            number = counts[other, usual]
             said.append(
-                f"{counts[other, usual]} wakeups by tasks are all that tells what leaving {name} "
-                f"{where}costs"
+                f"{counted(number, 'wakeup')} by tasks {'is' if number == 1 else 'are'} all that "
+                f"tells what leaving {name} {where}costs"
             )
     return said
 

@@ -64,7 +64,7 @@ def require_costs(path: Path, costs: Costs | None, given: Given | None) -> Costs
     if given is None:
         raise LightsleepError(
             f"{path}: no task was woken out of a halt by another CPU, so nothing tells what a halt "
-            "costs: give --halt-cost or --measured"
+            "costs: if timers or devices woke tasks, give --halt-cost or --measured"
         )
     raise LightsleepError(
         f"{path}: no task was woken out of an idle state that halts: there is nothing to replay"

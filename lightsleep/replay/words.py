@@ -17,7 +17,7 @@ from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import FAR_NS
 from lightsleep.replay.policies import STOCK
 from lightsleep.terminal import least_width, whole
-from lightsleep.units import seconds, us
+from lightsleep.units import counted, digits, seconds, us, value
 
 SCHEMA = "lightsleep.replay"
 VERSION = 1
@@ -184,8 +184,8 @@ def _of_loops(replay: Replay) -> list[str]:
     if not replay.loop_share:
         return []
     return [
-        f"{100 * replay.loop_share:.0f} % of the wakeups by tasks are in closed loops: two tasks "
-        "that wake each other in turn. Figures are ranges for that reason"
+        f"{value(100 * replay.loop_share, '%')} of the wakeups by tasks are in closed loops: two "
+        "tasks that wake each other in turn. Figures are ranges for that reason"
     ]
 
 
@@ -234,7 +234,7 @@ def explained(replay: Replay) -> str:
     times = f"{replay.weight} times " if replay.weight > 1 else ""
     return (
         f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
-        f"and {replay.wakes:,} wakeups. in vain: polls that no wakeup ended; regret: "
+        f"and {counted(replay.wakes, 'wakeup')}. in vain: polls that no wakeup ended; regret: "
         f"time polled plus {times}the time waited, above the optimum. too shallow, too deep: time "
         "in states for which the kernel would count below, above."
     )
@@ -265,7 +265,8 @@ def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...
         return 100 * account.polled_ns / max(1, replay.idle_ns)
 
     low, high = sorted((share(outcome.earliest), share(outcome.recorded)))
-    shares = f"{high:.2f} %" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f} %"
+    told = [digits(x, "%") for x in (low, high)]
+    shares = f"{' to '.join(dict.fromkeys(told))} %"
     regrets = sorted(
         max(0, mine.paid_ns - best.paid_ns)
         for mine, best in (

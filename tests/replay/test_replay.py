@@ -173,6 +173,14 @@ def test_a_fixed_limit_by_hand() -> None:
     assert account.paid_ns == 140 * US
 
 
+def test_what_is_hardly_polled_is_not_said_to_be_nothing() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+    found = replay(metadata(), NO_COSTS, [batch], {STOCK: None, "f": lambda *_: Fixed(2)})
+    shown = {cells[0]: cells[words.TITLES.index("of idle time")] for cells in words.rows(found)}
+    assert shown[STOCK] == "0.00 %"
+    assert shown["f"] == "0.002 %"
+
+
 def test_two_recordings_add_up() -> None:
     batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
     one, two = replayed([batch]), replayed([batch])

@@ -99,7 +99,7 @@ def test_a_machine_with_one_cpu_needs_a_cost_that_is_given(tmp_path: Path) -> No
     list(write_parquet(Recording(judged(), iter([as_batch("host", rows)])), table))
     done = run(table)
     assert done.exit_code == 1
-    assert "by another CPU, so nothing tells what a halt costs: give --halt-cost" in done.stderr
+    assert "by another CPU, so nothing tells what a halt costs: if timers" in done.stderr
     done = run(table, "--halt-cost", "40us", "--policies", "stock,fixed:1ms", "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
