@@ -40,8 +40,10 @@ def test_every_load_of_every_server_yields_all_its_figures(guest: Guest) -> None
 def test_the_drivers_cost_stands_beside_what_programs_lose(
     guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Whether polling is faster is a timing, which decides no test.
-    seen: list[float] = []
+    # Whether polling is faster is a timing, which decides no test. So is what the driver finds: on
+    # a busy host, it cannot tell the cost of a halt from 0.
+    taken: list[float] = []
+    found: list[float] = []
 
     def figures(
         machine_us: float,
@@ -50,12 +52,14 @@ def test_the_drivers_cost_stands_beside_what_programs_lose(
         polling: dict[str, float],
     ) -> dict[str, float]:
         assert halting.keys() == polling.keys() == learned.keys() == set(halt_cost.LOADED)
-        seen.extend([machine_us, *learned.values(), *halting.values(), *polling.values()])
+        taken.extend([*halting.values(), *polling.values()])
+        found.extend([machine_us, *learned.values()])
         return {}
 
     monkeypatch.setattr(halt_cost, "figures", figures)
     halt_cost.measure(guest)
-    assert min(seen) > 0
+    assert min(taken) > 0
+    assert min(found) >= 0
     assert guest.read_text(f"{halt_cost.PARAMETERS}/mode") == "adaptive\n"
 
 

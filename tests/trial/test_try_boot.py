@@ -63,7 +63,8 @@ LAST_S = 12.0
 """When try, emulated, has long begun to switch."""
 
 SERVICE_LOAD = "while :; do redis-benchmark -t get -q -c 1 -n 2000; done > /dev/null 2>&1 &"
-SWITCHBACK = ("--switchback", "3s", "--for", "99s", "--metric-command", "redis-cli info stats")
+# A round of 9 s takes 18 s where the host is busy, and a verdict needs 11 of them.
+SWITCHBACK = ("--switchback", "3s", "--for", "240s", "--metric-command", "redis-cli info stats")
 RATE = ("-m", r"rps=total_commands_processed:(\d+):rate:higher")
 
 
@@ -157,6 +158,7 @@ def test_switchback_under_a_service_finds_what_the_experiment_programs_found(
         words = [*LIGHTSLEEP, "try", *SWITCHBACK, *RATE, "-s", "lightsleep", "--json"]
         done = guest.run(words, timeout_s=2 * ENOUGH_S, check=False)
         assert done.rc in (0, 1), done.stderr  # 1: on a busy host, the control may differ
+        assert done.stdout, done.stderr  # or there is no result
         assert shell(guest, STATE) == before
     file = tmp_path / "result.json"
     file.write_text(done.stdout)
@@ -164,7 +166,7 @@ def test_switchback_under_a_service_finds_what_the_experiment_programs_found(
     found = judge(result)
     print(found.sentence, result.metrics["rps"].samples)
     rates = result.metrics["rps"].samples
-    assert all(len(samples) == 10 and min(samples) > 0 for samples in rates.values())
+    assert all(len(samples) >= 10 and min(samples) > 0 for samples in rates.values())
     shares = result.metrics["in_HALT_pct"].samples
     assert all(share == 0 for share in (*shares["as-is"], *shares["as-is-again"]))
     # How much faster is a timing, and decides no test: on a busy host, nothing may be shown.
