@@ -16,8 +16,18 @@ PROMOTES = "add 20 state0/promoted"
 """What a load does to counters of CPU 1, in shell."""
 
 
-def machine(folder: Path, isolated: str = "", full: str = "(null)", limit_us: int = 2000) -> None:
-    """Make files like those of a POWER9 with stop0_lite, stop0 and stop1."""
+def machine(
+    folder: Path,
+    isolated: str = "",
+    full: str = "(null)",
+    limit_us: int | None = 2000,
+    own_limit: str | None = "0",
+) -> None:
+    """Make files like those of a POWER9 with stop0_lite, stop0 and stop1.
+
+    ``limit_us`` is the limit of all CPUs and ``own_limit`` that of CPU 1, as the kernel writes it;
+    None: the file is missing.
+    """
     for index, latency in enumerate((1, 2, 5)):
         state = folder / f"cpu1/cpuidle/state{index}"
         state.mkdir(parents=True)
@@ -26,19 +36,30 @@ def machine(folder: Path, isolated: str = "", full: str = "(null)", limit_us: in
     (folder / "cpu1/cpuidle/state0/promoted").write_text("0\n")
     for name, text in {"isolated": isolated, "nohz_full": full}.items():
         (folder / name).write_text(f"{text}\n")
-    (folder / "latency").write_bytes(limit_us.to_bytes(4, "little"))
+    if limit_us is not None:
+        (folder / "latency").write_bytes(limit_us.to_bytes(4, "little"))
+    if own_limit is not None:
+        (folder / "cpu1/power").mkdir()
+        (folder / "cpu1/power/pm_qos_resume_latency_us").write_text(f"{own_limit}\n")
 
 
-def ran(folder: Path, test: str, load: str) -> subprocess.CompletedProcess[str]:
-    """Run a test of the script there; ``load``, in shell, is what its load does."""
+def ran(
+    folder: Path, test: str, load: str, driver: str = "powernv"
+) -> subprocess.CompletedProcess[str]:
+    """Run a test of the script there; ``load``, in shell, is what its load does.
+
+    ``driver`` is the one that was bound before. If it is "none", the states are made up.
+    """
     functions, _, _ = (SELFTESTS / "promote.sh").read_text().partition("\nDRIVER=")
     assert f"\n{test}() {{" in functions
     script = f"""
         {functions.replace('$(dirname "$0")', str(SELFTESTS))}
-        CPUS={folder} CPU={folder}/cpu1/cpuidle PARAMETER={folder}/promote DRIVER=powernv
+        CPUS={folder} CPU={folder}/cpu1/cpuidle PARAMETER={folder}/promote DRIVER={driver}
         LATENCY_REQUESTS={folder}/latency PARTITIONS=
         add() {{ echo $(($(cat "$CPU/$2") + $1)) > "$CPU/$2"; }}
         pattern() {{ {load}; }}
+        has_module() {{ :; }}
+        load_states() {{ :; }}
         mark_log() {{ :; }}
         sleep() {{ command sleep 0.01; }}
         complains=
@@ -65,6 +86,11 @@ def test_sleeps_that_are_too_shallow_are_promoted(tmp_path: Path, load: str, sta
         ({"isolated": "1"}, "isolated"),
         ({"full": "0-3,8"}, "isolated"),
         ({"limit_us": 1}, "latency of 1 us"),
+        ({"own_limit": "1"}, "latency of 1 us"),
+        ({"own_limit": "n/a"}, "latency of 0 us"),
+        ({"own_limit": "1", "limit_us": 2}, "latency of 1 us"),
+        ({"own_limit": "2", "limit_us": 1}, "latency of 1 us"),
+        ({"own_limit": "1", "limit_us": None}, "latency of 1 us"),
     ],
 )
 def test_what_no_kernel_promotes_is_no_failure(
@@ -76,12 +102,30 @@ def test_what_no_kernel_promotes_is_no_failure(
     assert why in done.stdout
 
 
-@pytest.mark.parametrize("settings", [{"isolated": "2-3"}, {"full": "2"}, {"limit_us": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"isolated": "2-3"},
+        {"full": "2"},
+        {"limit_us": 2},
+        {"limit_us": None},
+        {"own_limit": "2"},
+        {"own_limit": None},
+    ],
+)
 def test_what_concerns_other_cpus_or_states_is_no_excuse(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     machine(tmp_path, **settings)
     assert ran(tmp_path, "leaves_states_of_the_driver", ERRS).returncode == FAILED
+
+
+@pytest.mark.parametrize("settings", [{"limit_us": 2}, {"own_limit": "4"}])
+def test_made_up_states_are_needed_all(tmp_path: Path, settings: dict[str, Any]) -> None:
+    machine(tmp_path, **settings)
+    done = ran(tmp_path, "need_made_up_states", ":", "none")
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert "requests a latency" in done.stdout
 
 
 SURVIVES = ("hotplug", "another_governor", "switching_all_the_time")

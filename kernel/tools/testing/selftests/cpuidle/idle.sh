@@ -42,8 +42,20 @@ is_isolated() { # CPU: by the command line, or by a partition of cpusets
 		while read -r list; do cpus_of "$list"; done | grep -qx "$1"
 }
 
-latency_limit() { # in us: the least that anybody requests
+latency_request() { # in us: the least that anybody requests for all CPUs
 	python3 -c "print(int.from_bytes(open('$LATENCY_REQUESTS', 'rb').read(4), 'little'))"
+}
+
+latency_limit() { # CPU: the least that anybody requests for it, in us
+	limit=2000000000 # that of the kernel
+	[ ! -e "$LATENCY_REQUESTS" ] || limit=$(latency_request)
+	own=$(cat "$CPUS/cpu$1/power/pm_qos_resume_latency_us" 2> /dev/null || echo 0)
+	case $own in
+	0) ;; # none
+	n/a) limit=0 ;;
+	*) [ "$limit" -le "$own" ] || limit=$own ;;
+	esac
+	echo "$limit"
 }
 
 need_root_and_two_cpus() {

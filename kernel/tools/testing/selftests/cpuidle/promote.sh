@@ -52,14 +52,13 @@ need_made_up_states() {
 # Whoever isolates CPU 1, or requests a latency, wants no promotion.
 need_no_veto() {
 	! is_isolated 1 || skip "CPU 1 is isolated"
-	[ -e $LATENCY_REQUESTS ] || return 0
 	need_commands python3
 	for state in $(deeper); do
 		[ "$(cat "$CPU/state$state/disable")" = 0 ] || continue
-		limit=$(latency_limit)
+		limit=$(latency_limit 1)
 		[ "$limit" -ge "$(cat "$CPU/state$state/latency")" ] ||
 			skip "somebody requests a latency of $limit us"
-		break
+		[ "$DRIVER" = none ] || break # one is enough; the made-up ones are entered all
 	done
 }
 
