@@ -60,13 +60,13 @@ def ran(
         pattern() {{ {load}; }}
         has_module() {{ :; }}
         load_states() {{ :; }}
-        mark_log() {{ :; }}
+        KMSG={folder}/log
+        dmesg() {{ cat {folder}/log; }}
         sleep() {{ command sleep 0.01; }}
-        complains=
-        last_message() {{ [ "$complains" ]; }}
         {test}
     """
     (folder / "promote").write_text("Y\n")
+    (folder / "log").write_text("what was before\n")
     return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
 
 
@@ -149,9 +149,10 @@ def driven(folder: Path) -> None:
         (TURNS, ""),
         (f"[ $1 -le 20 ] || fail no load; {TURNS}", "the load failed"),
         (TURNS.replace("add", ": "), "no promotions any more"),
-        (f"{TURNS}; complains=1", "the kernel complains"),
+        (f"{TURNS}; echo 'WARNING: bad' >> $CPUS/log", "the kernel complains"),
+        (f"{TURNS}; echo later > $CPUS/log", "the log has lost its mark"),
     ],
-    ids=["works", "no-load", "no-promotion", "complaint"],
+    ids=["works", "no-load", "no-promotion", "complaint", "lost-mark"],
 )
 def test_what_survives_works_and_promotes(tmp_path: Path, test: str, load: str, why: str) -> None:
     driven(tmp_path)
@@ -163,3 +164,12 @@ def test_what_survives_works_and_promotes(tmp_path: Path, test: str, load: str, 
     if not why:
         disabled = [x.read_text() for x in sorted(tmp_path.glob("cpu1/cpuidle/*/disable"))]
         assert disabled == ["0\n"] * 3
+
+
+@pytest.mark.parametrize("test", SURVIVES)
+def test_where_the_log_takes_no_mark_nobody_can_tell(tmp_path: Path, test: str) -> None:
+    """As with printk.devkmsg=off."""
+    driven(tmp_path)
+    done = ran(tmp_path, f"survives_{test}", f"{PROMOTES}; KMSG=/dev/null")
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert "the log takes no mark" in done.stdout

@@ -6,6 +6,7 @@
 CPUS=/sys/devices/system/cpu
 PARTITIONS=/sys/fs/cgroup/cpuset.cpus.isolated
 LATENCY_REQUESTS=/dev/cpu_dma_latency
+KMSG=/dev/kmsg
 LOAD=$(mktemp) # the process that makes the load, while there is one
 
 sum() { # FILE...: each holds one number
@@ -118,12 +119,19 @@ after_each() {
 	: > "$LOAD"
 }
 
+since_mark() { # what the kernel said since mark_log, and the mark; nothing if it is lost
+	dmesg | sed -n "/$MARK/,\$p"
+}
+
 last_message() { # PATTERN in what the kernel said since mark_log
-	dmesg | sed "1,/$MARK/d" | grep -q -- "$1"
+	messages=$(since_mark)
+	[ -n "$messages" ] || fail "the log has lost its mark: see its size, log_buf_len"
+	printf '%s\n' "$messages" | sed 1d | grep -q -- "$1"
 }
 
 mark_log() {
 	MARK="cpuidle-selftest-$$-$(cat /proc/uptime)"
 	MARK=$(echo "$MARK" | tr -c 'a-z0-9-\n' '-')
-	echo "$MARK" > /dev/kmsg
+	echo "$MARK" > $KMSG
+	[ -n "$(since_mark)" ] || skip "the log takes no mark: see printk.devkmsg"
 }
