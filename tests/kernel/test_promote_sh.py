@@ -173,3 +173,11 @@ def test_where_the_log_takes_no_mark_nobody_can_tell(tmp_path: Path, test: str) 
     done = ran(tmp_path, f"survives_{test}", f"{PROMOTES}; KMSG=/dev/null")
     assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
     assert "the log takes no mark" in done.stdout
+
+
+def test_a_cpu_that_cannot_go_offline_is_no_failure(tmp_path: Path) -> None:
+    driven(tmp_path)
+    (tmp_path / "cpu1/online").unlink()
+    done = ran(tmp_path, "survives_hotplug", TURNS)
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert "CPU 1 cannot go offline" in done.stdout
