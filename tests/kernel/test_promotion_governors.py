@@ -73,6 +73,8 @@ class Run:
 
     chosen: list[float]
     """What the governor chose as each period began."""
+    raised: list[int]
+    """Of each period: how much deeper the state was that its end found the CPU in."""
     time: list[float]
     wakes: int
     promotions: int
@@ -92,13 +94,22 @@ class Machine:
     def allow(self, states: Sequence[bool], limit_us: int) -> None:
         self.lib.machine_allow(self.ffi.new("bool[]", states), limit_us * 1000)
 
-    def run(self, periods: Periods, promote: bool, nobody: Sequence[bool] = ()) -> Run:
-        """Run ``periods``; ``nobody``, of each: no task is woken, the CPU stays in idle."""
+    def run(
+        self,
+        periods: Periods,
+        promote: bool,
+        nobody: Sequence[bool] = (),
+        far_ns: int = FAR_NS,
+    ) -> Run:
+        """Run ``periods``; ``nobody``, of each: no task is woken, the CPU stays in idle.
+
+        ``far_ns`` is the time to the next timer, where that is not what ends the period.
+        """
         self.lib.machine_promote(promote)
         made = self.ffi.new("struct choice[]", len(periods))
         totals = self.ffi.new("struct totals *")
         given: list[tuple[int, ...]]
-        given = [(idle, busy, idle if timer else FAR_NS) for idle, busy, timer in periods]
+        given = [(idle, busy, idle if timer else far_ns) for idle, busy, timer in periods]
         if nobody:
             resumes = (False, *nobody[:-1])
             given = [(*x, y, False, z) for x, y, z in zip(given, nobody, resumes, strict=True)]
@@ -107,6 +118,7 @@ class Machine:
         chosen, all_ns = [x.first for x in made if x.first >= 0], sum(totals.time_ns)
         return Run(
             [100 * chosen.count(i) / max(1, len(chosen)) for i in range(self.count)],
+            [x.last - x.first for x in made],
             [100 * totals.time_ns[i] / max(1, all_ns) for i in range(self.count)],
             totals.wakes,
             totals.promotions,
@@ -190,6 +202,27 @@ def test_the_work_of_an_interrupt_is_no_sleep(working: tuple[Any, Any], governor
         run = machine.run(periods, True, nobody)
         assert run.time[0] > 40  # where the timer is armed
         assert run.promotions == 0
+
+
+@pytest.mark.parametrize(("silence_us", "far_ns"), [(150, 10**6), (6_000, FAR_NS)])
+@pytest.mark.parametrize("governor", GOVERNORS)
+def test_the_work_of_an_interrupt_keeps_no_cpu_in_a_deep_state(
+    working: tuple[Any, Any], governor: str, silence_us: int, far_ns: int
+) -> None:
+    """A packet ends a promoted sleep, or one that was raised after a tick.
+
+    It keeps the CPU for longer than until the next tick or timer. Then the governor decides, except
+    for the few packets that come together with the tick.
+    """
+    machine = Machine(working, governor, STATES["slow"])
+    nobody = [*[False] * 8, True, False] * 1000
+    periods = [*[(10_000, 11_000, False)] * 8, (silence_us * 1000, 11_000, False)]
+    periods = [*periods, (10_000, 0, False)] * 1000
+    machine.lib.machine_work(5_000_000)
+    run = machine.run(periods, True, nobody, far_ns)
+    assert run.raised[8::10].count(0) < 50  # promoted, or raised
+    assert run.promotions < 2.1 * 1000  # after a tick: raised
+    assert sum(x > 0 for x in run.raised[9::10]) < 50
 
 
 short_us = st.integers(0, 300)

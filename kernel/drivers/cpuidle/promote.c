@@ -54,8 +54,8 @@
  *     enabled. Should one be late, it finds no timer, and the governor is told
  *     of a wake: nothing else is lost;
  *   - the reverse does not hold: another interrupt that ends the sleep, and its softirqs,
- *     are served before disarm, too, and the timer may expire meanwhile.
- *     promote_ended() tells;
+ *     are served before disarm, too, and the timer may expire meanwhile. So may the
+ *     clock's next event come. promote_ended() tells, of both;
  *   - what it writes needs no lock.
  *
  * Settings change under promote_lock, on any CPU; promote_policy.c says what
@@ -87,12 +87,13 @@
  *	has prolonged; PROMOTE_NONE outside of one
  * @index: the state that the timer was armed for
  * @timeout_ns: after how many ns it was to expire
- * @reached: the state that the CPU had been promoted to when a sleep ended, without
- *	work, after @event; PROMOTE_NONE otherwise
+ * @reached: the state that the CPU had been promoted to when @event ended a sleep,
+ *	without work; PROMOTE_NONE otherwise
  * @switches: how often the idle task had been switched when it was last in one
  * @slept_ns: how long it slept before that, since the governor was asked
  * @event: the clock's next event as its state was chosen; the tick, if that was still
  *	running, though it may have been stopped since
+ * @event_ns: after how many ns it was to come, from then on
  * @timer: ends a sleep
  * @states: the plan
  */
@@ -104,6 +105,7 @@ struct promote_cpu {
 	unsigned long switches;
 	u64 timeout_ns;
 	u64 slept_ns;
+	u64 event_ns;
 	ktime_t event;
 	struct hrtimer timer;
 	struct promote_state states[CPUIDLE_STATE_MAX];
@@ -130,6 +132,12 @@ static unsigned long switches(void)
 	return current->nvcsw + current->nivcsw;
 }
 
+static void note_event(struct promote_cpu *pc)
+{
+	pc->event = tick_nohz_get_next_hrtimer();
+	pc->event_ns = max_t(s64, ktime_sub(pc->event, ktime_get()), 0);
+}
+
 static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_device *dev,
 				    bool *stop_tick)
 {
@@ -146,7 +154,7 @@ static noinline int promoted_select(struct promote_cpu *pc, struct cpuidle_devic
 	}
 	dev->states_usage[pc->index].promoted++;
 	trace_cpu_idle_promote(dev->cpu, pc->index, floor, pc->slept_ns);
-	pc->event = tick_nohz_get_next_hrtimer();
+	note_event(pc);
 	*stop_tick = false;
 	return floor;
 }
@@ -169,19 +177,18 @@ int cpuidle_promote_select(struct cpuidle_device *dev, bool *stop_tick)
 
 static noinline int raise(struct promote_cpu *pc, struct cpuidle_device *dev, int index)
 {
-	ktime_t event = tick_nohz_get_next_hrtimer();
 	int reached = READ_ONCE(pc->reached);
 
 	WRITE_ONCE(pc->reached, PROMOTE_NONE);
 	if (index >= reached || pc->switches != switches())
 		return index;
+	note_event(pc);
 	if (!promote_returns(pc->states, index, reached, cpuidle_governor_latency_req(dev->cpu),
-			     max_t(s64, ktime_sub(event, ktime_get()), 0)))
+			     pc->event_ns))
 		return index;
 
 	WRITE_ONCE(pc->chosen, index);
 	pc->slept_ns = 0;
-	pc->event = event;
 	return reached;
 }
 
@@ -295,7 +302,8 @@ static noinline int promoted_reflect(struct promote_cpu *pc, struct cpuidle_devi
 		return index;
 	}
 
-	if (index >= 0 && !need_resched() && ktime_get() >= pc->event) {
+	if (index >= 0 && !need_resched() && ktime_get() >= pc->event &&
+	    promote_ended(pc->event_ns, dev->last_residency_ns)) {
 		WRITE_ONCE(pc->reached, index);
 		pc->switches = switches();
 	}

@@ -110,13 +110,13 @@ u64 promote_timeout(const struct promote_state *states, unsigned int index, u64 
 }
 
 /**
- * promote_ended - has the timer, which has expired, ended the sleep?
- * @timeout_ns: after how many ns it was to
+ * promote_ended - has what has come meanwhile, the timer or the clock's event, ended the sleep?
+ * @timeout_ns: after how many ns it was to come
  * @slept_ns: how long the CPU was in the state
  *
- * An interrupt may have ended the sleep before, and the timer have expired during its
- * work. The sleep begins a little after the timer, so it may be shorter than @timeout_ns;
- * half of that leaves enough room.
+ * Another interrupt may have ended the sleep before, and this one have come during its
+ * work. The sleep begins a little after @timeout_ns does, so it may be shorter; half of
+ * that leaves enough room.
  *
  * Return: whether it has.
  */
