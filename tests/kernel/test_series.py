@@ -396,6 +396,10 @@ def test_promotion_needs_timers_that_expire_in_time_and_to_know_the_next_event(b
     _, _, option = text.partition("+config CPU_IDLE_PROMOTE\n")
     needs = re.findall(r"^\+\tdepends on (.*)$", option, re.MULTILINE)[0].split(" && ")
     assert {"HIGH_RES_TIMERS", "NO_HZ_COMMON"} <= set(needs)
+    # NO_HZ_IDLE selects NO_HZ_COMMON, which nobody can set.
+    options = (KERNEL / "tools/testing/selftests/cpuidle/config").read_text().splitlines()
+    for need in needs:
+        assert f"CONFIG_{need.replace('NO_HZ_COMMON', 'NO_HZ_IDLE')}=y" in options
 
 
 def test_what_all_selftests_share_knows_no_other_topic() -> None:
