@@ -110,3 +110,20 @@ def test_the_admin_guide_names_each_file_of_the_driver() -> None:
     for path in documented():
         if "/lightsleep/" in path or "/cpuidle_lightsleep/" in path:
             assert re.search(rf"\b{Path(path).name}``", guide), path
+
+
+def test_where_a_state_counts_promotions_is_told_as_the_code_decides_it() -> None:
+    """The driver alone does not: some flags of a state forbid to leave it."""
+    code = (KERNEL / "drivers/cpuidle/promote.h").read_text()
+    forbid = {"POLLING": "polls", "TIMER_STOP": "timer", "COUPLED": "coupled"}
+    flags = set(re.findall(r"CPUIDLE_FLAG_(\w+)", code))
+    assert flags == {"PROMOTE", *forbid}
+    abi = (ABI / "sysfs-devices-system-cpu-cpuidle-promote").read_text()
+    texts = [abi.partition("stateN/promoted\n")[2]]
+    for patch in KERNEL.glob("patches/*/promotion/cpuidle-promote.patch"):
+        message, _, changes = patch.read_text().partition("\n---\n")
+        texts += [message.partition("one counter:")[2].partition("\n\n")[0]]
+        texts += [changes.partition("+``promoted``\n")[2].partition("\n+\n")[0]]
+    assert len(texts) == 5
+    for text in texts:
+        assert [x for x in forbid.values() if x not in text] == []
