@@ -231,6 +231,7 @@ static void prepare(void)
 	for_each_online_cpu(cpu)
 		lightsleep_cpu_online(cpu);
 }
+void tell_to_idle(bool told) { states[0].dev.forced_idle_latency_limit_ns = told; }
 u64 shown_polls(void) { return lightsleep_polls(&states[0]); }
 u64 shown_hits(void) { return lightsleep_hits(&states[0]); }
 void judge(void) { judge_host(now_ns); }
@@ -264,6 +265,7 @@ static void prepare(void)
 		poll_limit_init(&idle_polls[cpu].policy, &p);
 	}
 }
+void tell_to_idle(bool told) { } /* the idle loop does not ask the series then */
 u64 shown_polls(void) { return state_of(0)->cost.polls; }
 u64 shown_hits(void) { return state_of(0)->cost.hits; }
 void judge(void) { }
@@ -370,7 +372,7 @@ void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void); u32 halted_cycles(void);
-void force_polls(bool polls);
+void force_polls(bool polls); void tell_to_idle(bool told);
 """)
 FILES = {
     "module": (MODULE, ("host_contention", "host_short", "poll_limit", "wake_cost")),
@@ -475,6 +477,19 @@ def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
     for _ in range(100):
         lib.idle(100 * US, 0)
     lib.force_polls(False)
+    for _ in range(10):
+        lib.idle(100 * US, 0)
+    assert lib.cycles() == before + 9
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_cycles_of_idle_injection_are_none_of_the_programs(lib: Any) -> None:
+    lib.tell_to_idle(True)
+    lib.idle(100 * US, 0)  # ends the one before
+    before = lib.cycles()
+    for _ in range(100):
+        lib.idle(5000 * US, 0)
+    lib.tell_to_idle(False)
     for _ in range(10):
         lib.idle(100 * US, 0)
     assert lib.cycles() == before + 9

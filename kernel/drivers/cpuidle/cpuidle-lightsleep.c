@@ -229,7 +229,8 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 /*
  * A cycle ends where a task ran; what a device had for the last poll does not count.
  * A new one begins with an idle period, and may be a deliberate halt. The old one counts only if
- * its wait was @free: a measurement or a latency request says nothing of the programs.
+ * its wait was @free: what a measurement, a latency request or idle injection demands says nothing
+ * of the programs.
  */
 static void update_cycle(struct lightsleep *ls, u64 now_ns, bool free)
 {
@@ -360,7 +361,7 @@ static bool must_poll(const struct lightsleep *ls, const struct cpuidle_state *h
 static int lightsleep_enter(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
 	struct lightsleep *ls = container_of(dev, struct lightsleep, dev);
-	bool was_free = !ls->forced && !ls->required;
+	bool was_free = !ls->forced && !ls->required && !ls->must_not_poll;
 	bool same_period;
 	u64 now_ns, for_ns;
 
