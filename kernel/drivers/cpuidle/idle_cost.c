@@ -14,11 +14,15 @@
  * machine's figure does. Where that makes polls too short for an answer, the price
  * is raised from time to time (wake_cost_probe()). Where it is above what the programs
  * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
- * new, so it is then forgotten, and found again within seconds if it still holds. The upper
- * end of an answer that ended with the hits of the polls counts for some seconds likewise. One
- * that ended all polls goes some seconds after it was last heard, as nothing contradicts it. An
- * answer that is more than a quarter above the machine's figure goes on counting for as long: by
- * the figure, polls would be too short to find it again, and only a probe could.
+ * new, so it is then forgotten, and found again within seconds if it still holds.
+ *
+ * An answer below the machine's figure ends polls, and with them what it rests on. Where it ended
+ * their hits, its upper end is such a bound. Where it ended all of them, nothing contradicts it,
+ * and it goes on counting itself. Both last for eight times as long as the CPU polled to find the
+ * answer, from 4 s to a minute. So a steady load polls in vain for about a ninth of the time, and
+ * one that comes to lose more is heard after a time that is in proportion. An answer that is more
+ * than a quarter above the machine's figure goes on counting for some seconds after it was last
+ * heard: by the figure, polls would be too short to find it again, and only a probe could.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
@@ -64,9 +68,11 @@
  * 1 %. Where wakeups are few, some of it may be half an hour old, without the time of suspend.
  */
 #define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
-#define BOUND_LASTS		(60 * HZ)
+#define BOUND_LASTS		(60UL * HZ)
 /* With less, noise ends more answers, above and below; with more, loads that take turns lose. */
-#define ANSWER_OUTLASTS_POLLS	(4 * HZ)
+#define ANSWER_OUTLASTS_POLLS	(4UL * HZ)
+#define ANSWER_OUTLASTS_SEARCH	8	/* times */
+#define CONFIRMS_ANSWER		(WAKE_COST_SAMPLES / 8) /* deliberate halts */
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -255,24 +261,32 @@ static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
 
 /*
  * An answer below the machine's figure ends polls, and with them the hits that it rests on.
- * But perhaps another load runs now: so the answer counts for a short time only, and what was
+ * But perhaps another load runs now: so its bound counts for some time only, and what was
  * seen of the old load does not count after that.
  */
 static void outlast_polls(struct idle_cost *ic)
 {
-	note_bound(ic, ic->estimate.upper_ns, ANSWER_OUTLASTS_POLLS);
+	note_bound(ic, ic->estimate.upper_ns, ic->answer_lasts);
 	if (ic->at_most_ns)
 		forget(ic);
 }
 
+/* Since when does the CPU poll to find an answer? Where it mostly halts, that costs little. */
+static void note_search(struct idle_cost *ic, u64 cycles, u64 polls)
+{
+	if (ic->estimated || ic->at_most_ns || !polls || 2 * polls < cycles)
+		ic->sought = jiffies;
+}
+
 /*
- * Did an answer, some seconds old, end all polls of a CPU that had @cycles and no @polls? Then
- * nothing is drawn that could contradict it. Elsewhere, polls are absent for other reasons.
+ * Did an answer end all polls of a CPU that had @cycles and no @polls, and has it lasted? Nothing
+ * is drawn that could contradict it. Elsewhere, polls are absent for other reasons: by the
+ * machine's figure, there would be no more of them than by an answer above it.
  */
 static bool ended_polls(const struct idle_cost *ic, unsigned int cpu, u64 cycles, u64 polls)
 {
-	return ic->estimated && cycles && !polls && !time_before(jiffies, ic->answer_until) &&
-	       ops->learns(cpu);
+	return ic->estimated && ic->estimate.cost_ns < (s64)machine.cost_ns && cycles && !polls &&
+	       !time_before(jiffies, ic->answer_jiffies + ic->answer_lasts) && ops->learns(cpu);
 }
 
 /*
@@ -282,8 +296,24 @@ static bool ended_polls(const struct idle_cost *ic, unsigned int cpu, u64 cycles
  */
 static bool has_dear_answer(const struct idle_cost *ic)
 {
-	return ic->estimated && time_before(jiffies, ic->answer_until) &&
+	return ic->estimated &&
+	       time_before(jiffies, ic->estimate_jiffies + ANSWER_OUTLASTS_POLLS) &&
 	       ic->estimate.cost_ns > (s64)(machine.cost_ns + machine.cost_ns / 4);
+}
+
+/*
+ * Evidence from a few trials of poll_limit.c hardly moves an answer to which it is added, whatever
+ * it says: it does not confirm it.
+ */
+static void note_answer(struct idle_cost *ic)
+{
+	if (!ic->estimated)
+		ic->answer_lasts = clamp(ANSWER_OUTLASTS_SEARCH * (jiffies - ic->sought),
+					 ANSWER_OUTLASTS_POLLS, BOUND_LASTS);
+	else if (ic->estimate_count - ic->answer_count < CONFIRMS_ANSWER)
+		return;
+	ic->answer_jiffies = jiffies;
+	ic->answer_count = ic->estimate_count;
 }
 
 static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
@@ -291,7 +321,7 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 	bool conclusive = wake_cost_is_conclusive(new, tells);
 
 	if (conclusive)
-		ic->answer_until = jiffies + ANSWER_OUTLASTS_POLLS;
+		note_answer(ic);
 	else if (has_dear_answer(ic))
 		return;
 	WRITE_ONCE(ic->estimate_jiffies, jiffies);
@@ -344,10 +374,11 @@ static bool update_estimate(struct idle_cost *ic, unsigned int cpu)
 		ic->harm_until = 0;
 		forget(ic);
 	}
+	note_search(ic, cycles, polls);
 	forget_old_evidence(ic, count);
 	forget_old_bound(ic);
 	if (ended_polls(ic, cpu, cycles, polls))
-		outlast_polls(ic);
+		forget(ic);
 	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
 		return false;
 
@@ -400,12 +431,12 @@ static void estimate_costs(struct work_struct *work)
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
 		struct idle_cost *ic = ops->of(cpu);
-		u64 bound_ns = ic->at_most_ns;
+		bool told = ic->estimated || ic->at_most_ns;
 
 		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
 		soon |= update_probe(ic, cpu, update_estimate(ic, cpu));
 		/* From now on, the CPU may poll in vain, until its programs are heard again. */
-		soon |= bound_ns && !ic->at_most_ns;
+		soon |= told && !ic->estimated && !ic->at_most_ns;
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
 		cond_resched();
@@ -599,6 +630,7 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 	wake_cost_init(&ic->wake_cost, cpu);
 	tell_experiment(ic, cost_ns);
 	ic->isolated = !halt_cost_may_use(cpu);
+	ic->sought = jiffies;
 	/* The cost is not known before idle_cost_start(). */
 	if (cost_ns) {
 		ic->weight = ops->wait_weight();

@@ -27,7 +27,10 @@ struct workqueue_struct;
  * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
  * @estimate: what a wakeup from halt costs the programs here
  * @estimated: which is known
- * @answer_until: some seconds from when an estimate was last conclusive, in jiffies
+ * @sought: since when the CPU has polled in most cycles without an answer or a bound, in jiffies
+ * @answer_lasts: for how long an answer that ended polls counts, or its bound, in jiffies
+ * @answer_jiffies: since when: it was new, or enough had been drawn to confirm it
+ * @answer_count: after how many deliberate halts that was
  * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
  * @at_most_until: until these jiffies
  * @missed_until: how many cycles of each kind there were when most polls last missed, or there
@@ -55,7 +58,10 @@ struct idle_cost {
 	bool isolated;
 	struct wake_cost_estimate estimate;
 	bool estimated;
-	unsigned long answer_until;
+	unsigned long sought;
+	unsigned long answer_lasts;
+	unsigned long answer_jiffies;
+	u32 answer_count;
 	u64 at_most_ns;
 	unsigned long at_most_until;
 	u32 missed_until[WAKE_COST_KINDS];
