@@ -69,8 +69,9 @@ def headline(lost: TimeLost) -> list[str]:
     if not lost.all.count:
         return ["No task was seen to wait for a CPU in an idle state."]
     said = [
-        f"In {seconds(lost.metadata.span_ns)}, {counted(lost.all.count, 'wakeup')} found a CPU in "
-        f"an idle state. From waking to running, that took {seconds(lost.all.total_ns)} in all, "
+        f"In {seconds(lost.metadata.span_ns)}, {counted(lost.all.count, 'wakeup')} found "
+        f"{'its' if lost.all.count == 1 else 'their'} CPU in an idle state. From waking to "
+        f"running, that took {seconds(lost.all.total_ns)} in all, "
         f"{value(100 * lost.share(lost.all), '%')} of wall time.",
         f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
         + (

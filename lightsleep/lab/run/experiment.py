@@ -147,7 +147,7 @@ class Experiment:
             if isinstance(arm.modules, str):  # its letters would be taken for modules
                 raise ValueError(
                     f"arms: the modules of {arm.name} are a str, not a tuple: write "
-                    f"({arm.modules!r},)"
+                    f"{(arm.modules,) if arm.modules else ()}"
                 )
         if isinstance(self.neighbour, str):
             raise ValueError("neighbour: a str, not a tuple: write each word of the command alone")
