@@ -532,6 +532,14 @@ def test_nor_does_one_that_ended_all_polls(
     assert polled[25:].mean() > 80
 
 
+def test_what_an_answer_has_lasted_is_part_of_its_bound() -> None:
+    """The answer ends polls, then a trial misses, and only its upper end is left."""
+    live(100, 10, 78, 4, seconds=15, work_us=3000)
+    polled = np.concatenate([live(100, 80, 101, 10, MINUTE_S, 1000)[1] for _ in range(2)])
+    print(f"from second {np.argmax(polled > 50)} on")
+    assert polled[70:].mean() > 90
+
+
 @pytest.mark.parametrize("lasts_s", [30, 60, 90])
 def test_nor_one_that_took_long_to_find(lasts_s: int) -> None:
     """Trials find a cycle now and then, which is lost among those of the load before."""

@@ -72,7 +72,7 @@
 /* With less, noise ends more answers, above and below; with more, loads that take turns lose. */
 #define ANSWER_OUTLASTS_POLLS	(4UL * HZ)
 #define ANSWER_OUTLASTS_SEARCH	8	/* times */
-#define CONFIRMS_ANSWER		(WAKE_COST_SAMPLES / 8) /* deliberate halts */
+#define CONFIRMS_ANSWER		(WAKE_COST_SAMPLES / 4) /* deliberate halts */
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -251,12 +251,12 @@ static bool all_hit(const struct idle_cost *ic)
 }
 
 /* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
-static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
+static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long until)
 {
 	u64 at_most_ns = max_t(s64, upper_ns, MACHINE_COST_NOTHING_NS);
 
 	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine.cost_ns ? at_most_ns : 0);
-	ic->at_most_until = jiffies + lasts;
+	ic->at_most_until = until;
 }
 
 /*
@@ -266,7 +266,13 @@ static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long lasts)
  */
 static void outlast_polls(struct idle_cost *ic)
 {
-	note_bound(ic, ic->estimate.upper_ns, ic->answer_lasts);
+	unsigned long least = jiffies + ANSWER_OUTLASTS_POLLS;
+	unsigned long until = ic->answer_jiffies + ic->answer_lasts;
+
+	/* What the answer has lasted already is part of it. */
+	if (time_before(until, least))
+		until = least;
+	note_bound(ic, ic->estimate.upper_ns, until);
 	if (ic->at_most_ns)
 		forget(ic);
 }
@@ -328,7 +334,7 @@ static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, b
 	if (conclusive)
 		WRITE_ONCE(ic->at_most_ns, 0);
 	else if (tells && all_hit(ic))
-		note_bound(ic, new->upper_ns, BOUND_LASTS);
+		note_bound(ic, new->upper_ns, jiffies + BOUND_LASTS);
 	else if (ic->estimated)
 		outlast_polls(ic);
 	/* A reader may get a mix of two estimates, but not of one that says nothing. */
@@ -631,6 +637,7 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 	tell_experiment(ic, cost_ns);
 	ic->isolated = !halt_cost_may_use(cpu);
 	ic->sought = jiffies;
+	ic->minute_jiffies = jiffies;
 	/* The cost is not known before idle_cost_start(). */
 	if (cost_ns) {
 		ic->weight = ops->wait_weight();
