@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The idle paths of module and series, the kernel's own files, on one CPU with a clock of ours."""
 
+from collections.abc import Callable
 from typing import Any
 
 import cffi
@@ -470,29 +471,26 @@ def test_polls_that_a_latency_request_demands_are_no_evidence(lib: Any) -> None:
     assert learned() == (before[0] + 1, before[1], before[2])
 
 
-def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
-    lib.force_polls(True)
+def cycles_around(lib: Any, demand: Callable[[bool], None], wait_us: int) -> int:
+    """Return how many cycles count of 100 whose wait is demanded, and 10 after them."""
+    demand(True)
     lib.idle(100 * US, 0)  # ends the one before
-    before = lib.cycles()
+    before = int(lib.cycles())
     for _ in range(100):
-        lib.idle(100 * US, 0)
-    lib.force_polls(False)
+        lib.idle(wait_us * US, 0)
+    demand(False)
     for _ in range(10):
         lib.idle(100 * US, 0)
-    assert lib.cycles() == before + 9
+    return int(lib.cycles()) - before
+
+
+def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
+    assert cycles_around(lib, lib.force_polls, 100) == 9  # the tenth goes on
 
 
 @pytest.mark.parametrize("library", ["module"], indirect=True)
 def test_cycles_of_idle_injection_are_none_of_the_programs(lib: Any) -> None:
-    lib.tell_to_idle(True)
-    lib.idle(100 * US, 0)  # ends the one before
-    before = lib.cycles()
-    for _ in range(100):
-        lib.idle(5000 * US, 0)
-    lib.tell_to_idle(False)
-    for _ in range(10):
-        lib.idle(100 * US, 0)
-    assert lib.cycles() == before + 9
+    assert cycles_around(lib, lib.tell_to_idle, 5000) == 9
 
 
 def test_a_call_puts_a_deliberate_halt_off_and_does_not_end_it(lib: Any) -> None:

@@ -43,7 +43,6 @@ def test_the_drivers_cost_stands_beside_what_programs_lose(
     # Whether polling is faster is a timing, which decides no test. So is what the driver finds: on
     # a busy host, it cannot tell the cost of a halt from 0.
     taken: list[float] = []
-    found: list[float] = []
 
     def figures(
         machine_us: float,
@@ -53,13 +52,11 @@ def test_the_drivers_cost_stands_beside_what_programs_lose(
     ) -> dict[str, float]:
         assert halting.keys() == polling.keys() == learned.keys() == set(halt_cost.LOADED)
         taken.extend([*halting.values(), *polling.values()])
-        found.extend([machine_us, *learned.values()])
         return {}
 
     monkeypatch.setattr(halt_cost, "figures", figures)
     halt_cost.measure(guest)
     assert min(taken) > 0
-    assert min(found) >= 0
     assert guest.read_text(f"{halt_cost.PARAMETERS}/mode") == "adaptive\n"
 
 

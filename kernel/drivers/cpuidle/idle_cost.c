@@ -19,10 +19,11 @@
  * An answer below the machine's figure ends polls, and with them what it rests on. Where it ended
  * their hits, its upper end is such a bound. Where it ended all of them, nothing contradicts it,
  * and it goes on counting itself. Both last for eight times as long as the CPU polled to find the
- * answer, from 4 s to a minute. So a steady load polls in vain for about a ninth of the time, and
- * one that comes to lose more is heard after a time that is in proportion. An answer that is more
- * than a quarter above the machine's figure goes on counting for some seconds after it was last
- * heard: by the figure, polls would be too short to find it again, and only a probe could.
+ * answer, from 4 s to a minute. So a steady load whose answer is found within 7 s polls in vain
+ * for about a ninth of the time, and more if finding it takes longer. A load that comes to lose
+ * more is heard after at most about that minute. An answer that is more than a quarter above the
+ * machine's figure goes on counting for some seconds after it was last heard: by the figure, polls
+ * would be too short to find it again, and only a probe could.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each

@@ -254,7 +254,7 @@ traced() { # how many promotions there are in a pattern, by an instance of its o
 	grep -c 'cpu_idle_promote:' "$TRACES/trace" || true
 }
 
-# How often a governor chooses the deepest state itself differs too much to tell.
+# By the trace, as a governor enters the deepest state itself, too, and not always as often.
 leaves_only_states_that_the_driver_asks_to_leave() {
 	need_made_up_states
 	mount_until_end tracefs /sys/kernel/tracing || skip "no tracefs"
