@@ -298,7 +298,7 @@ int idle_cost_calibrate(bool quiet) { return 0; }
 void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 {
 	memset(ic, 0, sizeof(*ic));
-	wake_cost_init(&ic->wake_cost, cpu);
+	wake_cost_init(&ic->programs.wake_cost, cpu);
 	ic->miss_cost_ns = HALT_COST_NS;
 }
 
@@ -353,9 +353,9 @@ u64 hits(void) { return state_of(0)->cost.hits; }
 u64 polled_ns(void) { return state_of(0)->polled_ns; }
 u64 gap_ns(void) { return state_of(0)->gaps.gap_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
-u32 aborts(void) { return state_of(0)->cost.wake_cost.aborts; }
-u64 cycles(void) { return state_of(0)->cost.wake_cost.cycles; }
-u32 halted_cycles(void) { return state_of(0)->cost.wake_cost.count[WAKE_COST_HALTED]; }
+u32 aborts(void) { return state_of(0)->cost.programs.wake_cost.aborts; }
+u64 cycles(void) { return state_of(0)->cost.programs.wake_cost.cycles; }
+u32 halted_cycles(void) { return state_of(0)->cost.programs.wake_cost.count[WAKE_COST_HALTED]; }
 void force_polls(bool polls) { state_of(0)->cost.forced = polls ? WAIT_POLL : WAIT_FREE; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
 """

@@ -242,13 +242,13 @@ static void update_cycle(struct lightsleep *ls, u64 now_ns, bool free)
 	if (ls->cycle_start_ns && ls->cycle_switches == switches)
 		return;
 	if (!ls->deliberately_halted)
-		wake_cost_halt_aborted(&ls->cost.wake_cost);
+		wake_cost_halt_aborted(&ls->cost.programs.wake_cost);
 	if (free)
-		wake_cost_end(&ls->cost.wake_cost, now_ns - ls->cycle_start_ns);
+		wake_cost_end(&ls->cost.programs.wake_cost, now_ns - ls->cycle_start_ns);
 	ls->deliberately_halted = false;
 	ls->cycle_start_ns = now_ns;
 	ls->cycle_switches = switches;
-	ls->deliberate = wake_cost_begin(&ls->cost.wake_cost, now_ns, polls);
+	ls->deliberate = wake_cost_begin(&ls->cost.programs.wake_cost, now_ns, polls);
 }
 
 /*

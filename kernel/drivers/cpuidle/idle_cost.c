@@ -8,26 +8,8 @@
  * neighbours change. A measurement polls, so it waits while no CPU is to.
  * machine_cost.c knows what the measurements say together, and what is assumed before.
  *
- * wake_cost.c measures the programs on each CPU that
- * polls; once a second its evidence is evaluated here. Where it has an answer,
- * that answer counts on this CPU; where it has none, or no fresh one, the
- * machine's figure does. Where that makes polls too short for an answer, the price
- * is raised from time to time (wake_cost_probe()). Where it is above what the programs
- * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
- * new, so it is then forgotten, and found again within seconds if it still holds.
- *
- * An answer below the machine's figure ends polls, and with them what it rests on. Where it ended
- * their hits, its upper end is such a bound. Where it ended all of them, nothing contradicts it,
- * and it goes on counting itself. Both last for eight times as long as the CPU polled to find the
- * answer, from 4 s to a minute. So a steady load whose answer is found within 7 s polls in vain
- * for about a ninth of the time, and more if finding it takes longer. A load that comes to lose
- * more is heard after at most about that minute. An answer that is more than a quarter above the
- * machine's figure goes on counting for some seconds after it was last heard: by the figure, polls
- * would be too short to find it again, and only a probe could.
- *
- * Where polling does harm, the CPU does not poll for ten seconds. Without polls
- * there is no new evidence, so it then tries again, and waits twice as long each
- * time the answer is the same, up to ten minutes.
+ * wake_cost.c measures the programs on each CPU that polls; program_cost.c knows what they say,
+ * and is asked once a second.
  *
  * The price of a missed wakeup, which poll_limit.c weighs against time polled, is
  * the cost times the weight of waiting, which says how many microseconds of idle
@@ -43,6 +25,7 @@
 #include <linux/debugfs.h>
 #include <linux/idle_poll/idle_cost.h>
 #include <linux/idle_poll/machine_cost.h>
+#include <linux/idle_poll/program_cost.h>
 #include <linux/jiffies.h>
 #include <linux/kernel.h>
 #include <linux/limits.h>
@@ -63,20 +46,6 @@
 #define ESTIMATE_PERIOD		HZ
 #define ESTIMATE_PERIOD_AT_REST	(4 * HZ)
 #define FEW_POLLS		100
-#define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
-/*
- * Less is drawn where it is only kept fresh, and more would be felt: one wakeup in 128 is below
- * 1 %. Where wakeups are few, some of it may be half an hour old, without the time of suspend.
- */
-#define EVIDENCE_PER_MINUTE_KNOWN	(EVIDENCE_PER_MINUTE / 8)
-#define BOUND_LASTS		(60UL * HZ)
-/* With less, noise ends more answers, above and below; with more, loads that take turns lose. */
-#define ANSWER_OUTLASTS_POLLS	(4UL * HZ)
-#define ANSWER_OUTLASTS_SEARCH	8	/* times */
-#define CONFIRMS_ANSWER		(WAKE_COST_SAMPLES / 4) /* deliberate halts */
-#define HARM_WAIT_MIN		(10UL * HZ)
-#define HARM_WAIT_MAX		(600UL * HZ)
-
 #define PROBE_PRICE_MAX_NS	(TICK_NSEC / 2ULL)
 
 #define CANNOT_TELL		"cannot tell it from 0; at most "
@@ -136,21 +105,12 @@ u64 idle_cost_machine_ns(void)
  *
  * Context: any; single words are read, which an update may change one by one.
  *
- * Return: what it costs the programs there, in ns; where these cannot tell, what it costs
- * on this machine, or is assumed to cost, but no more than what they lose at most; 0 before the
+ * Return: what it costs there, by its programs and the machine, in ns; 0 before the
  * first measurement, or if polling does harm.
  */
 u64 idle_cost_ns(const struct idle_cost *ic)
 {
-	u64 at_most_ns;
-	s64 cost_ns;
-
-	if (!READ_ONCE(ic->estimated)) {
-		at_most_ns = READ_ONCE(ic->at_most_ns) ?: U64_MAX;
-		return min(READ_ONCE(machine.cost_ns), at_most_ns);
-	}
-	cost_ns = READ_ONCE(ic->estimate.cost_ns);
-	return cost_ns > 0 ? cost_ns : 0;
+	return program_cost_ns(&ic->programs, READ_ONCE(machine.cost_ns));
 }
 
 /**
@@ -172,7 +132,7 @@ u64 idle_cost_wakeup_ns(const struct idle_cost *ic)
 /* By what a halt is known to cost, the experiment on programs bounds what it takes. */
 static void tell_experiment(struct idle_cost *ic, u64 cost_ns)
 {
-	WRITE_ONCE(ic->wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
+	WRITE_ONCE(ic->programs.wake_cost.halt_cost_ns, min_t(u64, cost_ns, U32_MAX));
 }
 
 /* A poll is up to twice as long: a tick at most, as a probe may waste all that it polls. */
@@ -185,7 +145,7 @@ static void update_price(struct idle_cost *ic)
 {
 	unsigned int weight = ops->wait_weight();
 	u64 cost_ns = idle_cost_ns(ic);
-	u64 new_ns = ic->probe.on ? raised_for_probe(cost_ns * weight) : cost_ns * weight;
+	u64 new_ns = ic->programs.probe.on ? raised_for_probe(cost_ns * weight) : cost_ns * weight;
 	u64 old_ns = ic->miss_cost_ns;
 	u64 apart_ns = new_ns > old_ns ? new_ns - old_ns : old_ns - new_ns;
 
@@ -196,230 +156,30 @@ static void update_price(struct idle_cost *ic)
 	ic->weight = weight;
 }
 
-static void forget(struct idle_cost *ic)
-{
-	struct wake_cost *wc = &ic->wake_cost;
-	int kind;
-
-	for (kind = 0; kind < WAKE_COST_KINDS; kind++)
-		WRITE_ONCE(wc->fresh_from[kind], READ_ONCE(wc->count[kind]));
-	WRITE_ONCE(ic->estimated, false);
-}
-
-/* A ring that fills too slowly mixes evidence from different times. */
-static void forget_old_evidence(struct idle_cost *ic, u32 count)
-{
-	u32 enough = wake_cost_known(&ic->wake_cost) ? EVIDENCE_PER_MINUTE_KNOWN :
-						       EVIDENCE_PER_MINUTE;
-
-	if (time_before(jiffies, ic->minute_jiffies + 60 * HZ))
-		return;
-	if (count - ic->minute_count < enough)
-		forget(ic);
-	ic->minute_jiffies = jiffies;
-	ic->minute_count = count;
-}
-
-/* Under it, the CPU has polled less, if at all: what it saw then does not count. */
-static void forget_old_bound(struct idle_cost *ic)
-{
-	if (!ic->at_most_ns || time_before(jiffies, ic->at_most_until))
-		return;
-	WRITE_ONCE(ic->at_most_ns, 0);
-	forget(ic);
-}
-
-/* A cycle whose poll missed takes as long as one with a halt: a small difference says nothing. */
-static void note_hits(struct idle_cost *ic, u64 polls, u64 hits)
-{
-	int kind;
-
-	if (polls && wake_cost_are_hits(polls, hits))
-		return;
-	for (kind = 0; kind < WAKE_COST_KINDS; kind++)
-		ic->missed_until[kind] = READ_ONCE(ic->wake_cost.count[kind]);
-}
-
-/* Is no cycle in the rings from when polls missed? */
-static bool all_hit(const struct idle_cost *ic)
-{
-	const u32 *count = ic->wake_cost.count;
-
-	return READ_ONCE(count[WAKE_COST_POLLED]) - ic->missed_until[WAKE_COST_POLLED] >=
-	       WAKE_COST_SAMPLES &&
-	       READ_ONCE(count[WAKE_COST_HALTED]) - ic->missed_until[WAKE_COST_HALTED] >=
-	       WAKE_COST_SAMPLES;
-}
-
-/* By the machine's figure, the CPU would poll for too long. A bound alone ends no polling. */
-static void note_bound(struct idle_cost *ic, s64 upper_ns, unsigned long until)
-{
-	u64 at_most_ns = max_t(s64, upper_ns, MACHINE_COST_NOTHING_NS);
-
-	WRITE_ONCE(ic->at_most_ns, at_most_ns < machine.cost_ns ? at_most_ns : 0);
-	ic->at_most_until = until;
-}
-
-/*
- * An answer below the machine's figure ends polls, and with them the hits that it rests on.
- * But perhaps another load runs now: so its bound counts for some time only, and what was
- * seen of the old load does not count after that.
- */
-static void outlast_polls(struct idle_cost *ic)
-{
-	unsigned long least = jiffies + ANSWER_OUTLASTS_POLLS;
-	unsigned long until = ic->answer_jiffies + ic->answer_lasts;
-
-	/* What the answer has lasted already is part of it. */
-	if (time_before(until, least))
-		until = least;
-	note_bound(ic, ic->estimate.upper_ns, until);
-	if (ic->at_most_ns)
-		forget(ic);
-}
-
-/* Since when does the CPU poll to find an answer? Where it mostly halts, that costs little. */
-static void note_search(struct idle_cost *ic, u64 cycles, u64 polls)
-{
-	if (ic->estimated || ic->at_most_ns || !polls || 2 * polls < cycles)
-		ic->sought = jiffies;
-}
-
-/*
- * Did an answer end all polls of a CPU that had @cycles and no @polls, and has it lasted? Nothing
- * is drawn that could contradict it. Elsewhere, polls are absent for other reasons: by the
- * machine's figure, there would be no more of them than by an answer above it.
- */
-static bool ended_polls(const struct idle_cost *ic, unsigned int cpu, u64 cycles, u64 polls)
-{
-	return ic->estimated && ic->estimate.cost_ns < (s64)machine.cost_ns && cycles && !polls &&
-	       !time_before(jiffies, ic->answer_jiffies + ic->answer_lasts) && ops->learns(cpu);
-}
-
-/*
- * Did the programs say lately that a halt costs them far more than the machine's figure? Without
- * this answer, polls are too short for the hits that the next one needs. With one that is little
- * above the figure, they are as long as with the figure.
- */
-static bool has_dear_answer(const struct idle_cost *ic)
-{
-	return ic->estimated &&
-	       time_before(jiffies, ic->estimate_jiffies + ANSWER_OUTLASTS_POLLS) &&
-	       ic->estimate.cost_ns > (s64)(machine.cost_ns + machine.cost_ns / 4);
-}
-
-/*
- * Evidence from a few trials of poll_limit.c hardly moves an answer to which it is added, whatever
- * it says: it does not confirm it.
- */
-static void note_answer(struct idle_cost *ic)
-{
-	if (!ic->estimated)
-		ic->answer_lasts = clamp(ANSWER_OUTLASTS_SEARCH * (jiffies - ic->sought),
-					 ANSWER_OUTLASTS_POLLS, BOUND_LASTS);
-	else if (ic->estimate_count - ic->answer_count < CONFIRMS_ANSWER)
-		return;
-	ic->answer_jiffies = jiffies;
-	ic->answer_count = ic->estimate_count;
-}
-
-static void decide(struct idle_cost *ic, const struct wake_cost_estimate *new, bool tells)
-{
-	bool conclusive = wake_cost_is_conclusive(new, tells);
-
-	if (conclusive)
-		note_answer(ic);
-	else if (has_dear_answer(ic))
-		return;
-	WRITE_ONCE(ic->estimate_jiffies, jiffies);
-	if (conclusive)
-		WRITE_ONCE(ic->at_most_ns, 0);
-	else if (tells && all_hit(ic))
-		note_bound(ic, new->upper_ns, jiffies + BOUND_LASTS);
-	else if (ic->estimated)
-		outlast_polls(ic);
-	/* A reader may get a mix of two estimates, but not of one that says nothing. */
-	if (!conclusive)
-		WRITE_ONCE(ic->estimated, false);
-	ic->estimate = *new;
-	if (new->upper_ns < 0) {
-		ic->harm_wait = clamp(2 * ic->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
-		/* 0 means that no wait is on. */
-		ic->harm_until = (jiffies + ic->harm_wait) ?: 1;
-	} else {
-		ic->harm_wait = 0;
-	}
-	WRITE_ONCE(ic->estimated, conclusive);
-}
-
-/* The CPU goes on idling meanwhile: the copy may hold a cycle more or less of the old ones. */
-static void copy_cycles(u32 to_ns[WAKE_COST_SAMPLES], const u32 from_ns[WAKE_COST_SAMPLES])
-{
-	/* Each cycle is a whole word, and which of the latest are here does not matter. */
-	data_race(memcpy(to_ns, from_ns, WAKE_COST_SAMPLES * sizeof(*to_ns)));
-}
-
-/* The programs' answer. True if it is that the longer polls of a probe do harm. */
-static bool update_estimate(struct idle_cost *ic, unsigned int cpu)
-{
-	u32 halted_ns[WAKE_COST_SAMPLES], polled_ns[WAKE_COST_SAMPLES];
-	u32 count = READ_ONCE(ic->wake_cost.count[WAKE_COST_HALTED]);
-	u64 polls = READ_ONCE(ic->polls) - ic->seen_polls;
-	u64 hits = READ_ONCE(ic->hits) - ic->seen_hits;
-	u64 cycles = READ_ONCE(ic->wake_cost.cycles) - ic->seen_cycles;
-	struct wake_cost_estimate new;
-
-	ic->seen_polls += polls;
-	ic->seen_hits += hits;
-	ic->seen_cycles += cycles;
-	note_hits(ic, polls, hits);
-
-	if (ic->harm_until) {
-		if (time_before(jiffies, ic->harm_until))
-			return false;
-		/* Evidence from before the wait must not decide the next one. */
-		ic->harm_until = 0;
-		forget(ic);
-	}
-	note_search(ic, cycles, polls);
-	forget_old_evidence(ic, count);
-	forget_old_bound(ic);
-	if (ended_polls(ic, cpu, cycles, polls))
-		forget(ic);
-	if (count == ic->estimate_count || !wake_cost_known(&ic->wake_cost))
-		return false;
-
-	copy_cycles(halted_ns, ic->wake_cost.cycle_ns[WAKE_COST_HALTED]);
-	copy_cycles(polled_ns, ic->wake_cost.cycle_ns[WAKE_COST_POLLED]);
-	wake_cost_compare(&new, halted_ns, polled_ns);
-	ic->estimate_count = count;
-	/* Which says nothing of shorter ones. */
-	if (new.upper_ns < 0 && ic->probe.on)
-		return true;
-	decide(ic, &new, wake_cost_tells(polls, hits, READ_ONCE(ic->wake_cost.aborts)));
-	return false;
-}
-
-/* True while the CPU probes for the programs' answer. */
-static bool update_probe(struct idle_cost *ic, unsigned int cpu, bool harms)
-{
-	bool pointless = harms || ic->estimated || ic->at_most_ns || READ_ONCE(ic->isolated) ||
-			 !idle_cost_ns(ic) || !ops->learns(cpu);
-	bool was_on = ic->probe.on;
-
-	wake_cost_probe(&ic->probe, &ic->wake_cost, ktime_get_ns(), READ_ONCE(ic->hits), pointless);
-	/* What shorter polls found must not decide about longer ones, nor the other way round. */
-	if (ic->probe.on != was_on && !ic->estimated)
-		forget(ic);
-	return ic->probe.on;
-}
-
 static void update_prices(void)
 {
 	unsigned int cpu;
 
 	for_each_online_cpu(cpu)
 		update_price(ops->of(cpu));
+}
+
+/* True if the CPU is to be asked again soon. */
+static bool hear_programs(struct idle_cost *ic, unsigned int cpu)
+{
+	struct program_cost_input in = {
+		.now = jiffies,
+		.now_ns = ktime_get_ns(),
+		.machine_ns = machine.cost_ns,
+		.polls = READ_ONCE(ic->polls),
+		.hits = READ_ONCE(ic->hits),
+		.learns = !READ_ONCE(ic->isolated) && ops->learns(cpu),
+	};
+	bool heard = program_cost_heard(&ic->programs);
+	bool probes = program_cost_update(&ic->programs, &in);
+
+	/* Where they fell silent, it may poll in vain until it hears them again. */
+	return probes || (heard && !program_cost_heard(&ic->programs));
 }
 
 static void estimate_costs(struct work_struct *work);
@@ -438,12 +198,9 @@ static void estimate_costs(struct work_struct *work)
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
 		struct idle_cost *ic = ops->of(cpu);
-		bool told = ic->estimated || ic->at_most_ns;
 
 		WRITE_ONCE(ic->isolated, !halt_cost_may_use(cpu));
-		soon |= update_probe(ic, cpu, update_estimate(ic, cpu));
-		/* From now on, the CPU may poll in vain, until its programs are heard again. */
-		soon |= told && !ic->estimated && !ic->at_most_ns;
+		soon |= hear_programs(ic, cpu);
 		polls += READ_ONCE(ic->polls);
 		/* Each comparison takes some ten microseconds, and CPUs may be many. */
 		cond_resched();
@@ -634,11 +391,9 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
 
 	/* A measurement may look on where a CPU comes online. */
 	data_race(memset(ic, 0, sizeof(*ic)));
-	wake_cost_init(&ic->wake_cost, cpu);
+	program_cost_init(&ic->programs, cpu, jiffies);
 	tell_experiment(ic, cost_ns);
 	ic->isolated = !halt_cost_may_use(cpu);
-	ic->sought = jiffies;
-	ic->minute_jiffies = jiffies;
 	/* The cost is not known before idle_cost_start(). */
 	if (cost_ns) {
 		ic->weight = ops->wait_weight();

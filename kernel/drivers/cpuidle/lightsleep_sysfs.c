@@ -179,23 +179,24 @@ STATISTIC(limit_ns, lightsleep_limit_ns(ls, lightsleep_clock_ns()));
 STATISTIC(halt_cost_ns, idle_cost_ns(&ls->cost));
 
 /* The time of the estimate is read first, as a new one may be made meanwhile. */
-static unsigned int age_ms(const struct idle_cost *ic)
+static unsigned int age_ms(const struct program_cost *pc)
 {
-	unsigned long made = READ_ONCE(ic->estimate_jiffies);
+	unsigned long made = READ_ONCE(pc->estimate_jiffies);
 
 	barrier();
 	return jiffies_to_msecs(jiffies - made);
 }
 
 /* The programs' own answer, 0 where they cannot tell. */
-STATISTIC(program_cost_ns, READ_ONCE(ls->cost.estimated) ?
-	  READ_ONCE(ls->cost.estimate.cost_ns) : 0);
-STATISTIC(program_cost_lower_ns, READ_ONCE(ls->cost.estimated) ?
-	  READ_ONCE(ls->cost.estimate.lower_ns) : 0);
-STATISTIC(program_cost_upper_ns, READ_ONCE(ls->cost.estimated) ?
-	  READ_ONCE(ls->cost.estimate.upper_ns) : 0);
-STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.estimated) ? age_ms(&ls->cost) : 0);
-STATISTIC(probes, READ_ONCE(ls->cost.probe.count));
+STATISTIC(program_cost_ns, READ_ONCE(ls->cost.programs.estimated) ?
+	  READ_ONCE(ls->cost.programs.estimate.cost_ns) : 0);
+STATISTIC(program_cost_lower_ns, READ_ONCE(ls->cost.programs.estimated) ?
+	  READ_ONCE(ls->cost.programs.estimate.lower_ns) : 0);
+STATISTIC(program_cost_upper_ns, READ_ONCE(ls->cost.programs.estimated) ?
+	  READ_ONCE(ls->cost.programs.estimate.upper_ns) : 0);
+STATISTIC(program_cost_age_ms, READ_ONCE(ls->cost.programs.estimated) ?
+	  age_ms(&ls->cost.programs) : 0);
+STATISTIC(probes, READ_ONCE(ls->cost.programs.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
 

@@ -61,7 +61,7 @@
  * asked.
  *
  * That figure may be too high. Then polls are long enough to be hits, and the upper end of
- * the interval is a bound, which idle_cost.c uses for a minute. With a low bound, the CPU
+ * the interval is a bound, which program_cost.c uses for a minute. With a low bound, the CPU
  * hardly polls, and learns nothing. So the bound is forgotten then, and the experiment begins
  * anew.
  *

@@ -206,7 +206,7 @@ static void begin_anew(struct idle_poll *ip)
 	ip->outcome = IDLE_ACCOUNTED;
 	ip->last_ns = 0;
 	ip->contention.steal_clock_ns = poll_gaps_steal_clock_ns();
-	wake_cost_begin(&ip->cost.wake_cost, 0, false);
+	wake_cost_begin(&ip->cost.programs.wake_cost, 0, false);
 }
 
 static void learn(struct idle_poll *ip)
@@ -268,13 +268,13 @@ static void begin_period(struct idle_poll *ip, u64 now_ns)
 	bool paused = host_contended(&ip->contention, now_ns);
 
 	if (!ip->halted)
-		wake_cost_halt_aborted(&ip->cost.wake_cost);
+		wake_cost_halt_aborted(&ip->cost.programs.wake_cost);
 	/* The cycles of a measurement are none of the programs'. */
 	if (ip->forced == WAIT_FREE)
-		wake_cost_end(&ip->cost.wake_cost, now_ns - ip->cycle_start_ns);
+		wake_cost_end(&ip->cost.programs.wake_cost, now_ns - ip->cycle_start_ns);
 	ip->forced = READ_ONCE(ip->cost.forced);
 	ip->cycle_start_ns = now_ns;
-	ip->deliberate = wake_cost_begin(&ip->cost.wake_cost, now_ns, polls);
+	ip->deliberate = wake_cost_begin(&ip->cost.programs.wake_cost, now_ns, polls);
 	if (ip->deliberate)
 		add(&ip->deliberate_halts, 1);
 	ip->learns = is_free(ip) && !ip->deliberate && !paused;

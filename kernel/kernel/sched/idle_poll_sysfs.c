@@ -228,7 +228,7 @@ STATISTIC(wasted_ns, READ_ONCE(ip->wasted_ns));
 STATISTIC(limit_ns, idle_poll_is_on() && !READ_ONCE(ip->polls_anyway) ?
 	  idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
-STATISTIC(probes, READ_ONCE(ip->cost.probe.count));
+STATISTIC(probes, READ_ONCE(ip->cost.programs.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
 
 static struct attribute *statistics_attrs[] = {

@@ -3,6 +3,7 @@
 #ifndef _LIGHTSLEEP_SHIM_COMPILER_H
 #define _LIGHTSLEEP_SHIM_COMPILER_H
 
+#define data_race(expr)		(expr)
 #define READ_ONCE(x)		(*(const volatile __typeof__(x) *)&(x))
 #define WRITE_ONCE(x, val)	(*(volatile __typeof__(x) *)&(x) = (val))
 

@@ -6,7 +6,7 @@
 #define _LINUX_IDLE_POLL_IDLE_COST_H
 
 #include <linux/idle_poll/halt_cost.h>
-#include <linux/idle_poll/wake_cost.h>
+#include <linux/idle_poll/program_cost.h>
 #include <linux/types.h>
 
 struct workqueue_struct;
@@ -17,7 +17,7 @@ struct workqueue_struct;
  * Members are written by the worker alone, unless they say otherwise. Others only read
  * single words, so there is nothing to lock.
  *
- * @wake_cost: the experiment on its cycles; written by its own CPU, in idle
+ * @programs: what its programs say; evidence is written by its own CPU, in idle
  * @polls: idle periods that were polled, without those that a measurement or a latency request
  *	had polled; by its own CPU
  * @hits: of those, the ones that ended with a wakeup; by its own CPU
@@ -25,58 +25,19 @@ struct workqueue_struct;
  * @forced: wait like this; written by the measurement
  * @forced_waits: how often it did, up to a wakeup; by its own CPU
  * @isolated: isolated or in nohz_full=: nothing is measured here; maybe by its own CPU, too
- * @estimate: what a wakeup from halt costs the programs here
- * @estimated: which is known
- * @sought: since when the CPU has polled in most cycles without an answer or a bound, in jiffies
- * @answer_lasts: for how long an answer that ended polls counts, or its bound, in jiffies
- * @answer_jiffies: since when: it was new, or enough had been drawn to confirm it
- * @answer_count: after how many deliberate halts that was
- * @at_most_ns: where it is not known, it is no more than this; 0 without such a bound
- * @at_most_until: until these jiffies
- * @missed_until: how many cycles of each kind there were when most polls last missed, or there
- *	were none
- * @probe: when a missed wakeup counts more, so that the programs get to tell
  * @miss_cost_ns: what a missed wakeup counts
  * @weight: how many us of idle CPU time 1 us of waiting is worth in that
- * @estimate_jiffies: when @estimate was made
- * @estimate_count: after how many deliberate halts
- * @seen_polls: @polls when the worker ran last
- * @seen_hits: @hits by then
- * @seen_cycles: and cycles
- * @minute_jiffies: when a minute of evidence began
- * @minute_count: deliberate halts by then
- * @harm_until: polling did harm, wait until these jiffies
- * @harm_wait: length of the last such wait in jiffies
  */
 struct idle_cost {
-	struct wake_cost wake_cost;
+	struct program_cost programs;
 	u64 polls;
 	u64 hits;
 	u64 halts;
 	enum idle_wait forced;
 	u64 forced_waits;
 	bool isolated;
-	struct wake_cost_estimate estimate;
-	bool estimated;
-	unsigned long sought;
-	unsigned long answer_lasts;
-	unsigned long answer_jiffies;
-	u32 answer_count;
-	u64 at_most_ns;
-	unsigned long at_most_until;
-	u32 missed_until[WAKE_COST_KINDS];
-	struct wake_cost_probe probe;
 	u64 miss_cost_ns;
 	unsigned int weight;
-	unsigned long estimate_jiffies;
-	u32 estimate_count;
-	u64 seen_polls;
-	u64 seen_hits;
-	u64 seen_cycles;
-	unsigned long minute_jiffies;
-	u32 minute_count;
-	unsigned long harm_until;
-	unsigned long harm_wait;
 };
 
 /**

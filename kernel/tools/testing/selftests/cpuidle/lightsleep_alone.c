@@ -55,4 +55,5 @@ static inline void poll_source_exit(void)
 #include "../../../../drivers/cpuidle/lightsleep_sysfs.c"
 #include "../../../../drivers/cpuidle/machine_cost.c"
 #include "../../../../drivers/cpuidle/poll_limit.c"
+#include "../../../../drivers/cpuidle/program_cost.c"
 #include "../../../../drivers/cpuidle/wake_cost.c"
