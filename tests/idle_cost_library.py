@@ -206,7 +206,8 @@ unsigned int live_second(const u64 *wait_ns, int waits, u64 work_ns, u64 halt_ns
 
 	for (n = 0; n < waits && now_ns < end_ns; n++) {
 		u64 limit_ns = policy.limit_ns, seen_ns = wait_ns[n], cycle_ns = wait_ns[n] + work_ns;
-		bool deliberate = wake_cost_begin(&the_cpu.programs.wake_cost, now_ns, limit_ns > 0);
+		bool draws = limit_ns && !learns_nothing;
+		bool deliberate = wake_cost_begin(&the_cpu.programs.wake_cost, now_ns, draws);
 
 		if (!deliberate && limit_ns) {
 			the_cpu.polls++;

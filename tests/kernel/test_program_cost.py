@@ -223,6 +223,16 @@ def test_a_dear_answer_stays_while_waits_are_too_long_to_poll() -> None:
     assert LIB.programs_know()
 
 
+def test_a_cpu_whose_price_decides_nothing_has_not_sought_an_answer() -> None:
+    """In mode fixed, or isolated: it polls, and draws nothing that could answer."""
+    LIB.learns_nothing = True
+    live(40, 40, 60, 6, seconds=90)
+    LIB.learns_nothing = False
+    live(40, 1, 60, 0.1, seconds=5)
+    costs, _ = live(40, 40, 60, 6, seconds=40)
+    assert costs[:2].max() < 10 and costs[30:].min() > 30
+
+
 @pytest.mark.parametrize("seconds", [5, 20])
 def test_a_cpu_that_polled_little_so_far_has_not_sought_long(seconds: int) -> None:
     """Where polls rarely pay, most of the time before an answer is no search for it."""

@@ -151,11 +151,14 @@ static void outlast_polls(struct program_cost *pc, const struct program_cost_inp
 		forget(pc);
 }
 
-/* Since when does the CPU poll to find an answer? Where it mostly halts, that costs little. */
+/*
+ * Since when does the CPU poll to find an answer? Where it mostly halts, that costs little. Where
+ * its price decides nothing, it polls for another reason.
+ */
 static void note_search(struct program_cost *pc, const struct program_cost_input *in, u64 cycles,
 			u64 polls)
 {
-	if (pc->estimated || pc->at_most_ns || !polls || 2 * polls < cycles)
+	if (pc->estimated || pc->at_most_ns || !in->learns || !polls || 2 * polls < cycles)
 		pc->sought = in->now;
 }
 
