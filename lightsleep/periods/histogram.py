@@ -83,6 +83,7 @@ def _built(document: dict[str, Any]) -> TimeLost:
         for group in _groups(lost, each):
             if group is not lost.reference:
                 group.merge(_wakes(each))
+    lost.add_up()
     metadata.events = sum(each.number for each in (*idle, *wakes, *by_interrupt))
     metadata.notes.append(BUCKETS)
     if dropped := document["dropped"]:
@@ -94,9 +95,9 @@ def _groups(lost: TimeLost, each: Bucket) -> Iterator[Wakes]:
     if each.state == AWAKE or lost.metadata.polls(each.cpu, each.state):
         yield lost.reference
         return
-    yield lost.all
-    yield lost.groups["state"][lost.metadata.name(each.cpu, each.state)]
-    yield lost.groups["cpu"][str(each.cpu)]
+    name = lost.metadata.name(each.cpu, each.state)
+    yield lost.parts["state"][name][name]
+    yield lost.parts["cpu"][str(each.cpu)][name]
 
 
 def _wakes(each: Bucket) -> Wakes:

@@ -210,13 +210,48 @@ def test_no_part_of_a_total_is_above_it() -> None:
     lost = TimeLost(Metadata("host", "x", first_ns=0, last_ns=10**9))
     lost.reference = wakes(*[2.0] * 40)
     shallow, deep, long = [3.0] * 490, [150.0] * 500, [5000.0] * 10
-    lost.groups["state"]["C1"] = wakes(*shallow)
-    lost.groups["state"]["C6"] = wakes(*deep, *long)
-    lost.all = lost.groups["cpu"]["0"] = wakes(*shallow, *deep, *long)
+    for kind, shallow_name, deep_name in (("state", "C1", "C6"), ("cpu", "0", "0")):
+        lost.parts[kind][shallow_name]["C1"] = wakes(*shallow)
+        lost.parts[kind][deep_name]["C6"] = wakes(*deep, *long)
+    lost.add_up()
     states = [lost.above_reference_ns(x) for _, x in lost.top("state")]
     assert states == pytest.approx([510 * 148e3, 490 * 1e3], rel=0.03)
     assert lost.above_reference_ns(lost.all) == pytest.approx(510 * 148e3 + 490 * 1e3, rel=0.03)
     assert lost.above_reference_ns(lost.groups["cpu"]["0"]) == lost.above_reference_ns(lost.all)
+    assert lost.groups["cpu"]["0"].count == 1000
+
+
+def test_what_too_few_wakeups_took_is_not_told() -> None:
+    lost = TimeLost(Metadata("host", "x", first_ns=0, last_ns=10**9))
+    lost.reference = wakes(*[2.0] * 40)
+    for state, count in (("C1", 5), ("C6", 6)):
+        lost.parts["state"][state][state] = wakes(*[100.0] * count)
+        lost.parts["task"]["redis"][state] = wakes(*[100.0] * count)
+    lost.add_up()
+    assert lost.above_reference_ns(lost.groups["state"]["C1"]) is None
+    both = [lost.all, lost.groups["task"]["redis"]]
+    assert [lost.above_reference_ns(x) for x in both] == pytest.approx([6 * 98e3] * 2, rel=0.03)
+
+
+def test_wakeups_of_a_task_are_judged_by_state(tmp_path: Path) -> None:
+    """Most are short: by the median of all, the long ones would count for nothing."""
+    path = tmp_path / "trace.txt"
+    lines, us = [], 0
+    for state, wait, count in ((0, 2, 40), (1, 10, 60), (2, 210, 40)):
+        for _ in range(count):
+            us += 1000
+            lines += [idle(us, 1, state), waking(us + 100, 0, 42), left(us + 100 + wait, 1)]
+            lines += [switched(us + 100 + wait, 1, "x", 42)]
+    path.write_text("".join(lines))
+    names = ("POLL", "C1", "C6")
+    known = [described_state(index, name, 0, 0) for index, name in enumerate(names)]
+    document = json.loads(sidecar.beside(PIPE).read_text()) | {"states": {"1": known}}
+    sidecar.beside(path).write_text(json.dumps(document))
+    recording = open_recording(path)
+    lost = time_lost(recording.metadata, recording.batches)
+    expected_ns = 60 * 8000 + 40 * 208_000
+    for wakes in (lost.all, lost.groups["task"]["x"], lost.groups["cpu"]["1"]):
+        assert lost.above_reference_ns(wakes) == pytest.approx(expected_ns, rel=0.05)
 
 
 def test_a_little_of_wall_time_is_not_none_of_it() -> None:
@@ -235,8 +270,8 @@ def test_no_wakeup_has_no_percentile() -> None:
 def test_a_part_is_of_its_total(waits: list[int], reference_ns: int) -> None:
     lost = TimeLost(Metadata("host", "x"))
     lost.reference.add(np.array([reference_ns] * 40, np.int64))
-    lost.groups["state"]["C1"].add(np.array(waits, np.int64))
-    lost.all = lost.groups["state"]["C1"]
+    lost.parts["state"]["C1"]["C1"].add(np.array(waits, np.int64))
+    lost.add_up()
     part = lost.above_reference_ns(lost.all)
     assert part is None or 0 <= part <= sum(waits)
 
