@@ -8,6 +8,10 @@ NEEDS = ("machine_cost", "poll_limit", "program_cost", "wake_cost")
 
 # As far as the file needs them: one CPU, nothing runs by itself, and time goes on when it is told.
 HEADERS = {
+    "asm/barrier.h": """
+#define smp_load_acquire(p) READ_ONCE(*(p))
+#define smp_store_release(p, value) WRITE_ONCE(*(p), value)
+""",
     "linux/cpu.h": """
 #define cpus_read_lock() do { } while (0)
 #define cpus_read_unlock() do { } while (0)

@@ -234,6 +234,26 @@ def test_a_cpu_whose_price_decides_nothing_has_not_sought_an_answer() -> None:
     assert costs[30:].min() > 30
 
 
+@pytest.mark.parametrize("gap_s", [0, 3600])
+def test_time_in_which_nobody_asked_is_no_search(gap_s: int) -> None:
+    """The CPU was offline, or all polling was off."""
+    live(40, 1, 60, 0.1, seconds=1, work_us=1000)
+    assert not LIB.programs_know()
+    LIB.wait(gap_s)
+    costs, _ = live(40, 1, 60, 0.1, seconds=8, work_us=100)
+    assert costs[-1] < 5
+    costs, _ = live(40, 40, 60, 6, seconds=40, work_us=100)
+    assert costs[20:].min() > 30
+
+
+def test_an_answer_from_before_a_gap_does_not_count_after_it() -> None:
+    costs, _ = live(40, 100, 150, 5, seconds=5)
+    assert costs[-1] > 90
+    LIB.wait(3600)
+    costs, _ = live(40, 40, 150, 5, seconds=1, work_us=3000)
+    assert costs[-1] == 40
+
+
 @pytest.mark.parametrize("seconds", [5, 20])
 def test_a_cpu_that_polled_little_so_far_has_not_sought_long(seconds: int) -> None:
     """Where polls rarely pay, most of the time before an answer is no search for it."""

@@ -5,9 +5,9 @@
  * wake_cost.c compares the cycles of one CPU. Once a second its evidence is evaluated
  * here. Where it has an answer, that answer counts on this CPU; where it has none, or no
  * fresh one, the machine's figure does. Where that makes polls too short for an answer, the
- * CPU polls for longer from time to time (wake_cost_probe()). Where it is above what the programs
- * lose at most, this bound counts for a minute. A CPU that polls less by it learns nothing
- * new, so it is then forgotten, and found again within seconds if it still holds.
+ * CPU polls for longer from time to time (wake_cost_probe()). Where the machine's figure is above
+ * what the programs lose at most, this bound counts for a minute. A CPU that polls less by it
+ * learns nothing new, so it is then forgotten, and found again within seconds if it still holds.
  *
  * An answer below the machine's figure ends polls, and with them what it rests on. Where it ended
  * their hits, its upper end is such a bound. Where it ended all of them, nothing contradicts it,
@@ -15,7 +15,7 @@
  * answer, from 4 s to a minute. So a steady load whose answer is found within 7 s polls in vain
  * for about a ninth of the time, and more if finding it takes longer. A load that comes to lose
  * more is heard after at most about that minute. An answer that is more than a quarter above the
- * machine's figure goes on counting for some seconds after it was last heard: by the figure, polls
+ * machine's figure goes on counting for at least 4 s after it was last heard: by the figure, polls
  * would be too short to find it again, and only a probe could.
  *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
@@ -32,6 +32,7 @@
 #include <linux/limits.h>
 #include <linux/minmax.h>
 #include <linux/string.h>
+#include <asm/barrier.h>
 
 #define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
 /*
@@ -44,6 +45,7 @@
 #define ANSWER_OUTLASTS_POLLS	(4UL * HZ)
 #define ANSWER_OUTLASTS_SEARCH	8	/* times */
 #define CONFIRMS_ANSWER		(WAKE_COST_SAMPLES / 4) /* deliberate halts */
+#define GAP			(60UL * HZ) /* without an update, which is due every few seconds */
 #define HARM_WAIT_MIN		(10UL * HZ)
 #define HARM_WAIT_MAX		(600UL * HZ)
 
@@ -61,7 +63,7 @@ u64 program_cost_ns(const struct program_cost *pc, u64 machine_ns)
 {
 	s64 cost_ns;
 
-	if (!READ_ONCE(pc->estimated))
+	if (!smp_load_acquire(&pc->estimated))
 		return min(machine_ns, READ_ONCE(pc->at_most_ns) ?: U64_MAX);
 	cost_ns = READ_ONCE(pc->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;
@@ -75,6 +77,17 @@ static void forget(struct program_cost *pc)
 	for (kind = 0; kind < WAKE_COST_KINDS; kind++)
 		WRITE_ONCE(wc->fresh_from[kind], READ_ONCE(wc->count[kind]));
 	WRITE_ONCE(pc->estimated, false);
+}
+
+/* Nobody asked for long: the CPU was offline, or all polling off. What was before says nothing. */
+static void begin_anew_after_a_gap(struct program_cost *pc, const struct program_cost_input *in)
+{
+	if (!time_before(in->now, pc->update_jiffies + GAP)) {
+		WRITE_ONCE(pc->at_most_ns, 0);
+		forget(pc);
+		pc->sought = in->now;
+	}
+	pc->update_jiffies = in->now;
 }
 
 /* A ring that fills too slowly mixes evidence from different times. */
@@ -201,6 +214,14 @@ static void note_answer(struct program_cost *pc, const struct program_cost_input
 	pc->answer_count = pc->estimate_count;
 }
 
+static void answer(struct program_cost *pc, const struct wake_cost_estimate *new)
+{
+	WRITE_ONCE(pc->at_most_ns, 0);
+	WRITE_ONCE(pc->estimate.cost_ns, new->cost_ns);
+	WRITE_ONCE(pc->estimate.lower_ns, new->lower_ns);
+	WRITE_ONCE(pc->estimate.upper_ns, new->upper_ns);
+}
+
 static void decide(struct program_cost *pc, const struct program_cost_input *in,
 		   const struct wake_cost_estimate *new, bool tells)
 {
@@ -212,15 +233,11 @@ static void decide(struct program_cost *pc, const struct program_cost_input *in,
 		return;
 	WRITE_ONCE(pc->estimate_jiffies, in->now);
 	if (conclusive)
-		WRITE_ONCE(pc->at_most_ns, 0);
+		answer(pc, new);
 	else if (tells && all_hit(pc))
 		note_bound(pc, in, new->upper_ns, in->now + BOUND_LASTS);
 	else if (pc->estimated)
 		outlast_polls(pc, in);
-	/* A reader may get a mix of two estimates, but not of one that says nothing. */
-	if (!conclusive)
-		WRITE_ONCE(pc->estimated, false);
-	pc->estimate = *new;
 	if (new->upper_ns < 0) {
 		pc->harm_wait = clamp(2 * pc->harm_wait, HARM_WAIT_MIN, HARM_WAIT_MAX);
 		/* 0 means that no wait is on. */
@@ -228,7 +245,8 @@ static void decide(struct program_cost *pc, const struct program_cost_input *in,
 	} else {
 		pc->harm_wait = 0;
 	}
-	WRITE_ONCE(pc->estimated, conclusive);
+	/* Who finds it set reads an answer: a mix of two, maybe, or one that has just ended. */
+	smp_store_release(&pc->estimated, conclusive);
 }
 
 /* The CPU goes on idling meanwhile: the copy may hold a cycle more or less of the old ones. */
@@ -252,6 +270,7 @@ static bool update_estimate(struct program_cost *pc, const struct program_cost_i
 	pc->seen_hits += hits;
 	pc->seen_cycles += cycles;
 	note_hits(pc, polls, hits);
+	begin_anew_after_a_gap(pc, in);
 
 	if (pc->harm_until) {
 		if (time_before(in->now, pc->harm_until))
@@ -311,4 +330,5 @@ void program_cost_init(struct program_cost *pc, unsigned int cpu, unsigned long 
 	wake_cost_init(&pc->wake_cost, cpu);
 	pc->sought = now;
 	pc->minute_jiffies = now;
+	pc->update_jiffies = now;
 }

@@ -19,7 +19,8 @@
  * @estimated: which is known
  * @estimate_jiffies: when @estimate was made
  * @estimate_count: after how many deliberate halts
- * @sought: since when the CPU has polled in most cycles without an answer or a bound, in jiffies
+ * @sought: since when the CPU, whose price decides, has polled in most cycles without an answer or
+ *	a bound, in jiffies
  * @answer_lasts: for how long an answer that ended polls counts, or its bound, in jiffies
  * @answer_jiffies: since when: it was new, or enough had been drawn to confirm it
  * @answer_count: after how many deliberate halts that was
@@ -28,6 +29,7 @@
  * @missed_until: how many cycles of each kind there were when most polls last missed, or there
  *	were none
  * @probe: when a missed wakeup counts more, so that the programs get to tell
+ * @update_jiffies: when the last update was
  * @seen_polls: polls at the update before
  * @seen_hits: hits by then
  * @seen_cycles: and cycles
@@ -50,6 +52,7 @@ struct program_cost {
 	unsigned long at_most_until;
 	u32 missed_until[WAKE_COST_KINDS];
 	struct wake_cost_probe probe;
+	unsigned long update_jiffies;
 	u64 seen_polls;
 	u64 seen_hits;
 	u64 seen_cycles;
