@@ -35,6 +35,7 @@ typedef int32_t s32;
 #define IS_ENABLED(option) 0
 #define NSEC_PER_USEC 1000L
 #define NSEC_PER_MSEC 1000000L
+#define TICK_NSEC 4000000L
 #define pr_err(...) do { } while (0)
 #define pr_warn(...) do { } while (0)
 #define pr_warn_once(...) do { } while (0)
@@ -74,11 +75,13 @@ enum cpuhp_state { CPUHP_NONE, CPUHP_AP_ONLINE_DYN, CPUHP_BP_PREPARE_DYN };
 extern u64 now_ns, wake_ns, interrupt_ns;
 extern s64 qos_limit_ns;
 extern struct task { unsigned long nvcsw, nivcsw; } idle_task;
-#define current (&idle_task)
+extern struct task *running;
+#define current running
 static struct rq { struct task *idle; } idle_rq = { &idle_task };
 #define cpu_rq(cpu) (&idle_rq)
 static inline bool need_resched(void) { return now_ns >= wake_ns; }
-static inline void cpu_relax(void) { now_ns += 100; }
+extern u64 host_takes_ns;
+static inline void cpu_relax(void) { now_ns += 100 + host_takes_ns; host_takes_ns = 0; }
 static inline void halt_cpu(void)
 {
 	u64 end_ns = interrupt_ns > now_ns ? min(interrupt_ns, wake_ns) : wake_ns;
@@ -282,10 +285,10 @@ static void pass(void)
 """
 BOTH = """
 unsigned int cpus;
-u64 now_ns, wake_ns, interrupt_ns, reading_takes_ns, readings;
+u64 now_ns, wake_ns, interrupt_ns, host_takes_ns, reading_takes_ns, readings;
 s64 qos_limit_ns;
 unsigned long devices_work;
-struct task idle_task;
+struct task idle_task, injecting_task, *running = &idle_task;
 struct accounts accounts;
 
 bool halt_cost_may_use(unsigned int cpu) { return true; }
@@ -343,6 +346,15 @@ void interrupts(u32 interrupts, u64 gap_ns, unsigned int work)
 		devices_work += work;
 	}
 }
+/* A thread has CPU 0 be idle. */
+void inject(u64 for_ns)
+{
+	running = &injecting_task;
+	for (wake_ns = now_ns + for_ns; !need_resched();)
+		pass();
+	running = &idle_task;
+	idle_task.nvcsw++;
+}
 void contend(unsigned int cpu, u64 for_ns)
 {
 	state_of(cpu)->contention.until_ns = now_ns + for_ns;
@@ -351,11 +363,13 @@ const struct poll_limit *policy(void) { return &state_of(0)->policy; }
 u64 polls(void) { return state_of(0)->cost.polls; }
 u64 hits(void) { return state_of(0)->cost.hits; }
 u64 polled_ns(void) { return state_of(0)->polled_ns; }
+u64 wasted_ns(void) { return state_of(0)->wasted_ns; }
 u64 gap_ns(void) { return state_of(0)->gaps.gap_ns; }
 u64 deliberate_halts(void) { return state_of(0)->deliberate_halts; }
 u32 aborts(void) { return state_of(0)->cost.programs.wake_cost.aborts; }
 u64 cycles(void) { return state_of(0)->cost.programs.wake_cost.cycles; }
 u32 halted_cycles(void) { return state_of(0)->cost.programs.wake_cost.count[WAKE_COST_HALTED]; }
+u32 polled_cycles(void) { return state_of(0)->cost.programs.wake_cost.count[WAKE_COST_POLLED]; }
 void force_polls(bool polls) { state_of(0)->cost.forced = polls ? WAIT_POLL : WAIT_FREE; }
 bool measures(void) { return !cost_ops.polling_stopped() && !cost_ops.polling_paused(); }
 """
@@ -373,6 +387,7 @@ void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void); u32 halted_cycles(void);
+extern u64 host_takes_ns; u64 wasted_ns(void); u32 polled_cycles(void); void inject(u64 for_ns);
 void force_polls(bool polls); void tell_to_idle(bool told);
 """)
 FILES = {
@@ -491,6 +506,28 @@ def test_cycles_of_a_measurement_are_none_of_the_programs(lib: Any) -> None:
 @pytest.mark.parametrize("library", ["module"], indirect=True)
 def test_cycles_of_idle_injection_are_none_of_the_programs(lib: Any) -> None:
     assert cycles_around(lib, lib.tell_to_idle, 5000) == 9
+
+
+@pytest.mark.parametrize("library", ["series"], indirect=True)
+def test_a_cycle_with_injected_idle_time_is_no_evidence(lib: Any) -> None:
+    drawn = lib.halted_cycles(), lib.polled_cycles()
+    for _ in range(3000):
+        lib.idle(100 * US, 0)
+        lib.inject(6000 * US)
+    assert (lib.halted_cycles(), lib.polled_cycles()) == drawn
+    for _ in range(3000):
+        lib.idle(100 * US, 0)
+    assert lib.halted_cycles() > drawn[0]
+
+
+def test_time_that_the_host_took_was_not_polled(lib: Any) -> None:
+    lib.idle(100 * US, 0)  # accounts for the last one before
+    polled_ns, wasted_ns, limit_ns = lib.polled_ns(), lib.wasted_ns(), lib.policy().limit_ns
+    lib.host_takes_ns = 5 * SECOND
+    lib.idle(10 * SECOND, 0)
+    lib.idle(100 * US, 0)  # accounts for the one before
+    assert lib.polled_ns() - polled_ns < 2 * limit_ns + 100 * US
+    assert lib.wasted_ns() - wasted_ns < limit_ns
 
 
 def test_a_call_puts_a_deliberate_halt_off_and_does_not_end_it(lib: Any) -> None:

@@ -73,8 +73,11 @@
 #include "latency_qos.h"
 #include "lightsleep.h"
 
-/* How long a poll that the measurement asked for may last. */
-#define FORCED_POLL_NS		(10 * NSEC_PER_MSEC)
+/*
+ * How long a poll that the measurement asked for may last: it delays no timer that is not due
+ * already. The idle loop comes back for the rest.
+ */
+#define FORCED_POLL_NS		((u64)TICK_NSEC)
 
 /* How long a CPU that must not halt polls before the idle loop has its turn. */
 #define REQUIRED_POLL_NS	(200 * NSEC_PER_USEC)
@@ -195,10 +198,13 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	u64 residency_ns = total_ns - ls->seen_ns;
 	bool polled = ls->outcome == IDLE_EXPIRED || ls->outcome == IDLE_WOKEN;
 	u64 pauses = ls->contention.pauses;
+	u64 polled_ns = 0;
 
 	ls->seen_ns = total_ns;
+	/* Neither what the host took nor long softirqs were polled. */
 	if (polled && !ls->forced)
-		ls->polled_ns += residency_ns;
+		polled_ns = residency_ns - poll_gaps_ns(&ls->gaps, residency_ns);
+	ls->polled_ns += polled_ns;
 	poll_gaps_account(&ls->gaps, &ls->contention, now_ns, polled ? residency_ns : 0);
 	if (ls->contention.pauses != pauses)
 		judge_host(now_ns);
@@ -206,8 +212,7 @@ static bool account_residency(struct lightsleep *ls, u64 now_ns)
 	if (ls->outcome == IDLE_NONE)
 		return false;
 	ls->period_ns += residency_ns;
-	if (polled && !ls->forced)
-		ls->period_counted_ns += residency_ns;
+	ls->period_counted_ns += polled_ns;
 	if (ls->outcome == IDLE_HALTED) {
 		/* A measurement may have begun or ended between the poll and the halt. */
 		ls->wasted_ns += ls->period_counted_ns;

@@ -448,8 +448,9 @@ void __idle_poll(int cpu, bool polls_anyway)
 	struct idle_poll *ip = this_cpu_ptr(&idle_polls);
 	u64 now_ns, limit_ns;
 
-	/* Idle is injected. */
+	/* Idle is injected. The cycle that is open is none of the programs'. */
 	if (current != cpu_rq(cpu)->idle) {
+		wake_cost_begin(&ip->cost.programs.wake_cost, 0, false);
 		release_sources();
 		return;
 	}
