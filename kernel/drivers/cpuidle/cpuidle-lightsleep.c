@@ -55,6 +55,7 @@
 #include <linux/cpuhotplug.h>
 #include <linux/cpuidle.h>
 #include <linux/device.h>
+#include <linux/jiffies.h>
 #include <linux/kernel_stat.h>
 #include <linux/limits.h>
 #include <linux/math.h>

@@ -405,8 +405,8 @@ void idle_cost_init(struct idle_cost *ic, unsigned int cpu)
  * idle_cost_start - measure now and from now on
  * @user: who polls and halts, until idle_cost_stop()
  *
- * What is learned polls nothing before the first measurement: the price of all CPUs is 0 until
- * then.
+ * What is learned polls nothing before the first measurement of all: the price of all CPUs is 0
+ * until then. Where polling was on before, the old prices count meanwhile.
  */
 void idle_cost_start(const struct idle_cost_ops *user)
 {

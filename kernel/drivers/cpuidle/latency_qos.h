@@ -6,6 +6,9 @@
  * functions that read a limit are not exported either. But every request holds a
  * pointer to the constraints that it is part of, and these hold the limit that
  * follows from all. So we add a request that asks for nothing.
+ *
+ * One kind of limit is out of reach: that of /dev/cpu_wakeup_latency, since 6.19. Governors heed
+ * it, so it holds in suspend to idle, where the driver does as they say.
  */
 #ifndef _DRIVERS_CPUIDLE_LATENCY_QOS_H
 #define _DRIVERS_CPUIDLE_LATENCY_QOS_H
@@ -28,7 +31,8 @@ static inline void latency_qos_unwatch(struct pm_qos_request *onlooker)
 }
 
 /*
- * The limit for @cpu, its own (pm_qos_resume_latency_us) included.
+ * The limit for @cpu, its own (pm_qos_resume_latency_us) included, that of a wakeup from suspend
+ * left out.
  *
  * Context: any, while @cpu is online, which keeps its device. Words are read that
  * others may write meanwhile; a writer of the limit of all CPUs wakes them afterwards.

@@ -12,7 +12,7 @@
  * enum idle_wait - how an idle CPU waits for its wakeup
  * @WAIT_FREE: as it likes
  * @WAIT_HALT: it halts at once
- * @WAIT_POLL: it polls, however long that takes
+ * @WAIT_POLL: it polls, for as long as the driver allows at most
  */
 enum idle_wait {
 	WAIT_FREE,
