@@ -391,8 +391,11 @@ def set_back(
     notes, refused = [], []
     for setting, undo in reversed(undos.items()):
         try:
-            if setting[0] == "file":  # killed before the new content took its place
-                scratch_of(Path(setting[1])).unlink(missing_ok=True)
+            # Killed before the new content took its place. Only where it is there: a read-only file
+            # system refuses to remove what is not.
+            scratch = scratch_of(Path(setting[1]))
+            if setting[0] == "file" and os.path.lexists(scratch):
+                scratch.unlink(missing_ok=True)
             note = set_back_one(setting, undo, root, held)
         except OSError as error:
             if error.errno in GONE:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Session modules and files, and what is kept of them."""
 
+import errno
 import json
 import os
 import shutil
@@ -178,6 +179,22 @@ def test_a_file_that_somebody_else_changed_stays(root: Path) -> None:
         options(root).write_text("theirs\n")
     assert options(root).read_text() == "theirs\n"
     assert "changed by somebody else" in session.notes[0]
+
+
+def test_where_nothing_can_be_written_nothing_has_to_be_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only file system refuses to remove what is not there."""
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    undos = {("file", str(options(root))): restorer.Undo(None, {"ours\n"})}
+    assert restorer.set_back(undos, root) == ([], [])
+    restorer.scratch_of(options(root)).write_text("half")
+    _, left = restorer.set_back(undos, root)
+    assert left == [f"cannot remove {options(root)} again: Read-only file system"]
 
 
 def test_only_two_files_may_be_written(root: Path) -> None:
