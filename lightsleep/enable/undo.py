@@ -48,7 +48,6 @@ def disable(root: Path) -> Changes:
     """
     changed: list[str] = []
     notes: list[str] = []
-    others: list[str] = []
     try:
         if has_another_root(root):
             _disable_elsewhere(root, changed, notes)
@@ -58,12 +57,13 @@ def disable(root: Path) -> Changes:
                 # Whatever refuses, the next boot is to find the machine as it was.
                 if refused := _undo(root, alone, changed, notes):
                     raise LightsleepError("\n".join(refused))
-        others = _loaded_by_others(root)
         foreign = [name for name in restorer.FILES if os.path.lexists(root / name)]
         if foreign:
             raise LightsleepError(f"/{foreign[0]} was not written by lightsleep: left as it is")
     except LightsleepError as error:
-        raise Unfinished(error, Changes(changed, notes)) from error
+        # Where a package is being removed, this command does not run again.
+        raise Unfinished(error, Changes(changed, notes + _loaded_by_others(root))) from error
+    others = _loaded_by_others(root)
     # To set back what a killed command had left is something, too.
     if not changed and not notes:
         nothing = Skipped("lightsleep is not enabled on this machine: nothing to do")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """disable undoes what was enabled, and says what it changed and what it left."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -179,6 +180,17 @@ def test_a_module_that_another_one_uses_is_complained_of_once(root: Path) -> Non
     holder.rmdir()
     done("disable")
     assert status()["active"] is False
+
+
+def test_what_else_loads_the_driver_is_named_where_disable_fails_too(root: Path) -> None:
+    done("enable", "--persist")
+    plant(root, "etc/modules-load.d/virtio-poll-source.conf: virtio_poll_source")
+    (root / "sys/module/cpuidle_lightsleep/holders/virtio_poll_source").mkdir(parents=True)
+    result = run("disable", "--json")
+    assert result.exit_code == 1
+    named = "/etc/modules-load.d/virtio-poll-source.conf loads cpuidle_lightsleep at boot"
+    assert [x.startswith(named) for x in json.loads(result.stdout)["notes"]] == [True]
+    assert " ".join(result.stderr.split()).count(named) == 1
 
 
 def test_in_a_container_the_machines_driver_stays(root: Path) -> None:
