@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightsleep.scan.loading import FOLDERS, MODULE, has_another_root
+from lightsleep.scan.loading import FOLDERS, MODULE, has_another_root, kind_of_container
 from lightsleep.scan.tree import Tree
 from lightsleep.settings import restorer
 from lightsleep.settings.catalogue import DEFAULTS
@@ -130,8 +130,11 @@ def _options_on_command_line(root: Path) -> str:
 
 
 def _command_line(root: Path) -> list[str]:
-    """Return the words of the kernel command line; in a chroot, it is of another machine's boot."""
-    if has_another_root(root):
+    """Return the words of the kernel command line.
+
+    In a chroot and in a container, it is of another machine's boot.
+    """
+    if has_another_root(root) or kind_of_container(root):
         return []
     return (Tree(root).text(COMMAND_LINE) or "").replace('"', "").split()
 

@@ -27,7 +27,7 @@ from lightsleep.enable.boot_files import (
 )
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.scan.collect import collect
-from lightsleep.scan.loading import MODULE, has_another_root
+from lightsleep.scan.loading import MODULE, has_another_root, kind_of_container
 from lightsleep.scan.model import Scan
 from lightsleep.settings import journalled
 from lightsleep.settings.apply import applied
@@ -48,6 +48,11 @@ from lightsleep.sources import DKMS_INSTALL
 
 IN_FORCE = ("in_force", "in_force_by", "in_force_since")
 """In the record of an enable that only the next boot makes true: what is kept until then."""
+
+ONLY_FILES = (
+    "this is a container ({}), so only its files change, for a system that boots from them: the "
+    "machine that the container runs on stays as it is"
+)
 
 
 def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
@@ -125,8 +130,12 @@ def enable(
 
     Raises LightsleepError where it cannot be kept, Skipped where it is kept already.
     """
-    if has_another_root(root) and persist and not now:
-        return _enable_elsewhere(text, root)
+    if persist and not now:
+        if has_another_root(root):
+            return _enable_elsewhere(text, root, [])
+        # Images are built in containers, too.
+        if kind := kind_of_container(root):
+            return _enable_elsewhere(text, root, [ONLY_FILES.format(kind)])
     # What a killed command left is not how the machine is.
     left = journalled.set_back_left(root, "enable")
     try:
@@ -190,11 +199,11 @@ def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path) -> None:
             raise _in_the_way_at_boot(module)
 
 
-def _enable_elsewhere(text: str, root: Path) -> Changes:
-    """Keep the setting for the boots of a system that a chroot is in: only its files are touched.
+def _enable_elsewhere(text: str, root: Path, notes: list[str]) -> Changes:
+    """Keep the setting for the boots of a system that is in a chroot or a container.
 
-    It may boot on another machine, with kernels that it does not have yet. So nothing is refused
-    because of what runs now.
+    Only its files are touched. It may boot on another machine, with kernels that it does not have
+    yet. So nothing is refused because of what runs now. ``notes`` are told besides.
     """
     files = persistent_files(plan_elsewhere(text))
     _check_boot_loads(root)
@@ -208,10 +217,10 @@ def _enable_elsewhere(text: str, root: Path) -> Changes:
         except LightsleepError as worse:
             error.add_note(f"what was written before that could not be taken back: {worse.message}")
         raise
-    lacking = _without_module(root)
+    notes = notes + _without_module(root)
     if not written.changed:
-        raise _enabled_already(text, lacking)
-    return Changes(written.changed, written.notes + lacking)
+        raise _enabled_already(text, notes)
+    return Changes(written.changed, written.notes + notes)
 
 
 def _enabled_already(text: str, notes: Sequence[str]) -> Skipped:

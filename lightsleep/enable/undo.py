@@ -24,7 +24,7 @@ from lightsleep.enable.boot_files import (
 )
 from lightsleep.errors import LightsleepError, Skipped
 from lightsleep.scan.collect import collect
-from lightsleep.scan.loading import MODULE, has_another_root
+from lightsleep.scan.loading import MODULE, has_another_root, kind_of_container
 from lightsleep.settings import journalled, restorer
 from lightsleep.settings.restorer import Setting, Undo, Value
 
@@ -43,8 +43,10 @@ class Unfinished(LightsleepError):
 def disable(root: Path) -> Changes:
     """Undo what was enabled, remove our files, and unload the module.
 
-    In a chroot, only the files go: what is loaded and set is of the machine around it. Raises
-    LightsleepError where something refuses or is not ours, Skipped where nothing is there.
+    In a chroot, only the files go: what is loaded and set is of the machine around it. So it is in
+    a container, where an image may be built; without our files there, it is taken for an attempt to
+    change the machine. Raises LightsleepError where something refuses or is not ours, Skipped where
+    nothing is there.
     """
     changed: list[str] = []
     notes: list[str] = []
@@ -99,6 +101,9 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     kept, damaged = _kept(root)
     files, unreadable = _our_files(root)
     unloads, stays = _unloads(root)
+    if files and kind_of_container(root):
+        notes += stays
+        stays = []
     refused = [*damaged, *unreadable, *stays]
     undos = _undos(root, kept, files, unloads)
     if not undos and not (kept or damaged):

@@ -238,6 +238,11 @@ def container(tree: Tree, running: bool) -> str | None:
     return "unknown" if elsewhere is not False and count >= least else None
 
 
+def kind_of_container(root: Path) -> str | None:
+    """Return what container() does of the machine, or the machine in a folder, at ``root``."""
+    return container(Tree(root), running=root == Path("/"))
+
+
 def has_another_root(root: Path) -> bool | None:
     """Return whether init has another root folder, as seen in a chroot; None if not known."""
     try:

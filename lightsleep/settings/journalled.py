@@ -26,7 +26,6 @@ import click
 
 from lightsleep.errors import LightsleepError
 from lightsleep.scan import loading
-from lightsleep.scan.tree import Tree
 from lightsleep.settings import restorer
 from lightsleep.settings.lock import holder, locked, opened
 from lightsleep.settings.restorer import KINDS, Setting, Undo, Value
@@ -318,10 +317,12 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
 
 def _check_place(root: Path) -> None:
     """Raise LightsleepError where settings would be those of a machine that this is a part of."""
-    if kind := loading.container(Tree(root), running=root == Path("/")):
+    if kind := loading.kind_of_container(root):
         raise LightsleepError(
             f"this is a container ({kind}): where it ends, nothing sets back what was changed, and "
-            "the record of it is lost; run lightsleep on the host of the container"
+            "the record of it is lost; run lightsleep on the host of the container. To have an "
+            "image that is built here load the driver when it boots: lightsleep enable --persist "
+            "--later"
         )
     if loading.has_another_root(root):
         raise LightsleepError(

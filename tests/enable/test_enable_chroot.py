@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fake_modules
 import pytest
-from enabled import LOAD, MODULE, OPTIONS, PARAMETERS, done, run
+from enabled import LOAD, MODULE, OPTIONS, PARAMETERS, done, run, status
 from scan_trees import plant
 
 from lightsleep.settings import restorer
@@ -60,6 +60,36 @@ def test_a_chroot_may_hold_a_system_that_boots_later(chroot: Path) -> None:
     assert {x: y for x, y in fake_modules.snapshot(chroot).items() if not x.startswith("etc")} == {
         x: y for x, y in before.items() if not x.startswith("etc")
     }
+
+
+def test_a_container_may_hold_an_image_that_boots_later(root: Path) -> None:
+    """The build host may have any driver, and any kernel command line."""
+    plant(root, ".dockerenv:")
+    plant(root, "sys/devices/system/cpu/cpuidle/current_driver: intel_idle")
+    plant(root, "proc/cmdline: idle=poll modules_load=cpuidle_lightsleep modprobe.blacklist=x")
+    (root / MODULE).unlink()
+    before = fake_modules.snapshot(root)
+    for words in (["enable"], ["enable", "--persist"]):
+        refused = run(*words)
+        assert refused.exit_code == 1
+        assert "built here load the driver when it boots: lightsleep enable --persist --later" in (
+            " ".join(refused.output.split())
+        )
+    assert fake_modules.snapshot(root) == before
+    words = ["enable", "lightsleep:fixed", "--persist", "--later"]
+    said = done(*words)
+    assert f"wrote /{OPTIONS}\nwrote /{LOAD}\n" in said
+    only = "this is a container (docker), so only its files change, for a system that boots"
+    assert f"note: {only}" in said
+    assert not (root / "run/lightsleep").exists()
+    again = run(*words)
+    assert again.exit_code == 4
+    assert only in again.output
+    assert status()["files"] == [f"/{OPTIONS}", f"/{LOAD}"]
+    assert status()["boot_files"] == [f"/{LOAD}"]
+    done("disable")
+    assert run("disable").exit_code == 4
+    assert not (root / LOAD).exists()
 
 
 def test_in_a_chroot_it_writes_all_or_nothing(chroot: Path) -> None:
