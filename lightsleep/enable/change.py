@@ -4,7 +4,7 @@
 What is kept until the next boot stands in the record of lightsleep/settings/journalled.py. What
 comes back at each boot is in the files of boot_files.py.
 
-An enable that is killed leaves nothing: the restorer undoes it. If the machine dies in the middle,
+An enable that is killed has kept all or nothing: the restorer undoes it. If the machine dies then,
 the journal is gone with /run. So the file of modules-load.d is written last: only with it has the
 other an effect.
 """

@@ -82,8 +82,24 @@ def _disable_elsewhere(root: Path, changed: list[str], notes: list[str]) -> None
         done = write_files({name: None}, root, partial(write_elsewhere, root))
         changed += done.changed
         notes += done.notes
-    if unreadable:
-        raise LightsleepError("\n".join(unreadable))
+    if refused := unreadable + _remove_scratch(root, changed):
+        raise LightsleepError("\n".join(refused))
+
+
+def _remove_scratch(root: Path, changed: list[str]) -> list[str]:
+    """Remove what is left of a file that was being written; return why it cannot be removed.
+
+    No journal may name it: a crash took that along with /run, and a chroot has none.
+    """
+    refused = []
+    for scratch in (restorer.scratch_of(root / name) for name in restorer.FILES):
+        if os.path.lexists(scratch):
+            try:
+                scratch.unlink()
+                changed.append(f"removed /{scratch.relative_to(root)}")
+            except OSError as error:
+                refused.append(f"cannot remove {scratch}: {error.strerror}")
+    return refused
 
 
 def _loaded_by_others(root: Path) -> list[str]:
@@ -107,7 +123,7 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     refused = [*damaged, *unreadable, *stays]
     undos = _undos(root, kept, files, unloads)
     if not undos and not (kept or damaged):
-        return refused
+        return refused + _remove_scratch(root, changed)
     before = _values(root, undos)
     left, more = alone.undo(undos, kept, forget=not damaged)
     after = _values(root, undos)
@@ -124,7 +140,8 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
             notes += lost(name, text)
     notes += _of_what_is_there(root, left, undos, after)
     notes += _of_our_module(kept, files, before)
-    return refused + (_besides_our_module(more) if stays else more)
+    refused += _besides_our_module(more) if stays else more
+    return refused + _remove_scratch(root, changed)
 
 
 def _kept(root: Path) -> tuple[journalled.Kept | None, list[str]]:

@@ -103,6 +103,22 @@ def test_what_somebody_else_changed_is_named_with_an_error_too(root: Path) -> No
     assert "current_governor was set to teo by somebody else meanwhile: left so" in said
 
 
+@pytest.mark.parametrize("name", [LOAD, OPTIONS])
+def test_what_a_crash_left_of_a_file_that_was_being_written_goes(name: str, root: Path) -> None:
+    """The journal is gone with /run, so nothing else knows of it."""
+    before = fake_modules.snapshot(root)
+    scratch = restorer.scratch_of(root / name)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    scratch.write_text(HEADER[:9])
+    assert done("disable") == f"removed /{scratch.relative_to(root)}\n"
+    assert fake_modules.snapshot(root) == before
+    assert run("disable").exit_code == 4
+    scratch.mkdir()
+    refused = run("disable")
+    assert refused.exit_code == 1
+    assert f"cannot remove {scratch}: Is a directory" in " ".join(refused.output.split())
+
+
 def test_a_file_that_cannot_be_removed(root: Path) -> None:
     done("enable", "--persist", "--later", "lightsleep")
     shutil.rmtree(root / "run/lightsleep")  # as after a reboot

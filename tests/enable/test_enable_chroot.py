@@ -127,6 +127,16 @@ def test_disable_in_a_chroot_leaves_the_driver_of_the_machine(chroot: Path) -> N
     assert not (chroot / LOAD).exists()
 
 
+def test_disable_in_a_chroot_leaves_nothing_of_a_killed_enable(chroot: Path) -> None:
+    done("enable", "lightsleep:off", "--persist", "--later")
+    (chroot / LOAD).rename(restorer.scratch_of(chroot / LOAD))
+    said = done("disable")
+    assert f"removed /{restorer.scratch_of(Path(LOAD))}" in said
+    assert f"removed /{OPTIONS}" in said
+    assert not list(chroot.glob("etc/mod*/*lightsleep*"))
+    assert run("disable").exit_code == 4
+
+
 def test_disable_in_a_chroot_tells_what_it_did_before_it_failed(
     chroot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

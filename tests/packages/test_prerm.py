@@ -30,7 +30,7 @@ def removed(package: str, root: Path, ischroot: int, status: int = 1, said: str 
         (tools / name).write_text("\n".join(["#!/bin/sh", *lines, ""]))
         (tools / name).chmod(0o755)
     for name in ("modules-load.d", "modprobe.d"):
-        (root / "etc" / name).mkdir(parents=True)
+        (root / "etc" / name).mkdir(parents=True, exist_ok=True)
         (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
     script = script.replace("/sys/module", f"{root}/modules").replace(" /run/", f" {root}/run/")
@@ -81,6 +81,15 @@ def test_what_disable_says_is_told_unless_it_is_nothing(
 def test_in_a_chroot_only_our_files_go(package: str, tmp_path: Path) -> None:
     assert "lightsleep" not in removed(package, tmp_path, CHROOT)
     assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
+
+
+@pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])
+def test_what_a_crash_left_of_our_files_goes(package: str, tmp_path: Path) -> None:
+    left = [tmp_path / f"etc/{x}/.lightsleep.conf.new" for x in ("modules-load.d", "modprobe.d")]
+    for file in left:
+        plant(tmp_path, f"{file.relative_to(tmp_path)}: half")
+    removed(package, tmp_path, CHROOT)
+    assert not any(file.exists() for file in left)
 
 
 def test_without_a_command_our_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def ran(
     for command in ("head", "grep", "rm", "tail", "uname"):
         (tools / command).symlink_to(str(shutil.which(command)))
     for place in ("modules-load.d", "modprobe.d"):
-        (folder / "etc" / place).mkdir(parents=True)
+        (folder / "etc" / place).mkdir(parents=True, exist_ok=True)
         (folder / "etc" / place / "lightsleep.conf").write_text(file)
     modules = folder / "modules"
     (modules / "cpuidle_lightsleep" if loaded else modules).mkdir(parents=True)
@@ -115,6 +115,15 @@ def test_in_a_chroot_the_machine_s_driver_stays(package: str, tmp_path: Path) ->
     assert found == 0
     assert "lightsleep" not in told
     assert files(tmp_path) == 0
+
+
+@pytest.mark.parametrize("package", ["preun", "preun dkms"])
+def test_what_a_crash_left_of_our_files_goes(package: str, tmp_path: Path) -> None:
+    left = [tmp_path / f"etc/{x}/.lightsleep.conf.new" for x in ("modules-load.d", "modprobe.d")]
+    for file in left:
+        plant(tmp_path, f"{file.relative_to(tmp_path)}: half")
+    ran(tmp_path, package, REMOVED, 1)
+    assert not any(file.exists() for file in left)
 
 
 @pytest.mark.parametrize(("package", "undone"), [("preun", True), ("preun dkms", False)])
