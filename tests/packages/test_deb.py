@@ -31,6 +31,7 @@ DKMS_OWN = {"var/lib/dkms/mok.key", "var/lib/dkms/mok.pub"}
 
 UNSUPPORTED = "9.9.9-cloud-amd64"
 WITHOUT_IDLE = "6.12.999-noidle"
+DOES_NOT_BUILD = "6.12.997-cloud-amd64"
 
 pytestmark = [
     pytest.mark.build,
@@ -183,3 +184,49 @@ def test_from_the_first_installation_to_the_purge(
         after = root.snapshot()
         changed = {x for x in before.keys() | after.keys() if before.get(x) != after.get(x)}
         assert changed <= DKMS_OWN
+
+
+@pytest.mark.parametrize(
+    "suite", [pytest.param("bookworm"), pytest.param("trixie", marks=pytest.mark.more)]
+)
+def test_a_kernel_that_a_failed_build_left_unconfigured_is_finished_without_us(
+    suite: str, built: tuple[Root, str, str], tmp_path: Path
+) -> None:
+    """Its package runs DKMS, and fails with it; docs/packages.md says how to go on."""
+    origin, _, _ = built
+    with tried(suite, origin, tmp_path) as root:
+        there = {x.name for x in (root.path / "lib/modules").iterdir()}
+        (kernel,) = there - {UNSUPPORTED, WITHOUT_IDLE}
+        root.run("dpkg -i /root/1/lightsleep_*.deb /root/1/lightsleep-dkms_*.deb")
+        add_kernel(root, kernel, DOES_NOT_BUILD)
+        headers = root.path / "usr/src/linux-headers-test" / DOES_NOT_BUILD
+        makefile = (headers / "Makefile").readlink()
+        (headers / "Makefile").unlink()
+        (headers / "Makefile").write_text(
+            f"export KCFLAGS := -include /nonexistent.h\ninclude {makefile}\n"
+        )
+        control = root.path / "root/kernel/DEBIAN"
+        control.mkdir(parents=True)
+        (control / "control").write_text(
+            "Package: linux-image-test\nVersion: 1\nArchitecture: all\n"
+            "Maintainer: a test <test@lightsleep.invalid>\nDescription: a kernel\n"
+        )
+        hook = f"#!/bin/sh\nexec /etc/kernel/postinst.d/dkms {DOES_NOT_BUILD}\n"
+        (control / "postinst").write_text(hook)
+        (control / "postinst").chmod(0o755)
+        root.run("dpkg-deb --build /root/kernel /root/linux-image-test.deb")
+
+        said = root.run("dpkg -i /root/linux-image-test.deb 2>&1 && exit 1 || true")
+        status = "dpkg-query -W -f '${db:Status-Abbrev}' linux-image-test"
+        assert root.run(status) == "iF "
+        assert re.search(r"Consult /var/lib/dkms/lightsleep/\S+/build/make.log", said)
+        log = root.run("cat /var/lib/dkms/lightsleep/*/build/make.log")
+        assert "/nonexistent.h: No such file" in log
+        assert "To finish: apt purge lightsleep-dkms, then apt --fix-broken install" in log
+        root.run("apt-get -q -y purge lightsleep-dkms")
+        root.run("apt-get -q -y --fix-broken install")
+        assert root.run(status) == "ii "
+
+        root.run("dpkg --purge linux-image-test lightsleep")
+        root.run(f"rm -r /root/kernel /lib/modules/{DOES_NOT_BUILD}")
+        root.run(f"rm -r /usr/src/linux-headers-test/{DOES_NOT_BUILD}")
