@@ -140,18 +140,26 @@ def _command_line(root: Path) -> list[str]:
 
 
 def kernels_without_module(root: Path) -> list[str]:
-    """Return the releases of installed kernels that neither have our module nor contain it.
+    """Return the releases of installed kernels that neither have our module nor contain it."""
+    return [release for release, has in _kernels(root) if not has]
+
+
+def any_kernel_has_module(root: Path) -> bool:
+    """Return whether an installed kernel has our module, or contains it."""
+    return any(has for _, has in _kernels(root))
+
+
+def _kernels(root: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the release of each installed kernel, and whether it has our module.
 
     A package of a kernel brings modules.builtin, and takes it along when it is removed. DKMS and
     depmod may leave other files.
     """
-    found = []
     for builtin in sorted(root.glob("lib/modules/*/modules.builtin")):
         modules = [x for folder in FOLDERS for x in builtin.parent.glob(f"{folder}/{MODULE}.ko*")]
         with contextlib.suppress(OSError):
-            if not modules and f"/{MODULE}.ko" not in _name(builtin.read_text(errors="replace")):
-                found.append(builtin.parent.name)
-    return found
+            contained = f"/{MODULE}.ko" in _name(builtin.read_text(errors="replace"))
+            yield builtin.parent.name, bool(modules) or contained
 
 
 def _texts(root: Path, folder: str) -> tuple[dict[str, str], bool]:

@@ -26,9 +26,11 @@ from lightsleep.enable.boot_files import (
     write_files,
 )
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
+from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE, has_another_root, kind_of_container
 from lightsleep.scan.model import Scan
+from lightsleep.scan.obstacles import OF_THIS_BOOT, OF_THIS_KERNEL, obstacles
 from lightsleep.settings import journalled
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import (
@@ -149,11 +151,11 @@ def enable(
 
 def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path | None) -> Changes:
     scan, _ = collect(root)
-    changes = plan(text, scan, root, module_file, LASTING)
+    changes = plan(text, scan, root, module_file, LASTING, () if now else _of_this_boot(root))
     check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")
-    files = _files_of_boot(changes, scan, root) if persist else {}
+    files = _files_of_boot(changes, scan, root, now) if persist else {}
     _check_files(root, files)
     # What cannot be read could not be kept, either.
     kept = journalled.kept(root)
@@ -166,6 +168,8 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     if now:
         about = {"setting": together(in_force.get("in_force"), text)}
     lacking = _without_module(root) if persist else []
+    if not now:
+        lacking += _in_the_way_now(scan)
     with journalled.session(root, "enable", **about) as session:
         notes = list(session.notes)
         if now:
@@ -178,18 +182,43 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     return Changes(changed + written.changed, notes + written.notes + lacking)
 
 
-def _files_of_boot(changes: Sequence[Change], scan: Scan, root: Path) -> dict[str, str | None]:
-    """Return persistent_files(). Raises LightsleepError where a boot would not act on them."""
+def _files_of_boot(
+    changes: Sequence[Change], scan: Scan, root: Path, now: bool
+) -> dict[str, str | None]:
+    """Return persistent_files(). Raises LightsleepError where a boot would not act on them.
+
+    Unless the change is made ``now``, another kernel may be the one that boots next.
+    """
     files = persistent_files(_at_boot(changes, root))
     if scan.loading.built_in:
         raise _built_in(files[OPTIONS_FILE])
-    if not scan.loading.installed:
+    if not (scan.loading.installed or (not now and boot.any_kernel_has_module(root))):
         raise LightsleepError(
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
             f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
         )
     _check_boot_loads(root)
     return files
+
+
+def _of_this_boot(root: Path) -> tuple[str, ...]:
+    """Return the rules of obstacles() that count for this boot, and may not for the next one."""
+    return OF_THIS_BOOT + (OF_THIS_KERNEL if boot.any_kernel_has_module(root) else ())
+
+
+def _in_the_way_now(scan: Scan) -> list[str]:
+    """Return what to say of all that keeps this boot from loading the module.
+
+    The next boot may have it, too: nothing here tells which kernel that is, and with which options.
+    Of kernels that lack the module, each is told anyway.
+    """
+    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+        return []
+    return [
+        f"the next boot loads {MODULE} only if it is without this: {x.what}. {x.fix}"
+        for x in obstacles(scan)
+        if x.id in OF_THIS_BOOT
+    ]
 
 
 def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path) -> None:

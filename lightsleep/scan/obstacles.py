@@ -295,6 +295,11 @@ def obstacles(scan: Scan) -> list[Obstacle]:
     return [Obstacle(name, *reason) for name, rule in RULES.items() if (reason := rule(scan))]
 
 
+OF_THIS_BOOT = ("cpuidle-off", "idle-option", "tdx-guest", "no-modules", "blacklisted")
+OF_THIS_KERNEL = ("unsupported-kernel", "not-built")
+"""The rules whose obstacles the next boot may not have: another command line, another kernel."""
+
+
 def _unread_signature(scan: Scan) -> Reason:
     """Say so where a signature decides and cannot be read. No obstacle: the kernel can read it."""
     enforced = _enforced(scan)

@@ -21,7 +21,7 @@ and not say why.
 
 import glob
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,12 +110,16 @@ Change = Knob | Load | Unload | Hold
 
 @dataclass(frozen=True)
 class Context:
-    """What a part is planned in: the scan, the parts before it, and a module not yet installed."""
+    """What a part is planned in: the scan, the parts before it, and a module not yet installed.
+
+    ``passed`` are the rules whose obstacles do not count.
+    """
 
     scan: Scan
     root: Path
     text: str
     module_file: Path | None
+    passed: Collection[str]
     before: list[Change]
 
     def refuse(self, why: str) -> CannotSet:
@@ -150,12 +154,13 @@ def plan(
     root: Path,
     module_file: Path | None = None,
     examples: Sequence[str] = EXAMPLES,
+    passed: Collection[str] = (),
 ) -> list[Change]:
     """Return what ``text`` would change, in order.
 
     ``module_file`` is a module to load in place of the installed one, ``examples`` what to name
-    where there is no such setting. Raises WrongUsage where the
-    text is no setting, CannotSet where it cannot be set on this machine.
+    where there is no such setting, ``passed`` the rules of obstacles() that do not count. Raises
+    WrongUsage where the text is no setting, CannotSet where it cannot be set on this machine.
     """
     changes: list[Change] = []
     names = []
@@ -164,7 +169,7 @@ def plan(
         if name not in PARTS:
             raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(examples)}")
         names.append(name)
-        changes += PARTS[name](value, Context(scan, root, text, module_file, changes))
+        changes += PARTS[name](value, Context(scan, root, text, module_file, passed, changes))
     if "as-is" in names and len(names) > 1:
         raise WrongUsage(f"setting {text!r}: as-is means no change, so it stands alone")
     repeated = [name for name in set(names) - {"sysfs"} if names.count(name) > 1]
@@ -274,7 +279,8 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
         return [Knob(f"{PARAMETERS}/{name}", parameters[name]) for name in there]
     makes_room = _unload_other(context, HALTPOLL, "haltpoll")
     # Which key signed the module is a guess: the kernel knows.
-    passed = {"not-root", "not-enrolled"} | ({"other-driver"} if makes_room else set())
+    passed = {"not-root", "not-enrolled", *context.passed}
+    passed |= {"other-driver"} if makes_room else set()
     file = context.module_file
     if file:
         scan = replace(scan, loading=of_file(scan.loading, file))

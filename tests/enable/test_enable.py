@@ -402,6 +402,56 @@ def test_where_it_cannot_work(planted: str, root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize(
+    ("planted", "fix"),
+    [
+        ("proc/cmdline: idle=poll", "Remove idle=poll from the kernel command line"),
+        ("proc/cmdline: cpuidle.off=1", "Remove cpuidle.off"),
+        ("proc/cmdline: module_blacklist=cpuidle_lightsleep", "Remove cpuidle_lightsleep from"),
+        ("proc/sys/kernel/modules_disabled: 1", "Only a reboot resets it"),
+    ],
+)
+def test_what_this_boot_alone_may_have_is_told_where_the_next_one_counts(
+    planted: str, fix: str, root: Path
+) -> None:
+    """A reboot into another configuration may be pending."""
+    plant(root, planted)
+    assert run("enable", "--persist").exit_code == 1
+    said = " ".join(done("enable", "--persist", "--later").split())
+    assert "note: the next boot loads cpuidle_lightsleep only if it is without this: " in said
+    assert fix in said
+    assert (root / LOAD).exists()
+    again = run("enable", "--persist", "--later")
+    assert again.exit_code == 4
+    assert fix in " ".join(again.output.split())
+    done("disable")
+
+
+def test_the_next_boot_may_be_of_a_kernel_that_has_the_module(root: Path) -> None:
+    """The headers of an older kernel, which still runs, may no longer be on offer."""
+    (root / MODULE).unlink()
+    plant(root, "lib/modules/6.12.0/modules.builtin: kernel/x.ko")
+    plant(root, "lib/modules/6.12.9/modules.builtin: kernel/x.ko")
+    words = ["enable", "--persist", "--later"]
+    refused = run(*words)
+    assert refused.exit_code == 1
+    assert "is not installed for kernel 6.12.0" in " ".join(refused.output.split())
+    plant(root, f"{MODULE.replace('6.12.0', '6.12.9')}: module")
+    assert run("enable", "--persist").exit_code == 1
+    said = done(*words)
+    assert "a boot of 6.12.0 does not load cpuidle_lightsleep: it is not installed there" in said
+    assert (root / LOAD).exists()
+
+
+@pytest.mark.parametrize("driver", ["intel_idle", "odd_idle"])
+def test_another_driver_is_in_the_way_of_the_next_boot_too(driver: str, root: Path) -> None:
+    plant(root, f"sys/devices/system/cpu/cpuidle/current_driver: {driver}")
+    refused = run("enable", "--persist", "--later")
+    assert refused.exit_code == 1
+    assert f"the cpuidle driver {driver} is bound" in refused.output
+    assert not (root / LOAD).exists()
+
+
 def test_whose_key_is_accepted_the_kernel_decides(root: Path) -> None:
     """DKMS may sign with another key than the one that is found."""
     plant(root, SIGNED)
