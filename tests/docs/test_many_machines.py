@@ -24,6 +24,7 @@ TOOLS = {
     "ssh": '[ "$6" != gone ] || exit 255; cd "$ALL/$6" && exec sh -c "$7"',
     "sudo": 'echo "$@" >> said; [ "$1" = rm ] || exec "${0%/*}/$@"',
     "apt-get": "exit 0",
+    "dpkg": "exit 0",
     "systemctl": "exit 0",
     "lightsleep": f"""case "$PWD $1" in
         *"one enable") exit 4 ;;
@@ -41,6 +42,9 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
         tool.chmod(0o755)
     for host in ("one", "two"):
         (tmp_path / "all" / host).mkdir(parents=True)
+    # What an earlier attempt left, and what somebody copied there for something else.
+    for name in ("lightsleep_0", "lightsleep-dkms_0", "lightsleep-test-dkms_0"):
+        (tmp_path / f"all/two/{name}.deb").touch()
     (tmp_path / "hosts").write_text("one\ngone\ntwo\n")
     (tmp_path / "first").write_text("one\n")
     shell = re.findall(r"(?m)^    (.*)$", PAGE.read_text())
@@ -56,11 +60,11 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
     assert done.stderr == ""
     asked = sum(line.startswith("everywhere hosts") for line in lines)
     assert done.stdout.count("gone: 255\n") == asked
-    first = "gone: not copied\ngone: 255\none: 0\ntwo: 0\n      2 status 0\n      1 status 255\n"
-    assert done.stdout.startswith(first)
+    each = "gone: 255\none: 0\ntwo: 0\n      2 status 0\n      1 status 255\n"
+    assert done.stdout.startswith(f"{each}gone: not copied\n{each}")
     assert "gone: 255\none: 4\ntwo: 0\n" in done.stdout
     said = (tmp_path / "all/two/said").read_text().splitlines()
-    assert said[1].endswith("linux-headers-amd64 ./lightsleep-dkms_1.deb ./lightsleep_1.deb")
+    assert said[1].endswith("linux-headers-amd64 ./lightsleep_1.deb ./lightsleep-dkms_1.deb")
     assert said[2:] == [
         "lightsleep status",
         "lightsleep enable --persist",
@@ -71,7 +75,7 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
         "apt-get -q -y purge lightsleep lightsleep-dkms",
     ]
     assert [x for x in done.stdout.splitlines() if x.startswith("out/")] == [f"out/one.txt:{PAYS}"]
-    assert not list(tmp_path.glob("all/*/*.deb"))
+    assert [x.name for x in tmp_path.glob("all/*/*.deb")] == ["lightsleep-test-dkms_0.deb"]
 
 
 def test_what_the_page_removes_is_what_the_unit_writes() -> None:
