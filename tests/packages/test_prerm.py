@@ -24,18 +24,20 @@ def removed(package: str, root: Path, ischroot: int, status: int = 1, said: str 
     ``said`` something.
     """
     tools, notes = root / "bin", root / "notes"
-    tools.mkdir()
+    tools.mkdir(exist_ok=True)
     for name, printed, ends in ((COMMAND, said, status), ("ischroot", "", ischroot)):
         lines = f"echo {name} $1 >> {notes}", f"printf '{printed}'", f"exit {ends}"
         (tools / name).write_text("\n".join(["#!/bin/sh", *lines, ""]))
         (tools / name).chmod(0o755)
     for name in ("modules-load.d", "modprobe.d"):
         (root / "etc" / name).mkdir(parents=True, exist_ok=True)
-        (root / "etc" / name / "lightsleep.conf").write_text(OURS)
+        if not (root / "etc" / name / "lightsleep.conf").is_symlink():
+            (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
     script = script.replace("/sys/module", f"{root}/modules").replace(" /run/", f" {root}/run/")
     script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
     for name in ("head", "grep", "rm", "tail"):  # and no lightsleep that this machine may have
+        (tools / name).unlink(missing_ok=True)
         (tools / name).symlink_to(str(shutil.which(name)))
     told = {"PATH": str(tools), "DPKG_MAINTSCRIPT_PACKAGE": package}
     with notes.open("a") as output:
@@ -106,3 +108,34 @@ def test_files_of_somebody_else_stay(
     monkeypatch.setattr("test_prerm.OURS", "# by hand\n")
     removed(package, tmp_path, CHROOT)
     assert len(list(tmp_path.glob("etc/*/lightsleep.conf"))) == 2
+
+
+@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])
+def test_a_link_to_a_copy_of_our_file_stays(package: str, status: int, tmp_path: Path) -> None:
+    """It is of whoever keeps /etc elsewhere; disable leaves it, too, and fails for that reason."""
+    link = plant(tmp_path, f"kept elsewhere: {OURS}") / "etc/modules-load.d/lightsleep.conf"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "kept elsewhere")
+    for ischroot in (MACHINE, CHROOT):
+        (tmp_path / "modules/cpuidle_lightsleep").mkdir(parents=True, exist_ok=True)
+        removed(package, tmp_path, ischroot, status)
+        assert link.is_symlink()
+    assert (tmp_path / "kept elsewhere").read_text().startswith(OURS)
+
+
+def test_purge_takes_our_files_along_and_no_link(tmp_path: Path) -> None:
+    script = (ROOT / "debian/lightsleep.postrm").read_text()
+    for place in ("/etc/", "/run/"):
+        script = script.replace(f" {place}", f" {tmp_path}{place}")
+    plant(tmp_path, f"kept elsewhere: {OURS}")
+    plant(tmp_path, f"etc/modprobe.d/lightsleep.conf: {OURS}")
+    plant(tmp_path, "etc/modprobe.d/.lightsleep.conf.new: half\nrun/lightsleep/lock:")
+    link = tmp_path / "etc/modules-load.d/lightsleep.conf"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "kept elsewhere")
+    subprocess.run(["/bin/sh", "-c", script, "sh", "purge"], check=True)
+    assert link.is_symlink()
+    assert not list(tmp_path.glob("etc/modprobe.d/*"))
+    assert not list(tmp_path.glob("etc/modprobe.d/.*"))
+    assert not (tmp_path / "run/lightsleep").exists()

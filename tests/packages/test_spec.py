@@ -63,7 +63,8 @@ def ran(
         (tools / command).symlink_to(str(shutil.which(command)))
     for place in ("modules-load.d", "modprobe.d"):
         (folder / "etc" / place).mkdir(parents=True, exist_ok=True)
-        (folder / "etc" / place / "lightsleep.conf").write_text(file)
+        if not (folder / "etc" / place / "lightsleep.conf").is_symlink():
+            (folder / "etc" / place / "lightsleep.conf").write_text(file)
     modules = folder / "modules"
     (modules / "cpuidle_lightsleep" if loaded else modules).mkdir(parents=True)
     script = scriptlet(name).replace("/proc/1/root", root).replace("/sys/module", str(modules))
@@ -159,6 +160,16 @@ def test_the_driver_may_be_there_without_the_command(tmp_path: Path) -> None:
 def test_files_of_somebody_else_stay(package: str, root: str, tmp_path: Path) -> None:
     ran(tmp_path, package, REMOVED, 1, root=root, file=FOREIGN)
     assert files(tmp_path) == 2
+
+
+@pytest.mark.parametrize("package", ["preun", "preun dkms"])
+def test_a_link_to_a_copy_of_our_file_stays(package: str, tmp_path: Path) -> None:
+    link = plant(tmp_path, f"kept elsewhere: {OURS}") / "etc/modules-load.d/lightsleep.conf"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "kept elsewhere")
+    ran(tmp_path, package, REMOVED, 1)
+    assert link.is_symlink()
+    assert not (tmp_path / "etc/modprobe.d/lightsleep.conf").exists()
 
 
 def test_what_the_pages_point_to_is_beside_them() -> None:
