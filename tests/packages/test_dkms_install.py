@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""make dkms-install where something that it needs is missing: it names that, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+BUILD_FAILS = '[ "$1" != build ]'
+
+
+def installed(folder: Path, dkms: str | None, headers: bool) -> str:
+    """Run it with a ``dkms`` made up, or without one; return what it says. It has to fail."""
+    tools, build = folder / "bin", folder / "build"
+    for made in (tools, build):
+        made.mkdir()
+    for name in ("cat", "cp", "find", "grep", "mkdir", "mktemp", "rm", "sed", "sh", "test"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    for name in ("dpkg", "rpm") if dkms is None else ("dpkg", "rpm", "dkms"):
+        script = dkms if name == "dkms" else "exit 1"  # no package owns these sources
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    if headers:
+        (build / "Makefile").touch()
+    argv = [str(shutil.which("make")), "-C", str(ROOT / "kernel"), "dkms-install", "KERNEL=9.9.9"]
+    done = subprocess.run(
+        [*argv, f"BUILD={build}"],
+        env={"PATH": str(tools), "TMPDIR": str(folder), "LC_ALL": "C"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert {x.name for x in folder.iterdir()} == {"bin", "build"}
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_dkms_is_missing(headers: bool, tmp_path: Path) -> None:
+    said = installed(tmp_path, None, headers)
+    assert "dkms is not installed: apt install dkms" in said
+    assert "does not build" not in said
+
+
+def test_the_headers_are_missing(tmp_path: Path) -> None:
+    said = installed(tmp_path, BUILD_FAILS, headers=False)
+    assert "no headers for kernel 9.9.9: install linux-headers-9.9.9" in said
+    assert "does not build" not in said
+
+
+def test_a_build_that_fails_before_there_is_a_log(tmp_path: Path) -> None:
+    said = installed(tmp_path, BUILD_FAILS, headers=True)
+    assert "lightsleep does not build for kernel 9.9.9: what was installed before stays" in said
+    assert "make.log" not in said
