@@ -16,6 +16,7 @@ from lightsleep.cli import main
 from lightsleep.enable import boot_files
 
 MODULE = "lib/modules/6.12.0/updates/dkms/cpuidle_lightsleep.ko"
+HALTPOLL = "lib/modules/6.12.0/kernel/drivers/cpuidle/cpuidle-haltpoll.ko"
 PARAMETERS = "sys/module/cpuidle_lightsleep/parameters"
 
 OPTIONS, LOAD = boot_files.OPTIONS_FILE, boot_files.LOAD_FILE
@@ -23,8 +24,9 @@ OPTIONS, LOAD = boot_files.OPTIONS_FILE, boot_files.LOAD_FILE
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A guest without a cpuidle driver, where the module is installed."""
+    """A guest without a cpuidle driver, where the modules of two are installed."""
     root = plant(unfold("no-cpuidle", tmp_path / "machine"), f"{MODULE}: module")
+    plant(root, f"{HALTPOLL}: module")
     fake_modules.install(root, monkeypatch)
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
     monkeypatch.setattr("lightsleep.enable.cli.need_root", lambda _: None)

@@ -29,7 +29,7 @@ from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR, collect
-from lightsleep.scan.loading import MODULE, built_in_sources, of_file
+from lightsleep.scan.loading import FOLDERS, MODULE, built_in_sources, of_file
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
 from lightsleep.settings import journalled
@@ -306,13 +306,18 @@ def _haltpoll(value: str, context: Context) -> list[Change]:
         raise context.refuse(
             f"the cpuidle driver {scan.cpuidle.driver} is bound and cannot be unloaded"
         )
-    folder = context.root / "lib/modules" / (scan.kernel.release or "") / "kernel/drivers/cpuidle"
-    if not any(folder.glob("cpuidle-haltpoll.ko*")):
+    if not _haltpoll_is_installed(context):
         raise context.refuse(f"kernel {scan.kernel.release} has no module cpuidle-haltpoll")
     # The host's hint, which force=1 replaces, is a matter of cost to the host, not of function.
     # The kernel chooses the driver's own governor when it comes.
     load = Load(HALTPOLL, ("modprobe", HALTPOLL, "force=1"), governor)
     return [*makes_room, load, governor, *limit]
+
+
+def _haltpoll_is_installed(context: Context) -> bool:
+    """Return whether the running kernel has the file of the module cpuidle-haltpoll."""
+    modules = context.root / "lib/modules" / (context.scan.kernel.release or "unknown")
+    return any(x for name in FOLDERS for x in (modules / name).glob("cpuidle-haltpoll.ko*"))
 
 
 def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
@@ -329,6 +334,13 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
     reload = ["modprobe", module]
     sets: Knob | None = None
     then: list[Change] = []
+    if module == HALTPOLL and not _haltpoll_is_installed(context):
+        release = scan.kernel.release
+        raise context.refuse(
+            "the driver haltpoll has to go meanwhile, and could not be loaded again: kernel "
+            f"{release} has no file of the module cpuidle-haltpoll. If an upgrade removed "
+            f"/lib/modules/{release}, boot the installed kernel first"
+        )
     if module == HALTPOLL and scan.haltpoll and scan.haltpoll.force is not None:
         reload.append(f"force={int(scan.haltpoll.force)}")
     if module == HALTPOLL and scan.cpuidle.governor and scan.cpuidle.governor != "haltpoll":
