@@ -207,8 +207,8 @@ STUBS = """asm/barrier linux/cleanup linux/context_tracking_state linux/cpu linu
 linux/cpuidle linux/device linux/init linux/instrumentation linux/interrupt linux/irqflags
 linux/jiffies linux/kernel_stat linux/kstrtox linux/lockdep linux/math linux/mmu_context
 linux/module linux/moduleparam linux/mutex linux/percpu linux/pm_qos linux/poll_source
-linux/processor linux/rcupdate linux/sched linux/sched/idle linux/smp linux/suspend linux/sysfs linux/thread_info
-linux/tick linux/timekeeping linux/workqueue sched"""
+linux/processor linux/rcupdate linux/sched linux/sched/idle linux/smp linux/suspend linux/sysfs
+linux/thread_info linux/tick linux/timekeeping linux/workqueue sched"""
 
 # Without headers of ours that reach deep into the kernel.
 MODULE = """
