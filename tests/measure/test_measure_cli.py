@@ -171,30 +171,50 @@ def test_other_machines(machine: str, power9: FakeBackend, tmp_path: Path) -> No
         assert row["verdict"]["kind"] == "nothing-advertised"
 
 
-@pytest.mark.parametrize("others", ["menu ladder ", ""])
-def test_haltpoll_does_not_govern_meanwhile(
-    others: str, power9: FakeBackend, tmp_path: Path
+@pytest.mark.parametrize(
+    ("governor", "available", "meanwhile"),
+    [
+        # In the order in which kernels list them.
+        ("haltpoll", "ladder menu teo haltpoll", "menu"),
+        ("haltpoll", "ladder teo haltpoll", "teo"),
+        ("haltpoll", "ladder haltpoll", "haltpoll"),
+        ("haltpoll", "haltpoll", "haltpoll"),
+        ("ladder", "ladder menu", "menu"),
+        ("ladder", "ladder", "ladder"),
+        ("foreign", "menu foreign", "menu"),
+        ("foreign", "foreign", "foreign"),
+        ("teo", "menu teo", "teo"),
+        ("menu", "ladder menu teo", "menu"),
+    ],
+)
+def test_only_governors_that_obey_govern_meanwhile(
+    governor: str, available: str, meanwhile: str, power9: FakeBackend
 ) -> None:
     assert power9.root
     shutil.rmtree(power9.root)
     root = unfold("kvm-haltpoll", power9.root)
-    plant(root, f"{CPU}/cpuidle/available_governors: {others}haltpoll")
-    governor, seen, take = root / CPU / "cpuidle/current_governor", set(), power9.run
-    before = governor.read_text()
-    assert before == "haltpoll\n"
+    plant(root, f"{CPU}/cpuidle/available_governors: {available}")
+    plant(root, f"{CPU}/cpuidle/current_governor: {governor}")
+    file, seen, take = root / CPU / "cpuidle/current_governor", set(), power9.run
 
     def run_seen(batch: Batch) -> list[Sample]:
-        seen.add(governor.read_text().strip())
+        seen.add(file.read_text().strip())
         return take(batch)
 
     power9.run = run_seen  # type: ignore[method-assign]
     power9.truth_ns = dict.fromkeys(range(10), 1000)
     document = measured("-c", "0", "-n", "20")
-    assert seen == {"menu" if others else "haltpoll"}
-    assert governor.read_text() == before
-    said = "measured under the governor menu: haltpoll" if others else "no governor but haltpoll"
-    assert [said in note for note in document["notes"]].count(True) == 1
-    assert document["environment"]["governor"] == "haltpoll"
+    assert seen == {meanwhile}
+    assert file.read_text() == f"{governor}\n"
+    assert document["environment"]["governor"] == governor
+    said = [note for note in document["notes"] if "that are disabled" in note]
+    if governor in ("menu", "teo"):
+        assert said == []
+    elif meanwhile == governor:
+        assert [f"{governor} may choose" in note for note in said] == [True]
+        assert "do not trust a verdict that a state is never entered" in said[0]
+    else:
+        assert [f"the governor {meanwhile}: {governor} may choose" in x for x in said] == [True]
 
 
 # Things a user can do wrong.
