@@ -36,6 +36,7 @@ INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
 LATENCY_LIMIT = "dev/cpu_dma_latency"
 GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
+PARTITIONS = "sys/fs/cgroup/cpuset.cpus.isolated"
 
 # Options whose value changes how CPUs idle, or what may be concluded from their idling.
 IDLE_OPTIONS = re.compile(
@@ -119,7 +120,7 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
         cpuidle=_cpuidle(tree),
         cpus=[_cpu(tree, number) for number in online],
         offline=_offline(tree),
-        isolated=tree.cpus(f"{CPU_DIR}/isolated") or [],
+        isolated=_isolated(tree),
         smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
         cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
@@ -241,6 +242,12 @@ def _offline(tree: Tree) -> list[int]:
     present = tree.cpus(f"{CPU_DIR}/present")
     offline = tree.cpus(f"{CPU_DIR}/offline") or []
     return [cpu for cpu in offline if present is None or cpu in present]
+
+
+def _isolated(tree: Tree) -> list[int]:
+    """Return CPUs isolated at boot and by cpuset partitions, which older kernels list apart."""
+    found = (tree.cpus(path) or [] for path in (f"{CPU_DIR}/isolated", PARTITIONS))
+    return sorted(set().union(*found))
 
 
 def _online(tree: Tree, wanted: list[int] | None) -> list[int]:

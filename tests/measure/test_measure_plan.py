@@ -308,6 +308,7 @@ def test_states_and_topology_are_read(tmp_path: Path) -> None:
         sys/devices/system/cpu/cpu{4-7}/topology/physical_package_id: 8
         sys/devices/system/cpu/cpu{4-7}/node8/distance: 10
         sys/devices/system/cpu/isolated: 6
+        sys/fs/cgroup/cpuset.cpus.isolated: 4
         sys/devices/system/cpu/nohz_full: 7
         """,
     )
@@ -315,7 +316,8 @@ def test_states_and_topology_are_read(tmp_path: Path) -> None:
     five = here.cpus[5]
     assert [(x.name, x.polls) for x in five.states][:2] == [("snooze", True), ("stop0_lite", False)]
     assert (five.package, five.node, sorted(five.siblings)) == (8, 8, [4, 6, 7])
-    assert [here.cpus[x].reserved for x in (5, 6, 7)] == [None, "isolated", "nohz_full"]
+    assert [here.cpus[x].reserved for x in (4, 5)] == ["isolated", None]
+    assert [here.cpus[x].reserved for x in (6, 7)] == ["isolated", "nohz_full"]
     assert plan.source_cpu(here, five, None) == 3
 
 

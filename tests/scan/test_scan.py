@@ -21,6 +21,7 @@ from lightsleep.scan import explain
 from lightsleep.scan.cli import scan
 from lightsleep.scan.collect import (
     INTERRUPTS,
+    PARTITIONS,
     POLL_SOURCES,
     collect,
     cpu_model,
@@ -106,6 +107,17 @@ def test_offline_cpus(tmp_path: Path) -> None:
     unfold("powernv-power9", tmp_path)
     plant(tmp_path, f"{CPU}/online: 0-5\n{CPU}/offline: 6-63\n{CPU}/present: 0-7")
     assert "0-5 online, 6-7 offline" in show(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("at_boot", "partitions", "isolated"),
+    [("", "2-3", "2-3"), ("2-3", "", "2-3"), ("2", "2-3,5", "2-3,5"), ("7", "x", "7")],
+)
+def test_isolated_cpus(at_boot: str, partitions: str, isolated: str, tmp_path: Path) -> None:
+    """Linux before 7.0 lists those of cpuset partitions apart from those of the boot."""
+    unfold("powernv-power9", tmp_path)
+    plant(tmp_path, f"{CPU}/isolated: {at_boot}\n{PARTITIONS}: {partitions}")
+    assert f"{isolated} isolated" in show(tmp_path)
 
 
 @pytest.mark.parametrize(

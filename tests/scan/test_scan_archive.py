@@ -13,7 +13,7 @@ import pytest
 from scan_trees import NAMES, plant, unfold
 from scans import run
 
-from lightsleep.scan.collect import collect
+from lightsleep.scan.collect import PARTITIONS, collect
 from lightsleep.scan.model import Scan
 
 
@@ -31,6 +31,13 @@ def test_recording_scans_as_the_machine_did(machine: str, tmp_path: Path) -> Non
         tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         tar.extractall(tmp_path / "copy")
     assert comparable(collect(tmp_path / "copy")[0]) == comparable(collect(root)[0])
+
+
+def test_a_recording_has_the_cpus_that_partitions_isolate(tmp_path: Path) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    plant(root, f"{PARTITIONS}: 2-3")
+    _, tree = collect(root)
+    assert tree.read[PARTITIONS] == b"2-3\n"
 
 
 def test_recording_gives_nobody_away(tmp_path: Path) -> None:
