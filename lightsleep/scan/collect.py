@@ -79,8 +79,8 @@ MAX_DIGITS = 19
 """Of a count of interrupts."""
 
 POWERCAP = "sys/class/powercap"
-# Columns of /proc/stat.
-IDLE, STOLEN = (4, 5), (8,)
+# Columns of /proc/stat. Those of guests, behind ALL, are in user and nice already.
+IDLE, STOLEN, ALL = (4, 5), (8,), tuple(range(1, 9))
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 BLOCK_DRIVERS = ["virtio_blk", "nvme"]
@@ -125,6 +125,7 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
         cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
         stolen_s=cpu_seconds(tree, STOLEN, None if cpus is None else online),
+        counted_s=cpu_seconds(tree, ALL, online),
         energy=packages(tree),
         latency_limit_us=_latency_limit_us(tree),
         latency_request=None,

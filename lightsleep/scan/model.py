@@ -265,6 +265,8 @@ class Scan:
     can_mwait: bool | None
     stolen_s: float | None
     """Time that the hypervisor ran something else, of all CPUs since boot."""
+    counted_s: float | None
+    """Time that passed on ``cpus``, of all together since boot, without suspend."""
     energy: list[str]
     """The processor packages whose energy powercap counts."""
     latency_limit_us: int | None

@@ -71,7 +71,7 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     yield "wakeup", explain.wakeup(scan) or "unknown"
     # Time is stolen in guests only, also in one that does not show its hypervisor.
     if scan.stolen_s or (scan.stolen_s is not None and scan.hypervisor):
-        share = _share(int(scan.stolen_s * 1e6), scan.kernel.uptime_s, len(scan.cpus) or 1)
+        share = _share(int(scan.stolen_s * 1e6), _passed_s(scan, len(scan.cpus)))
         yield "stolen", f"{scan.stolen_s:,.1f} s since boot ({share})"
     if scan.energy:
         yield "energy", f"counted for {', '.join(scan.energy)}; only root may read it"
@@ -148,7 +148,7 @@ def _states(scan: Scan, cpus: list[Cpu]) -> Table:
             _number(state.latency_us),
             _number(state.residency_us),
             _number(_sum(s.usage for s in same)),
-            _share(_sum(s.time_us for s in same), scan.kernel.uptime_s, len(cpus)),
+            _share(_sum(s.time_us for s in same), _passed_s(scan, len(cpus))),
             *((_number(_sum(s.promoted for s in same)),) if promotes else ()),
             Text(state.desc or ""),
         )
@@ -165,11 +165,21 @@ def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _share(time_us: int | None, uptime_s: float | None, cpus: int) -> str:
-    """Return the share of the time since boot; a damaged counter yields more than 100 %."""
-    if time_us is None or not uptime_s:
+def _passed_s(scan: Scan, cpus: int) -> float | None:
+    """Return the time that passed on so many CPUs since boot, in sum.
+
+    States count no suspend, and neither does /proc/stat. The uptime, which does, is the next best.
+    """
+    if scan.counted_s is not None and scan.cpus:
+        return scan.counted_s * cpus / len(scan.cpus)
+    return None if scan.kernel.uptime_s is None else scan.kernel.uptime_s * cpus
+
+
+def _share(time_us: int | None, passed_s: float | None) -> str:
+    """Return the share of the time that passed; a damaged counter yields more than 100 %."""
+    if time_us is None or not passed_s:
         return "-"
-    share = time_us / (uptime_s * 1e6 * cpus)
+    share = time_us / (passed_s * 1e6)
     return f"{share:.1%}" if share <= 1.01 else "-"
 
 

@@ -92,6 +92,20 @@ def test_share_of_time_since_boot(tmp_path: Path) -> None:
     assert "25.0%" in c10
 
 
+def test_suspend_is_no_time_of_states(tmp_path: Path) -> None:
+    """The uptime counts it. The counters of states and /proc/stat do not."""
+    unfold("intel-laptop", tmp_path)
+    plant(tmp_path, f"{CPU}/cpu{{3-7}}/cpuidle/state5/disable: 1")  # two groups of CPUs
+    ticks = 12_000 * os.sysconf("SC_CLK_TCK")
+    rows = ["cpu 1 0 0 0 0 0 0 0 0 0", *(f"cpu{n} 0 0 0 {ticks} 0 0 0 0 7 7" for n in range(8))]
+    plant(tmp_path, "\n".join(f"proc/stat: {row}" for row in rows))
+    # 9000 of the 12,000 s in which it was not suspended, on every CPU.
+    shares = [line for line in show(tmp_path).splitlines() if line.startswith("C10")]
+    assert ["75.0%" in line for line in shares] == [True, True]
+    assert check_everything(tmp_path)["counted_s"] == 8 * 12_000
+    assert collect(tmp_path, [1, 2])[0].counted_s == 2 * 12_000
+
+
 def test_usual_machine_fits_one_screen(tmp_path: Path) -> None:
     for machine in ("intel-laptop", "powernv-power9", "kvm-haltpoll", "arm64-psci"):
         assert len(show(unfold(machine, tmp_path / machine)).splitlines()) <= 24
