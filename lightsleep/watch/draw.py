@@ -132,6 +132,8 @@ def _headline(after: Snapshot, span_s: float, lacking: str | None) -> str:
         said += f", governor {after.governor}"
     if after.mode:
         said += f", mode {after.mode}"
+    if after.spins:
+        said += f", idle CPUs spin ({after.spins})"
     if not after.driver:
         said += ": nothing counts idle states; shares are of the kernel's idle time"
     return said

@@ -24,6 +24,8 @@ class CpuCount(NamedTuple):
 
     ``names`` are its states', as distinct_names() has them. ``interrupts`` are in the order of
     interrupts.KINDS. ``idle_s`` includes a sleep that has not ended; it is in ticks.
+    ``loop_polled_ns`` is time polled in the idle loop, by a kernel that does so (idle_poll). It is
+    idle time, of no state.
     """
 
     names: tuple[str, ...]
@@ -32,12 +34,14 @@ class CpuCount(NamedTuple):
     interrupts: tuple[int, ...] | None
     idle_s: float | None
     stolen_s: float | None
+    loop_polled_ns: int | None = None
 
 
 class Snapshot(NamedTuple):
     """All counters at one moment; ``time_s`` is of the monotonic clock.
 
-    ``wait_weight`` is the parameter of lightsleep's module, where that is loaded.
+    ``wait_weight`` is the parameter of lightsleep's module, where that is loaded. ``spins`` is the
+    option of the kernel's command line by which idle CPUs spin.
     """
 
     time_s: float
@@ -46,3 +50,4 @@ class Snapshot(NamedTuple):
     mode: str | None
     cpus: dict[int, CpuCount]
     wait_weight: int | None = None
+    spins: str | None = None

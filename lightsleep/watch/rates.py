@@ -5,7 +5,8 @@
   in ticks, so over a second it is good to a percent or so.
 - A state's share counts when the CPU leaves the state. A sleep longer than the span counts in the
   span in which it ends. So shares are scaled down to what the CPU was idle; and idle time that no
-  state has counted yet is ``asleep_share``: in a sleep that has not ended.
+  state has counted yet is ``asleep_share``: in a sleep that has not ended. Time polled in the idle
+  loop is idle time of no state, so it is taken off first. Where idle CPUs spin, none is asleep.
 - ``wakes_per_s`` are entries into idle states. Interrupts are those that the CPU received, idle or
   not.
 - ``stores_per_s`` is a lower bound of wakeups without an interrupt: polls that saw a wakeup, less
@@ -75,11 +76,15 @@ def rates(before: Snapshot, after: Snapshot) -> list[CpuRates]:
     span_s = after.time_s - before.time_s
     if span_s <= 0:
         return []
-    return [
+    found = [
         _of_cpu(cpu, before.cpus[cpu], now, span_s)
         for cpu, now in after.cpus.items()
         if cpu in before.cpus
     ]
+    if after.spins:
+        for x in found:
+            x.asleep_share = None
+    return found
 
 
 def total(found: Sequence[CpuRates]) -> CpuRates:
@@ -105,8 +110,10 @@ def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRate
             (count - old if count >= old else count) / span_s
             for old, count in zip(before.interrupts, now.interrupts, strict=True)
         ]
+    found.polled_share = _part(before.loop_polled_ns, now.loop_polled_ns, span_s)
     if before.states and now.states and before.names == now.names:
-        _states(found, now.names, before.states, now.states, span_s, idle)
+        rest = None if idle is None else max(idle - (found.polled_share or 0.0), 0.0)
+        _states(found, now.names, before.states, now.states, span_s, rest)
     if before.own and now.own:
         _own(found, before.own, now.own, span_s)
         if found.hits_per_s is not None and found.ipi_per_s is not None:
@@ -123,6 +130,7 @@ def _states(
     span_s: float,
     idle: float | None,
 ) -> None:
+    """Fill in what states tell; ``idle`` is the share of time that they may have."""
     if now is before:  # the CPU has not left a state
         found.state_shares = dict.fromkeys(names, 0.0)
         found.wakes_per_s, found.asleep_share = 0.0, idle
@@ -141,7 +149,9 @@ def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> N
     found.polls_per_s = _rate(before.polls, now.polls, span_s)
     found.hits_per_s = _rate(before.hits, now.hits, span_s)
     found.halts_per_s = _rate(before.halts, now.halts, span_s)
-    found.polled_share = _part(before.polled_ns, now.polled_ns, span_s)
+    polled = _part(before.polled_ns, now.polled_ns, span_s)
+    if polled is not None:
+        found.polled_share = min(polled + (found.polled_share or 0.0), 1.0)
     found.wasted_share = _part(before.wasted_ns, now.wasted_ns, span_s)
     found.limit_ns, found.halt_cost_ns = now.limit_ns, now.halt_cost_ns
     if found.halts_per_s is not None and now.halt_cost_ns is not None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from lightsleep import cpulist, interrupts
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.interrupts import Kind
+from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR, INTERRUPTS, TICK_S, collect
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Cpu, PollStats, Scan, distinct_names
@@ -79,9 +80,11 @@ class _CpuFiles:
     usage: list[File]
     time: list[File]
     contention: list[File | None]
+    loop: File | None
     last: object = None
     states: States | None = None
     polls: PollStats | None = None
+    loop_polled_ns: int | None = None
 
     def refresh(self) -> None:
         """Read what may have changed.
@@ -89,6 +92,8 @@ class _CpuFiles:
         Raises OSError where the CPU or its driver is gone, ValueError where it is another driver.
         """
         self._refresh_counts()
+        if self.loop is not None:  # a poll that saw its wakeup is followed by no state
+            self.loop_polled_ns = int(_short(self.loop))
         if self.polls and self.contention:  # which ends with time, while the CPU sleeps
             found = [None if x is None else int(_short(x)) for x in self.contention]
             self.polls = replace(self.polls, **dict(zip(CONTENTION, found, strict=True)))
@@ -237,11 +242,14 @@ class Reader:
                     files.states,
                     files.polls,
                     irqs.get(number),
-                    *idle.get(number, nothing),
+                    idle.get(number, nothing)[0],
+                    idle.get(number, nothing)[1],
+                    files.loop_polled_ns,
                 )
                 for number, files in self._cpus.items()
             },
             wait_weight=self._scan.lightsleep.wait_weight if self._scan.lightsleep else None,
+            spins=facts.spins(self._scan),
         )
 
     def close(self) -> None:
@@ -264,7 +272,7 @@ class Reader:
         self._shown = self._layout()
         self._scan: Scan = collect(self._root)[0]
         cpus = [x for x in self._scan.cpus if self._wanted is None or x.number in self._wanted]
-        keep = _room_for(sum(3 * len(cpu.states) + len(CONTENTION) + 1 for cpu in cpus))
+        keep = _room_for(sum(3 * len(cpu.states) + len(CONTENTION) + 2 for cpu in cpus))
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
@@ -311,6 +319,7 @@ class Reader:
             [self._file(f"{folder}/lightsleep/{name}", keep) for name in CONTENTION]
             if self._contention
             else [],
+            self._file(f"{folder}/idle_poll/polled_ns", keep),
         )
 
     def _idle(self) -> dict[int, tuple[float, float | None]]:

@@ -36,6 +36,27 @@ def test_a_sleep_that_began_long_ago_is_no_more_than_the_idle_time() -> None:
     assert found.asleep_share == 0
 
 
+def test_polls_in_the_idle_loop_are_no_sleep() -> None:
+    before = count(loop_polled_ns=0)
+    halted = count(states=States((0, 9), (0, 1_000_000)), idle_s=2.0, loop_polled_ns=10**9)
+    found = one(before, halted)
+    assert (found.polled_share, found.asleep_share) == (0.5, 0)
+    assert found.state_shares == {"POLL": 0, "HALT": 0.5}
+    # Each wakeup may come in a poll, so that no state is entered.
+    found = one(before, count(idle_s=2.0, loop_polled_ns=1_500_000_000))
+    assert (found.polled_share, found.asleep_share, found.wakes_per_s) == (0.75, 0.25, 0)
+    # lightsleep's driver may poll behind that.
+    own, later = PollStats(0, 0, 0, 0, 0, 0, 0), PollStats(0, 0, 0, 10**9, 0, 0, 0)
+    found = one(count(own=own, loop_polled_ns=0), count(own=later, loop_polled_ns=5 * 10**8))
+    assert found.polled_share == 0.75
+
+
+def test_a_cpu_that_spins_is_not_asleep() -> None:
+    before, after = snapshot(10, count()), snapshot(12, count(idle_s=2.0))
+    (found,) = rates(before, after._replace(spins="nohlt"))
+    assert (found.busy_share, found.asleep_share) == (0, None)
+
+
 def test_polls() -> None:
     before = PollStats(0, 0, 0, 0, 0, 50_000, 40_000)
     after = PollStats(1000, 700, 400, 200_000_000, 100_000_000, 60_000, 50_000)

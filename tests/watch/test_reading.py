@@ -151,6 +151,17 @@ def test_all_counters_of_a_cpu_in_one_file(four_cpus: Path, reader: Opener) -> N
     assert now.states.usage == (900, 411)
 
 
+@pytest.mark.parametrize("ours", [False, True])
+def test_polls_in_the_idle_loop(ours: bool, four_cpus: Path, reader: Opener) -> None:
+    if not ours:
+        under_another_driver(four_cpus)
+    plant(four_cpus, f"{CPU}/cpu{{0-2}}/idle_poll/polled_ns: 7000")
+    opened = reader()
+    assert [x.loop_polled_ns for x in opened.read().cpus.values()] == [7000, 7000, 7000, None]
+    plant(four_cpus, f"{CPU}/cpu1/idle_poll/polled_ns: 9000")  # and no state is entered
+    assert [x.loop_polled_ns for x in opened.read().cpus.values()] == [7000, 9000, 7000, None]
+
+
 @pytest.mark.parametrize("content", ["", "1 2 3", f"{STAT} 7", STAT.replace("410", "x")])
 def test_a_line_of_counters_that_is_not_ours(content: str, four_cpus: Path, reader: Opener) -> None:
     plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}\n")

@@ -186,6 +186,13 @@ def test_what_no_cpu_shows_sorts_none_and_is_named() -> None:
     assert "sorted" not in view(one_polls, sort="polls")[0]
 
 
+def test_cpus_that_spin_are_said_to(four_cpus: Path) -> None:
+    plant(four_cpus, "proc/cmdline: idle=poll")
+    lines = watched("-n", "1").stdout.splitlines()
+    assert lines[0].endswith(", idle CPUs spin (idle=poll)")
+    assert "asleep" not in lines[2]
+
+
 def test_without_a_driver_it_says_so() -> None:
     nothing = Snapshot(1, None, None, None, {})
     assert (
