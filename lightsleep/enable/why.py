@@ -7,8 +7,8 @@ Only root may read the system-wide latency limit, which can keep such a CPU poll
 """
 
 from lightsleep.scan import facts
-from lightsleep.scan.collect import LATENCY_LIMIT
 from lightsleep.scan.model import Cpu, PollStats, Scan
+from lightsleep.scan.tree import LATENCY_LIMIT
 
 POLL = "POLL"
 """The driver's name for its polling state."""

@@ -27,14 +27,13 @@ from lightsleep.scan.model import (
     Scan,
     State,
 )
-from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree, printable
+from lightsleep.scan.tree import LATENCY_LIMIT, MAX_INTERRUPTS_BYTES, Tree, printable
 
 CPU_DIR = "sys/devices/system/cpu"
 OS_RELEASE = "proc/sys/kernel/osrelease"
 ARCH = "proc/sys/kernel/arch"
 INTERRUPTS = "proc/interrupts"
 POLL_SOURCES = "sys/kernel/debug/poll_source"
-LATENCY_LIMIT = "dev/cpu_dma_latency"
 GOVERNORS = f"{CPU_DIR}/cpuidle/available_governors"
 PARTITIONS = "sys/fs/cgroup/cpuset.cpus.isolated"
 

@@ -22,6 +22,8 @@ from lightsleep.errors import LightsleepError
 MAX_BYTES = 2**20
 # Every row counts, and the kernel's own stand last: 2000 rows for 2048 CPUs are 45 MiB.
 MAX_INTERRUPTS_BYTES = 2**26
+# The only device that is ever read, of the running machine only. A recording has a file.
+LATENCY_LIMIT = "dev/cpu_dma_latency"
 # What a read may return takes memory, even if the file is short.
 CHUNK = 2**18
 # No counter of the kernel is wider than 64 bits.
@@ -51,8 +53,10 @@ class Tree:
         return content
 
     def _read(self, path: str, most: int) -> bytes | None:
+        # What a recording calls so may lead to any device, and some begin to act when opened.
+        devices = path == LATENCY_LIMIT and self.root.resolve() == Path("/")
         try:
-            return read_bounded(self.root / path, most, devices=True)
+            return read_bounded(self.root / path, most, devices)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -143,15 +147,20 @@ def read_bounded(path: Path, most: int, devices: bool = False) -> bytes:
 
     Raises OSError, also for anything else than a file.
     """
+    # Before it is opened: to open /dev/watchdog starts it, and the machine is reset a minute later.
+    _check_type(path.stat().st_mode, devices)
     # O_NONBLOCK: a FIFO in a recording must not hang the scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or (devices and stat.S_ISCHR(mode))):
-            raise OSError(errno.EINVAL, "not a file")
+        _check_type(os.fstat(descriptor).st_mode, devices)
         return _read_all(descriptor, most)
     finally:
         os.close(descriptor)
+
+
+def _check_type(mode: int, devices: bool) -> None:
+    if not (stat.S_ISREG(mode) or (devices and stat.S_ISCHR(mode))):
+        raise OSError(errno.EINVAL, "not a file")
 
 
 def _read_all(descriptor: int, most: int) -> bytes:

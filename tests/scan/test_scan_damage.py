@@ -20,7 +20,7 @@ from scans import CPU, VALID, check_everything, run, show
 from lightsleep.scan.collect import collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
-from lightsleep.scan.tree import Tree
+from lightsleep.scan.tree import Tree, read_bounded
 
 
 def make_unreadable(path: Path) -> None:
@@ -61,6 +61,34 @@ def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
         DAMAGE[damage](path)
     check_everything(tmp_path)
+
+
+@pytest.mark.parametrize("path", [f"{CPU}/online", "dev/cpu_dma_latency", "var/lib/dkms/mok.pub"])
+def test_no_device_that_a_recording_links_to_is_opened(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening alone starts a watchdog, which resets the machine, or rewinds a tape."""
+    unfold("intel-laptop", tmp_path)
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).unlink(missing_ok=True)
+    (tmp_path / path).symlink_to("/dev/zero")
+    opened, real = [], os.open
+
+    def noted(file: str | Path, *words: int) -> int:
+        opened.append(Path(file))
+        return real(file, *words)
+
+    monkeypatch.setattr(os, "open", noted)
+    result, _ = collect(tmp_path)
+    assert opened
+    assert tmp_path / path not in opened
+    assert result.problems == ({} if path.startswith("var") else {path: "not a file"})
+
+
+def test_the_latency_limit_of_this_machine_is_read_from_its_device() -> None:
+    assert read_bounded(Path("/dev/zero"), 4, devices=True) == bytes(4)
+    with pytest.raises(OSError, match="not a file"):
+        read_bounded(Path("/dev/zero"), 4)
 
 
 @pytest.mark.parametrize("content", ["-5", "5 us", "", str(2**64)])
