@@ -137,7 +137,8 @@ def measure(
 
     with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
         backend, remarks = _backend(stack, mode, load, session)
-        remarks += _obeyed(here, session)
+        governor, remark = _obeyed(here, session)
+        remarks += remark
         cells, left_out = plan.cells(here, wish, backend.sources())
         taken = _measure(here, cells, wish, backend, seed, session)
     set_back = [*left, *session.notes]
@@ -155,7 +156,7 @@ def measure(
             "cpus": sorted({x.dest for x in cells}),
             "seed": seed,
         },
-        notes=[*remarks, *left_out, *noise.standing(here), *trouble],
+        notes=[*remarks, *left_out, *noise.standing(here, governor), *trouble],
         rows=assess.rows(here, taken.tallies),
     )
     with written(*_files(result, taken, output, table)):
@@ -218,23 +219,23 @@ def _backend(
     return stack.enter_context(userspace.attached(ROOT)), remarks
 
 
-def _obeyed(here: machine.Machine, session: journalled.Session) -> list[str]:
-    """Have a governor that heeds which states are disabled; return a remark where that is another.
+def _obeyed(here: machine.Machine, session: journalled.Session) -> tuple[str | None, list[str]]:
+    """Have a governor that heeds which states are disabled; return who governs, and remarks on it.
 
     haltpoll polls for a time of its own and then halts, whatever is disabled. ladder stays in its
     first state that halts, and never climbs past a disabled one. Of others, nothing is known.
     """
-    governor = here.environment["governor"]
+    governor = here.governor
     if governor is None or governor in OBEDIENT:
-        return []
+        return governor, []
     others = [name for name in OBEDIENT if name in here.governors]
     if not others:
-        return [
+        return governor, [
             f"this kernel has neither menu nor teo, and {governor} may choose states that are "
             "disabled: do not trust a verdict that a state is never entered"
         ]
     session.set(ROOT / GOVERNOR, others[0])
-    return [
+    return others[0], [
         f"measured under the governor {others[0]}: {governor} may choose states that are disabled"
     ]
 

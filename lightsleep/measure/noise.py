@@ -16,6 +16,11 @@ LOADED = 0.05
 SLOW_CLOCKS = {"acpi_pm", "hpet", "jiffies", "refined-jiffies"}
 
 
+# Governors that choose state 0 under a latency limit of 0 us, even where it is disabled. A higher
+# limit excludes no state while it is measured: governors do not compare the only one left with it.
+FIRST_WITHOUT_LATENCY = {"menu", "ladder", "haltpoll"}
+
+
 @dataclass(frozen=True)
 class Ticks:
     """Time of one CPU since boot, in clock ticks: all of it, stolen, and run in user space."""
@@ -67,8 +72,11 @@ def disturbed(cpu: int, passed: Ticks, ours_in_user: bool) -> str | None:
     return None
 
 
-def standing(machine: Machine) -> list[str]:
-    """Return what makes measurements on this machine uncertain whenever they are taken."""
+def standing(machine: Machine, governor: str | None) -> list[str]:
+    """Return what makes measurements on this machine uncertain whenever they are taken.
+
+    ``governor`` is the one that governs meanwhile.
+    """
     notes = []
     clock = machine.environment["clocksource"]
     if clock in SLOW_CLOCKS:
@@ -76,17 +84,13 @@ def standing(machine: Machine) -> list[str]:
     notes += say(
         (
             cpu.number,
-            f"a PM QoS latency limit of {cpu.latency_limit_us} us excludes {state.name}",
+            f"under {governor}, a PM QoS latency limit of 0 us excludes {state.name}",
         )
         for cpu in machine.cpus.values()
         for state in cpu.states
-        if _above(state.latency_us, cpu.latency_limit_us)
+        if governor in FIRST_WITHOUT_LATENCY and cpu.latency_limit_us == 0 and state.index > 0
     )
     threads = {frozenset({cpu.number}) | cpu.siblings for cpu in machine.cpus.values()}
     if any(len(core) > 1 for core in threads):
         notes.append("CPUs share cores: a core sleeps deeply only while all its CPUs are idle")
     return notes
-
-
-def _above(latency_us: int | None, limit_us: int | None) -> bool:
-    return latency_us is not None and limit_us is not None and latency_us > limit_us

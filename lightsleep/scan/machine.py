@@ -61,6 +61,8 @@ class Machine:
     environment: dict[str, str | int | None]
     governors: tuple[str, ...] = ()
     """Those of cpuidle that can be chosen."""
+    governor: str | None = None
+    """The one that is chosen."""
 
 
 def read(root: Path) -> Machine:
@@ -88,6 +90,7 @@ def described(root: Path, scan: Scan, tree: Tree) -> Machine:
         },
         environment=_environment(scan, tree),
         governors=tuple(scan.cpuidle.available_governors),
+        governor=scan.cpuidle.governor,
     )
 
 

@@ -229,11 +229,31 @@ def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> Non
     assert row["verdict"]["kind"] == "too-noisy"
 
 
-def test_a_latency_limit_is_noted(power9: FakeBackend) -> None:
-    assert power9.root
-    plant(power9.root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: 3")
-    notes = measured("-c", "1", "-n", "20")["notes"]
-    assert any("CPU 1: a PM QoS latency limit of 3 us excludes stop1" in note for note in notes)
+@pytest.mark.parametrize(
+    ("governors", "limit", "excluded"),
+    [
+        ("menu", "n/a", True),
+        ("teo", "n/a", False),  # which takes the only state that is left
+        ("haltpoll menu", "n/a", True),
+        ("haltpoll teo", "n/a", False),
+        ("ladder", "n/a", True),
+        ("menu", "3", False),  # so does menu, unless no latency at all is tolerated
+    ],
+)
+def test_a_latency_limit_that_excludes_states_is_noted(
+    governors: str, limit: str, excluded: bool, power9: FakeBackend
+) -> None:
+    root = power9.root
+    assert root
+    plant(root, f"{CPU}/cpuidle/current_governor: {governors.split()[0]}")
+    plant(root, f"{CPU}/cpuidle/available_governors: {governors}")
+    plant(root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: {limit}")
+    notes = [x for x in measured("-c", "1", "-n", "20")["notes"] if "PM QoS" in x]
+    names = ["stop0_lite", "stop0", "stop1"] if excluded else []
+    governor = governors.split()[-1]
+    assert notes == [
+        f"CPU 1: under {governor}, a PM QoS latency limit of 0 us excludes {name}" for name in names
+    ]
 
 
 def test_a_cpu_that_is_too_busy_costs_no_samples_of_others(power9: FakeBackend) -> None:

@@ -18,6 +18,10 @@ HALTPOLL = "sys/module/haltpoll/parameters/guest_halt_poll"
 LIGHTSLEEP = "sys/module/cpuidle_lightsleep/parameters"
 GOVERNOR = f"{CPU}/cpuidle/current_governor"
 
+ALL_DISABLED = "\n".join(f"{CPU}/cpu5/cpuidle/state{i}/disable: 1" for i in (1, 2, 3))
+NO_POLL = f"{CPU}/cpu{{0-7}}/cpuidle/state0/disable: 1"
+EQUAL = f"{CPU}/cpu{{0-7}}/cpuidle/state2/latency: 1\n{CPU}/cpu{{0-7}}/cpuidle/state2/residency: 10"
+
 # Rule -> (machine, what is changed on it, a part of what the finding must say).
 FIRES = {
     "idle-poll-wins": (
@@ -59,7 +63,7 @@ FIRES = {
     ),
     "only-polling-left": (
         "powernv-power9",
-        "\n".join(f"{CPU}/cpu5/cpuidle/state{i}/disable: 1" for i in (1, 2, 3)),
+        ALL_DISABLED,
         "CPU 5",
     ),
     "qos-polls": ("intel-laptop", "dev/cpu_dma_latency: 1", "CPU 0-7: /dev/cpu_dma_latency 1 us"),
@@ -95,8 +99,7 @@ FIRES = {
     ),
     "equal-states": (
         "powernv-power9",
-        f"{CPU}/cpu{{0-7}}/cpuidle/state2/latency: 1\n"
-        f"{CPU}/cpu{{0-7}}/cpuidle/state2/residency: 10",
+        EQUAL,
         "stop0_lite and stop0",
     ),
 }
@@ -160,8 +163,17 @@ QUIET = {
         ),
         ("kvm-haltpoll", f"{CPU}/cpu0/cpuidle/state1/disable: 1"),
         ("arm64-psci", f"{CPU}/cpu0/cpuidle/state1/disable: 1"),
+        # ladder chooses the first state that halts though it is disabled.
+        ("powernv-power9", f"{ALL_DISABLED}\n{GOVERNOR}: ladder"),
     ],
     "qos-polls": [
+        ("intel-laptop", f"dev/cpu_dma_latency: 1\n{NO_POLL}"),
+        # One state is left, and teo compares nothing.
+        (
+            "intel-laptop",
+            f"dev/cpu_dma_latency: 1\n{NO_POLL}\n{GOVERNOR}: teo\n"
+            + "\n".join(f"{CPU}/cpu{{0-7}}/cpuidle/state{i}/disable: 1" for i in range(2, 6)),
+        ),
         ("intel-laptop", "dev/cpu_dma_latency: 2"),
         ("kvm-haltpoll", f"{CPU}/cpu0/cpuidle/state1/latency: 5\ndev/cpu_dma_latency: 3"),
         ("arm64-psci", f"{CPU}/cpu0/power/pm_qos_resume_latency_us: n/a"),
@@ -221,7 +233,13 @@ QUIET = {
         ("arm64-psci", f"{CPU}/cpu{{0-3}}/cpuidle/state1/residency: 350"),
         ("intel-laptop", f"{CPU}/cpu0/cpuidle/state2/residency: garbage"),
     ],
-    "equal-states": [("powernv-power9", f"{CPU}/cpu0/cpuidle/state2/latency: 1")],
+    "equal-states": [
+        ("powernv-power9", f"{CPU}/cpu0/cpuidle/state2/latency: 1"),
+        *(
+            ("powernv-power9", f"{EQUAL}\n{CPU}/cpu{{0-7}}/cpuidle/state{i}/disable: 1")
+            for i in (1, 2)
+        ),
+    ],
 }
 
 # What is to be said of each recorded or made-up machine as it is.
@@ -285,6 +303,13 @@ def test_findings_on_machines_as_they_are(machine: str, tmp_path: Path) -> None:
             f"dev/cpu_dma_latency: 5\n{CPU}/cpu{{0-7}}/cpuidle/state1/disable: 1",
             "CPU 0-7: /dev/cpu_dma_latency 5 us",
         ),
+        # That POLL is disabled helps neither menu, if no latency is tolerated, nor teo.
+        ("intel-laptop", f"dev/cpu_dma_latency: 0\n{NO_POLL}", "CPU 0-7: .* 0 us"),
+        (
+            "intel-laptop",
+            f"dev/cpu_dma_latency: 1\n{NO_POLL}\n{GOVERNOR}: teo",
+            "CPU 0-7: .* 1 us",
+        ),
     ],
 )
 def test_latency_limits_that_make_cpus_spin(
@@ -292,6 +317,14 @@ def test_latency_limits_that_make_cpus_spin(
 ) -> None:
     found = {f.id: f.what for f in findings(machine, change, tmp_path)}
     assert re.fullmatch(what, found["qos-polls"])
+
+
+@pytest.mark.parametrize("governor", ["menu", "ladder", "haltpoll"])
+def test_lightsleep_polls_where_halt_is_disabled(governor: str, tmp_path: Path) -> None:
+    """Other drivers halt where ladder or haltpoll says so."""
+    change = f"{GOVERNOR}: {governor}\n{CPU}/cpu1/cpuidle/state1/disable: 1"
+    found = {f.id: f.what for f in findings("lightsleep-guest", change, tmp_path)}
+    assert found["only-polling-left"].startswith("CPU 1: ")
 
 
 def test_warnings_come_first(tmp_path: Path) -> None:

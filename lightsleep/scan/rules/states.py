@@ -15,7 +15,9 @@ def _has_only_polling_left(cpu: Cpu) -> bool:
 
 
 def _only_polling_left(scan: Scan) -> str | None:
-    if facts.governor_is_haltpoll(scan):
+    # These two choose the first state that halts though it is disabled. lightsleep polls in it.
+    chosen = scan.cpuidle.governor in ("haltpoll", "ladder")
+    if chosen and scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER:
         return None
     where = facts.where(scan, _has_only_polling_left)
     return f"{where}: every state but the polling one is disabled" if where else None
@@ -31,6 +33,12 @@ def _limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
     # the limit with the exit latencies.
     if scan.cpuidle.governor in ("haltpoll", "ladder"):
         return limit_us == 0
+    # With the polling state disabled, both take a state that is beyond the limit: menu unless no
+    # latency is tolerated, teo if it is the only one. Else they poll all the same.
+    if cpu.states[0].disabled and scan.cpuidle.governor == "menu":
+        return limit_us == 0
+    if cpu.states[0].disabled and scan.cpuidle.governor == "teo" and len(usable) == 1:
+        return False
     return limit_us < min(latencies)
 
 
@@ -114,6 +122,7 @@ def _equal_states(scan: Scan) -> str | None:
         f"{shallow.name} and {deep.name}"
         for shallow, deep in facts.state_pairs(scan)
         if None not in _times(deep) and _times(shallow) == _times(deep)
+        if not (shallow.disabled or deep.disabled)
     }
     return f"same latency and residency: {', '.join(sorted(wrong))}" if wrong else None
 
