@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.rates import CpuRates, total
 
@@ -89,7 +90,7 @@ def lines(
         cells.append(column)
         columns.pop(0)
     lacking = sort != "cpu" and all(COLUMNS[sort].value(x) is None for x in found)
-    out = [_headline(after, span_s, COLUMNS[sort].title if lacking else None), ""]
+    out = [_headline(after, bool(found), span_s, COLUMNS[sort].title if lacking else None), ""]
     out += ["  ".join(row) for row in zip(*cells, strict=True)]
     if hidden := len(found) - len(shown) + 1:
         out.append(f"{hidden} more CPUs; --top, --sort and --cpus choose")
@@ -119,19 +120,24 @@ def _columns(whole: CpuRates) -> list[Column]:
     return [x for x in kept if has_own or x.title not in settings]
 
 
-def _headline(after: Snapshot, span_s: float, lacking: str | None) -> str:
-    """Return the first line; ``lacking`` is what CPUs cannot be sorted by.
+def _headline(after: Snapshot, any_cpu: bool, span_s: float, lacking: str | None) -> str:
+    """Return the first line; ``any_cpu`` is shown, ``lacking`` is what they cannot be sorted by.
 
     That comes first: a narrow screen cuts the line.
     """
     said = f"over {span_s:.1f} s: "
-    if lacking:
+    if not any_cpu:
+        said += "no CPU is online whose counters can be read (see lightsleep scan -v); "
+    elif lacking:
         said += f"no CPU shows {lacking}, so they are sorted by number; "
     said += f"driver {after.driver or 'none'}"
     if after.governor:
         said += f", governor {after.governor}"
     if after.mode:
         said += f", mode {after.mode}"
+    uncounted = after.cpus and all(x.own is None for x in after.cpus.values())
+    if uncounted and after.driver == LIGHTSLEEP_DRIVER:
+        said += ", but the driver's own counters cannot be read (see lightsleep status)"
     if after.spins:
         said += f", idle CPUs spin ({after.spins})"
     if not after.driver:

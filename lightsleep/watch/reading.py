@@ -11,6 +11,9 @@ CPUs come and go, and so do drivers. When the list of CPUs online or the driver 
 are opened anew. A CPU that goes offline and comes back between two readings, as in a suspend,
 changes neither, but its open files fail. So a failure makes the next reading open all files, too.
 So does a CPU without idle states where a driver is bound: it was listed before they were.
+
+Where lightsleep's driver is of another version than this reader, as between an upgrade and the next
+boot, that file has other words. Then each state's own files are read, as under any driver.
 """
 
 from __future__ import annotations
@@ -62,6 +65,15 @@ def _short(file: File) -> bytes:
     return os.pread(file, SHORT, 0) if isinstance(file, int) else file.read_bytes()
 
 
+def _has_other_words(stat: File, expected: int) -> bool:
+    """Return whether a line of counters is one, but not of so many; a CPU may be gone by now."""
+    try:
+        words = _short(stat).split()
+    except OSError:
+        return False
+    return all(word.isdigit() for word in words) and len(words) not in (0, expected)
+
+
 def _content(descriptor: int) -> bytes:
     """Return all of an open file. Raises OSError."""
     parts, at = [], 0
@@ -107,7 +119,7 @@ class _CpuFiles:
             return
         numbers = tuple(map(int, line.split()))
         if len(numbers) != len(OWN) + 2 * len(self.names):
-            raise ValueError("another driver, or another version of ours")
+            raise ValueError("another driver")
         self.states = States(numbers[len(OWN) :: 2], numbers[len(OWN) + 1 :: 2])
         self.polls = PollStats(*numbers[: len(OWN)])
         self.last = line
@@ -275,9 +287,10 @@ class Reader:
         keep = _room_for(sum(3 * len(cpu.states) + len(CONTENTION) + 2 for cpu in cpus))
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
+        self._lacking = False
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
         with_states = all(files.names for files in self._cpus.values())
-        self._lacking = self._scan.cpuidle.driver is not None and not with_states
+        self._lacking |= self._scan.cpuidle.driver is not None and not with_states
 
     def _layout(self) -> list[bytes]:
         """Return what tells whether files come and go."""
@@ -310,6 +323,9 @@ class Reader:
             return [file for file in found if file is not None]
 
         stat = self._file(f"{folder}/lightsleep/stat", keep)
+        if stat is not None and _has_other_words(stat, len(OWN) + 2 * len(states)):
+            # Or a state was not there yet: the next reading looks again.
+            stat, self._lacking = None, True
         each = stat is None
         return _CpuFiles(
             tuple(names[s.index] for s in states),

@@ -162,11 +162,30 @@ def test_polls_in_the_idle_loop(ours: bool, four_cpus: Path, reader: Opener) -> 
     assert [x.loop_polled_ns for x in opened.read().cpus.values()] == [7000, 9000, 7000, None]
 
 
-@pytest.mark.parametrize("content", ["", "1 2 3", f"{STAT} 7", STAT.replace("410", "x")])
+@pytest.mark.parametrize("content", ["", "not yet", STAT.replace("410", "x")])
 def test_a_line_of_counters_that_is_not_ours(content: str, four_cpus: Path, reader: Opener) -> None:
     plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}\n")
     plant(four_cpus, f"{CPU}/cpu2/lightsleep/stat: {content}")
     assert list(reader().read().cpus) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("content", ["1 2 3", f"{STAT} 7"])
+def test_a_driver_of_another_version_counts_states_all_the_same(
+    content: str, keep: bool, four_cpus: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the package was upgraded, and the old module is loaded until the next boot."""
+    monkeypatch.setattr("lightsleep.watch.reading._room_for", lambda _: keep)
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {content}")
+    opened = reader()
+    found = opened.read().cpus
+    assert list(found) == [0, 1, 2, 3]
+    assert found[1].states == States((100_000, 200_000), (300_000_000, 600_000_000))
+    assert found[1].own is None
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    own = opened.read().cpus[1].own  # or not all states were there yet
+    assert own
+    assert own.polls == 1000
 
 
 def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> None:

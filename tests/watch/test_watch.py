@@ -87,7 +87,8 @@ def test_a_cpu_that_is_not_there_is_named(four_cpus: Path) -> None:
 def test_while_all_cpus_that_were_named_are_offline(four_cpus: Path, tmp_path: Path) -> None:
     plant(four_cpus, f"{CPU}/online: 0-1\n{CPU}/offline: 2-3")
     words = ("-n", "1", "-c", "2-3")
-    assert "driver lightsleep" in watched(*words).stdout
+    said = watched(*words).stdout
+    assert "s: no CPU is online whose counters can be read (see lightsleep scan -v); driver" in said
     document = json.loads(watched(*words, "--json").stdout)
     VALID.validate(document)
     assert document["cpus"] == []
@@ -184,6 +185,16 @@ def test_what_no_cpu_shows_sorts_none_and_is_named() -> None:
         assert "sorted" not in view(found, sort=sort)[0]
     one_polls = [*found, CpuRates(4, polls_per_s=0.0)]
     assert "sorted" not in view(one_polls, sort="polls")[0]
+
+
+def test_a_driver_of_another_version_is_named(four_cpus: Path) -> None:
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: 1 2 3")
+    lines = watched("-n", "1").stdout.splitlines()
+    assert lines[0].endswith(
+        ", but the driver's own counters cannot be read (see lightsleep status)"
+    )
+    assert "HALT %" in lines[2]
+    assert len(json.loads(watched("-n", "1", "--json").stdout)["cpus"]) == 4
 
 
 def test_cpus_that_spin_are_said_to(four_cpus: Path) -> None:
