@@ -35,7 +35,8 @@ def snapshot(time_s: float, *cpus: CpuCount) -> Snapshot:
 def four_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of four CPUs with cpuidle-lightsleep, which watch takes for this one."""
     root = unfold("lightsleep-guest", tmp_path / "machine")
-    rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 0 0 7 PCI-MSI nvme")
+    rows = ["           CPU0 CPU1 CPU2 CPU3", "24: 0 0 0 7 PCI-MSI nvme"]
+    rows += ["LOC: 1 1 1 1 timer", "RES: 0 0 0 0 Rescheduling"]
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
     stat_rows = ["cpu 0 0 0 0 0 0 0 0", *(f"cpu{n} 0 0 0 100 0 0 0 5" for n in range(4)), "intr 1"]
     plant(root, "\n".join(f"proc/stat: {row}" for row in stat_rows))

@@ -23,15 +23,15 @@ class CpuCount(NamedTuple):
     """The counters of one CPU.
 
     ``names`` are its states', as distinct_names() has them. ``interrupts`` are in the order of
-    interrupts.KINDS. ``idle_s`` includes a sleep that has not ended; it is in ticks.
-    ``loop_polled_ns`` is time polled in the idle loop, by a kernel that does so (idle_poll). It is
-    idle time, of no state.
+    interrupts.KINDS, None for a kind that nothing counts here. ``idle_s`` includes a sleep that has
+    not ended; it is in ticks. ``loop_polled_ns`` is time polled in the idle loop, by a kernel that
+    does so (idle_poll). It is idle time, of no state.
     """
 
     names: tuple[str, ...]
     states: States | None
     own: PollStats | None
-    interrupts: tuple[int, ...] | None
+    interrupts: tuple[int | None, ...] | None
     idle_s: float | None
     stolen_s: float | None
     loop_polled_ns: int | None = None

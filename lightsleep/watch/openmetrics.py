@@ -116,6 +116,7 @@ def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:
             (f'{label},kind="{kind}"', count)
             for label, cpu in cpus
             for kind, count in zip(KINDS, cpu.interrupts or (), strict=False)
+            if count is not None
         ],
     )
     for name, (family, unit) in OWN.items():

@@ -107,7 +107,7 @@ def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRate
     found.stolen_share = _share(before.stolen_s, now.stolen_s, span_s)
     if before.interrupts and now.interrupts:
         found.ipi_per_s, found.timer_per_s, found.device_per_s = [
-            (count - old if count >= old else count) / span_s
+            _rate(old, count, span_s)
             for old, count in zip(before.interrupts, now.interrupts, strict=True)
         ]
     found.polled_share = _part(before.loop_polled_ns, now.loop_polled_ns, span_s)

@@ -141,17 +141,18 @@ class _Interrupts:
 
     The kernel's counts have 32 bits, and begin again at 0. The number of a row may be given to
     another interrupt, and one that was freed and requested again counts from 0, too. Sums never
-    fall.
+    fall. A kind of which there never was a row has none: what counts it here is not known.
     """
 
     header: bytes = b""
     cpus: list[int] = field(default_factory=list)
     rows: dict[bytes, tuple[bytes, Kind | None, list[int]]] = field(default_factory=dict)
     sums: dict[Kind, list[int]] = field(default_factory=dict)
+    known: set[Kind] = field(default_factory=set)
 
     def refresh(self, content: bytes) -> None:
         header, lines = interrupts.table(content)
-        earlier: dict[int, tuple[int, ...]] = {}
+        earlier: dict[int, tuple[int | None, ...]] = {}
         if header != self.header:
             earlier = self.by_cpu()
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
@@ -171,18 +172,21 @@ class _Interrupts:
                 torn = torn or not last
                 continue
             if kind:
+                self.known.add(kind)
                 rises = _rises(last[2], counts) if last else counts
                 self.sums[kind] = list(map(add, self.sums[kind], rises))
             self.rows[label] = (line, kind, counts)
         for index, cpu in enumerate(self.cpus):
             for sums, least in zip(self.sums.values(), earlier.get(cpu, ()), strict=False):
-                sums[index] = max(sums[index], least)
+                sums[index] = max(sums[index], least or 0)
         if torn:  # sums hold what the row has counted, or lack it: the next reading begins anew
             self.header = b""
 
-    def by_cpu(self) -> dict[int, tuple[int, ...]]:
+    def by_cpu(self) -> dict[int, tuple[int | None, ...]]:
         """Return counts in the order of KINDS."""
-        return dict(zip(self.cpus, zip(*self.sums.values(), strict=True), strict=False))
+        unknown = [None] * len(self.cpus)
+        counts = [sums if kind in self.known else unknown for kind, sums in self.sums.items()]
+        return dict(zip(self.cpus, zip(*counts, strict=True), strict=False))
 
 
 def _rises(before: list[int], now: list[int]) -> list[int]:

@@ -617,7 +617,8 @@ def test_status_counts_wakeups_without_an_interrupt(
         now_s[0] += 0.5
         count = int(now_s[0] * 2)
         plant(root, f"{cpu1}/lightsleep/stat: 0 {90 * count} 0 0 0 0 0 {count} 0 0 0")
-        plant(root, f"proc/interrupts: {header}\nproc/interrupts: LOC: 1 {30 * count} 1 1 timer")
+        rows = (header, f"LOC: 1 {30 * count} 1 1 timer", "RES: 0 0 0 0 Rescheduling")
+        plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
 
     now_s, cpu1 = [100.0], "sys/devices/system/cpu/cpu1"
     look(0)

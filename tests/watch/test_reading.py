@@ -4,6 +4,7 @@
 import contextlib
 import gc
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -16,10 +17,12 @@ from watched import CPU, NAMES
 
 from lightsleep import interrupts
 from lightsleep.errors import LightsleepError
-from lightsleep.interrupts import KINDS
+from lightsleep.interrupts import KINDS, Kind
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import PollStats
+from lightsleep.watch import openmetrics
 from lightsleep.watch.model import States
+from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import Reader
 
 pytest_plugins = "watched"
@@ -126,8 +129,8 @@ def test_what_changes_is_read_again(ours: bool, four_cpus: Path, reader: Opener)
     if ours:
         stat.write_text(stat.read_text().replace(" 200000 ", " 200001 "))
     plant(four_cpus, f"{CPU}/cpu1/cpuidle/state1/usage: 200001")
-    rows = ("           CPU0 CPU1 CPU2 CPU3", "LOC: 1 1 1 1 timer", "24: 0 9 0 7 PCI-MSI nvme")
-    plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    interrupts = four_cpus / "proc/interrupts"
+    interrupts.write_text(interrupts.read_text().replace("0 0 0 7", "0 9 0 7"))
     cpu = opened.read().cpus[1]
     assert cpu.states == States((100_000, 200_001), (300_000_000, 600_000_000))
     assert (cpu.own is not None) == ours
@@ -199,6 +202,13 @@ def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> Non
         assert found[number].own == cpu.lightsleep
 
 
+def counted(opened: Reader, kind: Kind) -> dict[int, int]:
+    """Return the interrupts of a kind, by CPU."""
+    place = KINDS.index(kind)
+    each = {cpu: x.interrupts[place] for cpu, x in opened.read().cpus.items() if x.interrupts}
+    return {cpu: count for cpu, count in each.items() if count is not None}
+
+
 def test_rows_with_the_same_label(four_cpus: Path, reader: Opener) -> None:
     """POWER tells the ticks of its timers from their other interrupts, in two rows LOC."""
 
@@ -210,12 +220,32 @@ def test_rows_with_the_same_label(four_cpus: Path, reader: Opener) -> None:
             "LOC:  5 5 5 5 Local timer interrupts for others",
         )
         plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
-        found = opened.read().cpus[0].interrupts
-        assert found
-        return found[KINDS.index("timer")]
+        return counted(opened, "timer")[0]
 
     opened = reader()
     assert [timers(x) for x in (1_000_000, 1_000_000, 1_000_007)] == [1_000_005] * 2 + [1_000_012]
+
+
+def test_a_kind_of_interrupts_that_no_row_counts_is_not_known(
+    four_cpus: Path, reader: Opener
+) -> None:
+    """As on s390, whose rows are others."""
+    rows = ["     CPU0 CPU1 CPU2 CPU3", "EXT: 4 4 4 4 [EXT] External", "CLK: 9 9 9 9 [EXT] Clock"]
+    plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    opened = reader()
+    assert opened.read().cpus[1].interrupts == (None, None, None)
+    rows[1:] = ["24: 0 6 0 0 nvme"]
+    plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+    before = opened.read()
+    assert before.cpus[1].interrupts == (None, None, 6)
+    plant(four_cpus, f"{CPU}/online: 0-1\nproc/interrupts: CPU0 CPU1\nproc/interrupts: 24: 0 7")
+    after = opened.read()
+    assert after.cpus[1].interrupts == (None, None, 7)
+    found = rates(before, after)[1]
+    assert (found.ipi_per_s, found.timer_per_s, found.stores_per_s) == (None, None, None)
+    assert found.device_per_s
+    text = openmetrics.text(after).decode()
+    assert re.findall('interrupts_total{cpu="1",kind="(.*)"} (.*)', text) == [("device", "7")]
 
 
 def test_counts_of_interrupts_never_fall(four_cpus: Path, reader: Opener) -> None:
@@ -224,10 +254,7 @@ def test_counts_of_interrupts_never_fall(four_cpus: Path, reader: Opener) -> Non
     def devices(header: str, *rows: str) -> dict[int, int]:
         lines = (header, "LOC: 1 1 1 1 timer", *rows)
         plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in lines))
-        found = opened.read().cpus
-        return {
-            cpu: x.interrupts[KINDS.index("device")] for cpu, x in found.items() if x.interrupts
-        }
+        return counted(opened, "device")
 
     opened = reader()
     header = "     CPU0 CPU1 CPU2 CPU3"
@@ -245,8 +272,7 @@ def test_a_cpu_comes_online_while_rows_are_read(four_cpus: Path, reader: Opener)
         row = " ".join(map(str, counts))
         lines = ("     CPU0 CPU1 CPU3", f"RES: {row} Rescheduling interrupts")
         plant(four_cpus, "\n".join(f"proc/interrupts: {line}" for line in lines))
-        found = opened.read().cpus
-        return {cpu: x.interrupts[KINDS.index("ipi")] for cpu, x in found.items() if x.interrupts}
+        return counted(opened, "ipi")
 
     opened = reader()
     assert ipis(1000, 2000, 4000) == {0: 1000, 1: 2000, 3: 4000}
@@ -262,8 +288,7 @@ def test_a_row_that_is_torn_where_a_header_is_new_counts_once(
 ) -> None:
     def ipis(rows: str) -> list[int]:
         plant(four_cpus, f"proc/interrupts: {rows}")
-        found = opened.read().cpus.values()
-        return [x.interrupts[KINDS.index("ipi")] for x in found if x.interrupts]
+        return [*counted(opened, "ipi").values()]
 
     opened = reader()
     before = "CPU0 CPU1\nproc/interrupts: RES: 1000 2000\nproc/interrupts: CAL: 5 6"
@@ -279,8 +304,7 @@ def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -
         row = " ".join(map(str, counts))
         lines = ("CPU0 CPU1 CPU2 CPU3", f"LOC: {row} Local timer interrupts")
         plant(four_cpus, "\n".join(f"proc/interrupts: {line}" for line in lines))
-        found = opened.read().cpus.values()
-        return [x.interrupts[KINDS.index("timer")] for x in found if x.interrupts]
+        return [*counted(opened, "timer").values()]
 
     opened = reader()
     before = timers((1 << 32) - 296, 3_000_000_000, 3_500_000_000, 1_000_000_000)
