@@ -377,7 +377,18 @@ def _io(tree: Tree) -> IoPolling:
         busy_read_us=tree.number("proc/sys/net/core/busy_read"),
         poll_queues={driver: count for driver, count in asked.items() if count is not None},
         disks={disk: poll for disk, poll in polled.items() if poll is not None},
+        fabric_disks=[disk for disk in polled if _transports(tree, disk) - {"pcie"}],
     )
+
+
+def _transports(tree: Tree, disk: str) -> set[str]:
+    """Return how an NVMe disk is reached; one of several paths belongs to a subsystem of these."""
+    if not disk.startswith("nvme"):
+        return set()
+    device = f"sys/class/block/{disk}/device"
+    paths = [name for name in tree.names(device) if re.fullmatch(r"nvme[0-9]+", name)]
+    found = (tree.line(f"{x}/transport") for x in (device, *(f"{device}/{y}" for y in paths)))
+    return {transport for transport in found if transport}
 
 
 def _lightsleep(tree: Tree) -> Lightsleep | None:

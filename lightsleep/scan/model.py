@@ -163,13 +163,15 @@ class IoPolling:
     """Polling outside the idle loop.
 
     ``poll_queues`` is what the module parameter of each block driver requests, ``disks`` what
-    each disk got (its io_poll).
+    each disk got (its io_poll). ``fabric_disks`` are those that NVMe reaches by other ways than PCI
+    Express, by drivers that do not read nvme.poll_queues.
     """
 
     busy_poll_us: int | None
     busy_read_us: int | None
     poll_queues: dict[str, int]
     disks: dict[str, bool]
+    fabric_disks: list[str]
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,15 @@ QUIET = {
             "sys/module/nvme/parameters/poll_queues: 2\nsys/class/block/nvme0n1/queue/io_poll: 1",
         ),
         ("kvm-haltpoll-zero", "sys/module/nvme/parameters/poll_queues: 2"),
+        # A disk over TCP, by one path and by several.
+        *(
+            (
+                "intel-laptop",
+                "sys/module/nvme/parameters/poll_queues: 2\n"
+                f"sys/class/block/nvme0n1/device/{path}transport: tcp",
+            )
+            for path in ("", "nvme3/")
+        ),
     ],
     "lightsleep-wasteful": [
         ("lightsleep-guest", f"{CPU}/cpu{{0-3}}/lightsleep/hits: 9000"),
@@ -317,6 +326,20 @@ def test_latency_limits_that_make_cpus_spin(
 ) -> None:
     found = {f.id: f.what for f in findings(machine, change, tmp_path)}
     assert re.fullmatch(what, found["qos-polls"])
+
+
+@pytest.mark.parametrize("transport", ["pcie", ""])
+def test_of_nvme_disks_only_those_of_pci_express_lack_queues(
+    transport: str, tmp_path: Path
+) -> None:
+    block = "sys/class/block"
+    change = (
+        "sys/module/nvme/parameters/poll_queues: 2\n"
+        f"{block}/nvme0n1/device/transport: {transport}\n"
+        f"{block}/nvme1n1/device/transport: rdma\n{block}/nvme1n1/queue/io_poll: 0"
+    )
+    found = {f.id: f.what for f in findings("intel-laptop", change, tmp_path)}
+    assert found["poll-queues-missing"] == "nvme.poll_queues=2, but nvme0n1 has io_poll 0"
 
 
 @pytest.mark.parametrize("governor", ["menu", "ladder", "haltpoll"])

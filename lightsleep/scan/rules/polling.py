@@ -50,6 +50,7 @@ def _poll_queues_missing(scan: Scan) -> str | None:
         for driver, count in scan.io.poll_queues.items()
         for disk, polled in scan.io.disks.items()
         if count and disk.startswith(disk_of[driver]) and not polled
+        if disk not in scan.io.fabric_disks  # whose queues to poll are asked for at connect
     ]
     return "; ".join(missing) or None
 
