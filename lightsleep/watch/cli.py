@@ -148,9 +148,12 @@ def _export(reader: Reader, file: Path, interval_s: float | None, count: int | N
         )
     # Where the time between two writes changes, so do the rates that Prometheus computes.
     failed, first = None, True
+    seen: openmetrics.First = {}
     for _ in paced(interval_s, SCRAPED_S, count, steady=True):
         try:
-            openmetrics.write(reader.read(), file)
+            found = reader.read()
+            # A single write has none before it: another process may have made that.
+            openmetrics.write(found if count == 1 else openmetrics.since(seen, found), file)
             failed, first = None, False
         except LightsleepError as error:
             # A disk that is full for a while, hours later, is no reason to end a service.

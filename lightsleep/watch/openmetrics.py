@@ -5,6 +5,10 @@ Written in Prometheus' text format (version 0.0.4): the collector reads no other
 neither. Counters as they stand, not rates: Prometheus computes these. Names end in their base unit,
 counters in ``_total``. The driver, its governor and mode are labels of lightsleep_info.
 
+The kernel counts interrupts in 32 bits. A process that goes on past their end would be followed by
+one that begins at what is left, and Prometheus would take all of that for new. So what goes on
+begins at 0.
+
 Written by hand: prometheus_client takes ten times as long for the thousands of samples of a large
 machine, and is not on every server. The tests read the text with it, and with promtool.
 """
@@ -92,6 +96,28 @@ def text(snapshot: Snapshot) -> bytes:
         if found:
             lines += [f"# HELP {name} {family.text}", f"# TYPE {name} {family.kind}", *found]
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+First = dict[tuple[int, int], int]
+"""Interrupts by CPU and place in KINDS, as they were when first seen."""
+
+
+def since(first: First, snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot whose interrupts count from ``first``, which gets those that it lacks."""
+
+    def risen(key: tuple[int, int], count: int | None) -> int | None:
+        if count is None:
+            return None
+        # A CPU that was offline is read anew: its count may have passed its end before.
+        first[key] = min(first.get(key, count), count)
+        return count - first[key]
+
+    def of_cpu(number: int, cpu: CpuCount) -> CpuCount:
+        found = [risen((number, place), x) for place, x in enumerate(cpu.interrupts or ())]
+        return cpu._replace(interrupts=tuple(found) if cpu.interrupts else None)
+
+    cpus = {number: of_cpu(number, cpu) for number, cpu in snapshot.cpus.items()}
+    return snapshot._replace(cpus=cpus)
 
 
 def write(snapshot: Snapshot, file: Path) -> None:

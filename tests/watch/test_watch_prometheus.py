@@ -10,13 +10,17 @@ from typing import Any
 
 import prometheus
 import pytest
+from click.testing import CliRunner
 from paths import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 from scan_trees import plant, unfold
 
+from lightsleep.cli import main
 from lightsleep.watch import openmetrics
 from lightsleep.watch.model import CpuCount, Snapshot, States
 from lightsleep.watch.reading import Reader
+
+pytest_plugins = "watched"
 
 CONTRIB = ROOT / "contrib"
 RULES = CONTRIB / "prometheus/lightsleep.rules.yml"
@@ -52,6 +56,42 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_interrupts"]["2", "ipi"] == 5
     assert values["lightsleep_contended"]["1",] == 1
     assert values["lightsleep_contention_pauses"]["1",] == 12
+
+
+def test_a_restart_is_no_spike_of_interrupts(tmp_path: Path) -> None:
+    """The kernel's counts have 32 bits. Prometheus takes a fall for a counter that began at 0."""
+    root = plant(unfold("lightsleep-guest", tmp_path), "proc/interrupts: CPU0")
+
+    def exported(count: int) -> dict[str, float]:
+        rows = ("CPU0 CPU1 CPU2 CPU3", f"LOC: 9 {count} 9 9 Local timer interrupts")
+        plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+        text = openmetrics.text(openmetrics.since(first, reader.read())).decode()
+        pairs = re.findall('interrupts_total{cpu="(.)",kind="timer"} (.*)', text)
+        return {cpu: float(value) for cpu, value in pairs}
+
+    first: openmetrics.First = {}
+    with contextlib.closing(Reader(root, None)) as reader:
+        found = [exported(count)["1"] for count in (4_000_000_000, (1 << 32) - 6, 700_000_000)]
+        assert found == [0, 294_967_290, 994_967_296]
+        plant(root, "sys/devices/system/cpu/online: 0-2")
+        assert exported(700_000_001) == {"0": 0, "1": 994_967_297, "2": 0}
+    with contextlib.closing(Reader(root, None)) as reader:  # as of a CPU that was offline
+        assert exported(700_000_002)["1"] == 0
+        assert exported(700_000_009)["1"] == 7
+    first = {}
+    with contextlib.closing(Reader(root, None)) as reader:
+        assert exported(700_000_015)["1"] == 0
+
+
+@pytest.mark.parametrize(("count", "exported"), [("1", "7"), ("2", "0")])
+def test_what_is_written_once_has_the_kernels_counts(
+    count: str, exported: str, four_cpus: Path, tmp_path: Path
+) -> None:
+    """As by a timer that starts a process for each write: all of them would say 0."""
+    file = tmp_path / "x.prom"
+    words = ["watch", "-i", "0.1", "-n", count, "--openmetrics", str(file)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert f'interrupts_total{{cpu="3",kind="device"}} {exported}\n' in file.read_text()
 
 
 def test_contention_ends_while_a_cpu_sleeps(tmp_path: Path) -> None:
