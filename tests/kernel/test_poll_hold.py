@@ -84,6 +84,13 @@ def test_a_poll_that_comes_late_is_a_mistake(lib: Any, hold: Any, held_ns: int, 
     assert skipped(lib, hold) == skips
 
 
+def test_what_is_usual_is_learned_from_polls_and_not_from_the_timer(lib: Any, hold: Any) -> None:
+    lib.ended(hold, MOST_NS, False)  # the bound, and no time that the CPU needed
+    assert lib.lasts_ns(hold, MOST_NS) == MOST_NS
+    lib.ended(hold, 40_000, True)
+    assert lib.lasts_ns(hold, MOST_NS) == 400_000
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.booleans()), max_size=50))
 def test_one_hold_makes_the_next_at_most_an_eighth_longer(
     lib: Any, holds: list[tuple[int, bool]]

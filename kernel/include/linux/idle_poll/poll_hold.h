@@ -7,10 +7,11 @@
  * But a CPU that turns busy does not poll, and the work waits until the hold ends by itself.
  *
  * How long. What is usual is learned: the time from the begin of a hold to the next poll, as a
- * moving average of about eight holds. What takes over twice as long as usual counts as twice,
- * as holds must not become longer by their own mistakes. A hold ends HOLD_GAPS times that after
+ * moving average of about eight holds. What takes over twice as long as usual counts as twice:
+ * a mistake makes later holds longer by an eighth at most. A hold ends HOLD_GAPS times that after
  * it began, and before a bound of the caller's: long enough for a slow round, and so that the
- * timer is rare. Where nothing is known yet, the bound is all there is.
+ * timer is rare. Where nothing is known yet, the bound is all there is. A hold that lasts until
+ * the bound tells nothing of what is usual: the first that a poll ends does.
  *
  * When not. A hold that no poll has ended was a mistake, and so was one that a poll ended after
  * LATE_GAPS times as long as usual: work may have waited. The next SKIP_MIN holds are skipped
@@ -88,7 +89,10 @@ static inline void poll_hold_ended(struct poll_hold *hold, u64 held_ns, bool by_
 	} else {
 		hold->skips_next = max(hold->skips_next - hold->skips_next / 8, POLL_HOLD_SKIP_MIN);
 	}
-	hold->gap_ns = gap_ns ? gap_ns - gap_ns / 8 + min(held_ns, 2 * gap_ns) / 8 : held_ns;
+	if (gap_ns)
+		hold->gap_ns = gap_ns - gap_ns / 8 + min(held_ns, 2 * gap_ns) / 8;
+	else if (by_poll)
+		hold->gap_ns = held_ns;
 }
 
 #endif /* _LINUX_IDLE_POLL_POLL_HOLD_H */
