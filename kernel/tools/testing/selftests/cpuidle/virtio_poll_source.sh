@@ -150,18 +150,19 @@ queues_of() { # DISK: those with an interrupt of their own
 # Reads all the time; each time, the data have to be the same.
 start_reading() { # DISK
 	expected=$(read_disk "$1") || fail "cannot read $1"
-	: > "$BUSY" # what is wrong; without the file, the reader ends
+	: > "$WRONG"
+	: > "$BUSY"
 	(while [ -e "$BUSY" ]; do
 		got=$(read_disk "$1") || got="not all of it"
-		[ "$got" = "$expected" ] || echo "read $got, not $expected" >> "$BUSY"
+		[ "$got" = "$expected" ] || echo "read $got, not $expected" >> "$WRONG"
 	done) > /dev/null 2>&1 &
 	reader=$!
 }
 
 ends_well() {
-	complaints=$(cat "$BUSY")
 	rm "$BUSY"
 	wait "$reader"
+	complaints=$(cat "$WRONG") # of the last read, too
 	[ -z "$complaints" ] || fail "$complaints"
 }
 
@@ -559,5 +560,6 @@ elif [ $# = 0 ]; then
 fi
 REPORT=$(mktemp)
 BUSY=$REPORT.busy # as long as a process of a test is to go on
-trap 'rm -f "$LOAD" "$REPORT" "$BUSY"; unload' EXIT
+WRONG=$REPORT.wrong # what a reader complains of
+trap 'rm -f "$LOAD" "$REPORT" "$BUSY" "$WRONG"; unload' EXIT
 run_tests "$@"
