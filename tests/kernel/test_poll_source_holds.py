@@ -207,6 +207,28 @@ unsigned int timers(void)
 	return set | source_cpus.hold_timer.active << 1;
 }
 
+/* A poll ends the first hold, a halt without a poll the second. How many holds are skipped then? */
+unsigned int skips_after_halt(u64 until_poll_ns, u64 until_halt_ns)
+{
+	unsigned int skips;
+
+	begin_hold();
+	now_ns += until_poll_ns;
+	poll_sources_start();
+	answered = true;
+	poll_sources_peek();
+	poll_sources_stop();
+	interrupts();
+	now_ns += until_halt_ns;
+	poll_sources_release();
+	interrupts();
+	skips = disk.hold.skips;
+	poll_source_unregister(&disk);
+	return skips;
+}
+
+u64 usual_ns(void) { return disk.hold.gap_ns; }
+
 /* How long does a request take on average, in ns? */
 u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 {
@@ -262,7 +284,8 @@ FFI = cffi.FFI()
 FFI.cdef("""
 uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
 unsigned int after_interrupt(bool refused); unsigned int starts_without_holds(void);
-bool off_after_refusal(void);
+bool off_after_refusal(void); uint64_t usual_ns(void);
+unsigned int skips_after_halt(uint64_t until_poll_ns, uint64_t until_halt_ns);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -304,6 +327,14 @@ def test_a_hold_ends_with_an_interrupt_if_the_source_refuses_another(lib: Any) -
 
 def test_a_hold_that_is_refused_leaves_no_interrupt_off(lib: Any) -> None:
     assert not lib.off_after_refusal()
+
+
+@pytest.mark.parametrize(("halt_ns", "skips", "usual_ns"), [(48, 0, 41), (161, 8, 45)])
+def test_a_halt_without_a_poll_ends_a_hold_as_a_poll_does(
+    lib: Any, halt_ns: int, skips: int, usual_ns: int
+) -> None:
+    assert lib.skips_after_halt(40_000, halt_ns * 1000) == skips
+    assert lib.usual_ns() == usual_ns * 1000
 
 
 def test_a_source_that_does_not_hold_is_not_asked_to(lib: Any) -> None:

@@ -252,6 +252,9 @@ static bool poll_sources_stop_all(struct source_cpu *this, bool *switched_off)
 	list_for_each_entry(source, &this->sources, node) {
 		bool was_off = source->off;
 
+		/* The CPU halts without a poll, and finds the work as early as one that polls. */
+		if (source->state == POLL_SOURCE_HELD)
+			poll_hold_ended(&source->hold, local_clock() - source->held_since_ns, true);
 		hit |= poll_source_stop(source);
 		if (switched_off)
 			*switched_off |= source->off && !was_off;

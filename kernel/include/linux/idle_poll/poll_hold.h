@@ -6,17 +6,17 @@
  * CPU is idle again. A hold spares the CPU that notification: the next poll finds the work.
  * But a CPU that turns busy does not poll, and the work waits until the hold ends by itself.
  *
- * How long. What is usual is learned: the time from the begin of a hold to the next poll, as a
- * moving average of about eight holds. What takes over twice as long as usual counts as twice:
- * a mistake makes later holds longer by an eighth at most. A hold ends HOLD_GAPS times that after
- * it began, and before a bound of the caller's: long enough for a slow round, and so that the
- * timer is rare. Where nothing is known yet, the bound is all there is. A hold that lasts until
- * the bound tells nothing of what is usual: the first that a poll ends does.
+ * How long. What is usual is learned: the time from the begin of a hold to the next poll or halt,
+ * as a moving average of about eight holds. What takes over twice as long as usual counts as
+ * twice: a mistake makes later holds longer by an eighth at most. A hold ends HOLD_GAPS times
+ * that after it began, and before a bound of the caller's: long enough for a slow round, and so
+ * that the timer is rare. Where nothing is known yet, the bound is all there is. A hold that lasts
+ * until the bound tells nothing of what is usual: the first that ends before does.
  *
- * When not. A hold that no poll has ended was a mistake, and so was one that a poll ended after
- * LATE_GAPS times as long as usual: work may have waited. The next SKIP_MIN holds are skipped
- * then, and twice as many after each further mistake, up to SKIP_MAX. Each hold that a poll ends
- * in time makes that number an eighth less. Without skips, a CPU that serves a device and
+ * When not. A hold that no poll or halt has ended was a mistake, and so was one that they ended
+ * after LATE_GAPS times as long as usual: work may have waited. The next SKIP_MIN holds are
+ * skipped then, and twice as many after each further mistake, up to SKIP_MAX. Each hold that they
+ * end in time makes that number an eighth less. Without skips, a CPU that serves a device and
  * computes in turns would make the same mistake forever.
  *
  * Context: whoever owns the source, one at a time; nothing to lock.
@@ -34,7 +34,7 @@
 
 /**
  * struct poll_hold - what is known of the holds of one source
- * @gap_ns: usual time from the begin of a hold to the next poll; 0: not known
+ * @gap_ns: usual time from the begin of a hold to the next poll or halt; 0: not known
  * @skips: how many holds to skip
  * @skips_next: how many to skip after the next mistake
  */
@@ -77,7 +77,7 @@ static inline u64 poll_hold_ns(const struct poll_hold *hold, u64 most_ns)
  * poll_hold_ended - a hold is over
  * @hold: what is known
  * @held_ns: for how long it lasted
- * @by_poll: a poll ended it, and no timer
+ * @by_poll: a poll ended it, or a halt, and no timer
  */
 static inline void poll_hold_ended(struct poll_hold *hold, u64 held_ns, bool by_poll)
 {
