@@ -104,7 +104,7 @@ def test_virtio_devices(kernel: str) -> None:
 SERIES = "6.12-series"
 UNLESS_IT_PAYS = {
     *("polls_every_queue", "spares_interrupts", "polls_a_network_device"),
-    "leaves_napi_with_a_timeout_alone",
+    *("leaves_napi_with_a_timeout_alone", "survives_hotplug"),
 }
 """The idle loop polls only where that pays, and leaves its cores to a host that needs them. Where
 QEMU runs all CPUs in one thread, it never pays: so these guests have a thread for each."""

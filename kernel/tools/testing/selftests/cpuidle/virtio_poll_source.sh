@@ -260,15 +260,38 @@ survives_loading_and_unloading() {
 	unload
 }
 
+polls_of_cpu_1() { # of queues of READ
+	total=0
+	for number in $(grep "^1 $(virtio_of $READ)-" $TABLE | cut -d' ' -f4); do
+		total=$((total + number))
+	done
+	echo $total
+}
+
+# Its own queue has just been in use, and may still be, when the CPU goes.
+read_on_cpu_1() {
+	read="dd if=$READ of=/dev/null bs=4k iflag=direct status=none"
+	taskset 2 sh -c "$read count=100; $read count=50 > /dev/null 2>&1 &"
+}
+
+each_cpu_has_a_queue() { # of READ
+	[ "$(queues_of $READ)" -ge "$(cpus_of "$(cat $CPUS/possible)" | wc -l)" ]
+}
+
 survives_hotplug() {
 	[ -e $CPUS/cpu1/online ] || skip "CPU 1 cannot go offline"
 	loaded
+	paused=$(pauses)
+	before=$(polls_of_cpu_1)
 	start_reading $READ
 	for round in $(seq "$ROUNDS"); do
+		read_on_cpu_1
 		echo 0 > $CPUS/cpu1/online || fail "round $round: stays online"
 		echo 1 > $CPUS/cpu1/online || fail "round $round: stays offline"
 	done
 	ends_well
+	! each_cpu_has_a_queue || [ "$(polls_of_cpu_1)" -gt "$before" ] ||
+		fail_if_cpus_poll "$paused" "CPU 1 never polled its queue: $(cat $TABLE)"
 }
 
 survives_unbinding() {
