@@ -89,3 +89,62 @@ def test_a_cpu_that_goes_offline_was_polling_its_queue(
     )
     assert (done.returncode, done.stderr) == (status, "")
     assert masks.read_text() == 3 * "2 1\n"
+
+
+BUSYBOX = """#!/bin/sh
+cd {folder}
+case $* in
+ping*) echo $$ > pid; exec sleep 60 ;;
+*down) while [ ! -s pid ]; do sleep 0.01; done ;;
+esac
+echo "$*" >> ran
+"""
+
+
+def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None:
+    busybox = tmp_path / "bin/busybox"
+    busybox.parent.mkdir()
+    busybox.write_text(BUSYBOX.format(folder=tmp_path))
+    busybox.chmod(0o755)
+    done = ran(
+        tmp_path,
+        f"""
+        PATH={busybox.parent}:$PATH TABLE={tmp_path}/table
+        need_peer() {{ net_device=virtio1; }}
+        loaded() {{ : > "$TABLE"; }}
+        ping_peer() {{ :; }}
+        run_tests survives_a_link_that_goes_down
+        sleep 0.1
+        ! grep -q sleep "/proc/$(cat {tmp_path}/pid)/cmdline" 2> {tmp_path}/errors ||
+            echo "a ping goes on"
+        """,
+    )
+    assert "# no source any more\n" in done.stdout
+    assert (tmp_path / "ran").read_text().splitlines()[-1] == "ip link set eth0 up"
+    assert "a ping goes on" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("polled", "why"), [("true", "no hit on CPU 1"), ("false", "not polled by CPU 1")]
+)
+def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str, why: str) -> None:
+    mask, online = tmp_path / "24/smp_affinity", tmp_path / "cpu1/online"
+    for file, text in ((mask, "f\n"), (online, "0\n")):
+        file.parent.mkdir()
+        file.write_text(text)
+    done = ran(
+        tmp_path,
+        f"""
+        IRQS={tmp_path} CPUS={tmp_path} TABLE={tmp_path}/table
+        : > "$TABLE"
+        need_peer() {{ :; }}
+        loaded() {{ :; }}
+        irq_of_net() {{ echo 24; }}
+        ping_peer() {{ :; }}
+        hits() {{ echo 0; }}
+        polled_by() {{ echo 2 > {mask}; {polled}; }}
+        run_tests follows_the_interrupt
+        """,
+    )
+    assert why in done.stdout
+    assert (mask.read_text(), online.read_text()) == ("f\n", "1\n")

@@ -33,6 +33,7 @@ PEER=${PEER:-}
 ROUNDS=${ROUNDS:-20}
 BUS=/sys/bus/virtio
 IDLE_POLL=/sys/module/idle_poll/parameters
+IRQS=/proc/irq
 IN_TREE=
 [ -e /sys/module/$SOURCE ] || ! ls $BUS/devices/*/poll_source > /dev/null 2>&1 || IN_TREE=1
 
@@ -166,8 +167,14 @@ ends_well() {
 	[ -z "$complaints" ] || fail "$complaints"
 }
 
-after_each() { # of a test that failed
+undo_at_end() { # COMMAND: when this test has ended, in whatever way
+	echo "$*" >> "$UNDO"
+}
+
+after_each() {
 	rm -f "$BUSY"
+	[ ! -e "$UNDO" ] || sh "$UNDO"
+	rm -f "$UNDO"
 }
 
 polls_every_queue() {
@@ -362,13 +369,12 @@ leaves_napi_with_a_timeout_alone() {
 	ping_peer 200
 	[ "$(polls_of_net)" -gt "$polls" ] || fail_if_cpus_poll "$paused" "never polled"
 	timeout=/sys/class/net/$NET/gro_flush_timeout
-	before=$(cat "$timeout")
+	undo_at_end "echo $(cat "$timeout") > $timeout"
 	echo 1000000 > "$timeout"
 	ping_peer 20
 	polls=$(polls_of_net)
 	ping_peer 200
 	polls=$(($(polls_of_net) - polls))
-	echo "$before" > "$timeout"
 	[ $polls = 0 ] || fail "$polls polls of a queue with a timeout"
 }
 
@@ -392,9 +398,12 @@ follows_the_interrupt() {
 	need_peer
 	loaded
 	irq=$(irq_of_net)
+	mask=$IRQS/$irq/smp_affinity
+	[ ! -e $CPUS/cpu1/online ] || undo_at_end "echo 1 > $CPUS/cpu1/online"
+	undo_at_end "echo $(cat "$mask") > $mask"
 	for round in 1 2 3; do
 		for cpu in 1 0; do
-			echo $cpu > "/proc/irq/$irq/smp_affinity_list" || fail "cannot move interrupt $irq"
+			echo $cpu > "${mask}_list" || fail "cannot move interrupt $irq"
 			polled_by $cpu || fail "round $round: not polled by CPU $cpu: $(cat $TABLE)"
 			paused=$(pauses)
 			before=$(hits)
@@ -407,14 +416,10 @@ follows_the_interrupt() {
 		done
 	done
 	[ -e $CPUS/cpu1/online ] || return 0
-	echo 1 > "/proc/irq/$irq/smp_affinity_list"
+	echo 1 > "${mask}_list"
 	polled_by 1 || fail "not polled by CPU 1"
 	echo 0 > $CPUS/cpu1/online
-	polled_by 0
-	status=$?
-	echo 1 > $CPUS/cpu1/online
-	echo 3 > "/proc/irq/$irq/smp_affinity"
-	[ $status = 0 ] || fail "does not follow the interrupt off a CPU that goes offline"
+	polled_by 0 || fail "does not follow the interrupt off a CPU that goes offline"
 }
 
 # The kernel's tracer names who waits for a grace period: not the task that has the locks.
@@ -507,8 +512,10 @@ survives_a_link_that_goes_down() {
 	need_peer
 	loaded
 	ping_peer 20
+	undo_at_end "busybox ip link set $NET up"
 	busybox ping -A -q "$PEER" > /dev/null 2>&1 &
 	load=$!
+	undo_at_end "kill $load 2> /dev/null"
 	for _ in $(seq "$ROUNDS"); do
 		busybox ip link set "$NET" down
 		grep -q " $net_device-" $TABLE || fail "no source any more"
@@ -584,5 +591,6 @@ fi
 REPORT=$(mktemp)
 BUSY=$REPORT.busy # as long as a process of a test is to go on
 WRONG=$REPORT.wrong # what a reader complains of
-trap 'rm -f "$LOAD" "$REPORT" "$BUSY" "$WRONG"; unload' EXIT
+UNDO=$REPORT.undo   # what a test has changed: commands that undo it
+trap 'after_each; rm -f "$LOAD" "$REPORT" "$WRONG"; unload' EXIT
 run_tests "$@"
