@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,18 @@ import pytest
 
 from lightsleep.compare.analysis import Outcome, judge_claims
 from lightsleep.compare.result import CompareResult, MetricResult
+from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments
 from lightsleep.lab.experiments import (
     halt_cost,
     idle,
     measure_store,
+    overcommit,
     promotion_cost,
     promotion_sibling,
     smp_mask,
 )
-from lightsleep.lab.loads import interrupts, promotions
+from lightsleep.lab.loads import interrupts, pipe, promotions
 from lightsleep.lab.loads.silence import Silence
 from lightsleep.lab.run.experiment import Experiment
 
@@ -189,3 +192,60 @@ def test_the_idle_experiment_has_one_of_each_role_and_describes_everything() -> 
     assert by_role["control"].append == by_role["baseline"].append
     assert isinstance(idle.EXPERIMENT.metrics, tuple)
     assert all(metric.description for metric in idle.EXPERIMENT.metrics)
+
+
+PIPE_TEXT = """\
+# Running 'sched/pipe' benchmark:
+# Executed 3000 pipe operations between two processes
+
+     Total time: 0.038 [sec]
+
+      12.726667 usecs/op
+          78575 ops/sec
+"""
+SECCOMP_TEXT = """\
+# Running 'sched/seccomp-notify' benchmark:
+# Executed 2500 system calls
+
+     Total time: 0.007 [sec]
+
+       2.959200 usecs/op
+         337929 ops/sec
+"""
+"""What perf 6.12 prints. That of 6.1, and of 7.3 by its source, has the same form."""
+
+
+def test_what_perf_times_is_not_cut_to_milliseconds() -> None:
+    printed = {"pipe": PIPE_TEXT, "seccomp-notify": SECCOMP_TEXT}
+
+    def run(argv: Sequence[str]) -> SimpleNamespace:
+        """Print as perf does: with ``-f simple``, no more than the total time."""
+        text = next((text for name, text in printed.items() if name in argv), "0.050\n")
+        simple = "simple" in argv and text in printed.values()
+        return SimpleNamespace(stdout="0.007\n" if simple else text)
+
+    guest: Any = SimpleNamespace(run=run, read_text=lambda _: "")
+    found = idle.measure(guest, 3000, 2500)
+    assert found["sched_pipe_s"] == pytest.approx(0.03818, abs=1e-8)
+    assert found["sched_seccomp_notify_s"] == pytest.approx(0.007398, abs=1e-8)
+    assert found["sched_messaging_s"] == 0.05
+
+
+@pytest.mark.parametrize("text", ["0.014\n", "", "  nan usecs/op\n", 2 * " 5.1 usecs/op\n"])
+def test_perf_that_prints_something_else_is_quoted(text: str) -> None:
+    with pytest.raises(LightsleepError, match="usecs/op") as raised:
+        pipe.bench_s(text, 3000)
+    assert (text.strip() or "(no output)") in raised.value.message
+
+
+def test_the_steps_of_what_is_printed_in_steps_are_told() -> None:
+    described = {
+        metric.name: metric.description
+        for experiment in (idle.EXPERIMENT, overcommit.EXPERIMENT, promotion_cost.EXPERIMENT)
+        if not callable(experiment.metrics)
+        for metric in experiment.metrics
+    }
+    for name in ("sched_messaging_s", "messaging_s", "cyclic_us", "cyclictest_us"):
+        assert "in steps of 1 " in described[name], name
+    for name in ("sched_pipe_s", "sched_seccomp_notify_s"):
+        assert " simple " not in described[name], name

@@ -16,6 +16,7 @@ from lightsleep.lab.loads.pipe import (
     IPIS,
     SCHED_PIPE_S,
     TURNS,
+    bench_s,
     measure_pipe,
     ping_pong,
     ping_pong_s,
@@ -23,7 +24,7 @@ from lightsleep.lab.loads.pipe import (
 from lightsleep.lab.run.arms import FIXED_100US, HALTPOLL, IDLE_POLL, LIGHTSLEEP, STOCK, STOCK_AGAIN
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Experiment, Metric
 
-SECCOMP = ("perf", "bench", "-f", "simple", "sched", "seccomp-notify", "-l")
+SECCOMP = ("perf", "bench", "sched", "seccomp-notify", "-l")
 CALLS = 2500
 NO_SLOWER = 1.1
 """A ratio of times that is no more than 1 but for what this experiment cannot tell apart."""
@@ -35,7 +36,7 @@ def measure(guest: Guest, turns: int = TURNS, calls: int = CALLS) -> dict[str, f
     return {
         **measure_pipe(guest, turns),
         "sched_messaging_s": float(guest.run(MESSAGING).stdout),
-        "sched_seccomp_notify_s": float(guest.run([*SECCOMP, str(calls)]).stdout),
+        "sched_seccomp_notify_s": bench_s(guest.run([*SECCOMP, str(calls)]).stdout, calls),
     }
 
 

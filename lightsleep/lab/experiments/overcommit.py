@@ -20,7 +20,7 @@ from lightsleep.compare.result import Claim
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.experiments.programs import EQUAL
 from lightsleep.lab.loads.messaging import MESSAGING, SCHED_MESSAGING_S
-from lightsleep.lab.loads.programs.outputs import cyclictest_mean_us
+from lightsleep.lab.loads.programs.outputs import CYCLICTEST_STEPS, cyclictest_mean_us
 from lightsleep.lab.loads.programs.run import metrics_of, run_load, starter
 from lightsleep.lab.loads.programs.servers import MANY, ONE, REDIS
 from lightsleep.lab.run.arms import LIGHTSLEEP, STOCK, STOCK_AGAIN
@@ -48,7 +48,7 @@ METRICS = (
         "us",
         "lower",
         "Wakeup with a QoS request for 0 us",
-        f"Average latency: {' '.join(CYCLICTEST)}",
+        f"Average latency, which {CYCLICTEST_STEPS}: {' '.join(CYCLICTEST)}",
     ),
     Metric(
         "waited_pct",

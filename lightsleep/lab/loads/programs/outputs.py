@@ -18,6 +18,7 @@ from lightsleep.errors import LightsleepError
 
 UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 DATAGRAMS_PER_LOSS = 1000
+CYCLICTEST_STEPS = "cyclictest tells in steps of 1 us"
 
 
 @dataclass(frozen=True)
