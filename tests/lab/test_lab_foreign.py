@@ -213,6 +213,17 @@ def test_a_tree_that_is_not_built(built: Path, gone: str, said: str) -> None:
         foreign.tree(X86, ForeignKernel(tree=built))
 
 
+def test_an_image_that_is_older_than_its_tree(built: Path) -> None:
+    """Make writes the release before it compiles: a build that failed left the old image."""
+    (built / X86.built_image).write_bytes(x86_image("7.4.0-old"))
+    with pytest.raises(
+        LightsleepError,
+        match=rf"bzImage is kernel 7\.4\.0-old, but .*linux is configured as {RELEASE}: "
+        r"finish its build, with make -C .*linux$",
+    ):
+        foreign.tree(X86, ForeignKernel(tree=built))
+
+
 def test_a_folder_that_is_no_tree(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match="is no tree of a kernel"):
         foreign.tree(X86, ForeignKernel(tree=tmp_path))

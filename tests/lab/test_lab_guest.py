@@ -38,6 +38,7 @@ ASSERTION = (
 )
 BOOTING = "[    0.500000] a kernel that is not done booting\n"
 LOADED = "[    1.500000] a module, in a guest that has booted\n"
+RELEASE = "6.12.0-said"
 STARTED = "[    0.000000] a kernel that has a console\n"
 BROKEN = RACED.replace("53 66 <90>", "53 cc <90>")
 HARDWARE = Hardware(
@@ -75,9 +76,10 @@ def boots(
         def __init__(self, log: str, _: Callable[[], None]) -> None:
             self.log = log
 
-        def hello(self, _: float) -> None:
+        def hello(self, _: float) -> str:
             if self.log and LOADED not in self.log:
                 raise AgentGone("the guest went away")
+            return RELEASE
 
         def clock_ns(self, _: float) -> int:
             if self.log:
@@ -149,6 +151,27 @@ def test_a_kernel_is_known_by_its_first_line_or_by_its_times(
     boots(monkeypatch, tmp_path, "")
     monkeypatch.setattr("lightsleep.lab.boot.guest.VM.console", lambda _: SKIBOOT + line)
     Guest(Machine(), HARDWARE).wait()
+
+
+@pytest.mark.parametrize("release", [None, RELEASE])
+def test_a_guest_of_the_kernel_that_was_named(
+    release: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, "")
+    Guest(Machine(), replace(HARDWARE, release=release)).wait()
+
+
+def test_a_guest_of_another_kernel_than_was_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The image of an arm64 kernel does not say what it is."""
+    boots(monkeypatch, tmp_path, "")
+    with pytest.raises(
+        LightsleepError,
+        match=rf"^image is kernel {RELEASE}, but its modules are those of 6\.12\.0-mine: "
+        "finish the build of its tree, or give the modules that belong to it$",
+    ):
+        Guest(Machine(), replace(HARDWARE, release="6.12.0-mine")).wait()
 
 
 def test_what_the_emulator_spoiled_is_tried_again(
@@ -331,7 +354,7 @@ def test_an_image_that_is_built_anew_is_noticed_before_it_is_booted(
     image = tmp_path / "bzImage"
     machine = Machine(foreign=ForeignKernel(image=image))
     monkeypatch.setattr(guest, "_named", lambda *_: SimpleNamespace())
-    monkeypatch.setattr(guest, "_kernel", lambda *_: SimpleNamespace(image=image))
+    monkeypatch.setattr(guest, "_kernel", lambda *_: SimpleNamespace(release="6.12.0", image=image))
     monkeypatch.setattr(guest, "_modules", lambda *_: [])
     monkeypatch.setattr(guest, "_image", lambda tree, _: tree.image)
     monkeypatch.setattr(guest, "guest_root", lambda *_: SimpleNamespace(squashfs=Path("root")))

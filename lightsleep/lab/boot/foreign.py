@@ -144,7 +144,12 @@ def _built(arch: Arch, path: Path) -> ForeignTree:
             f"build it for {arch.name} first, with make -C {path}"
         )
     release = listed.read_text().strip()
-    _check_image(image, arch)
+    # Make writes this file before it compiles: a build that failed left the image of another.
+    if (of_image := _check_image(image, arch)) not in (None, release):
+        raise LightsleepError(
+            f"{image} is kernel {of_image}, but {path} is configured as {release}: finish its "
+            f"build, with make -C {path}"
+        )
     have = settings((path / ".config").read_text())
     if lost := [x for x in NEEDED_OPTIONS if "is not set" in have.get(f"CONFIG_{x}", "is not set")]:
         raise LightsleepError(

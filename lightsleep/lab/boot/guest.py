@@ -122,6 +122,7 @@ def prepare(
         devicetree=tree_of_devices,
         firmware=firmware,
         state=state,
+        release=tree.release if machine.foreign else None,
     )
 
 
@@ -242,7 +243,7 @@ class Guest:
                     self.vm.restore(self._snapshot.memory, self._snapshot.console)
                     self._agent.clock_ns(self._boot_s)
                 else:
-                    self._agent.hello(self._boot_s)
+                    self._check_release(self._agent.hello(self._boot_s))
             except TimeoutError:
                 raise AgentGone(
                     f"not booted within {self._boot_s:g} s (--boot-timeout gives it longer)"
@@ -261,6 +262,16 @@ class Guest:
         if self.machine.pin:
             hosttime.pin(self.vm.vcpu_threads())
         self._booted = True
+
+    def _check_release(self, release: str) -> None:
+        """Raise LightsleepError where the guest's kernel is not the one of its modules."""
+        hardware = self._hardware
+        if hardware.release not in (None, release):
+            raise LightsleepError(
+                f"{hardware.image} is kernel {release}, but its modules are those of "
+                f"{hardware.release}: finish the build of its tree, or give the modules that "
+                "belong to it"
+            )
 
     def _load(self) -> None:
         if not self._booted:

@@ -66,6 +66,8 @@ class Hardware:
     """To boot by, where it is not QEMU that starts the kernel."""
     state: tuple[int, int] | None = None
     """state_of() the image as its modules were packed, where somebody named it; None: it stays."""
+    release: str | None = None
+    """What it is to be by its modules, where somebody named both; some images do not say."""
 
     def check_image(self) -> None:
         """Raise LightsleepError where the image is another by now."""
