@@ -99,6 +99,7 @@ def entry(
     """
     base = base or folder()
     final = base / name
+    _hold_environment()
     try:
         if final.is_dir():
             with contextlib.suppress(OSError):  # a cache shared read-only is fine
@@ -123,10 +124,11 @@ _holding = threading.Lock()
 
 
 def _hold(path: Path) -> bool:
-    """Return whether a folder is there; until this process ends, make clean-cache leaves it alone.
+    """Return whether a folder is there; until this process ends, it stays in the cache.
 
-    That asks for a lock of the folder itself. Where it is just removing it, this waits. On NFS, a
-    folder's lock is known to this machine only: make clean-cache of another does not see it.
+    sweep() of others and make clean-cache leave it alone: they ask for a lock of the folder itself.
+    Where one is just removing it, this waits. On NFS, a folder's lock is known to this machine
+    only: those on another do not see it.
     """
     with _holding:
         if (file := _held.get(path)) is not None and _is_at(path, file):
@@ -145,6 +147,19 @@ def _hold(path: Path) -> bool:
             return False
         _held[path] = file
         return True
+
+
+def _hold_environment() -> None:
+    """Hold the Python environment that we run in, where make made it, as a command of make does.
+
+    Who entered it in a shell runs the lab without make. What is not removed from a cache, because
+    it has no lock beside it, is not held.
+    """
+    environment = Path(sys.prefix)
+    with contextlib.suppress(OSError):
+        if (environment.parent / f".{environment.name}.lock").exists():
+            os.utime(environment)
+            _hold(environment)
 
 
 @contextlib.contextmanager
@@ -235,7 +250,10 @@ def _fill(scratch: Path, name: str, build: Callable[[Path], None]) -> None:
 
 
 def sweep(base: Path) -> None:
-    """Remove the scratch folders whose builders died, and entries nobody used for long."""
+    """Remove the scratch folders whose builders died, and entries nobody used for long.
+
+    Entries that somebody holds stay, and so does an environment: see _hold().
+    """
     for lock in base.glob(".[!.]*.lock"):
         name = lock.name[1:].removesuffix(".lock")
         if base / name == Path(sys.prefix):
@@ -251,11 +269,21 @@ def _remove_old(old: Path, scratch: Path) -> None:
     """Remove an entry that nobody used for long: all of it at once, by another name first."""
     if not (old.is_dir() and _unused(old)):
         return
-    old.rename(scratch)
-    if _unused(scratch):
-        shutil.rmtree(scratch, ignore_errors=True)
-    else:
-        scratch.rename(old)  # somebody came for it just now
+    file = os.open(old, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Who holds it may have done so for long. Some file systems have no such locks.
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        old.rename(scratch)
+        if _unused(scratch):
+            shutil.rmtree(scratch, ignore_errors=True)
+        else:
+            scratch.rename(old)  # somebody came for it just now
+    finally:
+        os.close(file)
 
 
 def _unused(path: Path) -> bool:

@@ -25,6 +25,7 @@ from lightsleep.errors import LightsleepError
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    let_go()
     return tmp_path / "cache"
 
 
@@ -34,6 +35,12 @@ def build_file(scratch: Path) -> None:
 
 def no_build(_: Path) -> None:
     raise AssertionError("built twice")
+
+
+def let_go() -> None:
+    """Hold no entry any more, as if this process had ended."""
+    while cache._held:
+        os.close(cache._held.popitem()[1])
 
 
 def visible(folder: Path) -> list[str]:
@@ -246,6 +253,7 @@ def test_entries_nobody_used_for_long_make_way(own_cache: Path) -> None:
     for name in ("old", "used"):
         entry = cache.entry(name, build_file, 1)
         os.utime(entry, (1, 1))
+    let_go()
     cache.entry("used", no_build, 1)
     cache.entry("new", build_file, 1)
     assert visible(own_cache) == ["new", "used"]
@@ -264,6 +272,7 @@ def test_an_entry_that_is_swept_is_never_there_by_half(
             raise KeyboardInterrupt
 
     os.utime(cache.entry("old", build, 1), (1, 1))
+    let_go()
     with monkeypatch.context() as context:
         context.setattr(shutil, "rmtree", die_early)
         with pytest.raises(KeyboardInterrupt):
@@ -277,6 +286,7 @@ def test_an_entry_is_not_swept_while_somebody_comes_for_it(
 ) -> None:
     entry = cache.entry("old", build_file, 1)
     os.utime(entry, (1, 1))
+    let_go()
     asked: list[Path] = []
 
     def unused(path: Path) -> bool:
@@ -292,6 +302,59 @@ def test_an_entry_is_not_swept_while_somebody_comes_for_it(
         fcntl.flock(file, fcntl.LOCK_EX)
         cache.sweep(own_cache)
     assert asked == []
+
+
+def test_an_entry_in_use_is_not_swept_however_old(own_cache: Path) -> None:
+    os.utime(cache.entry("old", build_file, 1), (1, 1))
+    cache.entry("new", build_file, 1)
+    assert visible(own_cache) == ["new", "old"]
+    let_go()
+    cache.entry("newer", build_file, 1)
+    assert visible(own_cache) == ["new", "newer"]
+
+
+def test_where_nothing_can_be_locked_what_is_old_is_swept(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(cache.entry("old", build_file, 1), (1, 1))
+    let_go()
+    flock = fcntl.flock
+
+    def of_files_only(file: IO[str] | int, how: int) -> None:
+        if isinstance(file, int):
+            raise OSError(errno.ENOLCK, "no locks")
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", of_files_only)
+    cache.entry("new", build_file, 1)
+    assert visible(own_cache) == ["new"]
+
+
+def test_the_environment_that_a_lab_runs_in_is_in_use(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever cache it uses now: make may have made the environment in another one."""
+    venv = tmp_path / "other/venv-1"
+    venv.mkdir(parents=True)
+    os.utime(venv, (1, 1))
+    (venv.parent / ".venv-1.lock").touch()
+    monkeypatch.setattr(sys, "prefix", str(venv))
+    cache.entry("a", build_file, 1)
+    assert venv.stat().st_mtime > 1
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(held := os.open(venv, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(held)
+
+
+def test_a_python_that_make_did_not_install_is_left_alone(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "usr").mkdir()
+    os.utime(tmp_path / "usr", (1, 1))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "usr"))
+    cache.entry("a", build_file, 1)
+    assert (tmp_path / "usr").stat().st_mtime == 1
+    assert cache._held.keys() == {own_cache / "a"}
 
 
 def test_a_scratch_folder_goes_with_its_process(own_cache: Path) -> None:
