@@ -2,16 +2,17 @@
 """The cache: what takes long to make is made once.
 
 An entry is a folder named by what determines its content. It is built in a scratch folder
-beside and renamed into place, so an entry that exists is complete, whatever interrupted an
-earlier build. A builder holds the entry's lock, and the kernel drops that lock when the
-builder dies: a scratch folder whose lock is free is therefore garbage. Only what has such a
-lock beside it is ever removed: the folder may hold other things, too.
+beside, written to the disk, and renamed into place, so an entry that exists is complete, whatever
+interrupted an earlier build: a power cut, too. A builder holds the entry's lock, and the kernel
+drops that lock when the builder dies: a scratch folder whose lock is free is therefore garbage.
+Only what has such a lock beside it is ever removed: the folder may hold other things, too.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -231,9 +232,24 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
     try:
         _fill(scratch, final.name, build)
         os.utime(scratch)  # unpacking gave it the date of an archive
+        _sync(scratch)
         scratch.rename(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the file system of a folder has written what it was given.
+
+    A rename may reach the disk before the content of files: then they are empty after a crash.
+    """
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(file) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(file)
 
 
 def _fill(scratch: Path, name: str, build: Callable[[Path], None]) -> None:

@@ -211,7 +211,7 @@ def test_a_folder_that_another_machine_removed_is_made_anew(
 ) -> None:
     """On NFS, a descriptor of such a folder has no state any more."""
     cache.entry("a", build_file, 1)
-    stale, fstat = cache._held[own_cache / "a"], os.fstat
+    stale, fstat, close = cache._held[own_cache / "a"], os.fstat, os.close
     shutil.rmtree(own_cache / "a")
 
     def remote(file: int) -> os.stat_result:
@@ -221,7 +221,8 @@ def test_a_folder_that_another_machine_removed_is_made_anew(
 
     with monkeypatch.context() as context:
         context.setattr(os, "fstat", remote)
-        context.setattr(os, "close", lambda _: context.undo())  # its number is used again
+        # Its number must not be used again.
+        context.setattr(os, "close", lambda file: None if file == stale else close(file))
         assert (cache.entry("a", build_file, 1) / "file").exists()
     os.close(stale)
 
@@ -355,6 +356,38 @@ def test_a_python_that_make_did_not_install_is_left_alone(
     cache.entry("a", build_file, 1)
     assert (tmp_path / "usr").stat().st_mtime == 1
     assert cache._held.keys() == {own_cache / "a"}
+
+
+def test_what_an_entry_holds_is_on_the_disk_before_its_name(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine may lose its power: the name alone would be trusted for ever."""
+    synced, sync = list[list[str]](), cache._sync
+
+    def seen(scratch: Path) -> None:
+        synced.append(visible(own_cache))
+        assert (scratch / "file").exists()
+        sync(scratch)
+
+    monkeypatch.setattr(cache, "_sync", seen)
+    cache.entry("a", build_file, 1)
+    cache.entry("a", no_build, 1)
+    assert synced == [[".a.scratch"]]
+
+
+def test_an_entry_that_does_not_get_to_the_disk_is_none(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_sync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(LightsleepError, match=r"cannot write the cache folder .*Input/output"):
+        cache.entry("a", build_file, 1)
+    assert visible(own_cache) == []
+
+
+def test_what_cannot_be_written_to_the_disk_is_an_error(tmp_path: Path) -> None:
+    cache._sync(tmp_path)
+    with pytest.raises(OSError, match="/proc/none"):
+        cache._sync(Path("/proc/none"))
 
 
 def test_a_scratch_folder_goes_with_its_process(own_cache: Path) -> None:
