@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 from lightsleep import units
 from lightsleep.compare import words
@@ -229,7 +231,7 @@ def origin(result: CompareResult, file: str) -> str:
     facts = {
         "date": result.created[:10],
         "host": host.get("cpu_model"),
-        "CPUs of the host": host.get("cpus"),
+        "CPUs of the host": _cpus(host),
         "other load on the host": _percent(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),
@@ -246,6 +248,13 @@ def origin(result: CompareResult, file: str) -> str:
 def _aside(result: CompareResult) -> str | None:
     runs = result.protocol.get("control_differed")
     return None if runs is None else str(runs)
+
+
+def _cpus(host: Mapping[str, Any]) -> str | None:
+    number, allowed = host.get("cpus"), host.get("cpus_allowed")
+    if number is None or allowed in (None, number):
+        return None if number is None else str(number)
+    return f"{number}, of which the lab was allowed to use {allowed}"
 
 
 def _percent(share: float | None) -> str | None:

@@ -170,6 +170,18 @@ def test_a_page_says_where_its_sources_cannot_be_told() -> None:
     assert "The sources " not in page(result, "x.json")
 
 
+def test_a_page_says_how_many_cpus_the_lab_might_use() -> None:
+    result, row = made_up(), "| CPUs of the host |"
+    assert row not in page(result, "x.json")
+    host = result.environment["host"]
+    host["cpus"] = 16  # an older result
+    assert f"{row} 16 |" in page(result, "x.json")
+    host["cpus_allowed"] = 16
+    assert f"{row} 16 |" in page(result, "x.json")
+    host["cpus_allowed"] = 2
+    assert f"{row} 16, of which the lab was allowed to use 2 |" in page(result, "x.json")
+
+
 def test_a_page_says_how_many_runs_were_set_aside() -> None:
     result, row = made_up(), "| earlier runs set aside, as their control differed |"
     assert row not in page(result, "x.json")

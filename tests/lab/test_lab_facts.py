@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +34,18 @@ def test_a_result_has_what_decides_on_the_host_what_a_halt_costs(
     schema = json.loads(FORMAT.described.read_text())
     described = schema["properties"]["environment"]["properties"]["host"]["properties"]
     assert described.keys() >= facts.HALT_FACTS.keys()
+
+
+def test_a_result_has_the_cpus_that_the_lab_might_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under taskset, or in a container with a cpuset, these are not all."""
+    monkeypatch.setattr(emulator, "version", lambda _: "10.0")
+    monkeypatch.setattr(facts, "SYS", tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    found = facts.host_facts(cast(Arch, None))
+    assert (found["cpus"], found["cpus_allowed"]) == (16, 2)
 
 
 def test_a_host_without_an_idle_driver_has_none(

@@ -82,6 +82,7 @@ def host_facts(arch: Arch) -> dict[str, Any]:
     return {
         "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
         "cpus": os.cpu_count(),
+        "cpus_allowed": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "qemu": emulator.version(arch),
         **_halt_facts(),
