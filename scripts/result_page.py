@@ -232,6 +232,7 @@ def origin(result: CompareResult, file: str) -> str:
         "date": result.created[:10],
         "host": host.get("cpu_model"),
         "CPUs of the host": _cpus(host),
+        "too few CPUs": _without_title(result.protocol.get("few_cpus", "")),
         "other load on the host": _percent(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),
@@ -255,6 +256,10 @@ def _cpus(host: Mapping[str, Any]) -> str | None:
     if number is None or allowed in (None, number):
         return None if number is None else str(number)
     return f"{number}, of which the lab was allowed to use {allowed}"
+
+
+def _without_title(sentence: str) -> str:
+    return sentence.partition(": ")[2]
 
 
 def _percent(share: float | None) -> str | None:

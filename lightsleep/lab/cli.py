@@ -137,7 +137,7 @@ def compare(
         said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
-            if screen and what.startswith(facts.LITTLE_MEMORY):
+            if screen and what.startswith((facts.LITTLE_MEMORY, facts.FEW_CPUS)):
                 console.print(what)  # stays above the status, which what comes next replaces
                 return
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
@@ -179,6 +179,8 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
         console.print(f"The first attempt failed and everything was measured again: {why}")
     if short := result.protocol.get("little_memory"):
         console.print(f"Before the first boot, the host had {short}")
+    if crowded := result.protocol.get("few_cpus"):
+        console.print(f"The host had {crowded}")
     for why in result.protocol.get("booted_again", ()):
         console.print(f"A boot of all guests and its rounds were done again: {why}")
     if disturbed := words.disturbed(result):

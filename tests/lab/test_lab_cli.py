@@ -267,6 +267,14 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot write x.json: No space left on device" in result.stderr
 
 
+def test_a_host_of_few_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_up()
+    made.protocol["few_cpus"] = f"{facts.FEW_CPUS}: the guests have 2"
+    monkeypatch.setattr(protocol, "compare", lambda *_: made)
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"])
+    assert "The host had few CPUs: the guests have 2" in " ".join(result.stderr.split())
+
+
 def test_a_turn_that_the_host_disturbed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_up()
     loads = {arm: [0.4] * made.protocol["runs"] for arm in made.arms}
@@ -319,8 +327,11 @@ def test_what_a_kernel_says_in_brackets_is_shown(
     assert SAID in shown[0]
 
 
-def test_too_little_memory_is_told_above_what_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = f"{facts.LITTLE_MEMORY}: all guests together may need 4608 MiB"
+@pytest.mark.parametrize("how", [facts.LITTLE_MEMORY, facts.FEW_CPUS])
+def test_too_little_is_told_above_what_is_replaced(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = f"{how}: more is needed"
 
     def compare(*given: object) -> CompareResult:
         show = cast(Callable[[str, float | None], None], given[-1])

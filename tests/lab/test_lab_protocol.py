@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from fake_guests import MORE, WAIT, FakeGuest, experiment, fakes
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
+from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.machine import Devices, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
@@ -237,6 +239,27 @@ def test_too_little_memory_for_all_guests_is_told_and_noted(
     assert "little memory: " in raised.value.format_message()
     (tmp_path / "meminfo").write_text("MemTotal: 16314236 kB\n")  # a kernel of long ago
     assert "little_memory" not in attempted(*boots).protocol
+
+
+def test_fewer_cpus_than_a_guest_has_are_told_and_noted(
+    attempted: Callable[..., CompareResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boots = [facts_of(NOW)] * 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert "few_cpus" not in attempted(*boots, vcpus=1).protocol
+    assert attempted(*boots, vcpus=2).protocol["few_cpus"] == (
+        "few CPUs: the guests that run at once have 2 CPUs, and the lab may use 1 of the host: "
+        "CPUs that poll take the time of those that work, and the result is about such a host "
+        "only; use a host with at least 2 CPUs"
+    )
+    beside = attempted(*boots, vcpus=1, neighbour=("spin",))
+    assert "have 2 CPUs, and the lab may use 1" in beside.protocol["few_cpus"]
+    # It is what this experiment is about.
+    assert "few_cpus" not in attempted(*boots, vcpus=2, overcommitted=True).protocol
+    # One thread of the host runs all CPUs of a guest.
+    for name in ("tcg-icount", "tcg-single"):
+        alone = Accelerator(name, "a test")
+        assert facts.few_cpus(experiment(lambda _: {}, vcpus=2), alone) == ""
 
 
 RACED = EmulatorRaced("b: the guest went away; that was QEMU's emulation\n  | its console")

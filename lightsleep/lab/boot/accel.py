@@ -53,6 +53,9 @@ OPTIONS = {
 }
 """QEMU's options, by name."""
 
+ONE_THREAD = ("tcg-single", "tcg-icount")
+"""Those in which one thread of the host runs all CPUs of a guest."""
+
 
 @dataclass(frozen=True)
 class Accelerator:

@@ -171,6 +171,11 @@ class Experiment:
         """The arm with which the others are compared."""
         return next(arm for arm in self.arms if arm.role == "baseline")
 
+    @property
+    def running_vcpus(self) -> int:
+        """How many vCPUs run at once while an arm is measured."""
+        return self.vcpus * (2 if self.neighbour else 1)
+
     def _check_controls(self) -> None:
         """Raise ValueError for a control that differs in more than its name and description."""
         base = self.baseline

@@ -16,11 +16,12 @@ from typing import Any
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator
-from lightsleep.lab.boot.accel import TRANSLATED_MIB
+from lightsleep.lab.boot.accel import ONE_THREAD, TRANSLATED_MIB, Accelerator
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import Arch
+from lightsleep.lab.run.experiment import Experiment
 from lightsleep.scan.collect import cpu_model
 
 HALT_FACTS = {
@@ -41,6 +42,10 @@ MEMORY = Path("/proc/meminfo")
 
 LITTLE_MEMORY = "little memory"
 """The beginning of the warning of too little memory for all guests."""
+
+
+FEW_CPUS = "few CPUs"
+"""The beginning of the warning of a host with fewer CPUs than the guests that run at once."""
 
 
 def guest_facts(guest: Guest) -> dict[str, Any]:
@@ -119,4 +124,19 @@ def little_memory(hardware: Mapping[str, Hardware], neighbour: bool) -> str:
     return (
         f"{LITTLE_MEMORY}: all guests together may need {needed_mib} MiB, and the host has "
         f"{available_mib} MiB available; end other programs, or name fewer arms with --arms"
+    )
+
+
+def few_cpus(experiment: Experiment, accelerator: Accelerator) -> str:
+    """Say that vCPUs have to share the host's CPUs; empty where not, and where that is the point.
+
+    It is no reason to refuse: one can still see how it all works.
+    """
+    needed, allowed = experiment.running_vcpus, len(os.sched_getaffinity(0))
+    if experiment.overcommitted or needed <= allowed or accelerator.name in ONE_THREAD:
+        return ""
+    return (
+        f"{FEW_CPUS}: the guests that run at once have {needed} CPUs, and the lab may use "
+        f"{allowed} of the host: CPUs that poll take the time of those that work, and the result "
+        f"is about such a host only; use a host with at least {needed} CPUs"
     )

@@ -43,7 +43,13 @@ from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.run.blame import own_code, telling
 from lightsleep.lab.run.clock import Clock, ClockOff, corrected
 from lightsleep.lab.run.experiment import Experiment, Metric
-from lightsleep.lab.run.facts import guest_facts, host_facts, little_memory, one_kernel_each
+from lightsleep.lab.run.facts import (
+    few_cpus,
+    guest_facts,
+    host_facts,
+    little_memory,
+    one_kernel_each,
+)
 from lightsleep.lab.run.progress import Progress
 from lightsleep.lab.run.rounds import SETTLE_S, Samples, draw_order, run_rounds, running
 from lightsleep.sources import commit
@@ -127,6 +133,8 @@ def attempt(
     }
     accelerator = _one_accelerator(hardware)
     show(f"accelerator: {accelerator.name} ({accelerator.reason})", None)
+    if crowded := few_cpus(experiment, accelerator):
+        show(crowded, None)
     if short := little_memory(hardware, neighbour=bool(experiment.neighbour)):
         show(short, None)
     each = rounds // boots + experiment.warmup
@@ -177,6 +185,7 @@ def attempt(
             "pinned": machine.pin or experiment.pin,
             **_by_boot(list(machines), done, accelerator),
             **({"booted_again": thrown_away} if thrown_away else {}),
+            **({"few_cpus": crowded} if crowded else {}),
             **({"little_memory": short} if short else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
