@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -37,6 +38,18 @@ PACKAGES = {
 
 SYSTEM_PATH = "/usr/sbin:/sbin"
 """Where some of them are, which is not on every user's PATH."""
+
+
+FORBIDDEN = re.compile(
+    "^bwrap: (Can't mount |Creating new namespace |No permissions |setting up uid map)",
+    re.MULTILINE,
+)
+"""What bubblewrap says where it may not make namespaces, or not mount in them."""
+
+NEEDS_NAMESPACES = (
+    "The lab needs namespaces, which this machine, or its container, forbids: use a virtual "
+    "machine, or a container with more rights (docker run --privileged)"
+)
 
 
 def _path() -> str:
@@ -80,7 +93,8 @@ def run(argv: Sequence[str | Path], what: str, timeout_s: float = 900) -> str:
                 os.killpg(process.pid, 9)
     if process.returncode:
         tail = "\n".join(output.splitlines()[-40:])
-        raise LightsleepError(f"{what} failed (exit status {process.returncode}):\n{tail}")
+        hint = f"\n{NEEDS_NAMESPACES}" if FORBIDDEN.search(output) else ""
+        raise LightsleepError(f"{what} failed (exit status {process.returncode}):\n{tail}{hint}")
     return output
 
 

@@ -136,6 +136,35 @@ def test_a_missing_program_names_its_package(monkeypatch: pytest.MonkeyPatch) ->
         prepare(Machine())
 
 
+BWRAP = (
+    "bwrap: Creating new namespace failed: Operation not permitted",
+    "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
+    "bwrap: No permissions to create new namespace, likely because the kernel does not allow it",
+    "bwrap: setting up uid map: Permission denied",
+)
+
+
+@pytest.mark.parametrize("said", BWRAP)
+def test_a_container_without_namespaces_is_told(said: str) -> None:
+    script = ["sh", "-c", 'echo begun; echo "$1" >&2; exit 1', "sh", said]
+    with pytest.raises(LightsleepError) as raised:
+        host.run(script, "unpacking linux-image")
+    first, *_, last = raised.value.message.splitlines()
+    assert first == "unpacking linux-image failed (exit status 1):"
+    assert said in raised.value.message
+    for word in ("namespaces", "container", "docker run --privileged", "virtual machine"):
+        assert word in last
+
+
+@pytest.mark.parametrize(
+    "said", ["bwrap: execvp make: No such file or directory", f"E: {BWRAP[0]}", "no bwrap"]
+)
+def test_what_else_fails_is_not_taken_for_a_container(said: str) -> None:
+    with pytest.raises(LightsleepError, match=r"failed \(exit status 1\)") as raised:
+        host.run(["sh", "-c", 'echo "$1"; exit 1', "sh", said], "a build")
+    assert "container" not in raised.value.message
+
+
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="/dev/shm cannot be written")
 def test_a_cache_below_dev_is_there_where_packages_are_unpacked() -> None:
     with tempfile.TemporaryDirectory(prefix="lightsleep-", dir="/dev/shm") as name:
