@@ -13,7 +13,10 @@ from comparisons import made_up
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
+from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import emulator
+from lightsleep.lab.boot.agent import Completed
+from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.kernels.config import Arch
 from lightsleep.lab.run import facts
 
@@ -46,6 +49,69 @@ def test_a_result_has_the_cpus_that_the_lab_might_use(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     found = facts.host_facts(cast(Arch, None))
     assert (found["cpus"], found["cpus_allowed"]) == (16, 2)
+
+
+CPUIDLE = "/sys/devices/system/cpu/cpuidle"
+GUEST_FILES = {
+    "/proc/cmdline": "console=ttyS0\n",
+    "/proc/cpuinfo": "model name : Example CPU 9000\n",
+    f"{CPUIDLE}/current_driver": "haltpoll\n",
+    f"{CPUIDLE}/current_governor": "menu\n",
+    "/proc/modules": "virtio_blk 1 0 - Live 0x0\nsquashfs 1 0 - Live 0x0\n",
+}
+
+
+class GuestOfFiles:
+    """A guest that has only these files."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.files = files
+
+    def run(self, argv: list[str], check: bool = True) -> Completed:
+        if argv[0] == "test":
+            assert not check
+            return Completed(int(argv[-1] not in self.files), "", "", 0.0)
+        return Completed(0, "said\n", "", 0.0)
+
+    def read_text(self, path: str) -> str:
+        if path not in self.files:
+            raise LightsleepError(f"FileNotFoundError: {path}")
+        return self.files[path]
+
+
+@pytest.mark.parametrize(
+    ("gone", "there", "changed"),
+    [
+        ([], {}, {}),
+        (["/proc/modules"], {}, {"modules": []}),
+        (
+            [f"{CPUIDLE}/current_driver", f"{CPUIDLE}/current_governor"],
+            {},
+            {"cpuidle_driver": "none", "governor": "none"},
+        ),
+        (
+            [f"{CPUIDLE}/current_governor"],
+            {f"{CPUIDLE}/current_governor_ro": "ladder\n"},
+            {"governor": "ladder"},
+        ),
+    ],
+    ids=["all", "no modules", "no cpuidle", "older than 5.9"],
+)
+def test_a_guest_of_a_kernel_with_fewer_options_says_what_it_has(
+    gone: list[str], there: dict[str, str], changed: dict[str, object]
+) -> None:
+    files = {path: text for path, text in GUEST_FILES.items() if path not in gone} | there
+    found = facts.guest_facts(cast(Guest, GuestOfFiles(files)))
+    assert found == {
+        "kernel": "said",
+        "kernel_build": "said",
+        "cmdline": "console=ttyS0",
+        "cpu_model": "Example CPU 9000",
+        "cpuidle_driver": "haltpoll",
+        "governor": "menu",
+        "modules": ["squashfs", "virtio_blk"],
+        **changed,
+    }
 
 
 def test_a_host_without_an_idle_driver_has_none(

@@ -49,17 +49,27 @@ FEW_CPUS = "few CPUs"
 
 
 def guest_facts(guest: Guest) -> dict[str, Any]:
-    """Return what a guest says about itself."""
+    """Return what a guest says about itself; a kernel may lack cpuidle, or modules."""
     cpuidle = "/sys/devices/system/cpu/cpuidle"
+    governor = (f"{cpuidle}/current_governor", f"{cpuidle}/current_governor_ro")
+    modules = _first(guest, "/proc/modules") or ""
     return {
         "kernel": guest.run(["uname", "-r"]).stdout.strip(),
         "kernel_build": guest.run(["uname", "-v"]).stdout.strip(),
         "cmdline": guest.read_text("/proc/cmdline").strip(),
         "cpu_model": cpu_model(guest.read_text("/proc/cpuinfo")) or "unknown",
-        "cpuidle_driver": guest.read_text(f"{cpuidle}/current_driver").strip(),
-        "governor": guest.read_text(f"{cpuidle}/current_governor").strip(),
-        "modules": sorted(x.split()[0] for x in guest.read_text("/proc/modules").splitlines()),
+        "cpuidle_driver": _first(guest, f"{cpuidle}/current_driver") or "none",
+        "governor": _first(guest, *governor) or "none",
+        "modules": sorted(x.split()[0] for x in modules.splitlines()),
     }
+
+
+def _first(guest: Guest, *paths: str) -> str | None:
+    """Return the text of the first of these files that a guest has."""
+    for path in paths:
+        if guest.run(["test", "-e", path], check=False).rc == 0:
+            return guest.read_text(path).strip()
+    return None
 
 
 def one_kernel_each(
