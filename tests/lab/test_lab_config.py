@@ -47,6 +47,16 @@ def test_kernels_have_the_format_that_a_root_names(tmp_path: Path) -> None:
     assert f"CONFIG_{option}=y\n" in (FRAGMENTS / "base.config").read_text()
 
 
+def test_what_is_merged_into_a_kernel_of_ones_own_leaves_alone_what_is_compared() -> None:
+    text = (FRAGMENTS / "guest.config").read_text()
+    options = dict(line.split("=") for line in text.splitlines() if line.startswith("CONFIG_"))
+    assert {*options.values()} == {"y"}
+    assert options.keys() >= {f"CONFIG_{x}" for x in config.NEEDED_OPTIONS}
+    compared = re.compile("HZ|PREEMPT|IDLE|GOV|TICK|RCU|SCHED|CPU|PM|TIMERS|PARAVIRT|KVM")
+    assert not [x for x in options if compared.search(x)]
+    assert "guest.config" in (ROOT / "docs/lab.md").read_text()
+
+
 def rows_of_docs() -> dict[str, list[str]]:
     """Return the cells of the tables of docs/lab.md, by each of the names in the first one."""
     lines = (ROOT / "docs/lab.md").read_text().splitlines()

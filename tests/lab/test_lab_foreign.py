@@ -234,6 +234,6 @@ def test_a_tree_that_lacks_what_guests_need_names_it(built: Path) -> None:
     text = config.read_text().replace("CONFIG_SQUASHFS=y\n", "# CONFIG_SQUASHFS is not set\n")
     config.write_text(text.replace("CONFIG_VIRTIO_BLK=y\n", ""))
     with pytest.raises(
-        LightsleepError, match=r"lacks CONFIG_VIRTIO_BLK, CONFIG_SQUASHFS, .*base\.config"
+        LightsleepError, match=r"lacks CONFIG_VIRTIO_BLK, CONFIG_SQUASHFS, .*guest\.config"
     ):
         foreign.tree(X86, ForeignKernel(tree=built))

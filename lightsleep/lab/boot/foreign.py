@@ -154,7 +154,7 @@ def _built(arch: Arch, path: Path) -> ForeignTree:
     if lost := [x for x in NEEDED_OPTIONS if "is not set" in have.get(f"CONFIG_{x}", "is not set")]:
         raise LightsleepError(
             f"kernel {release} in {path} lacks {', '.join(f'CONFIG_{x}' for x in lost)}, without "
-            f"which no guest comes up: merge {FRAGMENTS}/base.config into its configuration "
+            f"which no guest comes up: merge {FRAGMENTS}/guest.config into its configuration "
             "(scripts/kconfig/merge_config.sh), and build it again"
         )
     order = path / "modules.order"
