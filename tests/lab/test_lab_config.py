@@ -230,8 +230,29 @@ def test_a_suite_that_changes_every_day_has_no_updates(monkeypatch: pytest.Monke
 def test_without_mirrors_mmdebstrap_uses_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     apt_says(monkeypatch, "Ubuntu|Ubuntu|https://ubuntu.example/\n")
     assert roots.sources("bookworm", "bookworm") == []
-    with pytest.raises(LightsleepError, match="trixie-backports"):
+    with pytest.raises(LightsleepError, match=r"trixie-backports .*run apt-get update first$"):
         roots.sources("trixie", "trixie-backports")
+
+
+def test_a_mirror_that_apt_does_not_name_before_an_update_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Images are made without lists of packages: what apt's sources say then counts for nothing."""
+    apt_says(monkeypatch, "")
+    failed = "unpacking make failed: E: Failed to fetch http://deb.debian.org  Could not connect"
+    monkeypatch.setattr(host, "run", Mock(side_effect=LightsleepError(failed)))
+    monkeypatch.setattr(host, "need", lambda *_: None)
+    with pytest.raises(LightsleepError) as raised:
+        roots.unpack(X86, "bookworm", "bookworm", ["make"], tmp_path / "into")
+    assert raised.value.format_message().splitlines()[1:] == [
+        "mmdebstrap's own mirror was used, because this machine's apt has no lists of a Debian "
+        "archive; if its sources have one, run apt-get update first"
+    ]
+    full = LightsleepError("unpacking make failed: No space left on device")
+    monkeypatch.setattr(host, "run", Mock(side_effect=full))
+    with pytest.raises(LightsleepError, match="No space") as raised:
+        roots.unpack(X86, "bookworm", "bookworm", ["make"], tmp_path / "into")
+    assert "mirror" not in raised.value.format_message()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ itself for days after it changed, which it does every few months."""
 NOT_THERE = "Unable to locate package"
 """What apt says of a package that a suite does not have, or has no longer."""
 
+FETCHING = "Failed to fetch"
+"""What apt says where a mirror cannot be reached, or does not have what it names."""
+
+NO_LISTS = (
+    "mmdebstrap's own mirror was used, because this machine's apt has no lists of a Debian "
+    "archive; if its sources have one, run apt-get update first"
+)
+
 REACHES = re.compile(r"Acquire::(https?::(?!Pipeline)|Retries |ForceIPv)")
 """Lines of apt's configuration that say how to reach a mirror."""
 
@@ -169,7 +177,10 @@ class GuestRoot:
 
 
 def mirrors() -> tuple[str | None, str | None]:
-    """Return the URIs of this machine's Debian archive and security archive, where it has them."""
+    """Return the URIs of this machine's Debian archive and security archive, where it has them.
+
+    apt tells only of archives whose lists of packages it has fetched.
+    """
     try:
         listed = subprocess.run(
             ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)"],
@@ -209,13 +220,14 @@ def sources(suite: str, target: str, updates: bool = True, security: bool = True
     """Return the sources to give mmdebstrap for ``suite`` and, where another, ``target``.
 
     Without ``updates`` or ``security``, updates of that kind are left out. Empty where this
-    machine's apt knows no Debian archive: mmdebstrap then uses its default.
+    machine's apt knows no Debian archive, or no list of one: mmdebstrap then uses its default.
     """
     archive, of_security = mirrors()
     if archive is None:
         if target != suite:
             raise LightsleepError(
-                f"a kernel from {target} needs a Debian archive in this machine's apt sources"
+                f"a kernel from {target} needs a Debian archive in this machine's apt sources; if "
+                "they have one, run apt-get update first"
             )
         return []
     lines = [
@@ -236,8 +248,9 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
     """
     why = ""
     for updates, security in ((True, True), (False, True), (False, False)):
+        lines = sources(suite, target, updates, security)
         try:
-            _unpack(arch, packages, into, suite, sources(suite, target, updates, security))
+            _unpack(arch, packages, into, suite, lines)
             return
         except LightsleepError as error:
             # Some packages are among the updates only.
@@ -245,6 +258,8 @@ def unpack(arch: Arch, suite: str, target: str, packages: list[str], into: Path)
             if not expected and why:
                 error.add_note(f"before that, with more of the mirror's updates: {why}")
             if not expected:
+                if not lines and FETCHING in error.message:
+                    error.add_note(NO_LISTS)
                 raise
             shutil.rmtree(into, ignore_errors=True)
             why = why or error.message
