@@ -64,7 +64,8 @@ help: ## list these verbs
 # Of two makes at once, one waits.
 # $(call alone,FILE): has the rest of the line hold this lock of the cache. clean-cache may have
 # removed the file meanwhile: then others lock another one.
-alone = mkdir -p -m 700 $(CACHE) && while exec 9>> $(CACHE)/.$(1).lock && flock 9 && \
+alone = mkdir -p -m 700 $(CACHE) && while exec 9>> $(CACHE)/.$(1).lock && { flock -n 9 || \
+	{ echo "==> waiting for another make: $(1)" >&2; flock 9; }; } && \
 	! test $(CACHE)/.$(1).lock -ef /proc/self/fd/9; do :; done
 
 # $(call packages,NAMES): installs those that are missing, and nothing otherwise.
@@ -265,8 +266,12 @@ man: ## man pages of the command-line tool, in out/man
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) scripts/man_pages.py $(OUT)/man
 
-clean: ## remove what was built here; the cache stays
-	rm -rf $(OUT) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove what was built here; results of hours stay (bench, check-repeat, false-alarms), and the cache
+	@# These three go on where they ended.
+	test ! -d $(OUT) || find $(OUT) -mindepth 1 -maxdepth 1 \
+		! -name bench ! -name check ! -name false-alarms -exec rm -rf {} +
+	test ! -d $(OUT) || rmdir --ignore-fail-on-non-empty $(OUT)
+	rm -rf build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-cache: ## remove lightsleep's downloads and builds from the cache folder; other files stay

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,37 @@ def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
     (venv,) = set(re.findall(rf"{tmp_path}/(venv-\w+)/ready-", recipe))
     lock = tmp_path / f".{venv}.lock"
     # An interrupt leaves a lock, too, without which nobody would remove the rest.
-    assert recipe.index(f"{lock} && flock") < recipe.index("-m venv")
+    assert recipe.index(f"{lock} && {{ flock") < recipe.index("-m venv")
+
+
+def test_a_make_that_waits_for_another_says_so(tmp_path: Path) -> None:
+    take, _, _ = recipe_of("env", tmp_path).partition("; missing=")
+    lock = tmp_path / ".packages.lock"
+    for held in (False, True):
+        with lock.open("w") as file:
+            if held:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            release = threading.Timer(0.5, fcntl.flock, (file, fcntl.LOCK_UN))
+            release.start()
+            make = subprocess.run(["bash", "-c", take], check=True, capture_output=True, text=True)
+            release.join()
+            assert make.stderr == "==> waiting for another make: packages\n" * held
+
+
+def test_clean_leaves_results_of_hours(tmp_path: Path) -> None:
+    kept = {"bench", "check", "false-alarms"}
+    for folder in (*kept, "demo", ".hidden", "old-check", "x.egg-info"):
+        (tmp_path / "out" / folder).mkdir(parents=True)
+        (tmp_path / "out" / folder / "file").touch()
+    words = ["make", "--silent", "-f", str(ROOT / "Makefile"), "clean"]
+    for left in (kept, {"check"}, set()):
+        for folder in kept - left:
+            shutil.rmtree(tmp_path / "out" / folder, ignore_errors=True)
+        subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
+        assert {x.name for x in tmp_path.glob("out/*")} == left
+        assert all((tmp_path / "out" / folder / "file").exists() for folder in left)
+    assert not (tmp_path / "out").exists()
+    subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture
