@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from lightsleep.errors import LightsleepError
 
@@ -34,6 +35,13 @@ KEEP_S = 30 * 24 * 3600
 
 OF_CACHE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 """What a builder meets where the cache folder has no space, or may not be written."""
+
+
+SILENT_S = 1.0
+"""How long a lock is waited for without a word: sweep() holds each for a moment."""
+
+_locks: list[Path] = []
+"""The lock files that threads of this process hold."""
 
 
 def folder() -> Path:
@@ -66,13 +74,32 @@ def digest(*parts: str | bytes) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; waits for whoever holds it."""
+    """Hold the lock file ``path``; waits for whoever holds it, and says so for another process."""
     held = False
     while not held:
         with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _wait_for(path, file)
             if held := _is_at(path, file.fileno()):
-                yield
+                _locks.append(path)
+                try:
+                    yield
+                finally:
+                    _locks.remove(path)
+
+
+def _wait_for(path: Path, file: IO[str]) -> None:
+    """Lock ``file``, which is at ``path``."""
+    end_s = time.monotonic() + SILENT_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if path in _locks:
+            end_s = time.monotonic() + SILENT_S
+        time.sleep(0.02)
+    name = path.name[1:].removesuffix(".lock")
+    print(f"waiting for another process, which makes {name} in {path.parent}", file=sys.stderr)
+    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _is_at(path: Path, file: int) -> bool:

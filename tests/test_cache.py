@@ -135,6 +135,42 @@ def test_who_waits_for_a_lock_that_goes_locks_the_new_one(goes: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_who_waits_for_another_process_says_so_once(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_cache.mkdir()
+    monkeypatch.setattr(cache, "SILENT_S", 0.05)
+    with (own_cache / ".a.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        release = threading.Timer(0.5, fcntl.flock, (other, fcntl.LOCK_UN))
+        release.start()
+        cache.entry("a", build_file, 1)
+        release.join()
+    said = f"waiting for another process, which makes a in {own_cache}\n"
+    assert capsys.readouterr().err == said
+    cache.entry("b", build_file, 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_thread_of_this_process_is_waited_for_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "SILENT_S", 0.05)
+    building = threading.Event()
+
+    def slow(scratch: Path) -> None:
+        building.set()
+        time.sleep(0.3)
+        build_file(scratch)
+
+    thread = threading.Thread(target=cache.entry, args=("a", slow, 1))
+    thread.start()
+    assert building.wait(60)
+    cache.entry("a", no_build, 1)
+    thread.join()
+    assert capsys.readouterr().err == ""
+
+
 def test_what_may_have_another_lock_by_now_is_not_swept(goes: Path) -> None:
     (goes.parent / ".a.scratch").mkdir()
     cache.sweep(goes.parent)
