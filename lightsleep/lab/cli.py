@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -196,6 +199,17 @@ def _named(_: click.Context, __: click.Parameter, modules: tuple[str, ...]) -> t
     return modules
 
 
+def _needs_input() -> None:
+    """Refuse a shell that nobody can ever end: of /dev/null, QEMU does not see the end."""
+    with contextlib.suppress(OSError):
+        null = Path(os.devnull).stat()
+        if sys.stdin is None or os.path.samestat(os.fstat(sys.stdin.fileno()), null):
+            raise LightsleepError(
+                "lab shell needs a terminal, or a pipe that commands come from, as its standard "
+                "input; a script can use lightsleep.lab.boot.guest: see docs/lab.md"
+            )
+
+
 @lab.command()
 @machine_options
 @click.option(
@@ -241,6 +255,7 @@ def shell(
     machine = replace(
         machine, modules=ours, vcpus=vcpus, threads=threads, idle_state=idle_state, root=root
     )
+    _needs_input()
     console = terminal.messages()
     with console.status("preparing") as status:
         hardware = prepare(

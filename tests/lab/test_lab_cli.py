@@ -4,6 +4,7 @@
 import hashlib
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -325,6 +326,18 @@ def test_what_a_kernel_says_in_brackets_is_shown(
     assert result.exit_code == 0
     assert result.stderr.count(SAID) == (1 if screen else 2)
     assert SAID in shown[0]
+
+
+def test_a_shell_without_an_input_is_refused_before_anything_is_prepared() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lightsleep", "lab", "shell", "--kernel-tree", "."],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "lab shell needs a terminal" in done.stderr
 
 
 @pytest.mark.parametrize("how", [facts.LITTLE_MEMORY, facts.FEW_CPUS])

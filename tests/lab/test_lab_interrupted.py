@@ -86,7 +86,9 @@ def test_a_killed_unpacking_leaves_only_what_the_next_one_sweeps(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "lightsleep", "lab", "shell"], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "lightsleep", "lab", "shell"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         deadline = time.monotonic() + ENOUGH_S
         while not list(tmp_path.glob("cache/.kernel*.scratch/tree/var")):
