@@ -184,8 +184,11 @@ def _replaced(
 ) -> Iterator[BinaryIO]:
     """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
 
-    The owner only where root writes. From ``mode`` the umask takes away, unless it is ``exact``.
+    The owner only where root writes, and then only of place.predecessor(). From ``mode`` the umask
+    takes away, unless it is ``exact``.
     """
+    if os.geteuid() == 0:
+        old = place.predecessor(target)
     if old:
         mode, owner = stat.S_IMODE(old.st_mode), (old.st_uid, old.st_gid)
     # Not named after the target, whose name may be as long as a name can be.

@@ -4,6 +4,7 @@
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 
 DESCRIBED = ".json"
@@ -34,6 +35,21 @@ def take(scratch: Path, target: Path) -> None:
                 shutil.copyfileobj(whole, file)
             file.truncate()
         scratch.unlink()
+
+
+def predecessor(target: Path) -> os.stat_result | None:
+    """Return the status of the file whose owner and mode one that root writes in its place gets.
+
+    None where there is no file, and where another user may have put one there to get at what root
+    writes: in a folder that others can write to, only a file of root's or the caller's counts.
+    """
+    try:
+        old = target.lstat()
+    except FileNotFoundError:
+        return None
+    folder, ours = target.parent.stat(), {os.geteuid(), *(caller() or ())[:1]}
+    safe = folder.st_uid in ours and not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return old if stat.S_ISREG(old.st_mode) and (safe or old.st_uid in ours) else None
 
 
 def caller() -> tuple[int, int] | None:

@@ -99,16 +99,14 @@ def take_places(scratch: Path, output: Path) -> str | None:
 def take_place(scratch: Path, output: Path) -> None:
     """Give a whole file its name, and owner and mode of the file that it replaces.
 
-    A new one belongs to who called sudo: root's alone, it would be a file that nobody can show.
+    That is place.predecessor(), which nobody else can have put there. A new one belongs to who
+    called sudo: root's alone, it would be a file that nobody can show.
     Raises OSError.
     """
     file = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        try:
-            old = output.stat()
-        except FileNotFoundError:
-            owner = place.caller()
-        else:
+        owner = place.caller()
+        if old := place.predecessor(output):
             owner = old.st_uid, old.st_gid
             os.fchmod(file, stat.S_IMODE(old.st_mode))
         # A hard link would be to a file that is somebody else's.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from recorders import OF_THIS_ONE, record, removed_probes
 
+from lightsleep import place
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.record import keeper, run, scratch_files, sidecar, tracefs, tracing
@@ -179,6 +180,59 @@ def test_what_is_not_ours_alone_is_not_given_away(
     with pytest.raises(OSError, match="symbolic links"):
         scratch_files.take_place(scratch, tmp_path / "output")
     assert secret.stat().st_uid == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize(
+    ("uid", "mode", "linked", "caller", "found"),
+    [
+        (1234, 0o1777, False, None, (0, 0o600)),
+        (1234, 0o1777, False, "4321", (4321, 0o600)),
+        (1234, 0o1777, False, "1234", (1234, 0o666)),
+        (0, 0o1777, False, None, (0, 0o666)),
+        (1234, 0o775, False, None, (0, 0o600)),
+        (1234, 0o755, False, None, (1234, 0o666)),
+        (1234, 0o755, True, None, (0, 0o600)),
+    ],
+)
+def test_no_file_of_another_user_gets_what_root_records(
+    uid: int,
+    mode: int,
+    linked: bool,
+    caller: str | None,
+    found: tuple[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.setenv(name, caller or "")
+    folder, victim = tmp_path / "shared", tmp_path / "victim"
+    folder.mkdir()
+    folder.chmod(mode)
+    counts, document = folder / "counts.json", folder / "document.json"
+    for path in (counts, document):
+        planted = victim if linked else path
+        planted.touch()
+        planted.chmod(0o666)
+        os.chown(planted, uid, uid)
+    if linked:
+        counts.symlink_to(victim)
+    assert keeper._write(run.scratch_for(counts), counts, OF_THIS_ONE) is None
+    write_json(document, OF_THIS_ONE, scratch_files.PRIVATE, place.caller())
+    for path in (counts, document):
+        status = path.stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_no_place_for_their_files(tmp_path: Path) -> None:
+    output = tmp_path / "theirs/counts.json"
+    output.parent.mkdir()
+    output.touch(0o666)
+    for path in (output, output.parent):
+        os.chown(path, 1234, 1234)
+    assert keeper._write(run.scratch_for(output), output, OF_THIS_ONE) is None
+    assert (output.stat().st_uid, stat.S_IMODE(output.stat().st_mode)) == (0, 0o600)
 
 
 def test_who_owns_the_folder_cannot_lead_a_recording_elsewhere(
