@@ -17,7 +17,7 @@ from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, headed, text_of
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
-from lightsleep.files import check_writable, write_json
+from lightsleep.files import check_writable, publish
 from lightsleep.options import (
     Duration,
     OutputFile,
@@ -197,7 +197,9 @@ def _record(
         "notes": [*begun.said, *notes, *([running.stopped] if running.stopped else [])],
     }
     document = sidecar.end(begun.known, before, after, recorded)
-    write_json(sidecar.beside(target), document, scratch_files.PRIVATE)
+    # The keeper has put a file there. Who owns the folder may have put a link in its place.
+    described = f"{text_of(document)}\n".encode()
+    publish(sidecar.beside(target), described, scratch_files.PRIVATE)
     # Why it stopped is an error, which is printed as such.
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:

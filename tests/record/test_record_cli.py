@@ -397,6 +397,25 @@ def test_a_file_that_is_no_description_is_not_overwritten(
     assert document.read_text() == beside
 
 
+def test_a_link_that_takes_the_place_of_the_document_leads_nowhere(
+    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert traced.is_dir()
+    output, victim, real = tmp_path / "web", tmp_path / "victim", sidecar.end
+    victim.write_text("root's")
+
+    def linked(*known: Any) -> dict[str, Any]:
+        sidecar.beside(output).unlink()
+        sidecar.beside(output).symlink_to(victim)
+        return real(*known)
+
+    monkeypatch.setattr(sidecar, "end", linked)
+    done = command(*BY_TRACE_CMD, "-o", str(output), "--", "true")
+    assert done.exit_code == 1
+    assert f"cannot write {sidecar.beside(output)}: it is a link" in done.output
+    assert victim.read_text() == "root's"
+
+
 def command(*words: str) -> Result:
     return CliRunner().invoke(cli.record, words)
 
