@@ -8,25 +8,30 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator[None]:
+def orderly_end(
+    error: Callable[[int], BaseException] | None = None, repeated: bool = False
+) -> Iterator[Callable[[], None]]:
     """Raise an error on SIGINT, SIGTERM and SIGHUP, so that contexts are left.
 
-    That is KeyboardInterrupt for SIGINT, and SystemExit for the others. From then on, all three are
-    ignored until this context is left: who presses Ctrl-C twice, and a terminal that closes, are to
-    leave the other contexts in peace. With ``error``, which makes the error of the number of a
-    signal other than SIGINT, each signal raises one, and none is ignored.
+    That is KeyboardInterrupt for SIGINT, and for the others SystemExit, or what ``error`` makes of
+    the signal's number. From then on, all three are ignored until this context is left: who presses
+    Ctrl-C twice, and a terminal that closes, are to leave the other contexts in peace. Where it is
+    ``repeated``, each signal raises an error, until the function is called that this context lends.
 
     A signal that is ignored before, as nohup has it, stays so. Outside of the main thread, which
     gets all signals, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
 
+    def ignore() -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+
     def end(number: int, _frame: object) -> None:
-        if error is None:
-            for each in before:
-                signal.signal(each, signal.SIG_IGN)
+        if not repeated:
+            ignore()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise error(number) if error else SystemExit(128 + number)
@@ -37,7 +42,7 @@ def orderly_end(error: Callable[[int], BaseException] | None = None) -> Iterator
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        yield
+        yield ignore
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -143,12 +143,14 @@ def _count(
     order = counted.order(possible if cpus is None else cpus, possible)
     target = Path(os.path.realpath(output))
     with (
-        orderly_end(Terminated),
+        # A command gets each signal. Nothing else does, and no signal ends the writing of the file.
+        orderly_end(Terminated, repeated=bool(command)) as ignore_signals,
         run.folder_of(target),
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
         status = wait(command, seconds, running, tick, as_json)
+        ignore_signals()
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
@@ -178,28 +180,33 @@ def _record(
         "clock": tracing.CLOCK,
         "buffer_kb": buffer_kb,
     }
-    with orderly_end(Terminated), run.folder_of(target), contextlib.ExitStack() as stack:
-        begun = begin(stack, Request(ROOT, target, recorder, cpus, buffer_kb, settings))
-        running, states = begun.running, begun.known["states"]
-        tick = stack.enter_context(_progress(seconds))
-        before = sidecar.count(ROOT, states)
-        counts: list[sidecar.Count] = []
-        running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
-        status = wait(command, seconds, running, tick, as_json)
-        running.at_stop()
-        after = counts[0]
-    notes = [*begun.notes, *_notes(running, begun.missing_events)]
-    recorded = {
-        "elapsed_s": running.elapsed_s,
-        "bytes": target.stat().st_size,
-        "lost_events": running.lost,
-        "sleep_length": running.probe_refused or "recorded",
-        "notes": [*begun.said, *notes, *([running.stopped] if running.stopped else [])],
-    }
-    document = sidecar.end(begun.known, before, after, recorded)
-    # The keeper has put a file there. Who owns the folder may have put a link in its place.
-    described = f"{text_of(document)}\n".encode()
-    publish(sidecar.beside(target), described, scratch_files.PRIVATE)
+    with (
+        orderly_end(Terminated, repeated=bool(command)) as ignore_signals,  # as in _count()
+        run.folder_of(target),
+    ):
+        with contextlib.ExitStack() as stack:
+            begun = begin(stack, Request(ROOT, target, recorder, cpus, buffer_kb, settings))
+            running, states = begun.running, begun.known["states"]
+            tick = stack.enter_context(_progress(seconds))
+            before = sidecar.count(ROOT, states)
+            counts: list[sidecar.Count] = []
+            running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
+            status = wait(command, seconds, running, tick, as_json)
+            ignore_signals()
+            running.at_stop()
+            after = counts[0]
+        notes = [*begun.notes, *_notes(running, begun.missing_events)]
+        recorded = {
+            "elapsed_s": running.elapsed_s,
+            "bytes": target.stat().st_size,
+            "lost_events": running.lost,
+            "sleep_length": running.probe_refused or "recorded",
+            "notes": [*begun.said, *notes, *([running.stopped] if running.stopped else [])],
+        }
+        document = sidecar.end(begun.known, before, after, recorded)
+        # The keeper has put a file there. Who owns the folder may have put a link in its place.
+        described = f"{text_of(document)}\n".encode()
+        publish(sidecar.beside(target), described, scratch_files.PRIVATE)
     # Why it stopped is an error, which is printed as such.
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +337,34 @@ def test_a_signal_before_a_recording_has_begun_is_its_status(
     done = command(*kind, "-o", str(tmp_path / "new/x"), "--", "true")
     assert done.exit_code == status
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("of_command", [False, True])
+def test_a_signal_while_the_file_is_written_changes_nothing(
+    of_command: bool,
+    number: signal.Signals,
+    traced: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextlib.contextmanager
+    def progress(_seconds: float | None) -> Iterator[Callable[[float], None]]:
+        yield lambda _passed: None if of_command else os.kill(os.getpid(), number)
+
+    def written(_scratch: Path) -> tuple[int, int]:
+        os.kill(os.getpid(), number)
+        return 0, 1
+
+    fake(tmp_path / "bin", traced, "slow")
+    monkeypatch.setattr(cli, "_progress", progress)
+    monkeypatch.setattr(run, "SILENT_S", 0.1)
+    monkeypatch.setattr(run, "_written", written)
+    words = ("--", "sh", "-c", "exit 7") if of_command else ("--for", "1h")
+    done = command(*BY_TRACE_CMD, "-o", str(tmp_path / "x"), *words)
+    assert done.exit_code == (7 if of_command else 128 + number), done.output
+    assert "recorded" in done.output
+    assert json.loads(sidecar.beside(tmp_path / "x").read_text())["window_ns"]
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
