@@ -123,6 +123,22 @@ def test_a_period_is_counted_under_its_state(cpu: Cpu) -> None:
     assert cpu.counted() == {"idle": [Times(0, 1, 2, 2000), Times(0, 9, 1, 1000)]}
 
 
+def test_a_clock_that_steps_back_spoils_no_counts(cpu: Cpu) -> None:
+    cpu.enter(2)
+    cpu.leave(after_ns=-5)
+    cpu.enter(2)
+    cpu.leave(after_ns=1000)
+    assert cpu.counted() == {"idle": [Times(0, 2, 1, 1000)]}
+
+
+def test_a_clock_that_steps_back_spoils_no_wakeup(cpu: Cpu) -> None:
+    cpu.enter(1)
+    cpu.wake_from_afar(SERVER, after_ns=10)
+    cpu.leave()
+    cpu.switch(SERVER, after_ns=-15)
+    assert cpu.counted() == {"idle": [Times(0, 1, 1, 10)]}
+
+
 def test_each_time_has_the_bucket_that_holds_it(cpu: Cpu) -> None:
     rng = random.Random(1)
     edges = [low + step for low, _ in map(histogram.bounds, range(240)) for step in (-1, 0, 1)]

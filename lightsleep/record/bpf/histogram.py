@@ -196,6 +196,7 @@ def _idle(room: int) -> Program:
     p.store_number(8, ASLEEP, 0)
     p.copy(7, 0)
     p.load(1, 8, SINCE)
+    p.if_more(1, 7, "end")  # as the kernel adjusts its clock, that may step back a little
     p.subtract(7, 1)
     p.number(6, 1 + KINDS.index("idle") << KIND_AT)
     _count(p)
@@ -222,6 +223,7 @@ def _switch(room: int) -> Program:
     p.shift_left(7, 64 - TIME_BITS)
     p.shift_right(7, 64 - TIME_BITS)
     p.load(1, 8, SINCE)
+    p.if_more(1, 0, "end")
     p.subtract(0, 1)
     # Woken before the CPU entered a state: it has waited for something else. Where the CPU has
     # entered none since it is idle, this is the last one of before.
