@@ -26,9 +26,9 @@ AUTO, BPF, TRACE_CMD = "auto", "bpf", "trace-cmd"
 TRIED = ("x86_64", "aarch64")
 """Machines where tests have had BPF programs record."""
 
-ATOMICS_SINCE = {"x86_64": (5, 12), "aarch64": (5, 18), "ppc64le": (6, 0)}
-"""Before, the kernel has no atomic operations of BPF programs that return the old value, or not on
-this machine."""
+PROGRAMS_SINCE = {"x86_64": (5, 18), "aarch64": (5, 18), "ppc64le": (6, 0)}
+"""Before, sched_switch hands no state of the task to BPF programs, or the kernel has no atomic
+operations of theirs on this machine that return the old value."""
 
 REALTIME = Path("sys/kernel/realtime")
 """Holds 1 under PREEMPT_RT."""
@@ -138,7 +138,7 @@ def _by_bpf(
     try:
         running = stack.enter_context(run.tracing_by_bpf(order, request.target, known))
     except run.RefusedError as error:  # some kernels have later features
-        since = ATOMICS_SINCE.get(os.uname().machine, (0, 0))
+        since = PROGRAMS_SINCE.get(os.uname().machine, (0, 0))
         if version(release) >= since:
             raise
         raise run.RefusedError(

@@ -119,8 +119,8 @@ def missing() -> None:
 @pytest.mark.parametrize(
     ("release", "why"),
     [
-        ("5.10.0-30-amd64", "on this machine they need Linux 5.12, and this is 5.10.0-30-amd64"),
-        ("5.12.1", "the kernel refuses them: "),
+        ("5.15.0-119", "on this machine they need Linux 5.18, and this is 5.15.0-119"),
+        ("5.18.1", "the kernel refuses them: "),
     ],
 )
 def test_trace_cmd_records_where_the_kernel_refuses_programs(
