@@ -28,7 +28,7 @@ from lightsleep.options import (
 )
 from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
-from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin
+from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin, remove_leftovers
 from lightsleep.record.waiting import Terminated, wait
 from lightsleep.terminal import progress
 
@@ -142,6 +142,7 @@ def _count(
     possible = cpulist.parse((ROOT / "sys/devices/system/cpu/possible").read_text())
     order = counted.order(possible if cpus is None else cpus, possible)
     target = Path(os.path.realpath(output))
+    left = remove_leftovers(ROOT)
     with (
         # A command gets each signal. Nothing else does, and no signal ends the writing of the file.
         orderly_end(Terminated, repeated=bool(command)) as ignore_signals,
@@ -154,7 +155,7 @@ def _count(
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
-        "notes": running.notes,
+        "notes": [*left, *running.notes],
     }
     _show(output, recorded, as_json)
     return status

@@ -68,9 +68,7 @@ class Begun(NamedTuple):
 
 def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
     """Begin a recording, which ends with ``stack``. Raises LightsleepError where nobody can."""
-    refused, said, notes = None, list[str](), list[str]()
-    with contextlib.suppress(LightsleepError, OSError):  # BPF programs need no tracing
-        notes += tracing.remove_leftovers(tracing.tracing_folder(request.root))
+    refused, said, notes = None, list[str](), remove_leftovers(request.root)
     if request.recorder == BPF or (request.recorder == AUTO and _bpf_first(request.root)):
         try:
             return Begun(*_by_bpf(stack, request), said, notes)
@@ -92,6 +90,13 @@ def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
         print(f"note: {TRACE_CMD} records, and not BPF programs: {refused}", file=sys.stderr)
         said = [f"recorded by {TRACE_CMD}, and not by BPF programs: {refused}"]
     return Begun(*begun, said, notes)
+
+
+def remove_leftovers(root: Path) -> list[str]:
+    """Remove what a killed keeper left of tracing; return what could not be removed."""
+    with contextlib.suppress(LightsleepError, OSError):  # BPF programs need no tracing
+        return tracing.remove_leftovers(tracing.tracing_folder(root))
+    return []
 
 
 def _bpf_first(root: Path) -> bool:

@@ -15,10 +15,19 @@ from pathlib import Path
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
 
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+
 
 def group_of(keeper: int) -> str:
-    """Return the name of the instance and the group of probes that belong to a keeper."""
-    return f"lightsleep_{keeper}"
+    """Return the name of the instance and the group of probes that belong to a keeper.
+
+    All containers of a machine share tracefs, and their processes may have the same numbers. So the
+    name has the PID namespace, too.
+    """
+    namespace = 0  # of a kernel without PID namespaces
+    with contextlib.suppress(OSError):
+        namespace = PID_NAMESPACE.stat().st_ino
+    return f"lightsleep_{namespace}_{keeper}"
 
 
 def lost_events(instance: Path) -> dict[str, int]:
@@ -33,9 +42,9 @@ def lost_events(instance: Path) -> dict[str, int]:
     return lost
 
 
-def remove_instance(instance: Path) -> str | None:
-    """Remove a tracing instance; return why it is still there."""
-    deadline = time.monotonic() + BUSY_S
+def remove_instance(instance: Path, busy_s: float = BUSY_S) -> str | None:
+    """Remove a tracing instance, which may be busy so long; return why it is still there."""
+    deadline = time.monotonic() + busy_s
     while True:
         try:
             instance.rmdir()
@@ -71,10 +80,10 @@ def add_probe(tracing: Path, group: str, probes: list[str]) -> str | None:
     return refused
 
 
-def remove_probes(tracing: Path, group: str) -> str | None:
-    """Remove all probes of a group; return why one is still there."""
+def remove_probes(tracing: Path, group: str, busy_s: float = BUSY_S) -> str | None:
+    """Remove all probes of a group, which may be busy so long; return why one is still there."""
     probes = tracing / "kprobe_events"
-    deadline = time.monotonic() + BUSY_S
+    deadline = time.monotonic() + busy_s
     while True:
         try:
             found = [line for line in probes.read_text().splitlines() if f":{group}/" in line]

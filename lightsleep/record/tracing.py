@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What to trace: the events of a recording, their filters, and what this kernel has of them."""
 
+import os
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,12 @@ def available(there: Set[str]) -> tuple[list[Event], list[str]]:
 
 
 def remove_leftovers(tracing: Path) -> list[str]:
-    """Remove what a keeper made that was killed; return what could not be removed."""
+    """Remove what a keeper made that was killed; return what could not be removed.
+
+    That is one of this PID namespace: what a keeper of another one made may be in use.
+    """
+    if Path("/proc/self").resolve().name != str(os.getpid()):
+        return []  # /proc is of another PID namespace, and does not show whether a keeper runs
     prefix = tracefs.group_of(0).removesuffix("0")
     probes = tracing / "kprobe_events"
     groups = {folder.name for folder in (tracing / "instances").glob(f"{prefix}*")}
@@ -116,9 +122,11 @@ def remove_leftovers(tracing: Path) -> list[str]:
         groups |= {name.partition("/")[0] for name in named if name.startswith(prefix)}
     left = []
     for group in sorted(groups):
-        if not _alive(group.removeprefix(prefix)):
-            left.append(tracefs.remove_instance(tracing / "instances" / group))
-            left.append(tracefs.remove_probes(tracing, group))
+        pid = group.removeprefix(prefix)
+        if pid.isdecimal() and not _alive(pid):
+            # What is busy is in use by somebody: that is not waited for.
+            left.append(tracefs.remove_instance(tracing / "instances" / group, busy_s=0))
+            left.append(tracefs.remove_probes(tracing, group, busy_s=0))
     return [note for note in left if note]
 
 

@@ -144,6 +144,26 @@ def test_trace_cmd_records_where_the_kernel_refuses_programs(
     assert not list(tmp_path.glob(".lightsleep-*"))
 
 
+def test_a_histogram_removes_leftovers_as_well(
+    untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*_arguments: object) -> None:
+        raise LightsleepError("enough")
+
+    folders = list[Path]()
+
+    def removed(folder: Path) -> list[str]:
+        folders.append(folder)
+        return []
+
+    monkeypatch.setattr(cli, "ROOT", Path("/"))
+    monkeypatch.setattr(tracing, "remove_leftovers", removed)
+    monkeypatch.setattr(run, "counting", begun)
+    done = command("--histogram", "-o", str(tmp_path / "x.json"), "--", "true")
+    assert "enough" in done.output
+    assert folders == [untyped]
+
+
 def test_leftovers_that_cannot_be_looked_for_stop_no_recording(
     untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError
+from lightsleep.record import tracefs as tracefs_module
 from lightsleep.record import tracing
 
 pytest_plugins = "recorders"
@@ -31,20 +33,46 @@ def test_a_keeper_of_another_installation_is_alive(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_dead_keepers_are_removed_and_no_others(tracefs: Path) -> None:
-    gone, alive, foreign = (
-        tracefs / "instances" / name
-        for name in ("lightsleep_4194304", f"lightsleep_{os.getpid()}", "somebody")
-    )
-    for folder in (gone, foreign):
-        folder.mkdir()
-    (tracefs / "kprobe_events").write_text(
-        "r10:lightsleep_4194304/sleep_length f\np:other/probe g\n"
-    )
-    alive.mkdir()  # the number of a process that is no keeper
+    here = tracefs_module.group_of(0).removesuffix("0")
+    foreign = {"somebody", "lightsleep_mine", "lightsleep_4194304", "lightsleep_7_4194304", here}
+    # The second has the number of a process that is no keeper.
+    for name in (f"{here}4194304", f"{here}{os.getpid()}", *foreign):
+        (tracefs / "instances" / name).mkdir()
+    groups = ("other", "lightsleep_foo", "lightsleep_7_4194304", f"{here}4194304")
+    probes = "".join(f"r10:{group}/sleep_length f\n" for group in groups)
+    (tracefs / "kprobe_events").write_text(probes)
     assert tracing.remove_leftovers(tracefs) == []
-    assert [x.name for x in (tracefs / "instances").iterdir()] == ["somebody"]
-    lines = (tracefs / "kprobe_events").read_text().splitlines()
-    assert lines[2:] == ["-:lightsleep_4194304/sleep_length"]
+    assert {x.name for x in (tracefs / "instances").iterdir()} == foreign
+    lines = (tracefs / "kprobe_events").read_text()
+    assert lines == f"{probes}-:{here}4194304/sleep_length\n"
+
+
+def test_a_leftover_that_is_in_use_is_not_waited_for(
+    tracefs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_arguments: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    group = tracefs_module.group_of(4194304)
+    (tracefs / "instances" / group).mkdir()
+    (tracefs / "kprobe_events").write_text(f"r10:{group}/sleep_length f\n")
+    monkeypatch.setattr(Path, "rmdir", busy)
+    monkeypatch.setattr(tracefs_module, "_append", busy)
+    began_s = time.monotonic()
+    left = tracing.remove_leftovers(tracefs)
+    assert time.monotonic() - began_s < tracefs_module.BUSY_S / 2
+    assert [note.count("Device or resource busy") for note in left] == [1, 1]
+
+
+def test_where_it_is_not_known_which_keepers_run_nothing_is_removed(
+    tracefs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where /proc is of another PID namespace."""
+    leftover = tracefs / "instances" / tracefs_module.group_of(4194304)
+    leftover.mkdir()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert tracing.remove_leftovers(tracefs) == []
+    assert leftover.is_dir()
 
 
 def test_only_these_cpus() -> None:
