@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from lightsleep.errors import LightsleepError
 from lightsleep.record.run import KILLED, Recording
 
+COUNTER_KILLED = (
+    "the process that reads what the kernel has counted was killed: nothing is counted any more"
+)
+
 STDERR = 2
 """The file descriptor."""
 
@@ -65,8 +69,9 @@ def _wait_for(
             messenger.tell(signalled)
     if running.process.poll() is not None:
         running.watch()
-    if running.stopped == KILLED != told and child.poll() is None:
-        print(f"note: {running.stopped}", file=sys.stderr)
+        died = COUNTER_KILLED if running.stop is None else running.stopped
+        if died in (KILLED, COUNTER_KILLED) and died != told and child.poll() is None:
+            print(f"note: {died}", file=sys.stderr)
     status = _status(child, messenger)
     return 128 - status if status < 0 else status
 

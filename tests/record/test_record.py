@@ -297,6 +297,21 @@ def test_the_end_of_a_killed_keeper_is_told_once(
     assert capsys.readouterr().err.count(f"note: {run.KILLED}") == 1
 
 
+def test_the_end_of_a_killed_keeper_of_counts_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(child: subprocess.Popen[bytes], _messenger: object) -> int:
+        told.append(capsys.readouterr().err)
+        return child.wait()
+
+    told = list[str]()
+    monkeypatch.setattr(waiting, "_status", status)
+    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+        running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
+        assert waiting.wait(("sleep", "2"), None, running, lambda _: keeper_of_it.kill()) == 0
+    assert told == [f"note: {waiting.COUNTER_KILLED}\n"]
+
+
 def test_what_the_disk_cannot_take_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
