@@ -120,7 +120,7 @@ def _bytes(scratch: Path) -> int:
 
 def keep(order: dict[str, Any]) -> dict[str, Any]:
     """Record until standard input ends; return what became of it."""
-    tracing, group = Path(order["tracing"]), tracefs.group_of(os.getpid())
+    tracing, group = _held(Path(order["tracing"])), tracefs.group_of(os.getpid())
     instance = tracing / "instances" / group
     notes = list[str | None]()
     with contextlib.ExitStack() as undo:
@@ -129,7 +129,19 @@ def keep(order: dict[str, Any]) -> dict[str, Any]:
         refused = tracefs.add_probe(tracing, group, order["probes"])
         words = order["command"] + ([] if refused else order["probe_options"])
         report = _trace([x.replace("{group}", group) for x in words], order, instance, refused)
-    return report | {"notes": [*_hidden(), *(note for note in notes if note)]}
+    said = [note.replace(str(tracing), order["tracing"]) for note in notes if note]
+    return report | {"notes": [*_hidden(), *said]}
+
+
+def _held(folder: Path) -> Path:
+    """Return a name of the folder of tracing that lasts until this process ends.
+
+    "umount -l" takes the folder away, but not what is in it: the instance would go on tracing.
+    """
+    with contextlib.suppress(OSError):  # what needs the folder says why
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return scratch_files.DESCRIPTORS / str(descriptor)
+    return folder
 
 
 def _hidden() -> list[str]:

@@ -119,8 +119,8 @@ class Recording:
 
 def _gone(instance: Path) -> str:
     return (
-        f"the tracing instance {instance} is gone: the recording ended early; record again, and "
-        "leave the instance to lightsleep"
+        f"the tracing instance {instance} is gone, or tracing was unmounted: the recording ended "
+        "early; record again, and leave both to lightsleep"
     )
 
 

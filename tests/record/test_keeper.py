@@ -62,6 +62,31 @@ def test_a_parent_that_is_killed_before_the_answer_leaves_nothing(
     assert output.read_text() == "the last one"
 
 
+def test_what_is_unmounted_meanwhile_is_tidied_up_all_the_same(
+    tracefs: Path, tmp_path: Path
+) -> None:
+    """A folder of another name stands for one that has none any more, as after umount -l."""
+    moved, scratch = tmp_path / "moved", run.scratch_for(tmp_path / "trace.dat")
+    words, options = tracing.command(tracing.EVENTS, None, 64), tracing.probe_options(None)
+    begun = list[run.Recording]()
+
+    def recorded() -> None:
+        with run.recording(
+            tracefs, words, options, scratch, tmp_path / "trace.dat", OF_THIS_ONE
+        ) as running:
+            assert running.instance
+            begun.append(running)
+            tracefs.rename(moved)
+            running.watch()
+
+    with pytest.raises(LightsleepError, match="is gone, or tracing was unmounted"):
+        recorded()
+    assert len(removed_probes(moved)) == 1
+    (instance,) = (moved / "instances").iterdir()  # not empty, unlike one of tracefs
+    assert (instance / "tracing_on").read_text() == "0"
+    assert [x.partition(":")[0] for x in begun[0].notes] == [f"cannot remove {begun[0].instance}"]
+
+
 def test_a_document_of_another_trace_does_not_stay(tmp_path: Path) -> None:
     scratch, output = tmp_path / "scratch", tmp_path / "trace.dat"
     scratch.write_text("a trace")
