@@ -67,6 +67,12 @@ is looked at. Copying a long recording may take any time."""
 REFUSED = {"refused": True}
 """Of a report: BPF programs cannot do what is asked for, but somebody else may."""
 
+RIGHTS = (
+    "CAP_BPF and CAP_PERFMON, which containers do not have by default: record on the host, or in a "
+    "privileged container"
+)
+"""What the kernel wants of who loads BPF programs."""
+
 ELSEWHERE = ("/var/tmp", "/run")  # noqa: S108 (a new file of an own name, which others cannot read)
 """Where a histogram goes whose own disk is full at the end."""
 
@@ -253,8 +259,11 @@ def _loaded(order: dict[str, Any]) -> tuple[pages.Rings, list[int], list[int], s
         rings = pages.Rings(order)
         programs, links, missing = _attached(order, rings)
     except OSError as error:
-        few = "; try a smaller --buffer-kb" if error.errno == errno.ENOMEM else ""
-        raise _Refused(f"the kernel refuses them: {error.strerror}{few}") from error
+        advice = {
+            errno.ENOMEM: "; try a smaller --buffer-kb",
+            errno.EPERM: f"; they need {RIGHTS}",
+        }.get(error.errno or 0, "")
+        raise _Refused(f"the kernel refuses them: {error.strerror}{advice}") from error
     # What the kernel's types do not know, trace-cmd's probe will hardly find.
     if missing and order.get("all_probes") and None not in order["probes"].values():
         raise _Refused(
@@ -387,6 +396,8 @@ def count(order: dict[str, Any]) -> dict[str, Any]:
         ]
     except OSError as error:
         failed = f"the kernel refuses to count: {error.strerror}"
+        if error.errno == errno.EPERM:
+            failed += f"; this needs {RIGHTS}"
         if error.errno == errno.E2BIG:
             failed = (
                 "the kernel refuses to count on so many CPUs: before Linux 6.0, a histogram counts "

@@ -299,13 +299,21 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
 
 
 def _keeper() -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    """Start the keeper. Raises LightsleepError."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:  # no memory, or too many processes
+        raise LightsleepError(f"{_not_started()}: {error.strerror}") from error
+
+
+def _not_started() -> str:
+    return f"cannot start the process that ends a recording: {sys.executable} {keeper.__file__}"
 
 
 def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> str | bool | None:
@@ -317,9 +325,7 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
         process.stdin.flush()
     answer = process.stdout.readline()
     if not answer:
-        raise LightsleepError(
-            f"cannot start the process that ends a recording: {sys.executable} {keeper.__file__}"
-        )
+        raise LightsleepError(_not_started())
     said: str | bool | None = json.loads(answer)
     return said
 

@@ -68,15 +68,17 @@ def _ranges(field: str, cpus: Sequence[int]) -> Iterable[str]:
 
 
 def tracing_folder(root: Path) -> Path:
-    """Return where tracing is mounted. Raises LightsleepError where it is not."""
+    """Return where tracing is mounted. Raises LightsleepError where it is not, or is not ours."""
     for name in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         folder = root / name
         try:
             if (folder / "instances").is_dir():
                 (folder / "events").stat()
                 return folder
-        except PermissionError:
-            break
+        except PermissionError as error:
+            raise LightsleepError(
+                f"no permission to use {folder}: record on the host, or in a privileged container"
+            ) from error
     known = "tracefs" in (root / "proc/filesystems").read_text()
     if known:
         raise LightsleepError(

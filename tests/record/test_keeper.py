@@ -20,6 +20,7 @@ from lightsleep import place
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.record import keeper, run, scratch_files, sidecar, tracefs, tracing
+from lightsleep.record.bpf import calls
 
 pytest_plugins = "recorders"
 
@@ -364,6 +365,28 @@ def test_a_keeper_that_does_not_start_is_said_whatever_the_order(
         with pytest.raises(LightsleepError, match=r"cannot start the process .*gone\.py"):
             run._send_order(process, {"x": "x" * size})
         process.communicate()
+
+
+def test_a_keeper_that_the_machine_has_no_room_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", full)
+    with pytest.raises(LightsleepError, match=r"cannot start the process .*: Resource temporarily"):
+        run._keeper()
+
+
+def test_who_has_no_right_to_bpf_programs_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_arguments: object) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(calls, "create", forbidden)
+    monkeypatch.setattr(keeper, "_tell", lambda _answer: None)
+    counts = {"document": {}, "maps": {"cpus": {"bytes": 1}}}
+    events = {"pages": 16, "room": 1, "buffers": {}, "programs": {}}
+    for report in (keeper.count(counts), keeper.trace(events)):
+        assert "Operation not permitted; th" in report["failed"]
+        assert f"{keeper.RIGHTS}" in report["failed"]
 
 
 def test_the_keeper_ends_without_an_order() -> None:

@@ -96,11 +96,20 @@ def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
         tracing.available(tracing.tracepoints(tracefs))
 
 
-def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:
+def test_where_tracing_is_and_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(_path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/filesystems").write_text("nodev\ttracefs\n")
     with pytest.raises(LightsleepError, match="mount -t tracefs"):
         tracing.tracing_folder(tmp_path)
+    monkeypatch.setattr(Path, "is_dir", forbidden)
+    with pytest.raises(LightsleepError, match=r"no permission to use .*/tracing: record"):
+        tracing.tracing_folder(tmp_path)
+    monkeypatch.undo()
     old = tmp_path / "sys/kernel/debug/tracing"
     (old / "instances").mkdir(parents=True)
     (old / "events").mkdir()
