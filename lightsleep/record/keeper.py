@@ -39,6 +39,7 @@ import errno
 import json
 import mmap
 import os
+import resource
 import select
 import signal
 import struct
@@ -482,6 +483,9 @@ def main() -> None:
     if not line.endswith(b"\n"):
         return  # the parent is gone before it asked for anything
     order = json.loads(line)
+    # Before Linux 5.11, the memory of BPF programs counts as locked, and 64 KiB are the default.
+    with contextlib.suppress(OSError, ValueError):  # no right to that: it may be enough
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
     does = count if "maps" in order else trace if "programs" in order else keep
     _tell(does(order))
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -387,6 +389,27 @@ def test_who_has_no_right_to_bpf_programs_is_told_which(monkeypatch: pytest.Monk
     for report in (keeper.count(counts), keeper.trace(events)):
         assert "Operation not permitted; th" in report["failed"]
         assert f"{keeper.RIGHTS}" in report["failed"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_memory_of_bpf_programs_has_no_limit(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(which: int, limits: tuple[int, int]) -> None:
+        asked.append((which, *limits))
+        if not allowed:
+            raise ValueError("not allowed to raise maximum limit")
+
+    asked, told = list[tuple[int, ...]](), list[object]()
+    order = io.TextIOWrapper(io.BytesIO(b'{"maps": {}}\n'))
+    monkeypatch.setattr(sys, "stdin", order)
+    monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
+    monkeypatch.setattr(resource, "setrlimit", limited)
+    monkeypatch.setattr(keeper, "count", lambda _order: bool(asked))
+    monkeypatch.setattr(keeper, "_tell", told.append)
+    keeper.main()
+    assert asked == [(resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY, resource.RLIM_INFINITY)]
+    assert told == [True]
 
 
 def test_the_keeper_ends_without_an_order() -> None:
