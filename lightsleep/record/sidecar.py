@@ -29,6 +29,9 @@ from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 
+TIME_OFFSETS = Path("/proc/self/timens_offsets")
+"""Says for each clock how far this time namespace is ahead of the machine: seconds, then ns."""
+
 
 def check_place(document: Path) -> None:
     """Raise LightsleepError where a description would replace a file that is something else."""
@@ -43,6 +46,20 @@ def check_place(document: Path) -> None:
             f"{document} is there, and describes no recording: this one would overwrite it. Name "
             "another file with -o, or move that one away"
         )
+
+
+def now_ns() -> int:
+    """Return the time by the clock of the trace, which is the machine's.
+
+    In a time namespace, as of a container that was moved, CLOCK_MONOTONIC is ahead or behind.
+    """
+    ahead_ns = 0
+    with contextlib.suppress(OSError):  # a kernel without time namespaces
+        for line in TIME_OFFSETS.read_text().splitlines():
+            clock, seconds, more_ns = line.split()
+            if clock == "monotonic":
+                ahead_ns = int(seconds) * 10**9 + int(more_ns)
+    return time.monotonic_ns() - ahead_ns
 
 
 def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +81,7 @@ def begin(root: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "states": states,
         "scan": document(scan, lint(scan)),
         "usage": {},
-        "begun_ns": time.monotonic_ns(),  # the recording begins after it
+        "begun_ns": now_ns(),  # the recording begins after it
         "window_ns": None,
         "recorded": None,
     }
@@ -92,7 +109,7 @@ class Count:
 
 def count(root: Path, cpus: Iterable[str]) -> Count:
     """Return how often, and for how long, each state of these CPUs was entered since boot."""
-    return Count(time.monotonic_ns(), {cpu: _usage(root / CPU_DIR / f"cpu{cpu}") for cpu in cpus})
+    return Count(now_ns(), {cpu: _usage(root / CPU_DIR / f"cpu{cpu}") for cpu in cpus})
 
 
 def end(

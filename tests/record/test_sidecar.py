@@ -4,6 +4,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from scan_trees import unfold
 
 from lightsleep.record import sidecar
@@ -21,6 +22,21 @@ def test_counts_that_begin_again_are_not_known() -> None:
     assert found["usage"] == {"0": {"0": {"entered": 0, "time_us": 0}}}
     found = sidecar.end({}, Count(1, usage(30)), Count(2, usage(1000)), {})
     assert found["usage"]["0"]["1"] == {"entered": 970, "time_us": 6790}
+
+
+@pytest.mark.parametrize(
+    ("offset", "ahead_ns"), [("86400 7", 86_400_000_000_007), ("-5 250000000", -4_750_000_000)]
+)
+def test_times_are_those_of_the_machine_in_a_time_namespace(
+    offset: str, ahead_ns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 10**15)
+    monkeypatch.setattr(sidecar, "TIME_OFFSETS", tmp_path / "timens_offsets")
+    assert sidecar.now_ns() == 10**15
+    (tmp_path / "timens_offsets").write_text(f"monotonic  {offset}\nboottime  1 0\n")
+    root = unfold("lightsleep-guest", tmp_path)
+    assert sidecar.begin(root, {})["begun_ns"] == 10**15 - ahead_ns
+    assert sidecar.count(root, []).at_ns == 10**15 - ahead_ns
 
 
 def test_a_time_before_the_recording_is_told(tmp_path: Path) -> None:
