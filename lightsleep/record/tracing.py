@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What to trace: the events of a recording, their filters, and what this kernel has of them."""
 
+import mmap
 import os
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -37,11 +38,21 @@ class Event:
     instead_of: str = ""
 
     def filter_for(self, cpus: Sequence[int] | None) -> str:
-        """Return the filter, for these CPUs only where the event is about one."""
+        """Return the filter, for these CPUs only where the event is about one.
+
+        Raises LightsleepError where it is longer than the kernel takes.
+        """
         parts = [f"({self.filter})"] if self.filter else []
         if cpus is not None and self.cpu:
             parts.append("(" + "||".join(_ranges(self.cpu, cpus)) + ")")
-        return "&&".join(parts)
+        found = "&&".join(parts)
+        if len(found) >= mmap.PAGESIZE:
+            ranges = len(cpulist.runs(cpus or ()))
+            raise LightsleepError(
+                f"the CPUs of -c are {ranges:,} ranges, more than the kernel accepts in a filter "
+                "of trace-cmd: name fewer ranges, or record all CPUs"
+            )
+        return found
 
 
 EVENTS = (

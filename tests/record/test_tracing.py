@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -81,6 +82,15 @@ def test_only_these_cpus() -> None:
     switch = "(prev_pid==0||next_pid==0)&&(CPU==1||(CPU>=3&&CPU<=5))"
     assert filters["sched:sched_switch"] == switch
     assert filters["sched:sched_waking"] == ""  # the waker may be anywhere
+
+
+def test_a_filter_that_no_kernel_takes_is_refused() -> None:
+    """The kernel takes less than a page; most machines have pages of 4 KiB."""
+    for cpus in (range(4096), range(0, 400, 2)):
+        words = tracing.command(tracing.EVENTS, cpus, 64)
+        assert max(map(len, words)) < mmap.PAGESIZE
+    with pytest.raises(LightsleepError, match="-c are 10,000 ranges, more than the kernel accepts"):
+        tracing.command(tracing.EVENTS, range(0, 20_000, 2), 64)
 
 
 def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
