@@ -254,6 +254,22 @@ def test_an_answer_from_before_a_gap_does_not_count_after_it() -> None:
     assert costs[-1] == 40
 
 
+def test_harm_from_before_a_gap_does_not_keep_the_programs_from_being_heard() -> None:
+    def harmed(seconds: int) -> None:
+        """Pass seconds with cycles of 200 us that are 80 us shorter after a halt."""
+        rng = np.random.default_rng(1)
+        for _ in range(seconds):
+            cycle_ns = (rng.normal(200, 20, 1000) * US).astype(int).tolist()
+            LIB.pass_second(FFI.new("uint64_t[]", cycle_ns), 1000, 2**64 - 80 * US)
+
+    LIB.measure(0, 30 * US, US)
+    harmed(200)
+    assert LIB.cost_ns() == 0
+    LIB.wait(120)
+    harmed(10)
+    assert LIB.cost_ns() == 0
+
+
 @pytest.mark.parametrize("seconds", [5, 20])
 def test_a_cpu_that_polled_little_so_far_has_not_sought_long(seconds: int) -> None:
     """Where polls rarely pay, most of the time before an answer is no search for it."""

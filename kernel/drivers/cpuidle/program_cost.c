@@ -18,6 +18,9 @@
  * machine's figure goes on counting for at least 4 s after it was last heard: by the figure, polls
  * would be too short to find it again, and only a probe could.
  *
+ * After a minute in which nobody asked, as where the CPU was offline or polling switched off, its
+ * answer and its bound are forgotten.
+ *
  * Where polling does harm, the CPU does not poll for ten seconds. Without polls
  * there is no new evidence, so it then tries again, and waits twice as long each
  * time the answer is the same, up to ten minutes.
@@ -79,13 +82,17 @@ static void forget(struct program_cost *pc)
 	WRITE_ONCE(pc->estimated, false);
 }
 
-/* Nobody asked for long: the CPU was offline, or all polling off. What was before says nothing. */
+/*
+ * Nobody asked for long: the CPU was offline, or all polling off. What its programs said before
+ * says nothing, and without an answer it polls, so they are to be heard.
+ */
 static void begin_anew_after_a_gap(struct program_cost *pc, const struct program_cost_input *in)
 {
 	if (!time_before(in->now, pc->update_jiffies + GAP)) {
 		WRITE_ONCE(pc->at_most_ns, 0);
 		forget(pc);
 		pc->sought = in->now;
+		pc->harm_until = 0;
 	}
 	pc->update_jiffies = in->now;
 }
