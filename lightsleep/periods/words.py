@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep.document import UNPRINTABLE
-from lightsleep.periods.lost import TimeLost, Wakes
+from lightsleep.periods.lost import FEWEST, TimeLost, Wakes
 from lightsleep.periods.model import Metadata
 from lightsleep.terminal import whole
 from lightsleep.units import counted, digits, seconds, us, value
@@ -89,11 +89,12 @@ def headline(lost: TimeLost) -> list[str]:
         )
     else:
         above = lost.above_reference_ns(lost.all)
-        part = (
-            "That is too close to tell what part of the total the idle states took"
-            if above is None
-            else f"Going by the medians, the idle states took {seconds(above)} of the total"
-        )
+        if above is not None:
+            part = f"Going by the medians, the idle states took {seconds(above)} of the total"
+        elif all(wakes.count < FEWEST for wakes in lost.groups["state"].values()):
+            part = "Too few found one in an idle state to tell what part of the total that took"
+        else:
+            part = "That is too close to tell what part of the total the idle states took"
         said.append(
             f"A CPU that polled or was awake took {us(lost.reference_ns)} us (median of "
             f"{lost.reference.count:,} wakeups). {part}."
@@ -133,9 +134,9 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
         if len(ranked) > TOP:
             console.print(Text(f"and {digits(len(ranked) - TOP, '')} more", "dim"))
     console.print(
-        "\nidle: the part of the total that is the idle state's, going by medians; empty where "
-        "these are too close, or too few CPUs were found awake. By task, waker and CPU it is too "
-        "low where they were woken out of several states."
+        "\nidle: the part of the total that is the idle state's, going by the medians of wakeups "
+        "out of each state. It is empty where these are too close to that of wakeups that found a "
+        "CPU polling or awake, or where too few wakeups are known."
     )
     for note in lost.metadata.warnings():
         console.print(Text.assemble(("note: ", "bold cyan"), note))

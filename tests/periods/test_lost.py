@@ -229,8 +229,17 @@ def test_what_too_few_wakeups_took_is_not_told() -> None:
         lost.parts["task"]["redis"][state] = wakes(*[100.0] * count)
     lost.add_up()
     assert lost.above_reference_ns(lost.groups["state"]["C1"]) is None
+    assert "the idle states took 0.588 ms" in headline(lost)[-1]
     both = [lost.all, lost.groups["task"]["redis"]]
     assert [lost.above_reference_ns(x) for x in both] == pytest.approx([6 * 98e3] * 2, rel=0.03)
+
+
+def test_a_headline_says_that_too_few_are_known() -> None:
+    lost = TimeLost(Metadata("host", "x", first_ns=0, last_ns=10**9))
+    lost.reference = wakes(*[2.0] * 40)
+    lost.parts["state"]["C6"]["C6"] = wakes(*[5000.0] * 5)
+    lost.add_up()
+    assert "Too few found one in an idle state" in headline(lost)[-1]
 
 
 def test_wakeups_of_a_task_are_judged_by_state(tmp_path: Path) -> None:
