@@ -57,11 +57,11 @@ ONLY_FILES = (
 )
 
 
-def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
+def persistent_files(changes: Sequence[Change], now: bool) -> dict[str, str | None]:
     """Return what makes the changes last across boots, by file, in the order of writing.
 
     None stands for a file that must not be there. Raises LightsleepError where there is no such
-    file.
+    file; it depends on ``now`` what it proposes.
     """
     words: list[str] = []
     prefix = f"sys/module/{MODULE}/parameters/"
@@ -72,7 +72,7 @@ def persistent_files(changes: Sequence[Change]) -> dict[str, str | None]:
             case Knob(path, value) if path.startswith(prefix):
                 words.append(f"{path.removeprefix(prefix)}={value}")
             case Unload(module):
-                raise _in_the_way_at_boot(module)
+                raise _in_the_way_at_boot(module, now)
             case _:
                 raise WrongUsage(ONLY_LIGHTSLEEP)
     defaults = [f"{name}={value}" for name, value in DEFAULTS.items()]
@@ -97,12 +97,17 @@ def _at_boot(changes: Sequence[Change], root: Path) -> list[Change]:
     return made
 
 
-def _in_the_way_at_boot(module: str) -> LightsleepError:
+def _in_the_way_at_boot(module: str, now: bool) -> LightsleepError:
     return LightsleepError(
         f"--persist: no file unloads {module} at boot. First keep it from being loaded: write the "
         f"line 'blacklist {module}' to a file such as /etc/modprobe.d/no-{module}.conf, and "
-        "repeat this command. Or leave out --persist"
+        f"repeat this command{_or_without_persist(now)}"
     )
+
+
+def _or_without_persist(now: bool) -> str:
+    """Return how else to have the setting: --later is only there with --persist."""
+    return ". Or leave out --persist" if now else ""
 
 
 def _built_in(options: str | None) -> WrongUsage:
@@ -160,7 +165,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     # What cannot be read could not be kept, either.
     kept = journalled.kept(root)
     if persist:
-        _check_unloaded_stay_away(kept, root)
+        _check_unloaded_stay_away(kept, root, now)
     changes = _brought_back(changes, kept)
     changed = []
     in_force = _in_force(kept)
@@ -169,7 +174,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
         about = {"setting": together(in_force.get("in_force"), text)}
     lacking = _without_module(root) if persist else []
     if not now:
-        lacking += _in_the_way_now(scan)
+        lacking += _in_the_way_now(scan, root)
     with journalled.session(root, "enable", **about) as session:
         notes = list(session.notes)
         if now:
@@ -189,7 +194,7 @@ def _files_of_boot(
 
     Unless the change is made ``now``, another kernel may be the one that boots next.
     """
-    files = persistent_files(_at_boot(changes, root))
+    files = persistent_files(_at_boot(changes, root), now)
     if scan.loading.built_in:
         raise _built_in(files[OPTIONS_FILE])
     if not (scan.loading.installed or (not now and boot.any_kernel_has_module(root))):
@@ -197,7 +202,7 @@ def _files_of_boot(
             f"{MODULE} is not installed for kernel {scan.kernel.release}, so no boot would find "
             f"it: install the package lightsleep-dkms, or {DKMS_INSTALL}"
         )
-    _check_boot_loads(root)
+    _check_boot_loads(root, now)
     return files
 
 
@@ -206,26 +211,28 @@ def _of_this_boot(root: Path) -> tuple[str, ...]:
     return OF_THIS_BOOT + (OF_THIS_KERNEL if boot.any_kernel_has_module(root) else ())
 
 
-def _in_the_way_now(scan: Scan) -> list[str]:
+def _in_the_way_now(scan: Scan, root: Path) -> list[str]:
     """Return what to say of all that keeps this boot from loading the module.
 
     The next boot may have it, too: nothing here tells which kernel that is, and with which options.
     Of kernels that lack the module, each is told anyway.
     """
-    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
-        return []
-    return [
-        f"the next boot loads {MODULE} only if it is without this: {x.what}. {x.fix}"
-        for x in obstacles(scan)
-        if x.id in OF_THIS_BOOT
-    ]
+    found: list[tuple[str, str]] = []
+    # It keeps away what a boot loads, and not what somebody has loaded by name.
+    if boot.COMMAND_LINE in boot.kept_away_by(root, MODULE):
+        what = boot.blacklist(boot.COMMAND_LINE)
+        found.append((f"{what} keeps a boot from loading {MODULE}", f"Remove {MODULE} there."))
+    if scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER:
+        found += [(x.what, x.fix) for x in obstacles(scan) if x.id in OF_THIS_BOOT]
+    without = f"the next boot loads {MODULE} only if it is without this:"
+    return [f"{without} {what}. {fix}" for what, fix in found]
 
 
-def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path) -> None:
+def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path, now: bool) -> None:
     """Raise LightsleepError where a boot loads what an earlier enable has unloaded."""
     for module in sorted(_unloaded(kept) - {MODULE}):
         if not boot.kept_away_by(root, module):
-            raise _in_the_way_at_boot(module)
+            raise _in_the_way_at_boot(module, now)
 
 
 def _enable_elsewhere(text: str, root: Path, notes: list[str]) -> Changes:
@@ -234,8 +241,8 @@ def _enable_elsewhere(text: str, root: Path, notes: list[str]) -> Changes:
     Only its files are touched. It may boot on another machine, with kernels that it does not have
     yet. So nothing is refused because of what runs now. ``notes`` are told besides.
     """
-    files = persistent_files(plan_elsewhere(text))
-    _check_boot_loads(root)
+    files = persistent_files(plan_elsewhere(text), now=False)
+    _check_boot_loads(root, now=False)
     _check_files(root, files)
     before = {name: content_of(root, name) for name in files}
     try:
@@ -325,11 +332,16 @@ def _check_files(root: Path, files: dict[str, str | None]) -> None:
             )
 
 
-def _check_boot_loads(root: Path) -> None:
-    if where := boot.kept_away_by(root, MODULE):
+def _check_boot_loads(root: Path, now: bool) -> None:
+    """Raise LightsleepError where something keeps a boot from loading the module.
+
+    Unless the change is made ``now``, the next boot may have another kernel command line.
+    """
+    where = [x for x in boot.kept_away_by(root, MODULE) if now or x != boot.COMMAND_LINE]
+    if where:
         raise LightsleepError(
             f"--persist: {boot.blacklist(where[0])} keeps a boot from loading {MODULE}. Remove it "
-            "there, and repeat this command. Or leave out --persist"
+            f"there, and repeat this command{_or_without_persist(now)}"
         )
 
 

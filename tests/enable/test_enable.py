@@ -427,6 +427,37 @@ def test_what_this_boot_alone_may_have_is_told_where_the_next_one_counts(
     done("disable")
 
 
+def test_the_next_boot_may_have_another_blacklist_on_its_command_line(root: Path) -> None:
+    plant(root, "proc/cmdline: modprobe.blacklist=cpuidle_lightsleep")
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 1
+    assert "Or leave out --persist" in " ".join(refused.output.split())
+    told = (
+        "note: the next boot loads cpuidle_lightsleep only if it is without this: "
+        "modprobe.blacklist= on the kernel command line keeps a boot from loading "
+    )
+    for loaded in (False, True):  # what somebody loads by name is not kept away by it
+        if loaded:
+            done("enable")
+        assert told in " ".join(done("enable", "--persist", "--later").split())
+        assert (root / LOAD).exists()
+        done("disable")
+
+
+@pytest.mark.parametrize("haltpoll", [False, True])
+def test_what_cannot_be_done_with_later_is_not_proposed(haltpoll: bool, root: Path) -> None:
+    if haltpoll:
+        subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    else:
+        plant(root, "etc/modprobe.d/no.conf: blacklist cpuidle_lightsleep")
+    for words, proposed in (([], True), (["--later"], False)):
+        refused = run("enable", "--persist", *words)
+        assert refused.exit_code == 1
+        said = " ".join(refused.output.split())
+        assert "and repeat this command" in said
+        assert ("leave out --persist" in said) == proposed
+
+
 def test_the_next_boot_may_be_of_a_kernel_that_has_the_module(root: Path) -> None:
     """The headers of an older kernel, which still runs, may no longer be on offer."""
     (root / MODULE).unlink()
