@@ -156,7 +156,8 @@ def enable(
 
 def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path | None) -> Changes:
     scan, _ = collect(root)
-    changes = plan(text, scan, root, module_file, LASTING, () if now else _of_this_boot(root))
+    passed = () if now else _of_this_boot(root)
+    changes = plan(text, scan, root, module_file, LASTING, passed, now)
     check_lasts(text, changes)
     if not changes:
         raise WrongUsage(f"{text} changes nothing: there is nothing to enable")

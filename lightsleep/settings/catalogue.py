@@ -112,7 +112,7 @@ Change = Knob | Load | Unload | Hold
 class Context:
     """What a part is planned in: the scan, the parts before it, and a module not yet installed.
 
-    ``passed`` are the rules whose obstacles do not count.
+    ``passed`` are the rules whose obstacles do not count. Unless ``now``, a boot makes the changes.
     """
 
     scan: Scan
@@ -121,6 +121,7 @@ class Context:
     module_file: Path | None
     passed: Collection[str]
     before: list[Change]
+    now: bool
 
     def refuse(self, why: str) -> CannotSet:
         """Return the error that names the setting and says why it cannot be set."""
@@ -155,12 +156,14 @@ def plan(
     module_file: Path | None = None,
     examples: Sequence[str] = EXAMPLES,
     passed: Collection[str] = (),
+    now: bool = True,
 ) -> list[Change]:
     """Return what ``text`` would change, in order.
 
     ``module_file`` is a module to load in place of the installed one, ``examples`` what to name
-    where there is no such setting, ``passed`` the rules of obstacles() that do not count. Raises
-    WrongUsage where the text is no setting, CannotSet where it cannot be set on this machine.
+    where there is no such setting, ``passed`` the rules of obstacles() that do not count. Unless
+    the changes are made ``now``, nothing has to be set back later. Raises WrongUsage where the text
+    is no setting, CannotSet where it cannot be set on this machine.
     """
     changes: list[Change] = []
     names = []
@@ -169,7 +172,8 @@ def plan(
         if name not in PARTS:
             raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(examples)}")
         names.append(name)
-        changes += PARTS[name](value, Context(scan, root, text, module_file, passed, changes))
+        context = Context(scan, root, text, module_file, passed, changes, now)
+        changes += PARTS[name](value, context)
     if "as-is" in names and len(names) > 1:
         raise WrongUsage(f"setting {text!r}: as-is means no change, so it stands alone")
     repeated = [name for name in set(names) - {"sysfs"} if names.count(name) > 1]
@@ -321,12 +325,15 @@ def _haltpoll_is_installed(context: Context) -> bool:
 
 
 def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
-    """Return how to unbind ``driver``, if it is bound and a module that can be loaded again."""
+    """Return how to unbind ``driver``, if it is bound and a module that can be loaded again.
+
+    A boot that does not load it has nothing to load again.
+    """
     scan = context.scan
     if scan.cpuidle.driver != driver or module not in scan.loading.unloadable:
         return []
     disabled = {x.name: None for cpu in scan.cpus for x in cpu.states if x.disabled}
-    if disabled:
+    if disabled and context.now:
         raise context.refuse(
             f"the driver {driver} has to go meanwhile, and would come back with all its states "
             f"enabled, but {', '.join(disabled)} is disabled: enable it first"
@@ -334,7 +341,7 @@ def _unload_other(context: Context, module: str, driver: str) -> list[Change]:
     reload = ["modprobe", module]
     sets: Knob | None = None
     then: list[Change] = []
-    if module == HALTPOLL and not _haltpoll_is_installed(context):
+    if module == HALTPOLL and context.now and not _haltpoll_is_installed(context):
         release = scan.kernel.release
         raise context.refuse(
             "the driver haltpoll has to go meanwhile, and could not be loaded again: kernel "

@@ -248,6 +248,24 @@ def test_haltpoll_that_could_not_come_back_stays(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize("disabled", [False, True])
+def test_what_goes_at_the_next_boot_need_not_come_back(disabled: bool, root: Path) -> None:
+    """An upgrade has removed the modules of the kernel that runs; the new one has ours."""
+    subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
+    plant(root, "etc/modprobe.d/no-haltpoll.conf: blacklist cpuidle_haltpoll")
+    plant(root, "lib/modules/6.12.9/modules.builtin: kernel/x.ko")
+    plant(root, "lib/modules/6.12.9/updates/dkms/cpuidle_lightsleep.ko: module")
+    if disabled:
+        plant(root, "sys/devices/system/cpu/cpu0/cpuidle/state1/name: haltpoll idle")
+        plant(root, "sys/devices/system/cpu/cpu0/cpuidle/state1/disable: 1")
+    else:
+        shutil.rmtree(root / "lib/modules/6.12.0")
+    why = "haltpoll idle is disabled" if disabled else "has no file of the module cpuidle-haltpoll"
+    assert why in " ".join(run("enable", "--persist").output.split())
+    done("enable", "--persist", "--later")
+    assert (status()["driver"], status()["boot_setting"]) == ("haltpoll", "lightsleep")
+
+
 @pytest.mark.parametrize("governor", ["haltpoll", "menu"])
 def test_haltpoll_that_no_boot_loads_is_not_in_the_way(governor: str, root: Path) -> None:
     plant(root, "sys/devices/system/cpu/cpuidle/available_governors: menu haltpoll")
