@@ -56,6 +56,12 @@ ONLY_FILES = (
     "machine that the container runs on stays as it is"
 )
 
+AFTER_MODULES = (
+    "kernel.modules_disabled is 1 now. systemd sets that from sysctl.d only after it has loaded "
+    f"{MODULE}. If something sets it earlier, such as the kernel command line, the next boot does "
+    "not load the module"
+)
+
 
 def persistent_files(changes: Sequence[Change], now: bool) -> dict[str, str | None]:
     """Return what makes the changes last across boots, by file, in the order of writing.
@@ -218,15 +224,21 @@ def _in_the_way_now(scan: Scan, root: Path) -> list[str]:
     The next boot may have it, too: nothing here tells which kernel that is, and with which options.
     Of kernels that lack the module, each is told anyway.
     """
-    found: list[tuple[str, str]] = []
+    without = f"the next boot loads {MODULE} only if it is without this:"
+    notes: list[str] = []
     # It keeps away what a boot loads, and not what somebody has loaded by name.
     if boot.COMMAND_LINE in boot.kept_away_by(root, MODULE):
-        what = boot.blacklist(boot.COMMAND_LINE)
-        found.append((f"{what} keeps a boot from loading {MODULE}", f"Remove {MODULE} there."))
-    if scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER:
-        found += [(x.what, x.fix) for x in obstacles(scan) if x.id in OF_THIS_BOOT]
-    without = f"the next boot loads {MODULE} only if it is without this:"
-    return [f"{without} {what}. {fix}" for what, fix in found]
+        what = f"{boot.blacklist(boot.COMMAND_LINE)} keeps a boot from loading {MODULE}"
+        notes.append(f"{without} {what}. Remove {MODULE} there.")
+    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+        return notes
+    for x in obstacles(scan):
+        # Who hardens a machine by sysctl.d need not take that away.
+        if x.id == "no-modules" and scan.loading.modules_disabled:
+            notes.append(AFTER_MODULES)
+        elif x.id in OF_THIS_BOOT:
+            notes.append(f"{without} {x.what}. {x.fix}")
+    return notes
 
 
 def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path, now: bool) -> None:

@@ -408,7 +408,6 @@ def test_where_it_cannot_work(planted: str, root: Path) -> None:
         ("proc/cmdline: idle=poll", "Remove idle=poll from the kernel command line"),
         ("proc/cmdline: cpuidle.off=1", "Remove cpuidle.off"),
         ("proc/cmdline: module_blacklist=cpuidle_lightsleep", "Remove cpuidle_lightsleep from"),
-        ("proc/sys/kernel/modules_disabled: 1", "Only a reboot resets it"),
     ],
 )
 def test_what_this_boot_alone_may_have_is_told_where_the_next_one_counts(
@@ -425,6 +424,22 @@ def test_what_this_boot_alone_may_have_is_told_where_the_next_one_counts(
     assert again.exit_code == 4
     assert fix in " ".join(again.output.split())
     done("disable")
+
+
+def test_a_boot_loads_it_before_the_loading_of_modules_is_switched_off(root: Path) -> None:
+    """Who hardens a machine by sysctl.d need not take that away."""
+    plant(root, "proc/sys/kernel/modules_disabled: 1")
+    refused = run("enable", "--persist")
+    assert refused.exit_code == 1
+    assert "Only a reboot resets it" in " ".join(refused.output.split())
+    said = " ".join(done("enable", "--persist", "--later").split())
+    assert (
+        "note: kernel.modules_disabled is 1 now. systemd sets that from sysctl.d only after it "
+        "has loaded cpuidle_lightsleep. If something sets it earlier, such as the kernel command "
+        "line, the next boot does not load the module"
+    ) in said
+    assert "only if it is without this" not in said
+    assert (root / LOAD).exists()
 
 
 def test_the_next_boot_may_have_another_blacklist_on_its_command_line(root: Path) -> None:
