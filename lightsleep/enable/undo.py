@@ -117,13 +117,15 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     kept, damaged = _kept(root)
     files, unreadable = _our_files(root)
     unloads, stays = _unloads(root)
-    if files and kind_of_container(root):
+    scratch = _remove_scratch(root, changed)
+    # The beginning of a file of ours is as much of an image as all of it.
+    if (files or changed) and kind_of_container(root):
         notes += stays
         stays = []
-    refused = [*damaged, *unreadable, *stays]
+    refused = [*damaged, *unreadable, *stays, *scratch]
     undos = _undos(root, kept, files, unloads)
     if not undos and not (kept or damaged):
-        return refused + _remove_scratch(root, changed)
+        return refused
     before = _values(root, undos)
     left, more = alone.undo(undos, kept, forget=not damaged)
     after = _values(root, undos)
@@ -141,7 +143,7 @@ def _undo(root: Path, alone: journalled.Alone, changed: list[str], notes: list[s
     notes += _of_what_is_there(root, left, undos, after)
     notes += _of_our_module(kept, files, before)
     refused += _besides_our_module(more) if stays else more
-    return refused + _remove_scratch(root, changed)
+    return refused
 
 
 def _kept(root: Path) -> tuple[journalled.Kept | None, list[str]]:

@@ -92,6 +92,22 @@ def test_a_container_may_hold_an_image_that_boots_later(root: Path) -> None:
     assert not (root / LOAD).exists()
 
 
+def test_disable_in_a_container_takes_the_beginning_of_a_file_for_ours(root: Path) -> None:
+    """The machine that builds the image may have the driver loaded."""
+    done("enable")
+    (root / "run/lightsleep/kept").unlink()
+    plant(root, ".dockerenv:")
+    scratch = restorer.scratch_of(root / LOAD)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    scratch.write_text("half")
+    said = done("disable")
+    assert f"removed /{scratch.relative_to(root)}" in said
+    assert "note: cpuidle_lightsleep stays loaded: this is a container (docker)" in said
+    assert not scratch.exists()
+    assert (root / PARAMETERS).exists()
+    assert run("disable").exit_code == 1  # an attempt to change the machine
+
+
 def test_in_a_chroot_it_writes_all_or_nothing(chroot: Path) -> None:
     plant(chroot, "etc/modules-load.d: no folder")
     before = fake_modules.snapshot(chroot)
