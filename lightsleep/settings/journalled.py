@@ -276,7 +276,7 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
     cannot be kept.
     """
     root = root.absolute()
-    _check_place(root)
+    _check_place(root, verb)
     run_dir = root / RUN_DIR
     journal = run_dir / "journal"
     with contextlib.ExitStack() as stack:
@@ -315,22 +315,29 @@ def session(root: Path = Path("/"), verb: str = "measure", **about: str) -> Iter
             here.notes += [*notes, *here.refused]
 
 
-def _check_place(root: Path) -> None:
-    """Raise LightsleepError where settings would be those of a machine that this is a part of."""
+def _check_place(root: Path, verb: str) -> None:
+    """Raise LightsleepError where settings would be those of a machine that this is a part of.
+
+    Who builds an image runs enable there, and no other ``verb``.
+    """
     if kind := loading.kind_of_container(root):
-        raise LightsleepError(
+        system = "an image that is built here"
+        why = (
             f"this is a container ({kind}): where it ends, nothing sets back what was changed, and "
-            "the record of it is lost; run lightsleep on the host of the container. To have an "
-            "image that is built here load the driver when it boots: lightsleep enable --persist "
-            "--later"
+            "the record of it is lost; run lightsleep on the host of the container"
         )
-    if loading.has_another_root(root):
-        raise LightsleepError(
+    elif loading.has_another_root(root):
+        system = "the system in the chroot"
+        why = (
             "this is a chroot: the kernel and /sys are those of the machine around it, and the "
-            "files are not. To change that machine, run lightsleep outside of the chroot. To have "
-            "the system in the chroot load the driver when it boots: lightsleep enable --persist "
-            "--later"
+            "files are not. To change that machine, run lightsleep outside of the chroot"
         )
+    else:
+        return
+    if verb == "enable":
+        later = "lightsleep enable --persist --later"
+        why += f". To have {system} load the driver when it boots: {later}"
+    raise LightsleepError(why)
 
 
 def kept(root: Path = Path("/")) -> Kept | None:
@@ -447,7 +454,7 @@ def set_back_left(root: Path, verb: str) -> list[str]:
     For commands that plan by how the machine is, before they look. Raises LightsleepError as
     session() does.
     """
-    _check_place(root)
+    _check_place(root, verb)
     if not (root / RUN_DIR / "journal").exists():
         return []
     with exclusive(root, verb) as alone:

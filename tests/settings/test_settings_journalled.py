@@ -356,6 +356,23 @@ def test_a_knob_that_shows_a_boolean_its_own_way(machine: Machine) -> None:
     assert machine.knob(0).read_text() == "N\n"
 
 
+@pytest.mark.parametrize("place", ["container", "chroot"])
+@pytest.mark.parametrize("verb", ["enable", "measure", "try"])
+def test_only_enable_has_a_use_where_an_image_is_built(
+    verb: str, place: str, machine: Machine
+) -> None:
+    if place == "container":
+        (machine.root / ".dockerenv").touch()
+    else:
+        (machine.root / "proc/1").mkdir(parents=True)
+        (machine.root / "proc/1/root").symlink_to(machine.root / "sys")
+    with pytest.raises(LightsleepError, match=f"this is a {place}") as refused:
+        journalled.set_back_left(machine.root, verb)
+    assert ("boots: lightsleep enable --persist --later" in refused.value.message) == (
+        verb == "enable"
+    )
+
+
 def test_a_container_is_no_place_to_change_settings(machine: Machine) -> None:
     (machine.root / ".dockerenv").touch()
     before = sorted(machine.root.rglob("*"))
