@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
+SHOWS_THE_CONFIGURATION = 'cat "$6"/lightsleep-[0-9]*/dkms.conf; false'
 BUILD_FAILS = '[ "$1" != build ]'
 
 
@@ -56,3 +58,12 @@ def test_a_build_that_fails_before_there_is_a_log(tmp_path: Path) -> None:
     said = installed(tmp_path, BUILD_FAILS, headers=True)
     assert "lightsleep does not build for kernel 9.9.9: what was installed before stays" in said
     assert "make.log" not in said
+
+
+def test_the_log_of_a_build_names_no_package_that_is_not_there(tmp_path: Path) -> None:
+    """Only Debian's packages hand their name to the build."""
+    said = installed(tmp_path, SHOWS_THE_CONFIGURATION, headers=True)
+    (command,) = re.findall(r'(?m)^MAKE\[0\]="(.*)"$', said)
+    assert command.endswith("/build modules")
+    assert "DKMS_PACKAGE" not in said
+    assert 'PACKAGE_NAME="lightsleep"' in said

@@ -216,3 +216,7 @@ def test_dkms_knows_the_modules_by_the_version_of_the_package() -> None:
     text = (ROOT / "kernel/dkms.conf").read_text()
     done = subprocess.run(["sed", command], input=text, capture_output=True, text=True, check=True)
     assert '\nPACKAGE_VERSION="%{version}"\n' in done.stdout
+    # With it, make.log says what to do with apt.
+    assert "DKMS_PACKAGE=" in text
+    assert "DKMS_PACKAGE" not in done.stdout
+    assert '/build modules"\n' in done.stdout
