@@ -15,22 +15,26 @@ SHOWS_THE_CONFIGURATION = 'cat "$6"/lightsleep-[0-9]*/dkms.conf; false'
 BUILD_FAILS = '[ "$1" != build ]'
 
 
-def installed(folder: Path, dkms: str | None, headers: bool) -> str:
-    """Run it with a ``dkms`` made up, or without one; return what it says. It has to fail."""
+def installed(folder: Path, dkms: str | None, headers: bool, place: str = ".") -> str:
+    """Run it with a ``dkms`` made up, or without one; return what it says. It has to fail.
+
+    The ``place`` of dkms is below the only folder in PATH.
+    """
     tools, build = folder / "bin", folder / "build"
-    for made in (tools, build):
+    for made in (tools, tools / "sbin", build):
         made.mkdir()
     for name in ("cat", "cp", "find", "grep", "mkdir", "mktemp", "rm", "sed", "sh", "test"):
         (tools / name).symlink_to(str(shutil.which(name)))
     for name in ("dpkg", "rpm") if dkms is None else ("dpkg", "rpm", "dkms"):
         script = dkms if name == "dkms" else "exit 1"  # no package owns these sources
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
+        tool = tools / (place if name == "dkms" else ".") / name
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
     if headers:
         (build / "Makefile").touch()
     argv = [str(shutil.which("make")), "-C", str(ROOT / "kernel"), "dkms-install", "KERNEL=9.9.9"]
     done = subprocess.run(
-        [*argv, f"BUILD={build}"],
+        [*argv, f"BUILD={build}", f"SBIN={tools}/sbin"],
         env={"PATH": str(tools), "TMPDIR": str(folder), "LC_ALL": "C"},
         check=False,
         capture_output=True,
@@ -46,6 +50,12 @@ def test_dkms_is_missing(headers: bool, tmp_path: Path) -> None:
     said = installed(tmp_path, None, headers)
     assert "dkms is not installed: apt install dkms" in said
     assert "does not build" not in said
+
+
+def test_su_may_leave_the_folder_of_dkms_out_of_the_path(tmp_path: Path) -> None:
+    said = installed(tmp_path, BUILD_FAILS, headers=True, place="sbin")
+    assert "dkms is not installed" not in said
+    assert "lightsleep does not build for kernel 9.9.9" in said
 
 
 def test_the_headers_are_missing(tmp_path: Path) -> None:
