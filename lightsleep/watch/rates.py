@@ -5,8 +5,11 @@
   in ticks, so over a second it is good to a percent or so.
 - A state's share counts when the CPU leaves the state. A sleep longer than the span counts in the
   span in which it ends. So shares are scaled down to what the CPU was idle; and idle time that no
-  state has counted yet is ``asleep_share``: in a sleep that has not ended. Time polled in the idle
-  loop is idle time of no state, so it is taken off first. Where idle CPUs spin, none is asleep.
+  state has counted yet is ``asleep_share``: in a sleep that has not ended. Where idle CPUs spin,
+  none is asleep.
+- Time polled in the idle loop is idle time of no state, so it is taken off first. But interrupts on
+  top of such a poll are busy time, which that poll counts, too. How much is not known, at most all
+  busy time. So states lose to the polls only what cannot have been busy.
 - ``wakes_per_s`` are entries into idle states. Interrupts are those that the CPU received, idle or
   not.
 - ``stores_per_s`` is a lower bound of wakeups without an interrupt: polls that saw a wakeup, less
@@ -111,9 +114,14 @@ def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRate
             for old, count in zip(before.interrupts, now.interrupts, strict=True)
         ]
     found.polled_share = _part(before.loop_polled_ns, now.loop_polled_ns, span_s)
+    surely_polled = 0.0
+    if idle is not None and found.polled_share is not None:
+        surely_polled = max(found.polled_share - (1 - idle), 0.0)
+        found.polled_share = min(found.polled_share, idle)
     if before.states and now.states and before.names == now.names:
-        rest = None if idle is None else max(idle - (found.polled_share or 0.0), 0.0)
-        _states(found, now.names, before.states, now.states, span_s, rest)
+        most = 1.0 if idle is None else max(idle - surely_polled, 0.0)
+        rest = None if idle is None else idle - (found.polled_share or 0.0)
+        _states(found, now.names, before.states, now.states, span_s, most, rest)
     if before.own and now.own:
         _own(found, before.own, now.own, span_s)
         if found.hits_per_s is not None and found.ipi_per_s is not None:
@@ -128,21 +136,21 @@ def _states(
     before: States,
     now: States,
     span_s: float,
-    idle: float | None,
+    most: float,
+    rest: float | None,
 ) -> None:
-    """Fill in what states tell; ``idle`` is the share of time that they may have."""
+    """Fill in what states tell; they have ``most`` of the time, and what sleeps on has ``rest``."""
     if now is before:  # the CPU has not left a state
         found.state_shares = dict.fromkeys(names, 0.0)
-        found.wakes_per_s, found.asleep_share = 0.0, idle
+        found.wakes_per_s, found.asleep_share = 0.0, rest
         return
     rises = list(map(_rose, before.time_us, now.time_us))
     counted = sum(rises) / 1e6 / span_s
-    most = 1.0 if idle is None else idle
     scale = (most / counted if counted > most else 1.0) / 1e6 / span_s
     found.state_shares = {name: rise * scale for name, rise in zip(names, rises, strict=True)}
     found.wakes_per_s = sum(map(_rose, before.usage, now.usage)) / span_s
-    if idle is not None:
-        found.asleep_share = max(idle - counted, 0.0)
+    if rest is not None:
+        found.asleep_share = max(rest - counted, 0.0)
 
 
 def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> None:
@@ -155,7 +163,8 @@ def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> N
     found.wasted_share = _part(before.wasted_ns, now.wasted_ns, span_s)
     found.limit_ns, found.halt_cost_ns = now.limit_ns, now.halt_cost_ns
     if found.halts_per_s is not None and now.halt_cost_ns is not None:
-        found.lost_share = found.halts_per_s * now.halt_cost_ns / 1e9
+        # The cost may have risen since these halts.
+        found.lost_share = min(found.halts_per_s * now.halt_cost_ns / 1e9, 1.0)
 
 
 def _rate(before: int | None, now: int | None, span_s: float) -> float | None:

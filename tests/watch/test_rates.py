@@ -47,8 +47,28 @@ def test_polls_in_the_idle_loop_are_no_sleep() -> None:
     assert (found.polled_share, found.asleep_share, found.wakes_per_s) == (0.75, 0.25, 0)
     # lightsleep's driver may poll behind that.
     own, later = PollStats(0, 0, 0, 0, 0, 0, 0), PollStats(0, 0, 0, 10**9, 0, 0, 0)
-    found = one(count(own=own, loop_polled_ns=0), count(own=later, loop_polled_ns=5 * 10**8))
+    after = count(own=later, idle_s=2.0, loop_polled_ns=5 * 10**8)
+    found = one(count(own=own, loop_polled_ns=0), after)
     assert found.polled_share == 0.75
+
+
+@pytest.mark.parametrize("polled_s", [0.48, 0.7])
+def test_interrupts_on_top_of_polls_take_no_time_from_a_state(polled_s: float) -> None:
+    """They are busy time in /proc/stat, and polled time in the idle loop."""
+    halted = States((0, 9), (0, 100_000))
+    after = count(states=halted, idle_s=0.5, loop_polled_ns=int(polled_s * 1e9))
+    found = one(count(loop_polled_ns=0), after, 1.0)
+    assert found.state_shares == pytest.approx({"POLL": 0, "HALT": 0.1})
+    assert (found.busy_share, found.polled_share) == (0.5, min(polled_s, 0.5))
+    assert found.asleep_share == 0
+
+
+def test_a_sleep_that_began_long_ago_leaves_polls_their_time() -> None:
+    halted = States((0, 1), (0, 60_000_000))
+    found = one(count(loop_polled_ns=0), count(states=halted, idle_s=1.8, loop_polled_ns=10**9))
+    # Of the 1 s polled, 0.2 s at most was busy time.
+    assert found.state_shares == pytest.approx({"POLL": 0, "HALT": 0.5})
+    assert (found.polled_share, found.asleep_share) == (0.5, 0)
 
 
 def test_a_cpu_that_spins_is_not_asleep() -> None:
@@ -103,21 +123,27 @@ def test_cpus_come_and_go_and_time_stands_still() -> None:
 COUNTERS = st.integers(0, 2**64 - 1)
 
 
-@given(*[st.tuples(COUNTERS, COUNTERS, COUNTERS)] * 2, st.floats(1e-3, 1e6), st.floats(0, 1e9))
+@given(
+    *[st.tuples(COUNTERS, COUNTERS, COUNTERS)] * 2,
+    st.floats(1e-3, 1e6),
+    st.floats(0, 1e9),
+    st.booleans(),
+)
 def test_no_counter_makes_a_share_above_one(
-    old: tuple[int, int, int], new: tuple[int, int, int], span_s: float, idle_s: float
+    old: tuple[int, int, int],
+    new: tuple[int, int, int],
+    span_s: float,
+    idle_s: float,
+    counts_own: bool,
 ) -> None:
-    own_old, own_new = (PollStats(*x, *x, 0) for x in (old, new))
+    own_old, own_new = (PollStats(*x, *x, 50_000) if counts_own else None for x in (old, new))
     found = one(
-        count(states=States(old[:2], old[1:]), own=own_old),
-        count(states=States(new[:2], new[1:]), own=own_new, idle_s=idle_s),
+        count(states=States(old[:2], old[1:]), own=own_old, loop_polled_ns=old[0], idle_s=1.0),
+        count(states=States(new[:2], new[1:]), own=own_new, loop_polled_ns=new[0], idle_s=idle_s),
         span_s,
     )
-    shares = [
-        found.busy_share,
-        found.asleep_share,
-        found.polled_share,
-        found.wasted_share,
-    ]
+    shares = [found.busy_share, found.asleep_share, found.polled_share]
+    shares += [found.wasted_share, found.lost_share] if counts_own else []
     assert all(x is not None and 0 <= x <= 1 for x in shares)
+    assert all(0 <= x <= 1.000001 for x in found.state_shares.values())
     assert sum(found.state_shares.values()) <= 1.000001
