@@ -24,6 +24,8 @@ MAX_BYTES = 2**20
 MAX_INTERRUPTS_BYTES = 2**26
 # The only device that is ever read, of the running machine only. A recording has a file.
 LATENCY_LIMIT = "dev/cpu_dma_latency"
+# Linux' /dev/null, which container runtimes mount on each file that they mask.
+NULL = os.makedev(1, 3)
 # What a read may return takes memory, even if the file is short.
 CHUNK = 2**18
 # No counter of the kernel is wider than 64 bits.
@@ -145,21 +147,24 @@ def printable(text: str) -> str:
 def read_bounded(path: Path, most: int, devices: bool = False) -> bytes:
     """Return up to ``most`` bytes of a file, or of a character device where ``devices`` are read.
 
-    Raises OSError, also for anything else than a file.
+    Raises OSError, also for anything else than a file; FileNotFoundError for /dev/null.
     """
     # Before it is opened: to open /dev/watchdog starts it, and the machine is reset a minute later.
-    _check_type(path.stat().st_mode, devices)
+    _check_type(path.stat(), devices)
     # O_NONBLOCK: a FIFO in a recording must not hang the scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _check_type(os.fstat(descriptor).st_mode, devices)
+        _check_type(os.fstat(descriptor), devices)
         return _read_all(descriptor, most)
     finally:
         os.close(descriptor)
 
 
-def _check_type(mode: int, devices: bool) -> None:
-    if not (stat.S_ISREG(mode) or (devices and stat.S_ISCHR(mode))):
+def _check_type(found: os.stat_result, devices: bool) -> None:
+    is_device = stat.S_ISCHR(found.st_mode)
+    if is_device and found.st_rdev == NULL:
+        raise FileNotFoundError(errno.ENOENT, "masked")
+    if not (stat.S_ISREG(found.st_mode) or (devices and is_device)):
         raise OSError(errno.EINVAL, "not a file")
 
 

@@ -85,6 +85,19 @@ def test_no_device_that_a_recording_links_to_is_opened(
     assert result.problems == ({} if path.startswith("var") else {path: "not a file"})
 
 
+@pytest.mark.parametrize("path", ["proc/interrupts", "proc/stat", "dev/cpu_dma_latency"])
+def test_what_a_container_masks_is_not_there(path: str, tmp_path: Path) -> None:
+    """It mounts /dev/null on a file, as Docker, Podman and Kubernetes do on /proc/interrupts."""
+    unfold("lightsleep-guest", tmp_path)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).unlink(missing_ok=True)
+    (tmp_path / path).symlink_to("/dev/null")
+    result, tree = collect(tmp_path)
+    assert (result.problems, path in tree.read) == ({}, False)
+    with pytest.raises(FileNotFoundError):
+        read_bounded(Path("/dev/null"), 4, devices=True)
+
+
 def test_the_latency_limit_of_this_machine_is_read_from_its_device() -> None:
     assert read_bounded(Path("/dev/zero"), 4, devices=True) == bytes(4)
     with pytest.raises(OSError, match="not a file"):
