@@ -126,7 +126,9 @@ def _headline(after: Snapshot, any_cpu: bool, span_s: float, lacking: str | None
     That comes first: a narrow screen cuts the line.
     """
     said = f"over {span_s:.1f} s: "
-    if not any_cpu:
+    if not any_cpu and after.cpus:  # each came online in between
+        said += "no CPU was online at both readings; "
+    elif not any_cpu:
         said += "no CPU is online whose counters can be read (see lightsleep scan -v); "
     elif lacking:
         said += f"no CPU shows {lacking}, so they are sorted by number; "

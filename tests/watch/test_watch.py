@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scan_trees import plant
 from schemas import validator
-from watched import CPU, snapshot
+from watched import CPU, count, snapshot
 
 from lightsleep import terminal
 from lightsleep.cli import main
@@ -28,7 +28,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.scan.model import State, distinct_names
 from lightsleep.watch import draw, openmetrics
 from lightsleep.watch.model import Snapshot
-from lightsleep.watch.rates import CpuRates
+from lightsleep.watch.rates import CpuRates, rates
 
 pytest_plugins = "watched"
 
@@ -93,6 +93,12 @@ def test_while_all_cpus_that_were_named_are_offline(four_cpus: Path, tmp_path: P
     VALID.validate(document)
     assert document["cpus"] == []
     assert watched(*words, "--openmetrics", str(tmp_path / "x.prom")).exit_code == 0
+
+
+def test_a_cpu_that_came_online_in_between_is_not_said_to_be_offline() -> None:
+    before, after = Snapshot(1, None, None, None, {}), snapshot(2, count())
+    view = draw.lines(after, rates(before, after), 1.0, sort="cpu", rows=None, width=None)
+    assert view[0].startswith("over 1.0 s: no CPU was online at both readings; driver lightsleep")
 
 
 def test_the_file_of_metrics_is_whole_and_readable(four_cpus: Path, tmp_path: Path) -> None:
