@@ -328,6 +328,21 @@ def test_latency_limits_that_make_cpus_spin(
     assert re.fullmatch(what, found["qos-polls"])
 
 
+@pytest.mark.parametrize("governor", ["menu", "ladder", "haltpoll"])
+@pytest.mark.parametrize(
+    ("change", "polls"),
+    [("10", True), ("0", True), ("52", False), (f"0\n{NO_POLL}", True), (f"10\n{NO_POLL}", False)],
+)
+def test_lightsleeps_driver_heeds_latency_limits_under_every_governor(
+    change: str, polls: bool, governor: str, tmp_path: Path
+) -> None:
+    """It asks the governor only where POLL is disabled. The latency of HALT is 52 us here."""
+    halt = f"{CPU}/cpu{{0-3}}/cpuidle/state1/latency: 52"
+    change = f"{GOVERNOR}: {governor}\n{halt}\ndev/cpu_dma_latency: {change}"
+    found = {f.id for f in findings("lightsleep-guest", change, tmp_path)}
+    assert ("qos-polls" in found) == polls
+
+
 @pytest.mark.parametrize("transport", ["pcie", ""])
 def test_of_nvme_disks_only_those_of_pci_express_lack_queues(
     transport: str, tmp_path: Path

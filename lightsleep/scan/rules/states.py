@@ -30,8 +30,9 @@ def _limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
     if limit_us is None or not latencies or not facts.polls_first(cpu):
         return False
     # haltpoll and ladder poll only where no latency at all is tolerated; menu and teo compare
-    # the limit with the exit latencies.
-    if scan.cpuidle.governor in ("haltpoll", "ladder"):
+    # the limit with the exit latencies. So does lightsleep's driver, unless POLL is disabled.
+    compares = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER and not cpu.states[0].disabled
+    if scan.cpuidle.governor in ("haltpoll", "ladder") and not compares:
         return limit_us == 0
     # With the polling state disabled, both take a state that is beyond the limit: menu unless no
     # latency is tolerated, teo if it is the only one. Else they poll all the same.
