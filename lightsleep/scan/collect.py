@@ -109,6 +109,7 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
     clock = "sys/devices/system/clocksource/clocksource0"
     kernel = _kernel(tree)
     online = _online(tree, cpus)
+    counted = _seconds(tree, ALL)
     return Scan(
         kernel=kernel,
         hypervisor=_hypervisor(tree),
@@ -117,14 +118,13 @@ def _scan(tree: Tree, cpus: list[int] | None, running: bool) -> Scan:
             (tree.line(f"{clock}/available_clocksource") or "").split(),
         ),
         cpuidle=_cpuidle(tree),
-        cpus=[_cpu(tree, number) for number in online],
+        cpus=[_cpu(tree, number, counted.get(f"cpu{number}")) for number in online],
         offline=_offline(tree),
         isolated=_isolated(tree),
         smt_active=tree.flag(f"{CPU_DIR}/smt/active"),
         cpu_model=cpu_model(tree.text("proc/cpuinfo") or ""),
         can_mwait=_can_mwait(tree),
         stolen_s=cpu_seconds(tree, STOLEN, None if cpus is None else online),
-        counted_s=cpu_seconds(tree, ALL, online),
         energy=packages(tree),
         latency_limit_us=_latency_limit_us(tree),
         latency_request=None,
@@ -196,13 +196,22 @@ def cpu_seconds(
     tree: Tree, columns: tuple[int, ...], cpus: list[int] | None = None
 ) -> float | None:
     """Return the time in columns of /proc/stat, of all CPUs together, or only of some."""
-    wanted = {"cpu"} if cpus is None else {f"cpu{cpu}" for cpu in cpus}
-    rows = [line.split() for line in (tree.text("proc/stat") or "").splitlines()]
-    rows = [words for words in rows if words and words[0] in wanted]
-    if len(rows) < len(wanted) or any(len(words) <= max(columns) for words in rows):
-        return None
-    counts = [words[column] for words in rows for column in columns]
-    return sum(map(int, counts)) * TICK_S if all(x.isdigit() for x in counts) else None
+    found = _seconds(tree, columns)
+    counts = [found.get(x) for x in (["cpu"] if cpus is None else [f"cpu{cpu}" for cpu in cpus])]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _seconds(tree: Tree, columns: tuple[int, ...]) -> dict[str, float]:
+    """Return the time in columns of /proc/stat by row, of those rows that have it."""
+    found = {}
+    for line in (tree.text("proc/stat") or "").splitlines():
+        name, *_ = words = line.split() or [""]
+        if name.startswith("cpu") and len(words) > max(columns):
+            counts = [words[column] for column in columns]
+            if all(re.fullmatch(r"[0-9]{1,20}", count) for count in counts):
+                found[name] = sum(map(int, counts)) * TICK_S
+    return found
 
 
 def packages(tree: Tree) -> list[str]:
@@ -264,7 +273,7 @@ def _online(tree: Tree, wanted: list[int] | None) -> list[int]:
     return wanted
 
 
-def _cpu(tree: Tree, number: int) -> Cpu:
+def _cpu(tree: Tree, number: int, counted_s: float | None) -> Cpu:
     folder = f"{CPU_DIR}/cpu{number}"
     indexes = (re.fullmatch(r"state([0-9]{1,3})", n) for n in tree.names(f"{folder}/cpuidle"))
     return Cpu(
@@ -276,6 +285,7 @@ def _cpu(tree: Tree, number: int) -> Cpu:
         resume_latency_us=_resume_latency_us(tree, f"{folder}/power/pm_qos_resume_latency_us"),
         siblings=tree.cpus(f"{folder}/topology/thread_siblings_list") or [],
         lightsleep=_poll_stats(tree, f"{folder}/lightsleep"),
+        counted_s=counted_s,
     )
 
 

@@ -113,6 +113,8 @@ class Cpu:
     resume_latency_us: int | None
     siblings: list[int]
     lightsleep: PollStats | None
+    counted_s: float | None = None
+    """Time since boot that /proc/stat counts: without suspend, and without time offline."""
 
 
 @dataclass(frozen=True)
@@ -267,8 +269,6 @@ class Scan:
     can_mwait: bool | None
     stolen_s: float | None
     """Time that the hypervisor ran something else, of all CPUs since boot."""
-    counted_s: float | None
-    """Time that passed on ``cpus``, of all together since boot, without suspend."""
     energy: list[str]
     """The processor packages whose energy powercap counts."""
     latency_limit_us: int | None

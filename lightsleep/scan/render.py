@@ -71,7 +71,7 @@ def _machine(scan: Scan) -> Iterator[tuple[str, str]]:
     yield "wakeup", explain.wakeup(scan) or "unknown"
     # Time is stolen in guests only, also in one that does not show its hypervisor.
     if scan.stolen_s or (scan.stolen_s is not None and scan.hypervisor):
-        share = _share(int(scan.stolen_s * 1e6), _passed_s(scan, len(scan.cpus)))
+        share = _share(int(scan.stolen_s * 1e6), _passed_s(scan, scan.cpus))
         yield "stolen", f"{scan.stolen_s:,.1f} s since boot ({share})"
     if scan.energy:
         yield "energy", f"counted for {', '.join(scan.energy)}; only root may read it"
@@ -148,7 +148,7 @@ def _states(scan: Scan, cpus: list[Cpu]) -> Table:
             _number(state.latency_us),
             _number(state.residency_us),
             _number(_sum(s.usage for s in same)),
-            _share(_sum(s.time_us for s in same), _passed_s(scan, len(cpus))),
+            _share(_sum(s.time_us for s in same), _passed_s(scan, cpus)),
             *((_number(_sum(s.promoted for s in same)),) if promotes else ()),
             Text(state.desc or ""),
         )
@@ -165,22 +165,27 @@ def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _passed_s(scan: Scan, cpus: int) -> float | None:
-    """Return the time that passed on so many CPUs since boot, in sum.
+def _passed_s(scan: Scan, cpus: list[Cpu]) -> float | None:
+    """Return the time that passed on these CPUs since boot, in sum.
 
-    States count no suspend, and neither does /proc/stat. The uptime, which does, is the next best.
+    States count no suspend and no time offline, and neither does /proc/stat. The uptime, which
+    does, is the next best.
     """
-    if scan.counted_s is not None and scan.cpus:
-        return scan.counted_s * cpus / len(scan.cpus)
-    return None if scan.kernel.uptime_s is None else scan.kernel.uptime_s * cpus
+    known = [cpu.counted_s for cpu in cpus if cpu.counted_s is not None]
+    if len(known) == len(cpus):
+        return sum(known)
+    return None if scan.kernel.uptime_s is None else scan.kernel.uptime_s * len(cpus)
 
 
 def _share(time_us: int | None, passed_s: float | None) -> str:
-    """Return the share of the time that passed; a damaged counter yields more than 100 %."""
+    """Return the share of the time that passed; none where a counter is damaged.
+
+    The counters are not read at the same moment, so one may be somewhat ahead.
+    """
     if time_us is None or not passed_s:
         return "-"
     share = time_us / (passed_s * 1e6)
-    return f"{share:.1%}" if share <= 1.01 else "-"
+    return f"{min(share, 1):.1%}" if share <= 1.01 else "-"
 
 
 def _polling(scan: Scan) -> Iterator[tuple[str, str]]:
@@ -263,7 +268,7 @@ def _lightsleep(scan: Scan) -> str:
     polls = _sum(s.polls for s in stats)
     if polls:
         hits = _sum(s.hits for s in stats) or 0
-        parts.append(f"{polls:,} polls, {hits / polls:.1%} saw a wakeup")
+        parts.append(f"{polls:,} polls, {min(hits / polls, 1):.1%} saw a wakeup")
     wasted_ns = _sum(s.wasted_ns for s in stats)
     # The driver's state counters and its own start at the same moment.
     idle_us = _sum(state.time_us for cpu in scan.cpus for state in cpu.states)

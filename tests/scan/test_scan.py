@@ -102,8 +102,52 @@ def test_suspend_is_no_time_of_states(tmp_path: Path) -> None:
     # 9000 of the 12,000 s in which it was not suspended, on every CPU.
     shares = [line for line in show(tmp_path).splitlines() if line.startswith("C10")]
     assert ["75.0%" in line for line in shares] == [True, True]
-    assert check_everything(tmp_path)["counted_s"] == 8 * 12_000
-    assert collect(tmp_path, [1, 2])[0].counted_s == 2 * 12_000
+    assert [cpu["counted_s"] for cpu in check_everything(tmp_path)["cpus"]] == [12_000] * 8
+    assert [cpu.counted_s for cpu in collect(tmp_path, [1, 2])[0].cpus] == [12_000] * 2
+
+
+def test_a_cpu_that_was_offline_for_long_leaves_the_shares_of_others(tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    # CPU 0 is in a group of its own; the others came online late, and C10 was all they did.
+    plant(tmp_path, f"{CPU}/cpu0/power/pm_qos_resume_latency_us: 500")
+    plant(tmp_path, f"{CPU}/cpu{{1-7}}/cpuidle/state5/time: 1000000000")
+    hz = os.sysconf("SC_CLK_TCK")
+    rows = [f"cpu{n} 0 0 0 {hz * (12_000 if n == 0 else 1_000)} 0 0 0 0 0 0" for n in range(8)]
+    plant(tmp_path, "\n".join(f"proc/stat: {row}" for row in rows))
+    shares = [line for line in show(tmp_path).splitlines() if line.startswith("C10")]
+    assert [re.findall(r"[\d.]+%", line) for line in shares] == [["75.0%"], ["100.0%"]]
+
+
+@pytest.mark.parametrize(
+    ("time_us", "share"),
+    [(0, "0.0%"), (36_000_000_000, "100.0%"), (36_300_000_000, "100.0%"), (2**64 - 1, "-")],
+)
+def test_no_share_of_a_state_is_above_100_percent(time_us: int, share: str, tmp_path: Path) -> None:
+    """The counters are not read at the same moment. One that is far above is damaged."""
+    unfold("intel-laptop", tmp_path)
+    plant(tmp_path, f"{CPU}/cpu{{0-7}}/cpuidle/state5/time: {time_us}")
+    (c10,) = (line for line in show(tmp_path).splitlines() if line.startswith("C10"))
+    assert f" {share} " in c10
+
+
+def test_hits_that_are_ahead_of_polls_are_no_more_than_all(tmp_path: Path) -> None:
+    unfold("lightsleep-guest", tmp_path)
+    plant(tmp_path, f"{CPU}/cpu{{0-3}}/lightsleep/polls: 1000")
+    plant(tmp_path, f"{CPU}/cpu{{0-3}}/lightsleep/hits: 1002")
+    assert "4,000 polls, 100.0% saw a wakeup" in " ".join(show(tmp_path).split())
+
+
+@pytest.mark.parametrize(
+    "row", ["cpu3 1 2", "cpu3 0 0 0 x 0 0 0 0", "cpu3 0 0 0 \u00b2 0 0 0 0", ""]
+)
+def test_without_the_time_of_a_cpu_shares_are_of_the_uptime(row: str, tmp_path: Path) -> None:
+    unfold("intel-laptop", tmp_path)
+    rows = [f"cpu{n} 0 0 0 9 0 0 0 0" for n in range(8)]
+    rows[3] = row
+    plant(tmp_path, "\n".join(f"proc/stat: {row}" for row in rows))
+    (c10,) = (line for line in show(tmp_path).splitlines() if line.startswith("C10"))
+    assert "25.0%" in c10
+    assert check_everything(tmp_path)["cpus"][3]["counted_s"] is None
 
 
 def test_usual_machine_fits_one_screen(tmp_path: Path) -> None:
