@@ -231,8 +231,8 @@ def _obeyed(here: machine.Machine, session: journalled.Session) -> tuple[str | N
     others = [name for name in OBEDIENT if name in here.governors]
     if not others:
         return governor, [
-            f"this kernel has neither menu nor teo, and {governor} may choose states that are "
-            "disabled: do not trust a verdict that a state is never entered"
+            f"no governor menu or teo can be chosen on this kernel, and {governor} may choose "
+            "states that are disabled: do not trust a verdict that a state is never entered"
         ]
     session.set(ROOT / GOVERNOR, others[0])
     return others[0], [

@@ -212,6 +212,7 @@ def test_only_governors_that_obey_govern_meanwhile(
         assert said == []
     elif meanwhile == governor:
         assert [f"{governor} may choose" in note for note in said] == [True]
+        assert said[0].startswith("no governor menu or teo can be chosen on this kernel, and ")
         assert "do not trust a verdict that a state is never entered" in said[0]
     else:
         assert [f"the governor {meanwhile}: {governor} may choose" in x for x in said] == [True]
