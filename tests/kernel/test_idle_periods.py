@@ -123,7 +123,7 @@ extern struct accounts { unsigned int softirqs[10]; u64 cpustat[3]; } accounts;
 static inline bool poll_sources_here(void) { return false; }
 static inline bool poll_sources_peek(void) { return false; }
 #define poll_sources_stop() false
-#define poll_sources_release() false
+#define poll_sources_release(halts) false
 extern unsigned long devices_work;
 #define poll_sources_work() (devices_work)
 

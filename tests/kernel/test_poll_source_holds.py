@@ -207,8 +207,8 @@ unsigned int timers(void)
 	return set | source_cpus.hold_timer.active << 1;
 }
 
-/* A poll ends the first hold, a halt without a poll the second. How many holds are skipped then? */
-unsigned int skips_after_halt(u64 until_poll_ns, u64 until_halt_ns)
+/* A poll ends the first hold, a release the second. How many holds are skipped then? */
+unsigned int skips_after_release(u64 until_poll_ns, u64 until_release_ns, bool halts)
 {
 	unsigned int skips;
 
@@ -219,12 +219,23 @@ unsigned int skips_after_halt(u64 until_poll_ns, u64 until_halt_ns)
 	poll_sources_peek();
 	poll_sources_stop();
 	interrupts();
-	now_ns += until_halt_ns;
-	poll_sources_release();
+	now_ns += until_release_ns;
+	poll_sources_release(halts);
 	interrupts();
 	skips = disk.hold.skips;
 	poll_source_unregister(&disk);
 	return skips;
+}
+
+bool off_after_release(bool halts)
+{
+	bool off;
+
+	begin_hold();
+	poll_sources_release(halts);
+	off = suppressed || disk.state == POLL_SOURCE_HELD;
+	poll_source_unregister(&disk);
+	return off;
 }
 
 u64 usual_ns(void) { return disk.hold.gap_ns; }
@@ -270,7 +281,7 @@ u64 request_ns(unsigned int hold, u64 burst_ns, u64 sleep_ns, u64 for_ns)
 		interrupts();
 		if (hit || !is_idle())
 			continue;
-		poll_sources_release();
+		poll_sources_release(true);
 		interrupts();
 		while (is_idle())
 			pass(200, burst_ns);
@@ -285,7 +296,8 @@ FFI.cdef("""
 uint64_t holds(void); uint64_t served(void); unsigned int timers(void);
 unsigned int after_interrupt(bool refused); unsigned int starts_without_holds(void);
 bool off_after_refusal(void); uint64_t usual_ns(void);
-unsigned int skips_after_halt(uint64_t until_poll_ns, uint64_t until_halt_ns);
+unsigned int skips_after_release(uint64_t until_poll_ns, uint64_t until_release_ns, bool halts);
+bool off_after_release(bool halts);
 uint64_t request_ns(unsigned int hold, uint64_t burst_ns, uint64_t sleep_ns, uint64_t for_ns);
 """)
 MS, SECOND = 10**6, 10**9
@@ -333,8 +345,19 @@ def test_a_hold_that_is_refused_leaves_no_interrupt_off(lib: Any) -> None:
 def test_a_halt_without_a_poll_ends_a_hold_as_a_poll_does(
     lib: Any, halt_ns: int, skips: int, usual_ns: int
 ) -> None:
-    assert lib.skips_after_halt(40_000, halt_ns * 1000) == skips
+    assert lib.skips_after_release(40_000, halt_ns * 1000, True) == skips
     assert lib.usual_ns() == usual_ns * 1000
+
+
+def test_a_cpu_that_goes_offline_tells_nothing_of_what_is_usual(lib: Any) -> None:
+    """Nor does the switch of polls: somebody else chose the time."""
+    assert lib.skips_after_release(40_000, 161_000, False) == 0
+    assert lib.usual_ns() == 40_000
+
+
+@pytest.mark.parametrize("halts", [True, False])
+def test_a_release_ends_a_hold_whatever_it_is_for(lib: Any, halts: bool) -> None:
+    assert not lib.off_after_release(halts)
 
 
 def test_a_source_that_does_not_hold_is_not_asked_to(lib: Any) -> None:

@@ -315,7 +315,7 @@ static int leave_halted(struct lightsleep *ls)
 {
 	ls->outcome = IDLE_ABORTED;
 	ls->gaps = (struct poll_gaps) { };
-	if (poll_sources_release() || current_clr_polling_and_test())
+	if (poll_sources_release(true) || current_clr_polling_and_test())
 		return leave_awake(ls);
 
 	count_wait(ls, WAIT_HALT, &ls->cost.halts);
@@ -562,7 +562,7 @@ static int lightsleep_cpu_offline(unsigned int cpu)
 	struct lightsleep *ls = per_cpu_ptr(lightsleep, cpu);
 
 	local_irq_disable();
-	poll_sources_release();
+	poll_sources_release(false);
 	local_irq_enable();
 	if (ls->shown)
 		sysfs_remove_group(&get_cpu_device(cpu)->kobj, &lightsleep_statistics);

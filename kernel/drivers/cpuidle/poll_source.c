@@ -22,13 +22,14 @@
  *     that before the CPU is idle again. Such a *hold* follows a notification as well as a hit.
  *
  * When a hold ends. The next poll ends it, and so does anything else that comes
- * first: a halt without a poll, CPU offline, or a timer. During a poll no hold begins: it
- * would suppress the notifications of a source that this poll does not look at. (A CPU that
- * halts while cpuidle is paused, as for a change of governors, tells nobody: the timer is
- * what is left then.) A CPU that turns busy notices work as late as the timer is: for how long
- * it runs, and what follows from such a mistake, says linux/idle_poll/poll_hold.h. A CPU whose
- * last idle entry did not poll holds nothing back. The timer is not left pending when a poll
- * ends without a hit, as a governor would take it for an event that limits the sleep.
+ * first: a halt without a poll, CPU offline, polls that are switched off, or a timer. During a
+ * poll no hold begins: it would suppress the notifications of a source that this poll does not
+ * look at. (A CPU that halts while cpuidle is paused, as for a change of governors, tells
+ * nobody: the timer is what is left then.) A CPU that turns busy notices work as late as the
+ * timer is: for how long it runs, and what follows from such a mistake, says
+ * linux/idle_poll/poll_hold.h. A CPU whose last idle entry did not poll holds nothing back.
+ * The timer is not left pending when a poll ends without a hit, as a governor would take it for
+ * an event that limits the sleep.
  *
  * A notification may come in spite of a hold, as when the device had sent it just before. Its
  * driver may turn notifications on, so the source is started once more, for the rest of the hold.
@@ -244,7 +245,7 @@ static bool poll_source_stop(struct poll_source *source)
 }
 
 /* True if any has work; @switched_off is set if that took one too long. */
-static bool poll_sources_stop_all(struct source_cpu *this, bool *switched_off)
+static bool poll_sources_stop_all(struct source_cpu *this, bool halts, bool *switched_off)
 {
 	struct poll_source *source;
 	bool hit = false;
@@ -252,8 +253,12 @@ static bool poll_sources_stop_all(struct source_cpu *this, bool *switched_off)
 	list_for_each_entry(source, &this->sources, node) {
 		bool was_off = source->off;
 
-		/* The CPU halts without a poll, and finds the work as early as one that polls. */
-		if (source->state == POLL_SOURCE_HELD)
+		/*
+		 * A CPU that halts without a poll finds the work as early as one that polls. But
+		 * when somebody takes it offline, or switches polls off, has nothing to do with
+		 * what is usual.
+		 */
+		if (halts && source->state == POLL_SOURCE_HELD)
 			poll_hold_ended(&source->hold, local_clock() - source->held_since_ns, true);
 		hit |= poll_source_stop(source);
 		if (switched_off)
@@ -269,14 +274,14 @@ bool __poll_sources_stop(void)
 
 	lockdep_assert_irqs_disabled();
 	this->polling = false;
-	hit = poll_sources_stop_all(this, NULL);
+	hit = poll_sources_stop_all(this, false, NULL); /* In a poll, nothing is held. */
 	/* After a hit, the next hold is about to need it, and to set it costs time. */
 	if (!hit && hrtimer_active(&this->hold_timer))
 		hrtimer_try_to_cancel(&this->hold_timer);
 	return hit;
 }
 
-bool __poll_sources_release(void)
+bool __poll_sources_release(bool halts)
 {
 	struct source_cpu *this = this_cpu_ptr(&source_cpus);
 	bool hit, switched_off = false;
@@ -285,7 +290,7 @@ bool __poll_sources_release(void)
 	this->polls = false;
 	this->polling = false;
 	hrtimer_try_to_cancel(&this->hold_timer);
-	hit = poll_sources_stop_all(this, &switched_off);
+	hit = poll_sources_stop_all(this, halts, &switched_off);
 	/* The verdict about it has a timer on this CPU, which the idle loop does not know of. */
 	return hit || switched_off;
 }

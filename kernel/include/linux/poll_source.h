@@ -131,7 +131,7 @@ DECLARE_PER_CPU(bool, poll_sources_started);
 void __poll_sources_start(void);
 bool __poll_sources_peek(void);
 bool __poll_sources_stop(void);
-bool __poll_sources_release(void);
+bool __poll_sources_release(bool halts);
 
 /** poll_sources_exist - is any source registered, for whichever CPU? */
 static inline bool poll_sources_exist(void)
@@ -180,13 +180,14 @@ static inline bool poll_sources_stop(void)
 }
 
 /**
- * poll_sources_release - no poll follows: this CPU halts, or goes offline; interrupts are off
+ * poll_sources_release - no poll follows; interrupts are off
+ * @halts: this CPU is idle, and about to halt; else it goes offline, or polls are switched off
  *
  * Return: true if any source has work, or if the idle loop has to look at timers again.
  */
-static inline bool poll_sources_release(void)
+static inline bool poll_sources_release(bool halts)
 {
-	return poll_sources_exist() && __poll_sources_release();
+	return poll_sources_exist() && __poll_sources_release(halts);
 }
 #else
 static inline void poll_source_init(void) { }
@@ -195,7 +196,7 @@ static inline void poll_sources_start(void) { }
 static inline bool poll_sources_here(void) { return false; }
 static inline bool poll_sources_peek(void) { return false; }
 static inline bool poll_sources_stop(void) { return false; }
-static inline bool poll_sources_release(void) { return false; }
+static inline bool poll_sources_release(bool halts) { return false; }
 #endif /* CONFIG_POLL_SOURCE */
 
 #endif /* _LINUX_POLL_SOURCE_H */

@@ -341,7 +341,7 @@ static bool end_sources(bool hit)
 	if (hit || need_resched())
 		hit |= poll_sources_stop();
 	else
-		hit = poll_sources_release();
+		hit = poll_sources_release(true);
 	/* The handlers run. */
 	local_irq_enable();
 	/* What they had to do may concern no task of this CPU: the pass ends all the same. */
@@ -356,14 +356,14 @@ static void release_sources(void)
 	if (!poll_sources_exist())
 		return;
 	local_irq_disable();
-	poll_sources_release();
+	poll_sources_release(true);
 	local_irq_enable();
 }
 
 /* Interrupt, or interrupts off. */
 static void release_this_cpu(void *unused)
 {
-	poll_sources_release();
+	poll_sources_release(false);
 }
 
 /*
@@ -494,7 +494,7 @@ void __idle_poll_end(void)
 static int release_cpu(unsigned int cpu)
 {
 	guard(irq)();
-	poll_sources_release();
+	poll_sources_release(false);
 	return 0;
 }
 

@@ -17,7 +17,8 @@
  * after LATE_GAPS times as long as usual: work may have waited. The next SKIP_MIN holds are
  * skipped then, and twice as many after each further mistake, up to SKIP_MAX. Each hold that they
  * end in time makes that number an eighth less. Without skips, a CPU that serves a device and
- * computes in turns would make the same mistake forever.
+ * computes in turns would make the same mistake forever. A hold that something else ends, as CPU
+ * offline, is not reported: nothing follows from when it came.
  *
  * Context: whoever owns the source, one at a time; nothing to lock.
  */

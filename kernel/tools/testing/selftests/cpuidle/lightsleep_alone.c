@@ -29,7 +29,7 @@ static inline bool poll_sources_stop(void)
 	return false;
 }
 
-static inline bool poll_sources_release(void)
+static inline bool poll_sources_release(bool halts)
 {
 	return false;
 }
