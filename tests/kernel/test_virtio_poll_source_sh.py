@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,24 @@ def ran(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         check=False,
     )
+
+
+def test_a_signal_has_what_was_changed_undone(tmp_path: Path) -> None:
+    _, _, traps = SCRIPT.read_text().partition("\nUNDO=")
+    _, _, traps = traps.partition("\n")
+    begun, undone = tmp_path / "begun", tmp_path / "undone"
+    done = ran(
+        tmp_path,
+        f"""
+        unload() {{ :; }}
+        changes() {{ undo_at_end "touch {undone}"; touch {begun}; sleep 0.5; }}
+        (while [ ! -e {begun} ]; do sleep 0.01; done; kill $$) &
+        set -- changes changes
+        {traps}
+        """,
+    )
+    assert (done.returncode, "ok 2" in done.stdout) == (128 + signal.SIGTERM, False)
+    assert undone.exists()
 
 
 def test_what_the_last_read_finds_wrong_is_told(tmp_path: Path) -> None:

@@ -177,6 +177,13 @@ after_each() {
 	rm -f "$UNDO"
 }
 
+restore() {
+	trap '' HUP INT PIPE TERM
+	after_each
+	rm -f "$LOAD" "$REPORT" "$WRONG"
+	unload
+}
+
 polls_every_queue() {
 	loaded
 	for disk in $READ "$DISK"; do
@@ -592,5 +599,6 @@ REPORT=$(mktemp)
 BUSY=$REPORT.busy # as long as a process of a test is to go on
 WRONG=$REPORT.wrong # what a reader complains of
 UNDO=$REPORT.undo   # what a test has changed: commands that undo it
-trap 'after_each; rm -f "$LOAD" "$REPORT" "$WRONG"; unload' EXIT
+trap restore EXIT
+trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"
