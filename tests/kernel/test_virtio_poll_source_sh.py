@@ -132,7 +132,7 @@ def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None
         need_peer() {{ net_device=virtio1; }}
         loaded() {{ : > "$TABLE"; }}
         ping_peer() {{ :; }}
-        run_tests survives_a_link_that_goes_down
+        ( run_tests survives_a_link_that_goes_down )
         sleep 0.1
         ! grep -q sleep "/proc/$(cat {tmp_path}/pid)/cmdline" 2> {tmp_path}/errors ||
             echo "a ping goes on"
