@@ -295,6 +295,9 @@ each_cpu_has_a_queue() { # of READ
 survives_hotplug() {
 	[ -e $CPUS/cpu1/online ] || skip "CPU 1 cannot go offline"
 	loaded
+	read_on_cpu_1 # a queue that was a source before keeps its counts
+	wait_for_source $READ
+	sleep 0.2
 	paused=$(pauses)
 	before=$(polls_of_cpu_1)
 	start_reading $READ
