@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ktap import SELFTESTS
 
-FAILED = 1
+FAILED, SKIPPED = 1, 4
 SCRIPT = SELFTESTS / "virtio_poll_source.sh"
 TOO_LONG_S = 20
 
@@ -155,7 +155,7 @@ def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None
 )
 def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str, why: str) -> None:
     mask, online = tmp_path / "24/smp_affinity", tmp_path / "cpu1/online"
-    for file, text in ((mask, "f\n"), (online, "0\n")):
+    for file, text in ((mask, "f\n"), (online, "1\n")):
         file.parent.mkdir()
         file.write_text(text)
     done = ran(
@@ -168,9 +168,22 @@ def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str
         irq_of_net() {{ echo 24; }}
         ping_peer() {{ :; }}
         hits() {{ echo 0; }}
-        polled_by() {{ echo 2 > {mask}; {polled}; }}
+        polled_by() {{ echo 2 > {mask}; echo 0 > {online}; {polled}; }}
         run_tests follows_the_interrupt
         """,
     )
     assert why in done.stdout
     assert (mask.read_text(), online.read_text()) == ("f\n", "1\n")
+
+
+def test_no_interrupt_is_moved_in_a_guest_with_one_cpu(tmp_path: Path) -> None:
+    done = ran(
+        tmp_path,
+        f"""
+        CPUS={tmp_path}
+        need_peer() {{ :; }}
+        loaded() {{ fail "goes on"; }}
+        follows_the_interrupt
+        """,
+    )
+    assert (done.returncode, done.stdout) == (SKIPPED, "CPU 1 is not online\n")

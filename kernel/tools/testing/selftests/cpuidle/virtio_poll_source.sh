@@ -406,6 +406,7 @@ polled_by() { # CPU: within 100 packets
 
 follows_the_interrupt() {
 	need_peer
+	is_online 1 || skip "CPU 1 is not online"
 	loaded
 	irq=$(irq_of_net)
 	mask=$IRQS/$irq/smp_affinity
