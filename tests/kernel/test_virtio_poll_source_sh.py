@@ -121,33 +121,176 @@ BUSYBOX = """#!/bin/sh
 cd {folder}
 case $* in
 ping*) echo $$ > pid; exec sleep 60 ;;
+*show*) echo "2: eth0    inet 10.0.2.15/24 brd 10.0.2.255"; exit ;;
 *down) while [ ! -s pid ]; do sleep 0.01; done ;;
 esac
 echo "$*" >> ran
 """
 
 
-def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None:
-    busybox = tmp_path / "bin/busybox"
+def with_busybox(folder: Path) -> str:
+    """Put a busybox into the folder whose ping never ends; return the PATH that has it first."""
+    busybox = folder / "bin/busybox"
     busybox.parent.mkdir()
-    busybox.write_text(BUSYBOX.format(folder=tmp_path))
+    busybox.write_text(BUSYBOX.format(folder=folder))
     busybox.chmod(0o755)
+    return f"{busybox.parent}:$PATH"
+
+
+def look_for_ping(folder: Path) -> str:
+    return f"""
+        sleep 0.1
+        ! grep -q sleep "/proc/$(cat {folder}/pid)/cmdline" 2> {folder}/errors ||
+            echo "a ping goes on"
+    """
+
+
+def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None:
     done = ran(
         tmp_path,
         f"""
-        PATH={busybox.parent}:$PATH TABLE={tmp_path}/table
+        PATH={with_busybox(tmp_path)} TABLE={tmp_path}/table
         need_peer() {{ net_device=virtio1; }}
         loaded() {{ : > "$TABLE"; }}
         ping_peer() {{ :; }}
         ( run_tests survives_a_link_that_goes_down )
-        sleep 0.1
-        ! grep -q sleep "/proc/$(cat {tmp_path}/pid)/cmdline" 2> {tmp_path}/errors ||
-            echo "a ping goes on"
+        {look_for_ping(tmp_path)}
         """,
     )
     assert "# no source any more\n" in done.stdout
     assert (tmp_path / "ran").read_text().splitlines()[-1] == "ip link set eth0 up"
     assert "a ping goes on" not in done.stdout
+
+
+def test_traffic_that_fails_leaves_no_ping_and_no_cpu_behind(tmp_path: Path) -> None:
+    online = tmp_path / "cpu1/online"
+    online.parent.mkdir()
+    online.write_text("1\n")
+    done = ran(
+        tmp_path,
+        f"""
+        PATH={with_busybox(tmp_path)} BUS={tmp_path} CPUS={tmp_path}
+        mkdir -p {tmp_path}/devices/virtio1
+        need_peer() {{ net_device=virtio1; }}
+        loaded() {{ :; }}
+        unload_source() {{
+            while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done
+            echo 0 > {online}
+            fail "cannot unload"
+        }}
+        ( run_tests survives_traffic )
+        {look_for_ping(tmp_path)}
+        """,
+    )
+    assert "# cannot unload\n" in done.stdout
+    assert online.read_text() == "1\n"
+    assert "a ping goes on" not in done.stdout
+
+
+@pytest.mark.parametrize(("received", "status"), [(3000, 0), (2999, FAILED)])
+def test_no_packet_of_the_traffic_may_be_lost(tmp_path: Path, received: int, status: int) -> None:
+    done = ran(
+        tmp_path,
+        f"""
+        CPUS={tmp_path} BUS={tmp_path} ROUNDS=2
+        mkdir -p {tmp_path}/devices/virtio1
+        need_peer() {{ net_device=virtio1; }}
+        loaded() {{ :; }}
+        load_source() {{ :; }}
+        unload_source() {{ :; }}
+        ping_peer() {{ :; }}
+        busybox() {{ echo "3000 packets transmitted, {received} packets received"; }}
+        survives_traffic
+        """,
+    )
+    assert done.returncode == status
+
+
+def test_a_cpu_comes_back_where_its_test_fails(tmp_path: Path) -> None:
+    online = tmp_path / "cpu1/online"
+    online.parent.mkdir()
+    online.write_text("1\n")
+    done = ran(
+        tmp_path,
+        f"""
+        CPUS={tmp_path} TABLE={tmp_path}/table
+        : > "$TABLE"
+        loaded() {{ :; }}
+        wait_for_source() {{ :; }}
+        virtio_of() {{ echo virtio0; }}
+        read_on_cpu_1() {{ :; }}
+        start_reading() {{ echo 0 > {online}; fail "stays offline"; }}
+        run_tests survives_hotplug
+        """,
+    )
+    assert "# stays offline\n" in done.stdout
+    assert online.read_text() == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "driver"),
+    [
+        ("survives_unbinding", "virtio_blk"),
+        ("survives_unbinding_of_a_network_device", "virtio_net"),
+    ],
+)
+def test_a_failure_gives_the_device_its_driver_back(tmp_path: Path, name: str, driver: str) -> None:
+    drivers = tmp_path / "drivers" / driver
+    drivers.mkdir(parents=True)
+    done = ran(
+        tmp_path,
+        f"""
+        BUS={tmp_path} TABLE={tmp_path}/table DISK={tmp_path}/disk
+        echo "0 virtio1-req.0 on" > "$TABLE"
+        need_peer() {{ net_device=virtio1; }}
+        need_disk() {{ :; }}
+        virtio_of() {{ echo virtio1; }}
+        read_disk() {{ :; }}
+        loaded() {{ :; }}
+        busybox() {{ echo "inet 10.0.2.15/24"; }}
+        run_tests {name}
+        """,
+    )
+    assert "# round 1: polled without a driver\n" in done.stdout
+    assert (drivers / "unbind").read_text() == "virtio1\n"
+    assert (drivers / "bind").read_text() == "virtio1\n"
+
+
+def test_a_failure_gives_the_network_device_its_address_back(tmp_path: Path) -> None:
+    (tmp_path / "drivers/virtio_net").mkdir(parents=True)
+    ran(
+        tmp_path,
+        f"""
+        PATH={with_busybox(tmp_path)} BUS={tmp_path} TABLE={tmp_path}/table
+        echo "0 virtio1-req.0 on" > "$TABLE"
+        need_peer() {{ net_device=virtio1; }}
+        loaded() {{ :; }}
+        run_tests survives_unbinding_of_a_network_device
+        """,
+    )
+    *_, address, up = (tmp_path / "ran").read_text().splitlines()
+    assert (address, up) == ("ip addr add 10.0.2.15/24 dev eth0", "ip link set eth0 up")
+
+
+def test_a_failure_leaves_no_tracer_on_and_no_device_unplugged(tmp_path: Path) -> None:
+    (tmp_path / "devices/virtio1").mkdir(parents=True)
+    (tmp_path / "devices/remove").mkdir()  # nothing can be written to it
+    (tmp_path / "available_filter_functions").write_text("synchronize_rcu_tasks\n")
+    done = ran(
+        tmp_path,
+        f"""
+        BUS={tmp_path} RESCAN={tmp_path}/rescan DISK={tmp_path}/disk
+        need_disk() {{ :; }}
+        need_tracer() {{ TRACE={tmp_path}; }}
+        virtio_of() {{ echo virtio1; }}
+        loaded() {{ :; }}
+        run_tests waits_for_nobody_while_a_device_is_unplugged
+        """,
+    )
+    assert "# cannot unplug\n" in done.stdout
+    assert (tmp_path / "current_tracer").read_text() == "nop\n"
+    assert (tmp_path / "set_ftrace_filter").read_text() == "\n"
+    assert (tmp_path / "rescan").read_text() == "1\n"
 
 
 @pytest.mark.parametrize(

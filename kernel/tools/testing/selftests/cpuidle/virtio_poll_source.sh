@@ -34,6 +34,7 @@ ROUNDS=${ROUNDS:-20}
 BUS=/sys/bus/virtio
 IDLE_POLL=/sys/module/idle_poll/parameters
 IRQS=/proc/irq
+RESCAN=/sys/bus/pci/rescan
 IN_TREE=
 [ -e /sys/module/$SOURCE ] || ! ls $BUS/devices/*/poll_source > /dev/null 2>&1 || IN_TREE=1
 
@@ -180,8 +181,12 @@ after_each() {
 restore() {
 	trap '' HUP INT PIPE TERM
 	after_each
-	rm -f "$LOAD" "$REPORT" "$WRONG"
+	rm -f "$LOAD" "$REPORT" "$WRONG" "$TRAFFIC"
 	unload
+}
+
+need_disk() {
+	[ -b "$DISK" ] || skip "no $DISK"
 }
 
 polls_every_queue() {
@@ -294,6 +299,7 @@ each_cpu_has_a_queue() { # of READ
 
 survives_hotplug() {
 	[ -e $CPUS/cpu1/online ] || skip "CPU 1 cannot go offline"
+	undo_at_end "echo 1 > $CPUS/cpu1/online"
 	loaded
 	read_on_cpu_1 # a queue that was a source before keeps its counts
 	wait_for_source $READ
@@ -312,9 +318,10 @@ survives_hotplug() {
 }
 
 survives_unbinding() {
-	[ -b "$DISK" ] || skip "no $DISK"
+	need_disk
 	loaded
 	device=$(virtio_of "$DISK")
+	undo_at_end "[ -e $BUS/devices/$device/driver ] || echo $device > $BUS/drivers/virtio_blk/bind"
 	for round in $(seq $((ROUNDS / 2))); do
 		read_disk "$DISK" 5000 > /dev/null 2>&1 &
 		echo "$device" > $BUS/drivers/virtio_blk/unbind || fail "round $round: cannot unbind"
@@ -327,7 +334,7 @@ survives_unbinding() {
 }
 
 survives_a_reset() {
-	[ -b "$DISK" ] || skip "no $DISK"
+	need_disk
 	grep -q ' virtio_device_reset_prepare$' /proc/kallsyms || skip "the driver does not survive it"
 	reset=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/reset
 	[ -e "$reset" ] || skip "the device cannot be reset"
@@ -346,10 +353,14 @@ need_peer() {
 	net_device=$(basename "$(readlink -f "/sys/class/net/$NET/device")")
 }
 
+all_came() { # COUNT FILE, what ping says at its end
+	grep -q "^$1 .* $1 " "$2"
+}
+
 ping_peer() { # COUNT: one after the other, none may be lost
 	busybox ping -A -q -c "$1" "$PEER" | grep 'packets received' > "$REPORT"
 	cat "$REPORT"
-	grep -q "^$1 .* $1 " "$REPORT" || fail "packets lost"
+	all_came "$1" "$REPORT" || fail "packets lost"
 }
 
 polls_a_network_device() {
@@ -435,13 +446,15 @@ follows_the_interrupt() {
 
 # The kernel's tracer names who waits for a grace period: not the task that has the locks.
 waits_for_nobody_while_a_device_is_unplugged() {
-	[ -b "$DISK" ] || skip "no $DISK"
+	need_disk
 	need_tracer
 	grep -q '^synchronize_rcu_tasks' "$TRACE/available_filter_functions" 2> /dev/null ||
 		skip "the kernel cannot trace it"
 	remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
 	[ -e "$remove" ] || skip "the device cannot be unplugged"
 	loaded
+	undo_at_end "echo nop > $TRACE/current_tracer; echo > $TRACE/set_ftrace_filter"
+	undo_at_end "[ -b $DISK ] || echo 1 > $RESCAN"
 	echo synchronize_rcu_tasks > "$TRACE/set_ftrace_filter"
 	echo function > "$TRACE/current_tracer"
 	echo > "$TRACE/trace"
@@ -451,7 +464,7 @@ waits_for_nobody_while_a_device_is_unplugged() {
 	waiters=$(grep -v '^#' "$TRACE/trace")
 	echo nop > "$TRACE/current_tracer"
 	echo > "$TRACE/set_ftrace_filter"
-	echo 1 > /sys/bus/pci/rescan
+	echo 1 > "$RESCAN"
 	echo "$waiters"
 	[ -n "$waiters" ] || fail "nobody waits: the operations are freed too early"
 	! echo "$waiters" | grep -q -- "-$pid " || fail "waits with the locks of the device"
@@ -460,7 +473,7 @@ waits_for_nobody_while_a_device_is_unplugged() {
 }
 
 survives_unplugging() {
-	[ -b "$DISK" ] || skip "no $DISK"
+	need_disk
 	remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
 	[ -e "$remove" ] || skip "the device cannot be unplugged"
 	loaded
@@ -475,10 +488,11 @@ survives_unplugging() {
 		fi
 	done) > /dev/null 2>&1 &
 	load=$!
+	undo_at_end "[ -b $DISK ] || echo 1 > $RESCAN"
 	for round in $(seq "$ROUNDS"); do
 		read_disk "$DISK" 2000 > /dev/null 2>&1 &
 		echo 1 > "$remove" || fail "round $round: cannot unplug"
-		echo 1 > /sys/bus/pci/rescan
+		echo 1 > "$RESCAN"
 		wait $!
 		[ -b "$DISK" ] || fail "round $round: did not come back"
 		remove=$(readlink -f "$BUS/devices/$(virtio_of "$DISK")/..")/remove
@@ -503,8 +517,11 @@ polls_no_queue_whose_interrupt_has_a_thread() {
 
 survives_traffic() {
 	need_peer
+	[ ! -e $CPUS/cpu1/online ] || undo_at_end "echo 1 > $CPUS/cpu1/online"
 	loaded
-	ping_peer 3000 > /dev/null 2>&1 &
+	busybox ping -A -q -c 3000 "$PEER" > "$TRAFFIC" 2>&1 &
+	load=$!
+	undo_at_end "kill $load 2> /dev/null"
 	for _ in $(seq $((ROUNDS / 2))); do
 		for value in 0 1; do
 			echo $value > "$BUS/devices/$net_device/poll_source"
@@ -515,7 +532,8 @@ survives_traffic() {
 			echo $value > $CPUS/cpu1/online
 		done
 	done
-	wait $! || fail "$(cat "$REPORT")"
+	wait $load
+	all_came 3000 "$TRAFFIC" || fail "$(cat "$TRAFFIC")"
 	ping_peer 200
 }
 
@@ -541,12 +559,18 @@ survives_unbinding_of_a_network_device() {
 	need_peer
 	loaded
 	address=$(busybox ip -o -4 addr show dev "$NET" | grep -o '[0-9.]*/[0-9]*')
+	undo_at_end "[ -e $BUS/devices/$net_device/driver ] ||
+		echo $net_device > $BUS/drivers/virtio_net/bind"
+	undo_at_end "busybox ip addr add $address dev $NET 2> /dev/null"
+	undo_at_end "busybox ip link set $NET up"
 	for round in $(seq 5); do
 		busybox ping -A -q -c 100 "$PEER" > /dev/null 2>&1 &
+		load=$!
+		undo_at_end "kill $load 2> /dev/null"
 		echo "$net_device" > $BUS/drivers/virtio_net/unbind || fail "round $round: cannot unbind"
 		! grep -q " $net_device-" $TABLE || fail "round $round: polled without a driver"
 		echo "$net_device" > $BUS/drivers/virtio_net/bind || fail "round $round: cannot bind"
-		kill $! 2> /dev/null
+		kill $load 2> /dev/null
 		busybox ip addr add "$address" dev "$NET"
 		busybox ip link set "$NET" up
 		[ ! "$IN_TREE" ] || load_source
@@ -602,6 +626,7 @@ fi
 REPORT=$(mktemp)
 BUSY=$REPORT.busy # as long as a process of a test is to go on
 WRONG=$REPORT.wrong # what a reader complains of
+TRAFFIC=$REPORT.traffic # what a ping says that goes on beside the test
 UNDO=$REPORT.undo   # what a test has changed: commands that undo it
 trap restore EXIT
 trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
