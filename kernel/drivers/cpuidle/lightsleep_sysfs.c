@@ -188,13 +188,13 @@ static unsigned int age_ms(const struct program_cost *pc)
 }
 
 /* The programs' own answer, 0 where they cannot tell. */
-STATISTIC(program_cost_ns, smp_load_acquire(&ls->cost.programs.estimated) ?
+STATISTIC(program_cost_ns, program_cost_answered(&ls->cost.programs) ?
 	  READ_ONCE(ls->cost.programs.estimate.cost_ns) : 0);
-STATISTIC(program_cost_lower_ns, smp_load_acquire(&ls->cost.programs.estimated) ?
+STATISTIC(program_cost_lower_ns, program_cost_answered(&ls->cost.programs) ?
 	  READ_ONCE(ls->cost.programs.estimate.lower_ns) : 0);
-STATISTIC(program_cost_upper_ns, smp_load_acquire(&ls->cost.programs.estimated) ?
+STATISTIC(program_cost_upper_ns, program_cost_answered(&ls->cost.programs) ?
 	  READ_ONCE(ls->cost.programs.estimate.upper_ns) : 0);
-STATISTIC(program_cost_age_ms, smp_load_acquire(&ls->cost.programs.estimated) ?
+STATISTIC(program_cost_age_ms, program_cost_answered(&ls->cost.programs) ?
 	  age_ms(&ls->cost.programs) : 0);
 STATISTIC(probes, READ_ONCE(ls->cost.programs.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));

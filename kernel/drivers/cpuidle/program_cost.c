@@ -66,7 +66,7 @@ u64 program_cost_ns(const struct program_cost *pc, u64 machine_ns)
 {
 	s64 cost_ns;
 
-	if (!smp_load_acquire(&pc->estimated))
+	if (!program_cost_answered(pc))
 		return min(machine_ns, READ_ONCE(pc->at_most_ns) ?: U64_MAX);
 	cost_ns = READ_ONCE(pc->estimate.cost_ns);
 	return cost_ns > 0 ? cost_ns : 0;

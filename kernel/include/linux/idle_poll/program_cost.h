@@ -7,6 +7,7 @@
 
 #include <linux/idle_poll/wake_cost.h>
 #include <linux/types.h>
+#include <asm/barrier.h>
 
 /**
  * struct program_cost - what the programs of one CPU say, and since when
@@ -90,6 +91,21 @@ struct program_cost_input {
 static inline bool program_cost_heard(const struct program_cost *pc)
 {
 	return pc->estimated || pc->at_most_ns;
+}
+
+/**
+ * program_cost_answered - does an answer of the programs of one CPU count?
+ * @pc: the CPU
+ *
+ * Context: any.
+ *
+ * Return: true if what @estimate says after this call is an answer: a mix of two, maybe, or one
+ * that has just ended.
+ */
+static inline bool program_cost_answered(const struct program_cost *pc)
+{
+	/* Pairs with the release in decide(), which has stored the answer before. */
+	return smp_load_acquire(&pc->estimated);
 }
 
 u64 program_cost_ns(const struct program_cost *pc, u64 machine_ns);
