@@ -184,13 +184,16 @@ def _replaced(
 ) -> Iterator[BinaryIO]:
     """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
 
-    The owner only where root writes, and then only of place.predecessor(). From ``mode`` the umask
-    takes away, unless it is ``exact``.
+    The owner only where root writes, and then both only of place.predecessor(). From ``mode`` the
+    umask takes away, unless it is ``exact``.
     """
+    found = old
     if os.geteuid() == 0:
         old = place.predecessor(target)
     if old:
         mode, owner = stat.S_IMODE(old.st_mode), (old.st_uid, old.st_gid)
+    elif found and not exact:  # whoever put it there, what it denies to others stays denied
+        mode &= stat.S_IMODE(found.st_mode)
     # Not named after the target, whose name may be as long as a name can be.
     scratch = target.with_name(f".lightsleep-{secrets.token_hex(8)}")
     with contextlib.ExitStack() as on_failure:

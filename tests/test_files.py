@@ -76,6 +76,29 @@ def test_a_new_file_belongs_to_whom_root_says(tmp_path: Path) -> None:
         assert (found.st_uid, found.st_gid) == (before or (12, 34))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(
+    ("before", "after"), [(0o600, 0o600), (0o444, 0o440), (0o4777, 0o640), (None, 0o640)]
+)
+def test_a_file_of_another_user_becomes_no_more_readable(
+    before: int | None, after: int, tmp_path: Path, umask: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    path = tmp_path / "theirs/x"
+    path.parent.mkdir()
+    os.chown(path.parent, 1234, 2345)
+    if before:
+        path.touch()
+        path.chmod(before)
+        os.chown(path, 1234, 2345)
+    write_text(path, "new")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, mode(path)) == (0, 0, after)
+    os.chown(path, 1234, 2345)
+    publish(path, b"new", 0o644)  # who collects it has to read it, whatever was there
+    assert mode(path) == 0o644
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_in_a_folder_of_others_is_refused(tmp_path: Path, there: bool) -> None:
     victim = tmp_path / "victim"
