@@ -5,47 +5,73 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Signals:
+    """The signals of orderly_end(): how often they raise. Lent to who waits for what may hang."""
+
+    def __init__(self, error: Callable[[int], BaseException] | None, repeated: bool) -> None:
+        """Heed no signal yet."""
+        self.repeated = repeated
+        """Whether each signal raises, and not only the first one."""
+        self.before: dict[int, Any] = {}
+        self._error = error
+
+    def heed(self) -> None:
+        """Have the next signal raise, or each one until ignore()."""
+        for number in self.before:
+            signal.signal(number, self._end)
+
+    def ignore(self) -> None:
+        """Have no signal raise."""
+        for number in self.before:
+            signal.signal(number, signal.SIG_IGN)
+
+    @contextlib.contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Have signals raise while this lasts, and not thereafter."""
+        self.heed()
+        try:
+            yield
+        finally:
+            self.ignore()
+
+    def _end(self, number: int, _frame: object) -> None:
+        if not self.repeated:
+            self.ignore()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise self._error(number) if self._error else SystemExit(128 + number)
 
 
 @contextlib.contextmanager
 def orderly_end(
     error: Callable[[int], BaseException] | None = None, repeated: bool = False
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Signals]:
     """Raise an error on SIGINT, SIGTERM and SIGHUP, so that contexts are left.
 
     That is KeyboardInterrupt for SIGINT, and for the others SystemExit, or what ``error`` makes of
     the signal's number. From then on, all three are ignored until this context is left: who presses
     Ctrl-C twice, and a terminal that closes, are to leave the other contexts in peace. Where it is
-    ``repeated``, each signal raises an error, until the function is called that this context lends.
+    ``repeated``, each signal raises an error. What this context lends can change that.
 
     A signal that is ignored before, as nohup has it, stays so. Outside of the main thread, which
     gets all signals, this does nothing.
     """
+    signals = Signals(error, repeated)
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield signals
         return
-
-    def ignore() -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-
-    def end(number: int, _frame: object) -> None:
-        if not repeated:
-            ignore()
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise error(number) if error else SystemExit(128 + number)
-
-    before = {
-        number: signal.signal(number, end)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
+            signals.before[number] = handler
     try:
-        yield ignore
+        signals.heed()
+        yield signals
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, before in signals.before.items():
+            signal.signal(each, before)
 
 
 def by_signal(end: SystemExit) -> bool:

@@ -15,7 +15,7 @@ OF_THIS_ONE = {"schema": "of this one"}
 """The document beside a trace."""
 
 # Does with a folder what trace-cmd does with tracefs; "broken" in its name makes it fail,
-# "late" keeps it from tracing, and with "slow" it takes its time at the end.
+# "late" keeps it from tracing, with "slow" it takes its time at the end, and "hangs" has none.
 FAKE = """#!{python}
 import os, shutil, signal, sys, time
 words = sys.argv[1:]
@@ -31,7 +31,7 @@ open(output + ".cpu0", "w").write("events")
 open(instance + "/events/power/cpu_idle/enable", "w").write("1\\n")
 open(instance + "/tracing_on", "w").write("0\\n" if "late" in {name!r} else "1\\n")
 signal.sigwait([signal.SIGINT])
-time.sleep(1 if "slow" in {name!r} else 0)
+time.sleep(1 if "slow" in {name!r} else 600 if "hangs" in {name!r} else 0)
 shutil.rmtree(instance)
 open(output, "w").write(" ".join(words))
 """

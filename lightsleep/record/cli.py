@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from lightsleep import cpulist
 from lightsleep.document import UNPRINTABLE, headed, text_of
-from lightsleep.ending import orderly_end
+from lightsleep.ending import Signals, orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, publish
 from lightsleep.options import (
@@ -144,14 +144,13 @@ def _count(
     target = Path(os.path.realpath(output))
     left = remove_leftovers(ROOT)
     with (
-        # A command gets each signal. Nothing else does, and no signal ends the writing of the file.
-        orderly_end(Terminated, repeated=bool(command)) as ignore_signals,
+        # Until there is a file to write, each signal ends what may hang.
+        orderly_end(Terminated, repeated=True) as signals,
         run.folder_of(target),
         run.counting(order, known, target) as running,
         _progress(seconds) as tick,
     ):
-        status = wait(command, seconds, running, tick, as_json)
-        ignore_signals()
+        status = _wait(command, seconds, running, tick, as_json, signals)
     recorded = {
         "elapsed_s": running.elapsed_s,
         "bytes": target.stat().st_size,
@@ -182,7 +181,7 @@ def _record(
         "buffer_kb": buffer_kb,
     }
     with (
-        orderly_end(Terminated, repeated=bool(command)) as ignore_signals,  # as in _count()
+        orderly_end(Terminated, repeated=True) as signals,  # as in _count()
         run.folder_of(target),
     ):
         with contextlib.ExitStack() as stack:
@@ -192,8 +191,7 @@ def _record(
             before = sidecar.count(ROOT, states)
             counts: list[sidecar.Count] = []
             running.at_stop = lambda: counts.append(sidecar.count(ROOT, states))
-            status = wait(command, seconds, running, tick, as_json)
-            ignore_signals()
+            status = _wait(command, seconds, running, tick, as_json, signals)
             running.at_stop()
             after = counts[0]
         notes = [*begun.notes, *_notes(running, begun.missing_events)]
@@ -212,6 +210,22 @@ def _record(
     _show(output, recorded if as_json else recorded | {"notes": notes}, as_json)
     if running.stopped:
         raise LightsleepError(running.stopped)
+    return status
+
+
+def _wait(
+    command: tuple[str, ...],
+    seconds: float | None,
+    running: run.Recording,
+    tick: Callable[[float], None],
+    as_json: bool,
+    signals: Signals,
+) -> int:
+    """Wait for the end of a recording; return the exit status. Then, no signal spoils the file."""
+    signals.repeated = bool(command)  # which gets each of them; without it, the first is the end
+    running.heeding_signals = signals.heeded
+    status = wait(command, seconds, running, tick, as_json)
+    signals.ignore()
     return status
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ SPARE_BYTES = 16 << 20
 SILENT_S, REDRAW_S = 2.0, 0.5
 """How long the end of a recording may take without a progress bar, and how often that is drawn."""
 
+HANGS_S = 10.0
+"""Once nothing was written for so long, who waits for the end of a recording need not any more."""
+
 DIED = "trace-cmd ended before its time"
 KILLED = (
     "the process that copies events was killed: the recording ended early, and what had been "
@@ -47,7 +51,7 @@ class Recording:
     ``probe_refused`` says why the kernel does not tell what the governor knew. ``lost`` counts
     events by CPU. ``notes`` tell what could not be tidied up, and why it ended early. Where that
     was noticed while it ran, ``stopped`` says so, ``stopped_s`` when (time.monotonic()), and
-    ``at_stop`` was called.
+    ``at_stop`` was called. While ``heeding_signals`` lasts, a signal ends the wait for the file.
     """
 
     instance: Path | None
@@ -62,6 +66,7 @@ class Recording:
     stopped: str | None = None
     stopped_s: float | None = None
     at_stop: Callable[[], None] = lambda: None
+    heeding_signals: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     started: bool = False
 
     def watch(self) -> None:
@@ -236,7 +241,7 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
         # What was to be recorded may run on after the recording has stopped.
         running.elapsed_s = (running.stopped_s or time.monotonic()) - began
         where = f"what had been recorded is in {scratch}, if that is there"
-        report = _finish(process, scratch, where)
+        report = _finish(running, where)
         if report["status"] is None and "formats" in order:
             report = _finish_for(order, wanted and running.started)
         running.lost = report.get("lost", {})
@@ -293,7 +298,7 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
         raise
     finally:
         running.elapsed_s = time.monotonic() - began
-        report = _finish(process, scratch, "what the kernel had counted is lost")
+        report = _finish(running, "what the kernel had counted is lost")
     if report["failed"]:
         raise LightsleepError(report["failed"])
 
@@ -409,18 +414,23 @@ def _has_child(pid: int) -> bool:
     return False
 
 
-def _finish(process: "subprocess.Popen[bytes]", scratch: Path, remains: str) -> dict[str, Any]:
+def _finish(running: Recording, remains: str) -> dict[str, Any]:
     """End the recording and return the keeper's report; without one, say what ``remains``."""
+    process = running.process
     assert process.stdin
     assert process.stdout
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    with contextlib.ExitStack() as shown:
-        tell = None
-        while not select.select([process.stdout], [], [], REDRAW_S if tell else SILENT_S)[0]:
-            tell = tell or shown.enter_context(terminal.progress())
-            tell("writing the file", *_written(scratch))
+    try:
+        _wait_for_report(running)
         said = process.stdout.read()
+    except KeyboardInterrupt:
+        print(
+            f"not waited for the end: process {process.pid} goes on, finishes the file if there is "
+            "anything in it, and tidies up",
+            file=sys.stderr,
+        )
+        raise
     process.stdout.close()
     process.wait()
     # A signal at the start leaves the first answer unread. It is no object, unlike the report.
@@ -432,6 +442,33 @@ def _finish(process: "subprocess.Popen[bytes]", scratch: Path, remains: str) -> 
         "said": "",
         "failed": f"the process that ends a recording was killed; {remains}",
     }
+
+
+def _wait_for_report(running: Recording) -> None:
+    """Wait until the keeper says how a recording ended. Where that hangs, a signal ends the wait.
+
+    Before that, a signal does no more than the first one did: many press Ctrl-C twice.
+    """
+    report = running.process.stdout
+    assert report
+    written, since = _written(running.scratch), time.monotonic()
+    with contextlib.ExitStack() as shown, contextlib.ExitStack() as heeding:
+        tell, hangs = None, False
+        while not select.select([report], [], [], REDRAW_S if tell else SILENT_S)[0]:
+            tell = tell or shown.enter_context(terminal.progress())
+            now = _written(running.scratch)
+            tell("writing the file", *now)
+            if now != written:
+                written, since = now, time.monotonic()
+            elif not hangs and time.monotonic() - since >= HANGS_S:
+                shown.close()
+                tell, hangs = None, True
+                print(
+                    f"nothing was written for {HANGS_S:.0f} s; Ctrl-C ends the wait for the file, "
+                    "which another process goes on to write",
+                    file=sys.stderr,
+                )
+                heeding.enter_context(running.heeding_signals())
 
 
 def _written(scratch: Path) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from click.testing import CliRunner, Result
 from paths import ROOT
 from recorders import fake
 
+from lightsleep.cli import main
 from lightsleep.errors import LightsleepError
 from lightsleep.record import cli, keeper, recorder, run, sidecar, trace_file, tracing
 from lightsleep.record.bpf import pages, trace
@@ -385,6 +387,52 @@ def test_a_signal_while_the_file_is_written_changes_nothing(
     assert done.exit_code == (7 if of_command else 128 + number), done.output
     assert "recorded" in done.output
     assert json.loads(sidecar.beside(tmp_path / "x").read_text())["window_ns"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", ["late, hangs", "hangs"])
+def test_a_trace_cmd_that_hangs_can_be_left(
+    name: str,
+    number: signal.Signals,
+    traced: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    @contextlib.contextmanager
+    def progress(_seconds: float | None) -> Iterator[Callable[[float], None]]:
+        yield lambda _passed: os.kill(os.getpid(), number)
+
+    def written(_scratch: Path) -> tuple[int, int]:
+        os.kill(os.getpid(), number)
+        return 0, 1
+
+    def started(_instance: Path, process: subprocess.Popen[bytes]) -> bool:
+        while not list((traced / "instances").glob("*/tracing_on")):
+            time.sleep(0.01)
+        if name != "hangs":
+            os.kill(os.getpid(), number)
+        return process.poll() is None
+
+    fake(tmp_path / "bin", traced, name)
+    monkeypatch.setattr(cli, "_progress", progress)
+    monkeypatch.setattr(run, "_await_start", started)
+    monkeypatch.setattr(run, "SILENT_S", 0.1)
+    monkeypatch.setattr(run, "HANGS_S", 0.3)
+    monkeypatch.setattr(run, "_written", written)
+    with pytest.raises(SystemExit) as ended:
+        main([*("record", *BY_TRACE_CMD, "-o"), str(tmp_path / "x")], standalone_mode=False)
+    assert ended.value.code == 128 + number
+    said = capfd.readouterr().err
+    assert ("nothing was written for 0 s; Ctrl-C ends the wait" in said) == (name == "hangs")
+    found = re.search(r"process (\d+) goes on, finishes the file", said)
+    assert found
+    keeper_pid = int(found[1])
+    children = Path(f"/proc/{keeper_pid}/task/{keeper_pid}/children").read_text()
+    os.kill(int(children), signal.SIGKILL)
+    assert os.waitpid(keeper_pid, 0)[1] == 0
+    kept = list(tmp_path.glob(".lightsleep-*/*"))
+    assert any(".cpu" in x.suffix for x in kept) if name == "hangs" else not kept
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
