@@ -186,7 +186,8 @@ def _hold_environment() -> None:
     environment = Path(sys.prefix)
     with contextlib.suppress(OSError):
         if (environment.parent / f".{environment.name}.lock").exists():
-            os.utime(environment)
+            with contextlib.suppress(OSError):  # one of another user, or shared read-only
+                os.utime(environment)
             _hold(environment)
 
 

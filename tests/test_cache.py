@@ -383,6 +383,24 @@ def test_the_environment_that_a_lab_runs_in_is_in_use(
     os.close(held)
 
 
+def test_an_environment_of_another_user_is_in_use_all_the_same(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    venv, utime = tmp_path / "shared/venv-1", os.utime
+    venv.mkdir(parents=True)
+    (venv.parent / ".venv-1.lock").touch()
+
+    def refused(path: Path) -> None:
+        if path == venv:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        utime(path)
+
+    monkeypatch.setattr(sys, "prefix", str(venv))
+    monkeypatch.setattr(os, "utime", refused)
+    cache.entry("a", build_file, 1)
+    assert cache._held.keys() == {venv, own_cache / "a"}
+
+
 def test_a_python_that_make_did_not_install_is_left_alone(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
