@@ -120,6 +120,24 @@ def test_an_image_and_its_modules(installed: ForeignKernel) -> None:
     assert found.modules == installed.modules
 
 
+def test_the_folder_of_modules_may_have_another_name_where_the_image_has_none(
+    installed: ForeignKernel, tmp_path: Path
+) -> None:
+    """As where modules were copied from a board. The image of an arm64 kernel has no release."""
+    assert installed.image
+    assert installed.modules
+    arm64 = tmp_path / "Image"
+    arm64.write_bytes(bytes(0x38) + b"ARM\x64" + bytes(8))
+    (tmp_path / "current").symlink_to(installed.modules)
+    (tmp_path / "mods").mkdir()
+    (tmp_path / "mods/modules.dep").write_text("")
+    for folder, release in ((installed.modules, RELEASE), ("current", RELEASE), ("mods", None)):
+        named = ForeignKernel(image=arm64, modules=tmp_path / folder)
+        assert foreign.release_of(foreign.tree(ARCHES["aarch64"], named)) == release
+    linked = ForeignKernel(image=installed.image, modules=tmp_path / "current")
+    assert foreign.tree(X86, linked).release == RELEASE
+
+
 def test_the_modules_may_be_named_by_the_folder_of_their_installation(
     installed: ForeignKernel, tmp_path: Path
 ) -> None:

@@ -168,8 +168,9 @@ def test_a_guest_of_another_kernel_than_was_named(
     boots(monkeypatch, tmp_path, "")
     with pytest.raises(
         LightsleepError,
-        match=rf"^image is kernel {RELEASE}, but its modules are those of 6\.12\.0-mine: "
-        "finish the build of its tree, or give the modules that belong to it$",
+        match=rf"^image is kernel {RELEASE}, but the folder of its modules is named 6\.12\.0-mine: "
+        "finish the build of its tree, or give the modules that belong to it, in a folder "
+        f"{RELEASE}$",
     ):
         Guest(Machine(), replace(HARDWARE, release="6.12.0-mine")).wait()
 

@@ -26,6 +26,9 @@ from lightsleep.lab.kernels.config import NEEDED_OPTIONS, Arch
 from lightsleep.lab.kernels.modules import project_modules
 from lightsleep.sources import kernel_sources
 
+RELEASE = re.compile(r"\d+\.\d")
+"""How the name of a kernel's release begins."""
+
 HEAD = 1 << 16
 """Bytes of an image that say what it is."""
 
@@ -76,6 +79,11 @@ class ForeignTree:
         )
 
 
+def release_of(tree: ForeignTree) -> str | None:
+    """Return the release of a kernel; None where the folder of its modules has another name."""
+    return tree.release if RELEASE.match(tree.release) else None
+
+
 def tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
     """Return what guests boot of ``kernel``. Raises LightsleepError for whatever is not right."""
     try:
@@ -95,7 +103,9 @@ def _tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
         )
     release = _check_image(kernel.image, arch)
     folder = _modules_of(kernel.modules.absolute(), release)
-    if release and folder.name != release:
+    # Who copied the modules may have named the folder as they like, or made a link to it.
+    names = [folder.name, Path(os.path.realpath(folder)).name]
+    if release and release not in names:
         raise LightsleepError(
             f"{kernel.image} is kernel {release}, but {folder} has the modules of {folder.name}: "
             "give the two that belong together"
@@ -103,7 +113,7 @@ def _tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
     build = Path(os.path.realpath(folder / "build"))
     there = (build / "Module.symvers").exists() and (build / "Makefile").exists()
     return ForeignTree(
-        release or folder.name,
+        release or next((x for x in names if RELEASE.match(x)), folder.name),
         kernel.image,
         folder,
         _key(kernel.image, folder / "modules.dep", *folder.rglob("*.ko*")),

@@ -122,7 +122,7 @@ def prepare(
         devicetree=tree_of_devices,
         firmware=firmware,
         state=state,
-        release=tree.release if machine.foreign else None,
+        release=foreign.release_of(tree) if isinstance(tree, ForeignTree) else None,
     )
 
 
@@ -268,9 +268,9 @@ class Guest:
         hardware = self._hardware
         if hardware.release not in (None, release):
             raise LightsleepError(
-                f"{hardware.image} is kernel {release}, but its modules are those of "
+                f"{hardware.image} is kernel {release}, but the folder of its modules is named "
                 f"{hardware.release}: finish the build of its tree, or give the modules that "
-                "belong to it"
+                f"belong to it, in a folder {release}"
             )
 
     def _load(self) -> None:
