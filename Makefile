@@ -266,11 +266,11 @@ man: ## man pages of the command-line tool, in out/man
 	$(call environment,lab$(comma)dev)
 	$(PYTHON) scripts/man_pages.py $(OUT)/man
 
-clean: ## remove what was built here; results of hours stay (bench, check-repeat, false-alarms), and the cache
-	@# These three go on where they ended.
-	test ! -d $(OUT) || find $(OUT) -mindepth 1 -maxdepth 1 \
+clean: ## remove what was built here, but not results of bench, check-repeat and false-alarms, and not the cache
+	@# These three go on where they ended. $(OUT) may be a link to a larger disk, or a mount.
+	test ! -d $(OUT) || find $(OUT)/ -mindepth 1 -maxdepth 1 \
 		! -name bench ! -name check ! -name false-alarms -exec rm -rf {} +
-	test ! -d $(OUT) || rmdir --ignore-fail-on-non-empty $(OUT)
+	test ! -d $(OUT) || rmdir $(OUT) 2> /dev/null || :
 	rm -rf build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

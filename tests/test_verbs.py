@@ -226,6 +226,16 @@ def test_clean_leaves_results_of_hours(tmp_path: Path) -> None:
     subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
 
 
+def test_clean_empties_what_out_is_a_link_to(tmp_path: Path) -> None:
+    for folder in ("large/bench", "large/demo", "build"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "out").symlink_to("large")
+    words = ["make", "--silent", "-f", str(ROOT / "Makefile"), "clean"]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    assert {x.name for x in tmp_path.iterdir()} == {"out", "large"}
+    assert {x.name for x in (tmp_path / "out").iterdir()} == {"bench"}
+
+
 @pytest.fixture
 def replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lock file that somebody replaces by another while the first who wants it waits."""
