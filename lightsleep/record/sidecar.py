@@ -30,7 +30,12 @@ from lightsleep.scan.document import document
 from lightsleep.scan.lint import lint
 
 TIME_OFFSETS = Path("/proc/self/timens_offsets")
-"""Says for each clock how far this time namespace is ahead of the machine: seconds, then ns."""
+"""Says for each clock how far the time namespace of our children is ahead of the machine: seconds,
+then ns."""
+
+TIME_NAMESPACES = (Path("/proc/self/ns/time"), Path("/proc/self/ns/time_for_children"))
+"""Ours, and that of our children: unshare(CLONE_NEWTIME) changes only the second one. Before about
+Linux 6.3 it does so across exec, too."""
 
 
 def check_place(document: Path) -> None:
@@ -55,7 +60,10 @@ def now_ns() -> int:
     """
     ahead_ns = 0
     with contextlib.suppress(OSError):  # a kernel without time namespaces
-        for line in TIME_OFFSETS.read_text().splitlines():
+        ours, of_children = (path.readlink() for path in TIME_NAMESPACES)
+        # Else the offsets are not ours. Who has just called unshare() was in the machine's.
+        lines = TIME_OFFSETS.read_text().splitlines() if ours == of_children else []
+        for line in lines:
             clock, seconds, more_ns = line.split()
             if clock == "monotonic":
                 ahead_ns = int(seconds) * 10**9 + int(more_ns)

@@ -34,6 +34,14 @@ def test_times_are_those_of_the_machine_in_a_time_namespace(
     monkeypatch.setattr(sidecar, "TIME_OFFSETS", tmp_path / "timens_offsets")
     assert sidecar.now_ns() == 10**15
     (tmp_path / "timens_offsets").write_text(f"monotonic  {offset}\nboottime  1 0\n")
+    namespaces = (tmp_path / "time", tmp_path / "time_for_children")
+    monkeypatch.setattr(sidecar, "TIME_NAMESPACES", namespaces)
+    assert sidecar.now_ns() == 10**15  # no such namespaces
+    namespaces[0].symlink_to("time:[4026531834]")
+    namespaces[1].symlink_to("time:[4026532300]")
+    assert sidecar.now_ns() == 10**15  # the offset is not ours
+    namespaces[1].unlink()
+    namespaces[1].symlink_to("time:[4026531834]")
     root = unfold("lightsleep-guest", tmp_path)
     assert sidecar.begin(root, {})["begun_ns"] == 10**15 - ahead_ns
     assert sidecar.count(root, []).at_ns == 10**15 - ahead_ns
