@@ -23,7 +23,8 @@ A histogram is counted by BPF programs, too (bpf/histogram.py). At the end, the 
 they have counted, and writes the file. The kernel drops all programs with the keeper, whatever ends
 it.
 
-The next recording in this PID namespace removes what a killed keeper left.
+The next recording in this PID namespace removes what a killed keeper left, or one on the host where
+the namespace is gone.
 
 This file runs on its own (``python -I -S``, by its path), and needs only the standard library and
 its neighbours that need no more. Its first line of input is one JSON document, what to record. Its

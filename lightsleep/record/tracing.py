@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What to trace: the events of a recording, their filters, and what this kernel has of them."""
 
+import contextlib
 import mmap
 import os
+import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,14 @@ PROBES = (f"{RETURN} next=+0($arg1):s64", RETURN)
 of the clock, which may be the tick."""
 
 PROBED = "{group}:sleep_length"
+
+GROUP = re.compile(r"lightsleep_(\d+)_(\d+)")
+"""The name of an instance: tracefs.group_of(), with its PID namespace and its keeper."""
+
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The number of the one from which all processes are seen."""
+
+PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -123,24 +133,43 @@ def available(there: Set[str]) -> tuple[list[Event], list[str]]:
 def remove_leftovers(tracing: Path) -> list[str]:
     """Remove what a keeper made that was killed; return what could not be removed.
 
-    That is one of this PID namespace: what a keeper of another one made may be in use.
+    That is one of this PID namespace, or of one that is gone: what a keeper of another one made
+    may be in use.
     """
     if Path("/proc/self").resolve().name != str(os.getpid()):
         return []  # /proc is of another PID namespace, and does not show whether a keeper runs
-    prefix = tracefs.group_of(0).removesuffix("0")
+    own = tracefs.group_of(0).split("_")[1]
     probes = tracing / "kprobe_events"
-    groups = {folder.name for folder in (tracing / "instances").glob(f"{prefix}*")}
+    groups = {folder.name for folder in (tracing / "instances").glob("lightsleep_*")}
     if probes.exists():
         named = (line.split()[0].partition(":")[2] for line in probes.read_text().splitlines())
-        groups |= {name.partition("/")[0] for name in named if name.startswith(prefix)}
+        groups |= {name.partition("/")[0] for name in named}
+    there = _namespaces()  # after the groups: their keepers are older
     left = []
     for group in sorted(groups):
-        pid = group.removeprefix(prefix)
-        if pid.isdecimal() and not _alive(pid):
+        if not (found := GROUP.fullmatch(group)):
+            continue
+        namespace, pid = found.groups()
+        gone = there is not None and int(namespace) not in there
+        if not _alive(pid) if namespace == own else gone:
             # What is busy is in use by somebody: that is not waited for.
             left.append(tracefs.remove_instance(tracing / "instances" / group, busy_s=0))
             left.append(tracefs.remove_probes(tracing, group, busy_s=0))
     return [note for note in left if note]
+
+
+def _namespaces() -> set[int] | None:
+    """Return which PID namespaces have a process; None where that cannot be seen from this one."""
+    found = set()
+    try:
+        if tracefs.PID_NAMESPACE.stat().st_ino != INITIAL_PID_NAMESPACE:
+            return None
+        for process in PROC.glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+                found.add((process / "ns/pid").stat().st_ino)
+    except OSError:
+        return None
+    return found
 
 
 def _alive(pid: str) -> bool:

@@ -33,17 +33,33 @@ def test_a_keeper_of_another_installation_is_alive(tmp_path: Path) -> None:
     assert not tracing._alive(str(os.getpid()))
 
 
-def test_leftovers_of_dead_keepers_are_removed_and_no_others(tracefs: Path) -> None:
+@pytest.mark.parametrize("seen", ["all", "not all", "its own"])
+def test_leftovers_of_dead_keepers_are_removed_and_no_others(
+    seen: str, tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container is one PID namespace, and all that it was goes with it."""
     here = tracefs_module.group_of(0).removesuffix("0")
-    foreign = {"somebody", "lightsleep_mine", "lightsleep_4194304", "lightsleep_7_4194304", here}
+    number = tracefs_module.PID_NAMESPACE.stat().st_ino
+    monkeypatch.setattr(tracing, "INITIAL_PID_NAMESPACE", number if seen != "its own" else 8)
+    monkeypatch.setattr(tracing, "PROC", tmp_path)
+    (tmp_path / "4711/ns").mkdir(parents=True)  # of a namespace that is there
+    (tmp_path / "4711/ns/pid").touch()
+    (tmp_path / "4712").mkdir()  # ended just now
+    if seen == "not all":
+        (tmp_path / "4713").symlink_to("4713")  # is an error
+    there = (tmp_path / "4711/ns/pid").stat().st_ino
+    gone = f"lightsleep_{there + 1}_4194304"
+    foreign = {"somebody", "lightsleep_mine", "lightsleep_4194304", here}
+    foreign.add(f"lightsleep_{there}_4194304")
     # The second has the number of a process that is no keeper.
-    for name in (f"{here}4194304", f"{here}{os.getpid()}", *foreign):
+    for name in (f"{here}4194304", f"{here}{os.getpid()}", gone, *foreign):
         (tracefs / "instances" / name).mkdir()
-    groups = ("other", "lightsleep_foo", "lightsleep_7_4194304", f"{here}4194304")
+    groups = ("other", "lightsleep_foo", f"lightsleep_{there}_4194304", f"{here}4194304")
     probes = "".join(f"r10:{group}/sleep_length f\n" for group in groups)
     (tracefs / "kprobe_events").write_text(probes)
     assert tracing.remove_leftovers(tracefs) == []
-    assert {x.name for x in (tracefs / "instances").iterdir()} == foreign
+    left = {x.name for x in (tracefs / "instances").iterdir()}
+    assert left == (foreign if seen == "all" else foreign | {gone})
     lines = (tracefs / "kprobe_events").read_text()
     assert lines == f"{probes}-:{here}4194304/sleep_length\n"
 
