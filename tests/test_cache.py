@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The cache holds complete entries only, whatever happens while one is built."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -438,10 +439,19 @@ def test_an_entry_that_does_not_get_to_the_disk_is_none(
     assert visible(own_cache) == []
 
 
-def test_what_cannot_be_written_to_the_disk_is_an_error(tmp_path: Path) -> None:
+def test_what_cannot_be_written_to_the_disk_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache._sync(tmp_path)
-    with pytest.raises(OSError, match="/proc/none"):
-        cache._sync(Path("/proc/none"))
+
+    def syncfs(_file: int) -> int:
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Mock(syncfs=syncfs))
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        cache._sync(tmp_path)
+    assert (raised.value.errno, raised.value.filename) == (errno.EIO, str(tmp_path))
 
 
 def test_a_scratch_folder_goes_with_its_process(own_cache: Path) -> None:
