@@ -41,14 +41,17 @@ SYSTEM_PATH = "/usr/sbin:/sbin"
 
 
 FORBIDDEN = re.compile(
-    "^bwrap: (Can't mount |Creating new namespace |No permissions |setting up uid map)",
+    "^bwrap: (Can't mount |Creating new namespace |Failed to make / slave|No permissions |"
+    "pivot_root|setting up uid map)",
     re.MULTILINE,
 )
 """What bubblewrap says where it may not make namespaces, or not mount in them."""
 
 NEEDS_NAMESPACES = (
-    "The lab needs namespaces, which this machine, or its container, forbids: use a virtual "
-    "machine, or a container with more rights (docker run --privileged)"
+    "The lab needs namespaces, which this machine, or its container, forbids. On a host, allow "
+    "them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+    "kernel.apparmor_restrict_unprivileged_userns). Give a container more rights (docker run "
+    "--privileged), or use a virtual machine"
 )
 
 

@@ -151,6 +151,8 @@ BWRAP = (
     "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
     "bwrap: No permissions to create new namespace, likely because the kernel does not allow it",
     "bwrap: setting up uid map: Permission denied",
+    "bwrap: Failed to make / slave: Permission denied",
+    "bwrap: pivot_root: Operation not permitted",
 )
 
 
@@ -162,7 +164,13 @@ def test_a_container_without_namespaces_is_told(said: str) -> None:
     first, *_, last = raised.value.message.splitlines()
     assert first == "unpacking linux-image failed (exit status 1):"
     assert said in raised.value.message
-    for word in ("namespaces", "container", "docker run --privileged", "virtual machine"):
+    for word in (
+        "namespaces",
+        "container",
+        "docker run --privileged",
+        "virtual machine",
+        "sysctl user",
+    ):
         assert word in last
 
 
