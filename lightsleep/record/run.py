@@ -125,7 +125,7 @@ class Recording:
 def _gone(instance: Path) -> str:
     return (
         f"the tracing instance {instance} is gone, or tracing was unmounted: the recording ended "
-        "early; record again, and leave both to lightsleep"
+        "early; record again, and do not remove or unmount them meanwhile"
     )
 
 
