@@ -98,7 +98,8 @@ def _wait_for(path: Path, file: IO[str]) -> None:
             end_s = time.monotonic() + SILENT_S
         time.sleep(0.02)
     name = path.name[1:].removesuffix(".lock")
-    print(f"waiting for another process, which makes {name} in {path.parent}", file=sys.stderr)
+    said = f"waiting for another process, which has the lock of {name} in {path.parent}"
+    print(said, file=sys.stderr)
     fcntl.flock(file, fcntl.LOCK_EX)
 
 

@@ -147,7 +147,7 @@ def test_who_waits_for_another_process_says_so_once(
         release.start()
         cache.entry("a", build_file, 1)
         release.join()
-    said = f"waiting for another process, which makes a in {own_cache}\n"
+    said = f"waiting for another process, which has the lock of a in {own_cache}\n"
     assert capsys.readouterr().err == said
     cache.entry("b", build_file, 1)
     assert capsys.readouterr().err == ""
