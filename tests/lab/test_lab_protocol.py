@@ -248,9 +248,8 @@ def test_fewer_cpus_than_a_guest_has_are_told_and_noted(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert "few_cpus" not in attempted(*boots, vcpus=1).protocol
     assert attempted(*boots, vcpus=2).protocol["few_cpus"] == (
-        "few CPUs: the guests that run at once have 2 CPUs, and the lab may use 1 of the host: "
-        "CPUs that poll take the time of those that work, and the result is about such a host "
-        "only; use a host with at least 2 CPUs"
+        "few CPUs: the guests that run at once have 2 CPUs, and the lab may use 1 of the host. "
+        "CPUs that poll take the time of those that work. Use a host with at least 2 CPUs"
     )
     beside = attempted(*boots, vcpus=1, neighbour=("spin",))
     assert "have 2 CPUs, and the lab may use 1" in beside.protocol["few_cpus"]

@@ -147,6 +147,6 @@ def few_cpus(experiment: Experiment, accelerator: Accelerator) -> str:
         return ""
     return (
         f"{FEW_CPUS}: the guests that run at once have {needed} CPUs, and the lab may use "
-        f"{allowed} of the host: CPUs that poll take the time of those that work, and the result "
-        f"is about such a host only; use a host with at least {needed} CPUs"
+        f"{allowed} of the host. CPUs that poll take the time of those that work. Use a host with "
+        f"at least {needed} CPUs"
     )
