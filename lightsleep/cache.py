@@ -118,11 +118,16 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def entry(
-    name: str, build: Callable[[Path], None], needs_mb: int, base: Path | None = None
+    name: str,
+    build: Callable[[Path], None],
+    needs_mb: int,
+    base: Path | None = None,
+    lasting: bool = True,
 ) -> Path:
     """Return the folder of entry ``name``; where there is none, ``build(scratch)`` makes it.
 
-    ``needs_mb`` is the space the build takes. ``base`` is the cache folder, without it folder().
+    ``needs_mb`` is the space the build takes. ``base`` is the cache folder, without it folder();
+    what is not ``lasting`` there need not be on the disk.
     Raises LightsleepError where there is less space, where the cache folder cannot be written, and
     for an OSError of ``build``, which is then the cause; what else ``build`` raises passes through.
     """
@@ -138,7 +143,7 @@ def entry(
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(base / f".{name}.lock"):
             if not final.is_dir():
-                _build(base, final, build, needs_mb)
+                _build(final, build, needs_mb, lasting)
             _hold(final)
     except OSError as error:
         raise LightsleepError(
@@ -218,9 +223,8 @@ def code(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
     LIGHTSLEEP_CACHE), the entry is built anew, in a folder that goes when this process ends.
     """
     base = Path(os.path.realpath(folder()))  # a link on the way could be changed meanwhile
-    if not (trusted(base) and trusted(base / name)):
-        base = _private()
-    return entry(name, build, needs_mb, base)
+    safe = trusted(base) and trusted(base / name)
+    return entry(name, build, needs_mb, base if safe else _private(), lasting=safe)
 
 
 def trusted(path: Path) -> bool:
@@ -247,8 +251,8 @@ def _private() -> Path:
     return Path(path)
 
 
-def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int) -> None:
-    scratch = base / f".{final.name}.scratch"
+def _build(final: Path, build: Callable[[Path], None], needs_mb: int, lasting: bool) -> None:
+    base, scratch = final.parent, final.with_name(f".{final.name}.scratch")
     sweep(base)
     shutil.rmtree(scratch, ignore_errors=True)
     free_mb = shutil.disk_usage(base).free // 2**20
@@ -261,7 +265,8 @@ def _build(base: Path, final: Path, build: Callable[[Path], None], needs_mb: int
     try:
         _fill(scratch, final.name, build)
         os.utime(scratch)  # unpacking gave it the date of an archive
-        _sync(scratch)
+        if lasting:  # else a busy server would write all that is in its memory for nothing
+            _sync(scratch)
         scratch.rename(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
