@@ -123,7 +123,7 @@ def _built_in(options: str | None) -> WrongUsage:
     return WrongUsage(
         f"--persist: {MODULE} is built into this kernel, so it is there at every boot. A boot "
         f"finds its parameters on the kernel command line only: {to_do or 'none is needed here. '}"
-        "For this boot, leave out --persist"
+        "For this boot, leave out --persist (and --later)"
     )
 
 

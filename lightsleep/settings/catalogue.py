@@ -50,7 +50,7 @@ DEFAULTS = {"mode": "adaptive", "poll_limit_us": "0", "wait_weight": "4"}
 KEPT = ("mode", "poll_limit_us", "wait_weight", "peek_budget_ns", "hold_us")
 """Parameters of the module that can be set, and so are set again where it is loaded again."""
 
-ONLY_LIGHTSLEEP = "only lightsleep lasts across boots: leave out --persist"
+ONLY_LIGHTSLEEP = "only lightsleep lasts across boots: leave out --persist (and --later)"
 
 EXAMPLES = (
     "as-is",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,12 @@ def test_a_signal_has_what_was_changed_undone(tmp_path: Path) -> None:
     _, _, traps = SCRIPT.read_text().partition("\nUNDO=")
     _, _, traps = traps.partition("\n")
     begun, undone = tmp_path / "begun", tmp_path / "undone"
+    start_s = time.monotonic()
     done = ran(
         tmp_path,
         f"""
         unload() {{ :; }}
-        changes() {{ undo_at_end "touch {undone}"; touch {begun}; sleep 0.5; }}
+        changes() {{ undo_at_end "touch {undone}"; touch {begun}; sleep 15; }}
         (while [ ! -e {begun} ]; do sleep 0.01; done; kill $$) &
         set -- changes changes
         {traps}
@@ -52,6 +54,7 @@ def test_a_signal_has_what_was_changed_undone(tmp_path: Path) -> None:
     )
     assert (done.returncode, "ok 2" in done.stdout) == (128 + signal.SIGTERM, False)
     assert undone.exists()
+    assert time.monotonic() - start_s < 10, "it waits for the end of the test"
 
 
 def test_what_the_last_read_finds_wrong_is_told(tmp_path: Path) -> None:

@@ -12,14 +12,17 @@
 #undef CONFIG_POLL_SOURCE
 #include_next <linux/poll_source.h>
 #define CONFIG_POLL_SOURCE 1
+/* The kernel may be of another version, with another parameter. */
+static inline bool poll_sources_none_to_release(bool halts) { return false; }
+#define poll_sources_release poll_sources_none_to_release
 static inline void poll_source_exit(void) { }
 static inline unsigned long poll_sources_work(void) { return 0; }
 static inline void poll_source_worked(const struct poll_source *source) { }
 #else
 #define CONFIG_POLL_SOURCE 1
-#include_next <linux/poll_source.h>
+/* Ours, also where a kernel of the series without the option (PREEMPT_RT) has a header. */
+#include "../../include/linux/poll_source.h"
 #undef CONFIG_POLL_SOURCE
-/* A kernel of the series without the option (PREEMPT_RT) has the header, but without modules. */
 void poll_source_exit(void);
 void poll_source_worked(const struct poll_source *source);
 DECLARE_PER_CPU(unsigned long, poll_sources_served);

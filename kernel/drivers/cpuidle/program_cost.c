@@ -93,6 +93,7 @@ static void begin_anew_after_a_gap(struct program_cost *pc, const struct program
 		forget(pc);
 		pc->sought = in->now;
 		pc->harm_until = 0;
+		pc->harm_wait = 0;
 	}
 	pc->update_jiffies = in->now;
 }

@@ -71,6 +71,7 @@ after_each() { # as it was found
 
 restore() {
 	trap '' HUP INT PIPE TERM
+	end_test
 	after_each
 	unmount_all
 	rm -f "$LOAD" "$LOAD.count"

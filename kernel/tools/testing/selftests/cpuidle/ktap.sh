@@ -6,14 +6,23 @@
 # long it took. run_tests ends the script with the status that kselftest expects.
 
 KSFT_SKIP=4
+running=
 
 # after_each: redefine it to undo what a test that failed may have left.
 after_each() {
 	:
 }
 
+# end_test: ends the test that runs. For a trap: who waits for a test gets a signal at once, and
+# who waits for the output of a command gets it when that has ended.
+end_test() {
+	[ -z "$running" ] || kill "$running" 2> /dev/null
+	rm -f "$OUTPUT"
+}
+
 # run_tests TEST...: runs every test, in order, each in a shell of its own.
 run_tests() {
+	OUTPUT=$(mktemp)
 	echo "KTAP version 1"
 	echo "1..$#"
 	number=0
@@ -22,11 +31,14 @@ run_tests() {
 	for name in "$@"; do
 		number=$((number + 1))
 		read -r begun _ < /proc/uptime
-		output=$("$name" 2>&1)
+		("$name") > "$OUTPUT" 2>&1 &
+		running=$!
+		wait "$running"
 		status=$?
+		running=
 		after_each
 		read -r ended _ < /proc/uptime
-		[ -z "$output" ] || echo "$output" | sed 's/^/# /'
+		sed 's/^/# /' "$OUTPUT"
 		echo "# $((${ended%.*} - ${begun%.*})) s"
 		case $status in
 		0) echo "ok $number $name" ;;
@@ -40,6 +52,7 @@ run_tests() {
 			;;
 		esac
 	done
+	rm -f "$OUTPUT"
 	# kselftest goes by the status alone: what ran nothing has not passed.
 	[ $skipped -lt $# ] || exit $KSFT_SKIP
 	exit $failed

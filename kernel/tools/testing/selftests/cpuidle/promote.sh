@@ -509,6 +509,7 @@ WAS_DISABLED=$(grep . "$CPUS"/cpu*/cpuidle/state*/disable /dev/null 2> /dev/null
 
 restore() { # what was found
 	trap '' HUP INT PIPE TERM
+	end_test
 	after_each
 	[ -z "$WAS_ON" ] || echo "$WAS_ON" > $PARAMETER
 	[ "$(cat "$CPUS"/cpuidle/current_governor)" = "$WAS_GOVERNOR" ] ||

@@ -97,6 +97,7 @@ after_each() {
 
 restore() { # what was found
 	trap '' HUP INT PIPE TERM
+	end_test
 	after_each
 	if [ -n "$WAS_LOADED" ]; then (load); else unload $MODULE; fi
 	unmount_all

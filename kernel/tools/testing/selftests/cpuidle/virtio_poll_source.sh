@@ -180,6 +180,7 @@ after_each() {
 
 restore() {
 	trap '' HUP INT PIPE TERM
+	end_test
 	after_each
 	rm -f "$LOAD" "$REPORT" "$WRONG" "$TRAFFIC"
 	unload
