@@ -54,6 +54,7 @@ struct seq_file { char text[1000]; size_t length; };
 #define NSEC_PER_USEC 1000L
 u64 ktime_get_ns(void);
 """,
+    "linux/typecheck.h": "",
     "linux/workqueue.h": """
 struct work_struct;
 #define DECLARE_DELAYED_WORK(name, function) void (*name)(struct work_struct *) = function

@@ -35,6 +35,7 @@
 #include <linux/limits.h>
 #include <linux/minmax.h>
 #include <linux/string.h>
+#include <linux/typecheck.h>
 #include <asm/barrier.h>
 
 #define EVIDENCE_PER_MINUTE	(WAKE_COST_SAMPLES / 4)
