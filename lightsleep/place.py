@@ -38,7 +38,7 @@ def take(scratch: Path, target: Path) -> None:
 
 
 def predecessor(target: Path) -> os.stat_result | None:
-    """Return the status of the file whose owner and mode one that root writes in its place gets.
+    """Return the status of a file that hands on its owner and mode where root replaces it.
 
     None where there is no file, and where another user may have put one there to get at what root
     writes: in a folder that others can write to, only a file of root's or the caller's counts.

@@ -92,7 +92,7 @@ def headline(lost: TimeLost) -> list[str]:
         if above is not None:
             part = f"Going by the medians, the idle states took {seconds(above)} of the total"
         elif all(wakes.count < FEWEST for wakes in lost.groups["state"].values()):
-            part = "Too few found one in an idle state to tell what part of the total that took"
+            part = "Too few wakeups are known to tell what part of the total the idle states took"
         else:
             part = "That is too close to tell what part of the total the idle states took"
         said.append(

@@ -239,7 +239,7 @@ def test_a_headline_says_that_too_few_are_known() -> None:
     lost.reference = wakes(*[2.0] * 40)
     lost.parts["state"]["C6"]["C6"] = wakes(*[5000.0] * 5)
     lost.add_up()
-    assert "Too few found one in an idle state" in headline(lost)[-1]
+    assert "Too few wakeups are known" in headline(lost)[-1]
 
 
 def test_wakeups_of_a_task_are_judged_by_state(tmp_path: Path) -> None:

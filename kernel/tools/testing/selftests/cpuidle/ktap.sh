@@ -13,8 +13,8 @@ after_each() {
 	:
 }
 
-# end_test: ends the test that runs. For a trap: who waits for a test gets a signal at once, and
-# who waits for the output of a command gets it when that has ended.
+# end_test: ends the test that runs, for a trap. Tests run in the background, as a shell that waits
+# for one acts on a signal at once. In a command substitution, it acts when the test has ended.
 end_test() {
 	[ -z "$running" ] || kill "$running" 2> /dev/null
 	rm -f "$OUTPUT"

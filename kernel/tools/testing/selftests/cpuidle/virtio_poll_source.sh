@@ -628,7 +628,7 @@ REPORT=$(mktemp)
 BUSY=$REPORT.busy # as long as a process of a test is to go on
 WRONG=$REPORT.wrong # what a reader complains of
 TRAFFIC=$REPORT.traffic # what a ping says that goes on beside the test
-UNDO=$REPORT.undo   # what a test has changed: commands that undo it
+UNDO=$REPORT.undo # commands that undo what a test has changed
 trap restore EXIT
 trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"
