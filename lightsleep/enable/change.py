@@ -26,7 +26,7 @@ from lightsleep.enable.boot_files import (
     write_files,
 )
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
-from lightsleep.scan import facts
+from lightsleep.scan import facts, requests
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE, has_another_root, kind_of_container
 from lightsleep.scan.model import Scan
@@ -180,6 +180,7 @@ def _enable(text: str, root: Path, now: bool, persist: bool, module_file: Path |
     if now:
         about = {"setting": together(in_force.get("in_force"), text)}
     lacking = _without_module(root) if persist else []
+    lacking += _latency_limits(changes, scan, root)
     if not now:
         lacking += _in_the_way_now(scan, root)
     with journalled.session(root, "enable", **about) as session:
@@ -239,6 +240,28 @@ def _in_the_way_now(scan: Scan, root: Path) -> list[str]:
         elif x.id in OF_THIS_BOOT:
             notes.append(f"{without} {x.what}. {x.fix}")
     return notes
+
+
+def _latency_limits(changes: Sequence[Change], scan: Scan, root: Path) -> list[str]:
+    """Return what to say of latency limits that our driver is about to heed.
+
+    Where no driver was, nobody has heeded them. How long a halt takes is not known yet, either: the
+    module measures it.
+    """
+    heeds = any(
+        isinstance(x, Load) and x.module == MODULE and "mode=off" not in x.argv for x in changes
+    )
+    cpus = [cpu for cpu in scan.cpus if facts.latency_limit_us(scan, cpu) is not None]
+    if not heeds or not cpus:
+        return []
+    lowest_us = min(facts.latency_limit_us(scan, cpu) or 0 for cpu in cpus)
+    asked = ", ".join(requests.holders(root))
+    who = f" (/dev/cpu_dma_latency is held open by {asked})" if asked else ""
+    return [
+        f"{facts.on(cpus)}: a latency limit of {lowest_us} us is set{who}. Under this driver, CPUs "
+        "whose halts take longer than their limit poll all the time that they are idle: 'sudo "
+        "lightsleep scan' tells which"
+    ]
 
 
 def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path, now: bool) -> None:

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,24 @@ def test_the_defaults_need_no_options_file(root: Path) -> None:
     done("enable", "--persist")
     assert not (root / OPTIONS).exists()
     assert mode(root) == "adaptive"
+
+
+def test_a_latency_limit_is_told_before_the_driver_heeds_it(root: Path) -> None:
+    def latency_limit(us: int) -> None:
+        (root / "dev").mkdir(exist_ok=True)
+        (root / "dev/cpu_dma_latency").write_bytes(struct.pack("=i", us))
+
+    latency_limit(3)
+    told = "CPU 0-1: a latency limit of 3 us is set"
+    assert told in done("enable")
+    assert "latency limit" not in done("enable", "lightsleep:fixed:20us")  # heeded already
+    done("disable")
+    assert "latency limit" not in done("enable", "lightsleep:off")
+    done("disable")
+    assert told in done("enable", "--persist", "--later")
+    done("disable")
+    latency_limit(2_000_000_000)
+    assert "latency limit" not in done("enable")
 
 
 def test_only_from_the_next_boot_on(root: Path) -> None:
