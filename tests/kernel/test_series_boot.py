@@ -91,3 +91,20 @@ def test_a_caller_is_not_stuck_behind_a_softirq(arch: str, kernel: str, append: 
             guest.run(["taskset", "-c", "0", "insmod", module, "cpu=1", "early=1"])
             assert guest.read_text(f"{parameters}/in_hardirq") == "Y\n"
             guest.run(["rmmod", "test_softirq_call"])
+
+
+@pytest.mark.parametrize(
+    ("arch", "kernel"), [("x86_64", KERNEL), ("aarch64", KERNEL), ("x86_64", "7.3-series")]
+)
+def test_a_caller_is_not_stuck_behind_a_softirq_of_a_cpu_about_to_halt(
+    arch: str, kernel: str
+) -> None:
+    with boot(Machine(arch=arch, kernel=kernel, vcpus=3, accel="tcg"), "softirq", BOOT_S) as guest:
+        module = f"{GUEST_MODULES}/test_softirq_call.ko"
+        for many in ("many=0", "many=1"):
+            # It fails, and says so, if the host kept one of both CPUs away for too long.
+            insmod = f"taskset -c 0 insmod {module} cpu=1 entering=1 {many}"
+            guest.run(["sh", "-c", f"for i in $(seq 20); do {insmod} && exit; done; exit 1"])
+            stuck = guest.read_text("/sys/module/test_softirq_call/parameters/stuck")
+            assert stuck == "N\n", many
+            guest.run(["rmmod", "test_softirq_call"])

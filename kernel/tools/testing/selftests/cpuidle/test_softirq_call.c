@@ -12,22 +12,35 @@
  * that raises it. @in_hardirq tells whether the function then runs in an interrupt, as some
  * take for granted (nohz_full_kick_func() warns, from 7.3 on).
  *
+ * With @entering, the softirq begins where the CPU was about to halt when it was called: the
+ * idle code has cleared TIF_POLLING_NRFLAG by then, and finds out that it is not to halt.
+ *
  * It is all done, once, as the module is loaded.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/hrtimer.h>
 #include <linux/interrupt.h>
+#include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/preempt.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
+#include <linux/string.h>
 #include <linux/timer.h>
+#include <linux/tracepoint.h>
+#include <linux/workqueue.h>
 
 #define GIVE_UP_NS	(500 * NSEC_PER_MSEC)
+/* Until when a CPU has to be about to halt, and how long it may take once it was woken. */
+#define ENTER_NS	(20 * NSEC_PER_SEC)
+#define WAKE_NS		(50 * NSEC_PER_MSEC)
 
 static unsigned int cpu;
 module_param(cpu, uint, 0444);
@@ -41,6 +54,10 @@ static bool early;
 module_param(early, bool, 0444);
 MODULE_PARM_DESC(early, "call during the interrupt that raises the softirq");
 
+static bool entering;
+module_param(entering, bool, 0444);
+MODULE_PARM_DESC(entering, "call while the CPU is about to halt");
+
 static bool stuck;
 module_param(stuck, bool, 0444);
 MODULE_PARM_DESC(stuck, "whether the softirq had to give up");
@@ -53,7 +70,7 @@ static DEFINE_SPINLOCK(lock);
 static bool spinning;
 static bool interrupted, queued, called;
 
-static void spin(struct timer_list *unused)
+static void wait_for_lock(void)
 {
 	u64 start = ktime_get_ns();
 
@@ -66,6 +83,11 @@ static void spin(struct timer_list *unused)
 		cpu_relax();
 	}
 	spin_unlock(&lock);
+}
+
+static void spin(struct timer_list *unused)
+{
+	wait_for_lock();
 }
 
 static DEFINE_TIMER(timer, spin);
@@ -127,9 +149,128 @@ static int call_early(void)
 	return ret;
 }
 
+static bool armed, halts, called_in_time;
+
+static void spin_in_tasklet(struct tasklet_struct *unused)
+{
+	wait_for_lock();
+}
+
+static DECLARE_TASKLET(spinning_tasklet, spin_in_tasklet);
+
+static void raise_tasklet(struct irq_work *unused)
+{
+	tasklet_schedule(&spinning_tasklet);
+}
+
+static DEFINE_IRQ_WORK(raise_work, raise_tasklet);
+
+/*
+ * The idle task of the CPU that is called, about to halt: interrupts off, TIF_POLLING_NRFLAG set.
+ * The interrupt that is raised here comes as soon as the idle code enables interrupts.
+ */
+static void about_to_halt(void *unused, int stopped, int dependency)
+{
+	u64 start = local_clock();
+
+	if (raw_smp_processor_id() != cpu || !stopped || !READ_ONCE(armed))
+		return;
+	WRITE_ONCE(armed, false);
+	irq_work_queue(&raise_work);
+	WRITE_ONCE(halts, true);
+	/* Whoever calls a CPU that polls sets TIF_NEED_RESCHED. */
+	while (!need_resched() && local_clock() - start < GIVE_UP_NS)
+		cpu_relax();
+	WRITE_ONCE(called_in_time, need_resched());
+}
+
+static void find_tick_stop(struct tracepoint *tp, void *found)
+{
+	if (!strcmp(tp->name, "tick_stop"))
+		*(struct tracepoint **)found = tp;
+}
+
+static void run_nothing(struct work_struct *unused)
+{
+}
+
+static DECLARE_WORK(wake_work, run_nothing);
+
+static int call_all(void)
+{
+	if (!many)
+		return smp_call_function_single(cpu, nothing, NULL, 1);
+	smp_call_function(nothing, NULL, 1);
+	return 0;
+}
+
+/* Has the CPU run a task, so that it is about to halt anew. */
+static bool comes_to_halt(void)
+{
+	u64 start = local_clock();
+
+	WRITE_ONCE(armed, true);
+	queue_work_on(cpu, system_wq, &wake_work);
+	while (!READ_ONCE(halts)) {
+		if (local_clock() - start > WAKE_NS) {
+			WRITE_ONCE(armed, false);
+			return READ_ONCE(halts);
+		}
+		cpu_relax();
+	}
+	return true;
+}
+
+/*
+ * With bottom halves disabled meanwhile, as the caller has them, no grace period of RCU ends, and
+ * a CPU with callbacks of RCU keeps its tick: so this waits in short turns.
+ */
+static int call_halting(void)
+{
+	u64 start = local_clock();
+	int ret;
+
+	spin_lock_bh(&lock);
+	while (!comes_to_halt()) {
+		spin_unlock_bh(&lock);
+		if (local_clock() - start > ENTER_NS)
+			return -ETIME;
+		msleep(20);
+		spin_lock_bh(&lock);
+	}
+	ret = call_all();
+	spin_unlock_bh(&lock);
+	return ret;
+}
+
+static int call_entering(void)
+{
+	struct tracepoint *tick_stop = NULL;
+	int ret;
+
+	for_each_kernel_tracepoint(find_tick_stop, &tick_stop);
+	if (!tick_stop)
+		return -EOPNOTSUPP;
+	ret = tracepoint_probe_register(tick_stop, about_to_halt, NULL);
+	if (ret)
+		return ret;
+
+	ret = call_halting();
+	/* It was called by an interrupt, or too late. */
+	if (!ret && !READ_ONCE(called_in_time))
+		ret = -EAGAIN;
+
+	tracepoint_probe_unregister(tick_stop, about_to_halt, NULL);
+	tracepoint_synchronize_unregister();
+	irq_work_sync(&raise_work);
+	tasklet_kill(&spinning_tasklet);
+	flush_work(&wake_work);
+	return ret;
+}
+
 static int __init test_softirq_call_init(void)
 {
-	int ret = 0;
+	int ret;
 
 	if (cpu >= nr_cpu_ids || !cpu_online(cpu) || cpu == raw_smp_processor_id()) {
 		pr_err("cpu: must be another one that is online\n");
@@ -138,16 +279,15 @@ static int __init test_softirq_call_init(void)
 
 	if (early)
 		return call_early();
+	if (entering)
+		return call_entering();
 
 	spin_lock_bh(&lock);
 	timer.expires = jiffies + 1;
 	add_timer_on(&timer, cpu);
 	while (!READ_ONCE(spinning))
 		cpu_relax();
-	if (many)
-		smp_call_function(nothing, NULL, 1);
-	else
-		ret = smp_call_function_single(cpu, nothing, NULL, 1);
+	ret = call_all();
 	spin_unlock_bh(&lock);
 
 	timer_delete_sync(&timer);
