@@ -82,3 +82,20 @@ def test_the_experiment_of_the_how_to_is_one() -> None:
     experiment = there["EXPERIMENT"]
     assert isinstance(experiment, Experiment)
     assert [arm.role for arm in experiment.arms].count("baseline") == 1
+
+
+def test_a_page_explains_every_line_of_status() -> None:
+    source = (ROOT / "lightsleep/enable/render.py").read_text()
+    printed = source.partition("def _facts(")[2].partition("\ndef ")[0]
+    lines = set(re.findall(r'yield \(?\s*"([a-z ]+)",', printed))
+    assert {"lightsleep", "loaded", "halt cost"} <= lines
+    table = (ROOT / "docs/enable.md").read_text().partition("| line | meaning |")[2]
+    cells = re.findall(r"(?m)^\| (`.+?`) \|", table.partition("\n\n")[0])
+    assert set(re.findall("`([^`]+)`", " ".join(cells))) == lines
+
+
+@pytest.mark.parametrize("page", ["docs/enable.md", "docs/tutorial.md"])
+def test_pages_say_what_status_says_after_a_reboot(page: str) -> None:
+    said = '"not by lightsleep enable since this boot"'
+    assert said in (ROOT / "lightsleep/enable/render.py").read_text()
+    assert said in (ROOT / page).read_text()
