@@ -99,3 +99,18 @@ def test_pages_say_what_status_says_after_a_reboot(page: str) -> None:
     said = '"not by lightsleep enable since this boot"'
     assert said in (ROOT / "lightsleep/enable/render.py").read_text()
     assert said in (ROOT / page).read_text()
+
+
+def constant(path: str, name: str) -> int:
+    """Return a constant of a file in C."""
+    (value,) = re.findall(rf"(?m)^#define {name}\s+(\d+)", (ROOT / path).read_text())
+    return int(value)
+
+
+def test_the_policy_page_has_the_ceiling_of_the_driver() -> None:
+    ceiling_ms = constant("kernel/drivers/cpuidle/lightsleep.h", "POLL_LIMIT_US_MAX") / 1000
+    weight = constant("kernel/drivers/cpuidle/lightsleep_sysfs.c", "WAIT_WEIGHT_DEFAULT")
+    text = " ".join((ROOT / "docs/polling-policy.md").read_text().split())
+    assert f"The ceiling is {ceiling_ms:g} ms, or `poll_limit_us`" in text
+    twice = f"With the default `wait_weight` of {weight}, 2C is below {ceiling_ms:g} ms"
+    assert f"{twice} while a halt costs less than {ceiling_ms / 2 / weight:g} ms." in text
