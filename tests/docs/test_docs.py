@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from paths import ROOT
 
 from lightsleep.cli import main
 from lightsleep.lab.run.experiment import Experiment
+from lightsleep.measure.model import Sample
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -114,3 +116,9 @@ def test_the_policy_page_has_the_ceiling_of_the_driver() -> None:
     assert f"The ceiling is {ceiling_ms:g} ms, or `poll_limit_us`" in text
     twice = f"With the default `wait_weight` of {weight}, 2C is below {ceiling_ms:g} ms"
     assert f"{twice} while a halt costs less than {ceiling_ms / 2 / weight:g} ms." in text
+
+
+def test_a_page_names_the_columns_of_each_sample() -> None:
+    text = (ROOT / "docs/measure.md").read_text()
+    sentence = text.partition("The columns of `--csv` are ")[2].partition("](")[0]
+    assert re.findall(r"`(\w+)`", sentence) == [x.name for x in dataclasses.fields(Sample)]
