@@ -22,7 +22,7 @@ from lightsleep.terminal import output
     "-v",
     "--verbose",
     is_flag=True,
-    help="Also show counters per CPU, and which files could not be used.",
+    help="Also show counters and thread siblings per CPU, and which files could not be used.",
 )
 @json_option()
 @click.option(
