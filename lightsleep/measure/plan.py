@@ -32,9 +32,11 @@ half of the minimum, whichever is more: an even distance would lock to the tick,
 that learns it. For states of up to 50 us this keeps the mean under half a millisecond.
 
 Who wakes. The source CPU runs for every launch, so it must not be the destination, nor share its
-core (a busy sibling keeps the core awake, and the deepest states are those of the core), nor be a
+core (a busy sibling keeps the core awake, and most deep states are those of the core), nor be a
 CPU that somebody set apart. Near ones come first: a wake across sockets measures the
-interconnect. A store wakes only who watches memory: polling and MWAIT states.
+interconnect. Of those as near as each other, a CPU of another cluster comes first: a state of a
+whole cluster lasts only while all its CPUs idle, so a waker in it ends that state before the
+launch. A store wakes only who watches memory: polling and MWAIT states.
 """
 
 from collections.abc import Sequence
@@ -186,6 +188,9 @@ def cells(
             said.append(
                 (cpu.number, "the CPU that wakes it shares its core, so the core never sleeps")
             )
+        elif src in cpu.cluster and others:
+            why = "only its timer measures what a state of the whole cluster adds"
+            said.append((cpu.number, f"the CPU that wakes it shares its cluster: {why}"))
         for source in sources:
             waker = cpu.number if source == "timer" else src
             if waker is not None:
@@ -241,6 +246,7 @@ def source_cpu(machine: Machine, dest: Cpu, asked: int | None) -> int | None:
             cpu.number in dest.siblings,
             cpu.node != dest.node,
             cpu.package != dest.package,
+            cpu.number in dest.cluster,
             abs(cpu.number - dest.number),
             cpu.number,
         ),

@@ -42,7 +42,11 @@ class IdleState:
 
 @dataclass(frozen=True)
 class Cpu:
-    """An online CPU. ``reserved`` says what it is kept free for, None where it is not."""
+    """An online CPU. ``reserved`` says what it is kept free for, None where it is not.
+
+    ``cluster`` are the other CPUs of its cluster, as the kernel counts them: on x86, those that
+    share its L2 cache, which may be its siblings only; empty where nothing tells.
+    """
 
     number: int
     states: tuple[IdleState, ...]
@@ -51,6 +55,7 @@ class Cpu:
     node: int | None
     reserved: str | None
     latency_limit_us: int | None
+    cluster: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def described(root: Path, scan: Scan, tree: Tree) -> Machine:
                 node=_node(tree, cpu.number),
                 reserved=reserved.get(cpu.number),
                 latency_limit_us=facts.latency_limit_us(scan, cpu),
+                cluster=_cluster(tree, cpu.number),
             )
             for cpu in scan.cpus
         },
@@ -120,6 +126,11 @@ def _default_idle(scan: Scan) -> IdleState:
     spins = facts.spins(scan) is not None
     name = "spin" if spins else "default"
     return IdleState(0 if spins else 1, name, None, None, spins, False, False, None)
+
+
+def _cluster(tree: Tree, cpu: int) -> frozenset[int]:
+    listed = tree.cpus(f"{CPU_DIR}/cpu{cpu}/topology/cluster_cpus_list")
+    return frozenset(listed or ()) - {cpu}
 
 
 def _node(tree: Tree, cpu: int) -> int | None:

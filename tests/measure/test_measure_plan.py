@@ -276,6 +276,42 @@ def test_a_sibling_as_the_only_waker_is_noted() -> None:
     assert notes == ["CPU 0: the CPU that wakes it shares its core, so the core never sleeps"]
 
 
+def of_four(number: int) -> frozenset[int]:
+    """Return the other CPUs of its cluster, where four share one."""
+    first = number // 4 * 4
+    return frozenset(range(first, first + 4)) - {number}
+
+
+def test_the_waker_is_of_another_cluster_where_there_is_one_as_near() -> None:
+    here = machine(*(cpu(x, C1, cluster=of_four(x)) for x in range(8)))
+    assert [plan.source_cpu(here, x, None) for x in here.cpus.values()] == [4, 4, 4, 4, 3, 3, 3, 3]
+    wish = Wish((5,), (), ("timer", "ipi"), 50, None)
+    assert plan.cells(here, wish, ALL)[1] == []
+    # Not across nodes: that would measure the interconnect.
+    far = machine(*(cpu(x, C1, cluster=of_four(x), node=x // 4) for x in range(8)))
+    assert plan.source_cpu(far, far.cpus[5], None) == 4
+
+
+def test_a_waker_of_the_same_cluster_is_noted() -> None:
+    here = machine(*(cpu(x, C1, cluster=of_four(x)) for x in range(4)))
+    said = (
+        "CPU 0-3: the CPU that wakes it shares its cluster: only its timer measures what a state "
+        "of the whole cluster adds"
+    )
+    assert plan.cells(here, Wish((), (), ("ipi",), 50, None), ALL)[1] == [said]
+    assert plan.cells(here, Wish((), (), ("timer",), 50, None), ALL)[1] == []
+
+
+def test_a_cluster_that_is_a_core_changes_nothing() -> None:
+    """As where a cluster is what shares an L2 cache, and that is of one core."""
+    cores = [frozenset({x ^ 1}) for x in range(4)]
+    here = machine(*(cpu(x, C1, siblings=(x ^ 1,), cluster=cores[x]) for x in range(4)))
+    assert [plan.source_cpu(here, x, None) for x in here.cpus.values()] == [2, 2, 1, 1]
+    alone = machine(*(here.cpus[x] for x in (0, 1)))
+    _, notes = plan.cells(alone, Wish((0,), (), ("ipi",), 50, None), ALL)
+    assert notes == ["CPU 0: the CPU that wakes it shares its core, so the core never sleeps"]
+
+
 @pytest.mark.parametrize(
     "wish", [Wish((7,), (), ("timer",), 1, None), Wish((), (), ("ipi",), 1, 7)]
 )
@@ -307,6 +343,7 @@ def test_states_and_topology_are_read(tmp_path: Path) -> None:
         sys/devices/system/cpu/cpu{0-3}/topology/physical_package_id: 0
         sys/devices/system/cpu/cpu{4-7}/topology/physical_package_id: 8
         sys/devices/system/cpu/cpu{4-7}/node8/distance: 10
+        sys/devices/system/cpu/cpu5/topology/cluster_cpus_list: 4-6
         sys/devices/system/cpu/isolated: 6
         sys/fs/cgroup/cpuset.cpus.isolated: 4
         sys/devices/system/cpu/nohz_full: 7
@@ -316,6 +353,7 @@ def test_states_and_topology_are_read(tmp_path: Path) -> None:
     five = here.cpus[5]
     assert [(x.name, x.polls) for x in five.states][:2] == [("snooze", True), ("stop0_lite", False)]
     assert (five.package, five.node, sorted(five.siblings)) == (8, 8, [4, 6, 7])
+    assert [sorted(here.cpus[x].cluster) for x in (3, 5)] == [[], [4, 6]]
     assert [here.cpus[x].reserved for x in (4, 5)] == ["isolated", None]
     assert [here.cpus[x].reserved for x in (6, 7)] == ["isolated", "nohz_full"]
     assert plan.source_cpu(here, five, None) == 3
