@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from lightsleep.measure.model import Batch, Sample, Source, WakePath
-from lightsleep.scan.machine import Cpu, IdleState, Machine
+from lightsleep.scan.machine import Cpu, Cpufreq, IdleState, Machine
 
 ALL: dict[Source, str | None] = {"timer": None, "ipi": None, "store": None, "device": "no device"}
 
@@ -91,7 +91,14 @@ def state(
 
 
 def cpu(number: int, *states: IdleState, siblings: tuple[int, ...] = (), **more: object) -> Cpu:
-    facts: dict[str, object] = {"package": 0, "node": 0, "reserved": None, "latency_limit_us": None}
+    facts: dict[str, object] = {
+        "package": 0,
+        "node": 0,
+        "reserved": None,
+        "latency_limit_us": None,
+        "cluster": frozenset(),
+        "cpufreq": Cpufreq(None, None, None),
+    }
     return Cpu(number, states, frozenset(siblings), **facts | more)  # type: ignore[arg-type]
 
 

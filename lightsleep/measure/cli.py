@@ -146,6 +146,7 @@ def measure(
         _tell_of_nothing(taken.ended, [*taken.notes, *set_back])
         raise _ending(taken.ended)
 
+    standing = noise.standing(here, {cell.dest for cell in cells}, governor)
     trouble = [*taken.notes, *_ended_early(taken), *set_back]
     result = MeasureResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -156,7 +157,7 @@ def measure(
             "cpus": sorted({x.dest for x in cells}),
             "seed": seed,
         },
-        notes=[*remarks, *left_out, *noise.standing(here, governor), *trouble],
+        notes=[*remarks, *left_out, *standing, *trouble],
         rows=assess.rows(here, taken.tallies),
     )
     with written(*_files(result, taken, output, table)):

@@ -2,6 +2,7 @@
 """What else went on while a CPU was measured, from /proc/stat before and after."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,10 +73,10 @@ def disturbed(cpu: int, passed: Ticks, ours_in_user: bool) -> str | None:
     return None
 
 
-def standing(machine: Machine, governor: str | None) -> list[str]:
+def standing(machine: Machine, measured: Collection[int], governor: str | None) -> list[str]:
     """Return what makes measurements on this machine uncertain whenever they are taken.
 
-    ``governor`` is the one that governs meanwhile.
+    ``measured`` are the CPUs that are woken, ``governor`` is the one that governs meanwhile.
     """
     notes = []
     clock = machine.environment["clocksource"]
@@ -89,6 +90,15 @@ def standing(machine: Machine, governor: str | None) -> list[str]:
         for cpu in machine.cpus.values()
         for state in cpu.states
         if governor in FIRST_WITHOUT_LATENCY and cpu.latency_limit_us == 0 and state.index > 0
+    )
+    notes += say(
+        (
+            cpu.number,
+            f"under the cpufreq governor {cpu.cpufreq.governor}, a busy CPU may run faster than "
+            "one that idles: measure states of a few us under performance",
+        )
+        for cpu in machine.cpus.values()
+        if cpu.number in measured and cpu.cpufreq.varies
     )
     threads = {frozenset({cpu.number}) | cpu.siblings for cpu in machine.cpus.values()}
     if any(len(core) > 1 for core in threads):

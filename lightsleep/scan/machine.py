@@ -2,7 +2,7 @@
 """The machine that measures or records: CPUs, how they are related, and the states they idle in."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,25 @@ class IdleState:
 
 
 @dataclass(frozen=True)
+class Cpufreq:
+    """The governor of a CPU's frequency, and the limits in kHz; None where nothing tells."""
+
+    governor: str | None
+    min_khz: int | None
+    max_khz: int | None
+
+    @property
+    def varies(self) -> bool:
+        """Whether a busy CPU may run faster than one that idles."""
+        return (
+            self.governor not in (None, "performance")
+            and self.min_khz is not None
+            and self.max_khz is not None
+            and self.min_khz < self.max_khz
+        )
+
+
+@dataclass(frozen=True)
 class Cpu:
     """An online CPU. ``reserved`` says what it is kept free for, None where it is not.
 
@@ -55,7 +74,8 @@ class Cpu:
     node: int | None
     reserved: str | None
     latency_limit_us: int | None
-    cluster: frozenset[int] = frozenset()
+    cluster: frozenset[int]
+    cpufreq: Cpufreq
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,7 @@ def read(root: Path) -> Machine:
 
 def described(root: Path, scan: Scan, tree: Tree) -> Machine:
     """Return the machine of a scan that was collected below ``root``."""
+    cpufreqs = {cpu.number: _cpufreq(tree, cpu.number) for cpu in scan.cpus}
     reserved = dict.fromkeys(tree.cpus(f"{CPU_DIR}/nohz_full") or [], "nohz_full")
     reserved |= dict.fromkeys(scan.isolated, "isolated")
     return Machine(
@@ -91,10 +112,11 @@ def described(root: Path, scan: Scan, tree: Tree) -> Machine:
                 reserved=reserved.get(cpu.number),
                 latency_limit_us=facts.latency_limit_us(scan, cpu),
                 cluster=_cluster(tree, cpu.number),
+                cpufreq=cpufreqs[cpu.number],
             )
             for cpu in scan.cpus
         },
-        environment=_environment(scan, tree),
+        environment=_environment(scan, tree, cpufreqs.values()),
         governors=tuple(scan.cpuidle.available_governors),
         governor=scan.cpuidle.governor,
     )
@@ -133,12 +155,35 @@ def _cluster(tree: Tree, cpu: int) -> frozenset[int]:
     return frozenset(listed or ()) - {cpu}
 
 
+def _cpufreq(tree: Tree, cpu: int) -> Cpufreq:
+    folder = f"{CPU_DIR}/cpu{cpu}/cpufreq"
+    return Cpufreq(
+        governor=tree.line(f"{folder}/scaling_governor"),
+        min_khz=tree.number(f"{folder}/scaling_min_freq"),
+        max_khz=tree.number(f"{folder}/scaling_max_freq"),
+    )
+
+
+def _frequencies(cpufreqs: Collection[Cpufreq]) -> dict[str, str | int | None]:
+    """Return what a result file says of cpufreq: each governor, and the widest limits."""
+    governors = sorted({x.governor for x in cpufreqs if x.governor})
+    least = [x.min_khz for x in cpufreqs if x.min_khz is not None]
+    most = [x.max_khz for x in cpufreqs if x.max_khz is not None]
+    return {
+        "cpufreq_governor": ", ".join(governors) or None,
+        "cpufreq_min_khz": min(least, default=None),
+        "cpufreq_max_khz": max(most, default=None),
+    }
+
+
 def _node(tree: Tree, cpu: int) -> int | None:
     names = tree.names(f"{CPU_DIR}/cpu{cpu}")
     return next((int(m[1]) for name in names if (m := re.fullmatch(r"node(\d+)", name))), None)
 
 
-def _environment(scan: Scan, tree: Tree) -> dict[str, str | int | None]:
+def _environment(
+    scan: Scan, tree: Tree, cpufreqs: Collection[Cpufreq]
+) -> dict[str, str | int | None]:
     return {
         "kernel": scan.kernel.release,
         "arch": scan.kernel.arch,
@@ -147,6 +192,7 @@ def _environment(scan: Scan, tree: Tree) -> dict[str, str | int | None]:
         "hypervisor": scan.hypervisor,
         "cpuidle_driver": scan.cpuidle.driver,
         "governor": scan.cpuidle.governor,
+        **_frequencies(cpufreqs),
         "clocksource": scan.clocksource.current,
         "cpus": len(scan.cpus),
     }

@@ -256,6 +256,47 @@ def test_a_latency_limit_that_excludes_states_is_noted(
     ]
 
 
+@pytest.mark.parametrize(
+    ("governor", "limits_khz", "said"),
+    [
+        ("schedutil", (800_000, 4_000_000), True),
+        ("performance", (800_000, 4_000_000), False),
+        ("powersave", (2_000_000, 2_000_000), False),
+    ],
+)
+def test_a_frequency_that_may_differ_between_idle_and_busy_is_noted(
+    governor: str, limits_khz: tuple[int, int], said: bool, power9: FakeBackend
+) -> None:
+    assert power9.root
+    for number, (least, most) in {1: limits_khz, 5: (600_000, 3_000_000)}.items():
+        plant(
+            power9.root,
+            f"""
+            {CPU}/cpu{number}/cpufreq/scaling_governor: {governor}
+            {CPU}/cpu{number}/cpufreq/scaling_min_freq: {least}
+            {CPU}/cpu{number}/cpufreq/scaling_max_freq: {most}
+            """,
+        )
+    document = measured("-c", "1-2", "-n", "20")
+    note = (
+        f"CPU 1: under the cpufreq governor {governor}, a busy CPU may run faster than one that "
+        "idles: measure states of a few us under performance"
+    )
+    assert [x for x in document["notes"] if "cpufreq" in x] == ([note] if said else [])
+    found = {x: document["environment"][f"cpufreq_{x}"] for x in ("governor", "min_khz", "max_khz")}
+    assert found == {
+        "governor": governor,
+        "min_khz": 600_000,
+        "max_khz": max(3_000_000, limits_khz[1]),
+    }
+
+
+def test_without_cpufreq_nothing_is_noted_of_it(power9: FakeBackend) -> None:
+    document = measured("-c", "1", "-n", "20")
+    assert not [x for x in document["notes"] if "cpufreq" in x]
+    assert document["environment"]["cpufreq_governor"] is None
+
+
 def test_a_cpu_that_is_too_busy_costs_no_samples_of_others(power9: FakeBackend) -> None:
     take, asked = power9.run, []
 
