@@ -5,14 +5,17 @@ What an exit latency means is not defined to the microsecond: some drivers count
 some advertise the median, some the worst case, and what a driver advertises is a whole number of
 microseconds. The observed value is the median after subtraction of the busy baseline. It has an
 error of its own: a timer or an IPI finds a busy CPU's caches warm, which shifts the subtracted
-value by a microsecond or so. So an advertised latency A is true enough where the observed one is in
+value by a microsecond or so. By store, the waker works on the wakeup of a thread until it stores
+what the idle CPU sees. A busy CPU sees an earlier store, so that work counts as the state's.
+
+So an advertised latency A is true enough where the observed one is in
 
     [A / RATIO - SLACK_NS, A x RATIO + SLACK_NS]
 
 RATIO = 1.25: a governor decides between states whose latencies differ by factors of 2 to 10, so a
-quarter changes no decision. SLACK_NS = 2000: resolution of what is advertised plus the shift above;
-it also decides for polling states, which advertise 0. A lie by a factor of 2 is outside from 7 us
-on: below that, nobody can tell it from the test's own error.
+quarter changes no decision. SLACK_NS = 2000: resolution of what is advertised, plus the errors
+above; it also decides for polling states, which advertise 0. A lie by a factor of 2 is outside from
+7 us on: below that, nobody can tell it from the test's own error.
 
 Noise. Whatever else a machine does only ever adds to a latency: to the state's, which makes it
 look slower, and to the baseline's, which makes the state look faster. Where there was noise, the
