@@ -44,7 +44,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 instead=_instead(machine, tally),
                 usage=tally.usage,
                 idled=tally.idled,
-                sees_stores=state.sees_stores,
+                polls=state.polls,
                 disturbed=tally.disturbed,
                 spared=spared,
             )

@@ -76,7 +76,7 @@ class Evidence:
 
     ``fastest_ns`` is what the fastest tenth of the samples does not exceed. ``invalid`` counts
     samples by reason, ``instead`` by name of the state that the CPU was in, ``usage`` is how often
-    the driver says that the state was entered; one that ``sees_stores`` may last for several wakes.
+    the driver says that the state was entered; one that ``polls`` may last for several wakes.
     ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
     ``disturbed`` says what else went on; None: nothing of note. ``spared``: wakes from the state
     took no IPI, as those of the baseline did, so there is no ``subtracted``.
@@ -91,7 +91,7 @@ class Evidence:
     instead: Mapping[str, int]
     usage: int | None
     idled: int | None
-    sees_stores: bool
+    polls: bool
     disturbed: str | None
     spared: bool = False
 
@@ -119,7 +119,7 @@ def _unmeasured(evidence: Evidence) -> Verdict | None:
             return Verdict("not-entered", None, None, f"never entered{_instead(evidence)}")
         why = "the CPU was busy" if busy else "no valid sample"
         return Verdict("too-noisy", None, None, f"{why}: {_reasons(evidence.invalid)}")
-    if usage is not None and 2 * usage < raw.count and not evidence.sees_stores:
+    if usage is not None and 2 * usage < raw.count and not evidence.polls:
         text = f"chosen {raw.count} times, but the driver counted {usage} entries"
         return Verdict("not-entered", None, None, text)
     return None

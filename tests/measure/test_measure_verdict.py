@@ -35,7 +35,7 @@ def evidence(
         instead={},
         usage=count,
         idled=count,
-        sees_stores=False,
+        polls=False,
         disturbed=None,
     )
 
@@ -240,7 +240,7 @@ def test_a_driver_that_enters_another_state_than_it_was_asked_for() -> None:
     assert verdict.text == "chosen 200 times, but the driver counted 3 entries"
     assert judge(replace(evidence(20, 20_000), usage=None)).kind == "agrees"
     # A wake need not end a polling state, if nothing was to be done.
-    assert judge(replace(evidence(20, 20_000), usage=3, sees_stores=True)).kind == "agrees"
+    assert judge(replace(evidence(20, 20_000), usage=3, polls=True)).kind == "agrees"
 
 
 def test_where_busy_wakes_take_longer_than_what_is_advertised_nobody_is_accused() -> None:

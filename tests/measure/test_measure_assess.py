@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From what was sampled of a state to its row: what counts, what is subtracted, and the verdict."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from measure_fakes import cpu, machine, sample, state
+
+from lightsleep.measure.assess import rows
+from lightsleep.measure.plan import Cell
+from lightsleep.measure.result import Row
+from lightsleep.measure.run import Tally
+from lightsleep.scan.machine import IdleState
+
+POLL, HALT = state(0, 0, 0, polls=True), state(1, 20, 40)
+MWAIT = replace(HALT, monitors=True)
+
+
+def tally(idle: IdleState | None, usage: int | None = None) -> Tally:
+    """Return 200 wakes out of a state that takes as long as it advertises, or of a busy CPU."""
+    rng = random.Random(1)
+    found = Tally(Cell("ipi", 0, 1, idle), usage=usage)
+    cost_ns = 1500 + 1000 * ((idle and idle.latency_us) or 0)
+    found.add([sample(found.cell.batch(1), cost_ns + rng.randrange(300)) for _ in range(200)])
+    return found
+
+
+def row(idle: IdleState, busy: Tally, woken: Tally) -> Row:
+    """Return the row of a state."""
+    return rows(machine(cpu(0, idle), cpu(1, idle)), [busy, woken])[1]
+
+
+@pytest.mark.parametrize(
+    ("idle", "kind"), [(POLL, "agrees"), (HALT, "not-entered"), (MWAIT, "not-entered")]
+)
+def test_only_a_state_that_polls_may_last_for_several_wakes(idle: IdleState, kind: str) -> None:
+    assert row(idle, tally(None), tally(idle, usage=3)).verdict.kind == kind
+    assert row(idle, tally(None), tally(idle, usage=200)).verdict.kind == "agrees"
