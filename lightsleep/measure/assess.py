@@ -2,8 +2,9 @@
 """Turns samples into the rows of a result: figures, subtraction and verdict per cell. Pure."""
 
 from collections import Counter
+from dataclasses import replace
 
-from lightsleep.measure.model import NOT_IDLE, Sample
+from lightsleep.measure.model import NOT_IDLE
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
@@ -16,11 +17,23 @@ BASELINE = Verdict("baseline", None, None, "baseline")
 
 def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:
     """Return one row for each tally, in their order."""
+    tallies = [settled(tally) for tally in tallies]
     baselines = {(x.cell.dest, x.cell.source): x for x in tallies if x.cell.state is None}
     return [
         _row(machine, tally, baselines.get((tally.cell.dest, tally.cell.source)))
         for tally in tallies
     ]
+
+
+def settled(tally: Tally) -> Tally:
+    """Return a tally whose samples do not count where the driver never entered the state.
+
+    The idle loop asked for it, so they look valid, but they met a CPU on its way to be refused.
+    """
+    if tally.usage != 0 or not tally.valid:
+        return tally
+    samples = [replace(x, verdict="not-entered") if x.valid else x for x in tally.samples]
+    return replace(tally, samples=samples, valid=[])
 
 
 def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
@@ -29,8 +42,6 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     spared = busy is not None and _spared(tally, busy)
     subtracted = subtract(raw, baseline) if state and raw and baseline and not spared else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
-    if _refused(tally) and tally.valid:
-        invalid["not-entered"] = len(tally.valid)
     verdict = BASELINE
     if state:
         verdict = judge(
@@ -59,7 +70,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
         advertised_us=state.latency_us if state else None,
         residency_us=state.residency_us if state else None,
         path=_path(tally),
-        latencies_ns=[sample.latency_ns for sample in _counted(tally)],
+        latencies_ns=[sample.latency_ns for sample in tally.valid],
         invalid=invalid,
         usage=tally.usage,
         elapsed_s=tally.elapsed_ns / 1e9,
@@ -74,11 +85,11 @@ def _spared(tally: Tally, busy: Tally) -> bool:
 
     One wake in ten may be another, as at the moment when a CPU begins to halt.
     """
-    if tally.cell.source != "ipi" or not _counted(busy):
+    if tally.cell.source != "ipi" or not busy.valid:
         return False
-    usual = Counter(sample.path for sample in _counted(busy)).most_common(1)[0][0]
-    others = sum(sample.path != usual for sample in _counted(tally))
-    return 10 * others > len(_counted(tally))
+    usual = Counter(sample.path for sample in busy.valid).most_common(1)[0][0]
+    others = sum(sample.path != usual for sample in tally.valid)
+    return 10 * others > len(tally.valid)
 
 
 def _instead(machine: Machine, tally: Tally) -> Counter[str]:
@@ -88,26 +99,14 @@ def _instead(machine: Machine, tally: Tally) -> Counter[str]:
     return Counter(names.get(x, f"state {x}") for x in others if x is not None and x != NOT_IDLE)
 
 
-def _refused(tally: Tally) -> bool:
-    """Whether the driver never entered the state, though the idle loop asked for it.
-
-    The samples that look valid then met a CPU on its way to be refused.
-    """
-    return tally.usage == 0
-
-
-def _counted(tally: Tally) -> list[Sample]:
-    return [] if _refused(tally) else tally.valid
-
-
 def _figures(tally: Tally) -> Figures | None:
-    return summarise([sample.latency_ns for sample in _counted(tally)])
+    return summarise([sample.latency_ns for sample in tally.valid])
 
 
 def _fastest_ns(tally: Tally) -> int:
-    return percentile(sorted(sample.latency_ns for sample in _counted(tally)), 10)
+    return percentile(sorted(sample.latency_ns for sample in tally.valid), 10)
 
 
 def _path(tally: Tally) -> RowPath | None:
-    paths = {sample.path for sample in _counted(tally)}
+    paths = {sample.path for sample in tally.valid}
     return paths.pop() if len(paths) == 1 else "mixed" if paths else None

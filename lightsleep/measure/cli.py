@@ -295,5 +295,6 @@ def _csv(tallies: list[Tally]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(column.name for column in dataclasses.fields(Sample))
-    rows.writerows(dataclasses.astuple(x) for tally in tallies for x in tally.samples)
+    samples = (x for tally in tallies for x in assess.settled(tally).samples)
+    rows.writerows(dataclasses.astuple(x) for x in samples)
     return text.getvalue()

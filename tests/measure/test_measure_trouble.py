@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measuring while things go wrong on the machine: what is kept, and what is set back."""
 
+import csv
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import journals
@@ -50,10 +52,16 @@ def test_a_state_that_is_never_entered(power9: FakeBackend) -> None:
 def test_a_state_that_the_driver_refuses_has_no_samples(power9: FakeBackend) -> None:
     """The idle loop asks for it again and again, so it looks entered, but is not."""
     power9.root = None  # nothing counts entries
-    (row,) = rows(measured("-c", "1", "--source", "ipi", "-n", "20"), name="stop1")
+    document = measured("-c", "1", "--source", "ipi", "-n", "20", "--csv", "raw.csv")
+    (row,) = rows(document, name="stop1")
     assert (row["latencies_ns"], row["raw"], row["usage"]) == ([], None, 0)
     assert row["verdict"]["kind"] == "not-entered"
     assert row["invalid"] == {"not-entered": 20}
+    with Path("raw.csv").open() as file:
+        verdicts = Counter((x["requested"], x["verdict"]) for x in csv.DictReader(file))
+    assert verdicts["3", "not-entered"] == 20
+    assert verdicts["busy", "ok"] == 20
+    assert ("3", "ok") not in verdicts
 
 
 @pytest.mark.parametrize("counter", ["rejected", "none"])
