@@ -8,7 +8,7 @@ from lightsleep.measure.model import NOT_IDLE
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
-from lightsleep.measure.verdict import Evidence, judge
+from lightsleep.measure.verdict import MAYBE_SPARED, SPARED, Evidence, judge
 from lightsleep.order import percentile
 from lightsleep.scan.machine import Machine
 
@@ -39,7 +39,7 @@ def settled(tally: Tally) -> Tally:
 def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
     baseline = _figures(busy) if busy else None
-    spared = busy is not None and _spared(tally, busy)
+    spared = _spared(tally, busy) if busy else None
     subtracted = subtract(raw, baseline) if state and raw and baseline and not spared else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
     verdict = BASELINE
@@ -80,16 +80,19 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     )
 
 
-def _spared(tally: Tally, busy: Tally) -> bool:
-    """Whether wakes took no IPI, as of a CPU that sees the store, and those of a busy CPU did.
+def _spared(tally: Tally, busy: Tally) -> str | None:
+    """Say so if wakes took no IPI, as of a CPU that sees the store, and those of a busy CPU did.
 
-    One wake in ten may be another, as at the moment when a CPU begins to halt.
+    One wake in ten may be another, as at the moment when a CPU begins to halt. Where nothing tells,
+    as in user space, a CPU that sees stores is taken to be woken by one.
     """
     if tally.cell.source != "ipi" or not busy.valid:
-        return False
+        return None
     usual = Counter(sample.path for sample in busy.valid).most_common(1)[0][0]
+    if usual is None:
+        return MAYBE_SPARED if tally.cell.state and tally.cell.state.sees_stores else None
     others = sum(sample.path != usual for sample in tally.valid)
-    return 10 * others > len(tally.valid)
+    return SPARED if 10 * others > len(tally.valid) else None
 
 
 def _instead(machine: Machine, tally: Tally) -> Counter[str]:

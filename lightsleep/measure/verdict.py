@@ -36,7 +36,7 @@ With that interval, in this order:
 3. Nothing advertised: said so, and whether the state is shown to be slower than a busy CPU. If it
    is faster by more than SLACK_NS, *too noisy* as in 4. Woken without an IPI, where the busy CPU
    was woken by one: there is nothing to subtract, *too noisy*. A CPU that polls, or waits by MWAIT,
-   is woken by a store.
+   is woken by a store. In user space nothing tells how a wake came: of such a CPU, it is assumed.
 4. Wholly below -SLACK_NS, or below an accepted range that begins below 0: faster than a busy CPU.
    No state is; the baseline is no measure here (as where a spinning thread must first be scheduled
    away): *too noisy*.
@@ -65,6 +65,8 @@ MAX_SAMPLES = 10_000
 MIN_SAMPLES = next(n for n in range(1, 100) if ranks(n)[0])
 
 FASTER = "faster than a busy CPU: no baseline to go by"
+SPARED = "woken without an IPI, a busy CPU with one: measure with --source store"
+MAYBE_SPARED = f"perhaps {SPARED}, which needs the module"
 
 # Reasons why a sample is invalid that speak of the state, not of something that came between.
 NOT_ENTERED = {"wrong-state", "not-entered", "not-polling"}
@@ -79,7 +81,7 @@ class Evidence:
     the driver says that the state was entered; one that ``polls`` may last for several wakes.
     ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
     ``disturbed`` says what else went on; None: nothing of note. ``spared``: wakes from the state
-    took no IPI, as those of the baseline did, so there is no ``subtracted``.
+    took no IPI, as those of the baseline did, so there is no ``subtracted``; in words, None if not.
     """
 
     advertised_us: int | None
@@ -93,7 +95,7 @@ class Evidence:
     idled: int | None
     polls: bool
     disturbed: str | None
-    spared: bool = False
+    spared: str | None = None
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -132,8 +134,7 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     if evidence.advertised_us is None:
         return _nothing_advertised(subtracted)
     if evidence.spared:
-        text = "woken without an IPI, a busy CPU with one: measure with --source store"
-        return Verdict("too-noisy", None, None, text)
+        return Verdict("too-noisy", None, None, evidence.spared)
     if raw.ci_ns is None:
         worth = raw.independent / raw.count
         missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)

@@ -8,6 +8,7 @@ import pytest
 from measure_fakes import cpu, machine, sample, state
 
 from lightsleep.measure.assess import rows
+from lightsleep.measure.model import Source, WakePath
 from lightsleep.measure.plan import Cell
 from lightsleep.measure.result import Row
 from lightsleep.measure.run import Tally
@@ -17,12 +18,18 @@ POLL, HALT = state(0, 0, 0, polls=True), state(1, 20, 40)
 MWAIT = replace(HALT, monitors=True)
 
 
-def tally(idle: IdleState | None, usage: int | None = None) -> Tally:
+def tally(
+    idle: IdleState | None,
+    usage: int | None = None,
+    source: Source = "ipi",
+    path: WakePath | None = "ipi",
+) -> Tally:
     """Return 200 wakes out of a state that takes as long as it advertises, or of a busy CPU."""
     rng = random.Random(1)
-    found = Tally(Cell("ipi", 0, 1, idle), usage=usage)
+    found = Tally(Cell(source, 0, 1, idle), usage=usage)
     cost_ns = 1500 + 1000 * ((idle and idle.latency_us) or 0)
-    found.add([sample(found.cell.batch(1), cost_ns + rng.randrange(300)) for _ in range(200)])
+    taken = [sample(found.cell.batch(1), cost_ns + rng.randrange(300)) for _ in range(200)]
+    found.add([replace(x, path=path) for x in taken])
     return found
 
 
@@ -37,3 +44,19 @@ def row(idle: IdleState, busy: Tally, woken: Tally) -> Row:
 def test_only_a_state_that_polls_may_last_for_several_wakes(idle: IdleState, kind: str) -> None:
     assert row(idle, tally(None), tally(idle, usage=3)).verdict.kind == kind
     assert row(idle, tally(None), tally(idle, usage=200)).verdict.kind == "agrees"
+
+
+@pytest.mark.parametrize("source", ["ipi", "timer"])
+@pytest.mark.parametrize("idle", [POLL, MWAIT, HALT])
+def test_from_user_space_who_sees_stores_is_not_compared_by_ipi(
+    idle: IdleState, source: Source
+) -> None:
+    """A busy CPU is woken by an IPI. Nothing tells that of another one, but it needs none."""
+    path: WakePath | None = None if source == "ipi" else "timer"
+    woken = tally(idle, source=source, path=path)
+    judged = row(idle, tally(None, source=source, path=path), woken)
+    if source == "ipi" and idle.sees_stores:
+        assert (judged.verdict.kind, judged.subtracted) == ("too-noisy", None)
+        assert judged.verdict.text.endswith("with --source store, which needs the module")
+    else:
+        assert judged.verdict.kind == "agrees"

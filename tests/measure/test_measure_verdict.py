@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from lightsleep.measure.result import Figures, Verdict
 from lightsleep.measure.summary import subtract, summarise
-from lightsleep.measure.verdict import MAX_SAMPLES, SLACK_NS, Evidence, accepted_ns, judge
+from lightsleep.measure.verdict import (
+    MAX_SAMPLES,
+    SLACK_NS,
+    SPARED,
+    Evidence,
+    accepted_ns,
+    judge,
+)
 
 BUSY_NS = 3000
 
@@ -96,7 +103,7 @@ def test_a_wake_that_does_not_come_agrees_with_nothing() -> None:
 
 
 def test_a_busy_cpu_that_took_an_interrupt_is_no_baseline_of_one_that_took_none() -> None:
-    verdict = judge(replace(evidence(10, 9000), subtracted=None, spared=True))
+    verdict = judge(replace(evidence(10, 9000), subtracted=None, spared=SPARED))
     assert verdict.kind == "too-noisy"
     assert "measure with --source store" in verdict.text
 
