@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 from lightsleep.measure.model import NOT_IDLE
+from lightsleep.measure.plan import TRIES
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
@@ -58,6 +59,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 polls=state.polls,
                 disturbed=tally.disturbed,
                 spared=spared,
+                worth=_worth(tally),
             )
         )
     return Row(
@@ -93,6 +95,11 @@ def _spared(tally: Tally, busy: Tally) -> str | None:
         return MAYBE_SPARED if tally.cell.state and tally.cell.state.sees_stores else None
     others = sum(sample.path != usual for sample in tally.valid)
     return SPARED if 10 * others > len(tally.valid) else None
+
+
+def _worth(tally: Tally) -> float:
+    """Return how many valid samples come of each that is asked for, of TRIES tries at most."""
+    return min(1.0, TRIES * len(tally.valid) / len(tally.samples)) if tally.valid else 1.0
 
 
 def _instead(machine: Machine, tally: Tally) -> Counter[str]:

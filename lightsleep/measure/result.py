@@ -60,8 +60,8 @@ class Figures:
 class Verdict:
     """What the samples say about the advertised exit latency.
 
-    ``ratio`` is observed / advertised where the two can be compared, ``more_samples`` how many
-    more samples it takes to tell.
+    ``ratio`` is observed / advertised where the two can be compared, ``more_samples`` by how much
+    to raise --samples in order to tell.
     """
 
     kind: VerdictKind

@@ -48,7 +48,8 @@ With that interval, in this order:
 7. Otherwise the interval holds values on both sides of an end of the range, and nobody can tell.
    With noise, *too noisy*, with the reason. Without, the interval shrinks with the square root of
    the number of samples: *too few*, with how many more it takes until this median is told from that
-   end, unless that is more than a run can take (MAX_SAMPLES).
+   end, unless that is more than a run can take (MAX_SAMPLES). Where so few samples are valid that a
+   run ends without as many as it was asked for, that many more have to be asked for.
 """
 
 import math
@@ -82,6 +83,7 @@ class Evidence:
     ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
     ``disturbed`` says what else went on; None: nothing of note. ``spared``: wakes from the state
     took no IPI, as those of the baseline did, so there is no ``subtracted``; in words, None if not.
+    ``worth`` is how many valid samples come of each that is asked for: 1, unless most do not count.
     """
 
     advertised_us: int | None
@@ -96,6 +98,7 @@ class Evidence:
     polls: bool
     disturbed: str | None
     spared: str | None = None
+    worth: float = 1.0
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -136,9 +139,8 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
     if evidence.spared:
         return Verdict("too-noisy", None, None, evidence.spared)
     if raw.ci_ns is None:
-        worth = raw.independent / raw.count
-        missing = max(1, math.ceil(MIN_SAMPLES / worth) - raw.count)
-        return _cannot_tell(missing)
+        needed = math.ceil(MIN_SAMPLES * raw.count / raw.independent)
+        return _cannot_tell(needed - raw.count, evidence.worth)
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     return None
@@ -183,13 +185,14 @@ def _compared(evidence: Evidence) -> Verdict:
         text = f"{us(low)} to {us(high)} us: {noise}"
         return Verdict("too-noisy", None, None, text)
     needed = raw.count * _times(own.p50_ns, (low, high), accepted) ** 2
-    if needed > MAX_SAMPLES:
+    if needed > MAX_SAMPLES * evidence.worth:
         text = f"{us(low)} to {us(high)} us: too close to what is accepted, or too scattered"
         return Verdict("too-noisy", None, None, text)
-    return _cannot_tell(max(1, math.ceil(needed) - raw.count))
+    return _cannot_tell(math.ceil(needed) - raw.count, evidence.worth)
 
 
-def _cannot_tell(missing: int) -> Verdict:
+def _cannot_tell(missing_valid: int, worth: float) -> Verdict:
+    missing = max(1, math.ceil(missing_valid / worth))
     samples = "sample" if missing == 1 else "samples"
     return Verdict("too-few", None, missing, f"cannot tell, {missing} more {samples} needed")
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """From what was sampled of a state to its row: what counts, what is subtracted, and the verdict."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -44,6 +45,21 @@ def row(idle: IdleState, busy: Tally, woken: Tally) -> Row:
 def test_only_a_state_that_polls_may_last_for_several_wakes(idle: IdleState, kind: str) -> None:
     assert row(idle, tally(None), tally(idle, usage=3)).verdict.kind == kind
     assert row(idle, tally(None), tally(idle, usage=200)).verdict.kind == "agrees"
+
+
+def test_where_most_samples_do_not_count_more_have_to_be_asked_for() -> None:
+    """Of 800 tries for 200 samples, 120 count: 50 more that are asked for yield 30 that count."""
+    slow = state(1, 200, 400)
+    found = Tally(Cell("ipi", 0, 1, slow))
+    own_ns = [248_000 + 1000 * x for x in range(-60, 60)]  # 252 us is the most that agrees
+    random.Random(1).shuffle(own_ns)
+    found.add([sample(found.cell.batch(1), 1500 + x) for x in own_ns])
+    all_count = row(slow, tally(None), found).verdict
+    found.add([sample(found.cell.batch(1), 0, "unsettled") for _ in range(680)])
+    few_count = row(slow, tally(None), found).verdict
+    assert all_count.more_samples
+    assert few_count.more_samples == math.ceil(all_count.more_samples / 0.6)
+    assert few_count.text == f"cannot tell, {few_count.more_samples} more samples needed"
 
 
 @pytest.mark.parametrize("source", ["ipi", "timer"])

@@ -155,6 +155,10 @@ def test_too_few_for_an_interval(count: int) -> None:
     assert verdict == Verdict("too-few", None, 6 - count, text)
 
 
+def test_too_few_for_an_interval_of_which_few_count() -> None:
+    assert judge(replace(evidence(20, 20_000, count=4), worth=0.5)).more_samples == 4
+
+
 def test_no_baseline() -> None:
     verdict = judge(replace(evidence(20, 20_000), baseline=None, subtracted=None))
     assert verdict.kind == "too-few"
