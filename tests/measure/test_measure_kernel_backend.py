@@ -5,11 +5,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import (
@@ -52,6 +54,17 @@ def test_columns_are_those_of_the_module() -> None:
     assert " ".join(COLUMNS) + "\n" == COLUMN_NAMES
     source = (KERNEL / "drivers/cpuidle/test-cpuidle_latency.c").read_text()
     assert f'"%s\\n{COLUMN_NAMES[:-1]}\\n", batch.request' in source
+
+
+def test_both_pages_name_the_errors_that_a_request_returns() -> None:
+    drivers = KERNEL / "drivers/cpuidle"
+    sources = [drivers / name for name in ("test-cpuidle_latency.c", "latency_device.c")]
+    returned = {x for file in sources for x in re.findall(r"-(E[A-Z]+)\b", file.read_text())}
+    returned -= {"EFAULT", "ENOENT"}  # a bad pointer; a kernel that the module does not fit
+    page = (ROOT / "docs/latency-test.md").read_text()
+    assert set(re.findall(r"(?m)^\| `(E[A-Z]+)` \|", page)) == returned
+    abi = (KERNEL / "Documentation/ABI/testing/debugfs-cpuidle-latency-test").read_text()
+    assert set(re.findall(r"\bE[A-Z]{4,}\b", abi.partition("A write fails with")[2])) == returned
 
 
 @pytest.mark.parametrize(
