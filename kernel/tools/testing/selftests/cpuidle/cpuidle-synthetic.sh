@@ -6,6 +6,8 @@
 #
 # Usage: cpuidle-synthetic.sh MODULE-FOLDER [TEST...]
 # Needs root; perf for the load, tracefs to see when timers run.
+#
+# Whatever ends it, but for SIGKILL, the module is unloaded, and the tracer is as before.
 
 # shellcheck source=ktap.sh disable=SC1091
 . "$(dirname "$0")/ktap.sh"
@@ -17,10 +19,36 @@ shift
 
 MODULE=cpuidle_synthetic
 TRACING=/sys/kernel/tracing
+INSTANCE=$TRACING/instances/$MODULE-$$ # what others trace is left alone
+NAMES=$TRACING/options/record-cmd
 ITEM='name:latency_us:residency_us\[:real_latency_us|:never\]'
+
+WORK=$(mktemp -d)
+trap 'rm -rf "$LOAD" "$WORK"' EXIT # so far
 
 unload() {
 	[ ! -e /sys/module/$MODULE ] || rmmod $MODULE
+}
+
+give_back_names() {
+	[ ! -s "$WORK/names" ] || cat "$WORK/names" > $NAMES
+	rm -f "$WORK/names"
+}
+
+after_each() {
+	[ ! -s "$LOAD" ] || kill -- "-$(cat "$LOAD")"
+	: > "$LOAD"
+	give_back_names
+	[ ! -d "$INSTANCE" ] || rmdir "$INSTANCE"
+}
+
+restore() { # what was found
+	trap '' HUP INT PIPE TERM
+	end_test
+	after_each
+	unload
+	unmount_all
+	rm -rf "$LOAD" "$WORK"
 }
 
 # Each load makes the kernel patch its code, which some emulators do not like.
@@ -138,16 +166,17 @@ now_ms() {
 }
 
 round_trips_ms() { # COUNT: between two CPUs; each is idle while the other is awake
-	mkfifo /tmp/there /tmp/back
+	mkfifo "$WORK/there" "$WORK/back"
 	# shellcheck disable=SC2016
-	taskset -c 1 sh -c 'while read -r line; do echo "$line" >&4; done < /tmp/there 4> /tmp/back' &
+	taskset -c 1 sh -c 'while read -r line; do echo "$line" >&4; done \
+		< "$1/there" 4> "$1/back"' sh "$WORK" &
 	begin=$(now_ms)
 	# shellcheck disable=SC2016
 	taskset -c 0 sh -c 'for n in $(seq "$1"); do echo "$n" >&3; read -r n <&4; done \
-		3> /tmp/there 4< /tmp/back' sh "$1"
+		3> "$2/there" 4< "$2/back"' sh "$1" "$WORK"
 	echo $(($(now_ms) - begin))
 	wait
-	rm /tmp/there /tmp/back
+	rm "$WORK/there" "$WORK/back"
 }
 
 delays_a_woken_thread() {
@@ -158,27 +187,30 @@ delays_a_woken_thread() {
 	[ "$took" -ge 1000 ] || fail "20 round trips took $took ms only"
 }
 
+# Else the scheduler is traced, too, to learn the names of threads. An instance has what the tracer
+# had when it was made, and no such option of its own.
+begin_to_trace() {
+	cat $NAMES > "$WORK/names"
+	echo 0 > $NAMES
+	mkdir "$INSTANCE" || fail "no instance of the tracer"
+	give_back_names
+}
+
 trace_timers() { # on an idle machine; writes "start|expire TIMER TIME" for each
-	echo 0 > $TRACING/tracing_on
-	echo > $TRACING/trace
-	# Else the scheduler is traced, too, to learn the names of threads.
-	echo 0 > $TRACING/options/record-cmd
-	echo 1 > $TRACING/events/timer/hrtimer_start/enable
-	echo 1 > $TRACING/events/timer/hrtimer_expire_entry/enable
-	echo 1 > $TRACING/tracing_on
+	echo 1 > "$INSTANCE/events/timer/hrtimer_start/enable"
+	echo 1 > "$INSTANCE/events/timer/hrtimer_expire_entry/enable"
 	sleep 3
-	echo 0 > $TRACING/tracing_on
-	echo 0 > $TRACING/events/timer/enable
-	echo 1 > $TRACING/options/record-cmd
+	echo 0 > "$INSTANCE/events/timer/enable"
 	sed -n 's/.*hrtimer_start: hrtimer=0*\([^ ]*\) .* expires=\([0-9]*\) .*/start \1 \2/p
 		s/.*hrtimer_expire_entry: hrtimer=0*\([^ ]*\) .* now=\([0-9]*\).*/expire \1 \2/p' \
-		$TRACING/trace
+		"$INSTANCE/trace"
 }
 
 timers_are_late() { # by 50 ms, on an idle machine
-	[ -e $TRACING/events/timer ] || mount -t tracefs tracefs $TRACING 2> /dev/null
-	[ -e $TRACING/events/timer ] || skip "no tracefs"
-	trace_timers > /tmp/timers
+	mount_until_end tracefs $TRACING || skip "no tracefs"
+	[ -e $TRACING/events/timer ] || skip "no events of timers"
+	begin_to_trace
+	trace_timers > "$WORK/timers"
 	ran=0
 	late=0
 	while read -r event timer time; do
@@ -190,7 +222,7 @@ timers_are_late() { # by 50 ms, on an idle machine
 		[ -n "$due" ] || continue
 		ran=$((ran + 1))
 		[ $((time - due)) -lt 50000000 ] || late=$((late + 1))
-	done < /tmp/timers
+	done < "$WORK/timers"
 	echo "$late of $ran timers are late by 50 ms"
 	[ "$ran" -gt 0 ] || fail "no timer ran"
 	# The others met a CPU that was awake, or on its way out of idle. Where the latency passes
@@ -310,5 +342,6 @@ if [ $# = 0 ]; then
 		delays_timers_without_halting comes_and_goes_without_halting \
 		never_enters_what_refuses loads_and_unloads_under_load excludes_cpuidle_lightsleep
 fi
-trap 'after_each; rm -f "$LOAD"; unload' EXIT
+trap restore EXIT
+trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"
