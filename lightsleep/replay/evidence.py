@@ -48,7 +48,9 @@ LOOP_BALANCE = 0.5
 """Two tasks are in a loop if each wakes the other so often, and neither much less often."""
 
 EXACT = 0.25
-"""A reference whose median is known within this part of what a wakeup from a halt takes."""
+"""A reference whose median is known within this part of what a wakeup from a halt takes is exact.
+If it takes longer by no more than this part, too, it shows that a halt costs nothing. (A recording
+that is long enough makes every reference exact, also one of CPUs that were awake for a softirq.)"""
 
 PAIRS_OF_CPU = 1 << 14
 """So many pairs of waker and wakee are counted on each CPU: those that come first."""
@@ -179,13 +181,19 @@ class Evidence:
         """Return the median of the reference; None where it cannot tell what a halt costs.
 
         A wakeup from a halt cannot be faster than one of an awake CPU. A reference by which it is
-        tells nothing, unless it is so exact that the difference can only be small.
+        tells nothing, unless it is known to be hardly slower.
         """
         if self._reference.count < ENOUGH:
             return None
         usual_ns = self._reference.percentile_ns(0.5)
-        tells = usual_ns < halted.percentile_ns(0.5) or self._is_exact(halted)
+        tells = usual_ns < halted.percentile_ns(0.5) or self._is_near(halted)
         return usual_ns if tells else None
+
+    def _is_near(self, halted: Wakes) -> bool:
+        """Return whether the reference is exact, and hardly slower than wakeups from a state."""
+        halted_ns = halted.percentile_ns(0.5)
+        slower_ns = self._reference.percentile_ns(0.5) - halted_ns
+        return self._is_exact(halted) and slower_ns <= EXACT * halted_ns
 
     def _is_exact(self, halted: Wakes) -> bool:
         low_ns, high_ns = self._reference.median_interval_ns()
@@ -289,13 +297,13 @@ class Evidence:
         """Return a warning for each table with states that cost nothing, which may be by chance.
 
         ``told`` has the wakeups from states whose medians say what they cost. A reference that is
-        exact shows that it is nothing.
+        exact, and hardly slower than they are, shows that it is nothing.
         """
         usual_ns = self._reference.percentile_ns(0.5)
         free = sorted(
             key
             for key, wakes in told.items()
-            if wakes.percentile_ns(0.5) <= usual_ns and not self._is_exact(wakes)
+            if wakes.percentile_ns(0.5) <= usual_ns and not self._is_near(wakes)
         )
         said = []
         for table in sorted({table for table, _ in free}):
@@ -303,7 +311,8 @@ class Evidence:
             said.append(
                 f"leaving {', '.join(names)} {_where(cpus, table)}counts as nothing: wakeups from "
                 f"there took no longer than the {self._reference.count:,} that found a CPU polling "
-                "or awake. These differ much, so it may cost more; --measured sets it"
+                "or awake. These differ much, or took much longer, so it may cost more; --measured "
+                "sets it"
             )
         return said
 

@@ -118,11 +118,28 @@ def test_a_state_that_few_wakeups_tell_of_costs_what_the_usual_one_does(
     assert not costs_of(judged(), [batch], Given(7_000)).warnings  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("spread_us", "warned"), [(0, 0), (30, 1)])
-def test_a_state_that_costs_nothing_by_a_doubtful_reference_is_named(
-    spread_us: int, warned: int
+@pytest.mark.parametrize(("halt_us", "told"), [(10, False), (38, False), (42, True), (60, True)])
+def test_a_reference_that_is_much_slower_tells_nothing_however_exact_it_is(
+    halt_us: int, told: bool
 ) -> None:
-    rows = [period(1000 * n, 500, HALT, 8) for n in range(40)]
+    """In a long recording of CPUs that were awake because a softirq ran."""
+    rows = [period(1000 * n, 500, wait_us=halt_us) for n in range(1000)]
+    rows += [period(2_000_000 + n, 0, AWAKE, 49 + n % 3) for n in range(1000)]
+    found = costs_of(metadata(), [as_batch("host", rows)])
+    assert found
+    assert found.at_most != told
+    assert (found.reference_ns is not None) == told
+    cost_us = halt_us if not told else max(0, halt_us - 50)
+    assert found.halt_ns == pytest.approx(cost_us * US, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("halt_us", "spread_us", "warned"), [(9, 0, 0), (9, 30, 1), (5, 0, 1), (5, 30, 1)]
+)
+def test_a_state_that_costs_nothing_by_a_doubtful_reference_is_named(
+    halt_us: int, spread_us: int, warned: int
+) -> None:
+    rows = [period(1000 * n, 500, HALT, halt_us) for n in range(40)]
     rows += [period(1000 * n, 500, DEEP, 300) for n in range(40, 100)]
     rows += [period(1_000_000 + n, 0, AWAKE, 10 + spread_us * (n - 19) // 60) for n in range(40)]
     found = costs_of(judged(), [as_batch("host", rows)])
