@@ -86,15 +86,16 @@ class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake, or took longer than
-    those from a halt. ``supposed_ns`` is what these would take by the cost that the module had
-    measured, None where that is not needed or not known. ``given`` says that a user knows what a
-    wakeup from each halt costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver``
-    are those of Metadata. ``driver_ns`` is the cost by which the module decides on a CPU, where it
-    had measured one and nobody gave another. ``turn_ns`` is what a turn through the idle loop
-    takes, 0 where too few are known. ``states`` has what leaving a state costs, by table of states
-    (see Tables) and index; ``ranks`` what an awake CPU would have taken for each of its wakeups,
-    where there is a reference; ``halts`` the state of each table that most wakeups by tasks came
-    out of. ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
+    those from a halt (see EXACT of evidence.py). ``supposed_ns`` is what these would take by the
+    cost that the module had measured, None where that is not needed, not known, or no lower than
+    what wakeups from a halt take. ``given`` says that a user knows what a wakeup from each halt
+    costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata.
+    ``driver_ns`` is the cost by which the module decides on a CPU, where it had measured one and
+    nobody gave another. ``turn_ns`` is what a turn through the idle loop takes, 0 where too few are
+    known. ``states`` has what leaving a state costs, by table of states (see Tables) and index;
+    ``ranks`` what an awake CPU would have taken for each of its wakeups, where there is a
+    reference; ``halts`` the state of each table that most wakeups by tasks came out of.
+    ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
     ``warnings`` is what a reader of the recording has to know, lost events for one.
     ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.

@@ -2,12 +2,12 @@
 """Finds in a recording what leaving idle states costs there, and who converses with whom.
 
 1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
-   median for CPUs found polling or awake (the reference of lost.py). Where that does not tell,
-   but the module had measured what a halt costs, a CPU that is awake is taken to be so much faster.
-   Else, nothing is subtracted and the cost is an upper bound. The states of a big and of a little
-   CPU are different ones: only CPUs whose tables of states are the same share a median. A state
-   that fewer than ENOUGH such wakeups came out of costs as much as the one of its table that most
-   came out of. What a user says (given.py) replaces all of that.
+   median for CPUs found polling or awake (the reference of lost.py). Where that does not tell, but
+   the module had measured that a halt costs less than the median, a CPU that is awake is taken to
+   be so much faster. Else, nothing is subtracted and the cost is an upper bound. The states of a
+   big and of a little CPU are different ones: only CPUs whose tables of states are the same share
+   a median. A state that fewer than ENOUGH such wakeups came out of costs as much as the one of its
+   table that most came out of. What a user says (given.py) replaces all of that.
 2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
    among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
    the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
@@ -276,7 +276,8 @@ class Evidence:
         if usual_ns is not None:
             doubt = self._doubt(halted)
         elif driver_ns := self._metadata.driver_cost_ns:
-            supposed_ns = max(0.0, halted.percentile_ns(0.5) - median(driver_ns.values()))
+            left_ns = halted.percentile_ns(0.5) - median(driver_ns.values())
+            supposed_ns = left_ns if left_ns > 0 else None  # else it is not the module's
         awake_ns = usual_ns or supposed_ns or 0.0
         states = {key: max(0.0, by_state[key].percentile_ns(0.5) - awake_ns) for key in often}
         counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}

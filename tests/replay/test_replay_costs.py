@@ -22,7 +22,7 @@ from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.record.sidecar import beside
-from lightsleep.replay import evidence
+from lightsleep.replay import evidence, words
 from lightsleep.replay.account import gain, replay
 from lightsleep.replay.engine import Engine
 from lightsleep.replay.evidence import Evidence, Pairs, costs_of
@@ -123,6 +123,24 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     assert found.halt_ns == pytest.approx(80 * US, rel=0.03)
 
 
+@pytest.mark.parametrize(("driver_us", "supposed_us"), [(99, 1), (101, None), (150, None)])
+def test_a_cost_of_the_module_that_no_wakeup_took_tells_nothing(
+    driver_us: int, supposed_us: int | None
+) -> None:
+    """As where a host polls: a busy guest's halts cost less than those the module tried."""
+    known = metadata()
+    known.driver_cost_ns = {0: driver_us * US}
+    batch = as_batch("host", [period(1000 * n, 300, wait_us=100) for n in range(40)])
+    found = costs_of(known, [batch])
+    assert found
+    assert (found.supposed_ns is None) == (supposed_us is None) == found.at_most
+    notes = words.notes(replay(known, found, [batch], {STOCK: None}), [("x.dat", found)])
+    assert any("as the module had measured" in x for x in notes) != found.at_most
+    if found.at_most:
+        assert found.halt_ns == pytest.approx(100 * US, rel=0.03)
+        assert any("us, at most: wakeups that found" in x for x in notes)
+
+
 def test_who_does_what_was_recorded_gains_nothing_whatever_wakeups_cost() -> None:
     known = metadata()
     known.driver_cost_ns = {0: 30_000}
@@ -165,7 +183,7 @@ def test_cpus_that_had_no_event_have_no_part_in_the_costs(cpu: int, tmp_path: Pa
     assert found
     assert {key for key, _ in found.states} == {0, 1}
     list(write_parquet(open_recording(trace), table))
-    for words in ((), ("--halt-cost", "40us")):
-        first, second = (json.loads(run(x, *words, "--json").stdout) for x in (trace, table))
+    for options in ((), ("--halt-cost", "40us")):
+        first, second = (json.loads(run(x, *options, "--json").stdout) for x in (trace, table))
         assert first["policies"] == second["policies"]
         assert first["policies"][0]["as_recorded"]["waited_ns"] > 0
