@@ -215,7 +215,7 @@ def replay(
         engine, slow = fastest()
     reader = engine.reader(metadata, costs)
     ends = [_End(engine, metadata, costs, policies, weight)]
-    if len(costs.loops) or costs.supposed_ns:  # else, both ends of the bracket are the same
+    if costs.loops or costs.supposed_ns:  # else, both ends of the bracket are the same
         ends.append(_End(engine, metadata, costs, policies, weight))
     idle_ns = wakes = 0
     limits: dict[int, Limits] = {}

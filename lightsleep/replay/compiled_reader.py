@@ -70,7 +70,7 @@ class CompiledReader:
         self._ranks = np.cumsum(self._ranks)
         self._rank_from_ns = np.array(begins, np.int64)
         self._rank_usual_ns = np.array(usuals, np.int64)
-        self._loops = np.ascontiguousarray(costs.loops, np.int64)
+        self._loops, self._peers_ns = costs.peers()
 
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield each CPU of a batch with its intervals, in order."""
@@ -165,6 +165,7 @@ class CompiledReader:
                 "blocks": BLOCKS,
                 **causes,
                 "loops": ffi.from_buffer("int64_t[]", self._loops),
+                "peer_ns": ffi.from_buffer("int64_t[]", self._peers_ns),
                 "loop_count": len(self._loops),
             },
         )

@@ -92,11 +92,13 @@ class Costs:
     costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata.
     ``driver_ns`` is the cost by which the module decides on a CPU, where it had measured one and
     nobody gave another. ``turn_ns`` is what a turn through the idle loop takes, 0 where too few are
-    known. ``states`` has what leaving a state costs, by table of states (see Tables) and index;
-    ``ranks`` what an awake CPU would have taken for each of its wakeups, where there is a
-    reference; ``halts`` the state of each table that most wakeups by tasks came out of.
-    ``halt_ns`` is the cost of the state that most wakeups of all CPUs came out of.
-    ``warnings`` is what a reader of the recording has to know, lost events for one.
+    known. ``loops`` has each pair of tasks in a closed loop, as waker << 32 | wakee, and what the
+    wakeup of the waker by the wakee costs on average, with ``supposed_ns``. ``states`` has what
+    leaving a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU
+    would have taken for each of its wakeups, where there is a reference; ``halts`` the state of
+    each table that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that
+    most wakeups of all CPUs came out of. ``warnings`` is what a reader of the recording has to
+    know, lost events for one.
     ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
     ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when
@@ -107,7 +109,7 @@ class Costs:
     reference_ns: float | None
     states: dict[tuple[int, int], float]
     halt_ns: int
-    loops: Ns
+    loops: dict[int, int]
     loop_share: float
     hides_polls: bool = False
     lacks_driver: bool = False
@@ -162,6 +164,11 @@ class Costs:
             usual_ns[here] = ranks.of(waits_ns[here])
         own_ns: Ns = np.maximum(waits_ns - usual_ns, 0)
         return own_ns
+
+    def peers(self) -> tuple[Ns, Ns]:
+        """Return the pairs in closed loops, in order, and what the peer's wakeup costs in each."""
+        pairs = sorted(self.loops)
+        return np.array(pairs, np.int64), np.array([self.loops[x] for x in pairs], np.int64)
 
     @property
     def usual_ns(self) -> int:

@@ -14,7 +14,9 @@
    for nonlinear models in the two-sample case", 1974.) A wakeup that waits long has mostly waited
    for something else, such as a softirq or a host. That is in the reference, too, and no poll
    avoids it. With the median alone subtracted, it would count as a slow exit.
-3. *Closed loops.* Two tasks that wake each other in turn form a conversation.
+3. *Closed loops.* Two tasks that wake each other in turn form a conversation. What the wakeup of a
+   task costs its peer there is the mean of what the states cost that the task was woken out of. A
+   CPU that was found polling or awake counts as 0.
 4. *A turn through the idle loop*: the median time from the end of a poll that reached its limit, to
    the next period. A CPU that has polled in vain takes it before it halts. Where fewer than ENOUGH
    such polls tell, it is the median time from the end of any period that no task ended. That is too
@@ -26,6 +28,7 @@ found together is the same for any number of them.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -34,13 +37,13 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Content, Costs, Ranks, Tables
 from lightsleep.replay.given import Given
-from lightsleep.replay.rows import JOINED_NS, Ns, Rows, distinct
+from lightsleep.replay.rows import JOINED_NS, Ns, Rows, distinct, places
+from lightsleep.replay.stays import NO_STATE, STATES
 from lightsleep.units import counted
 
 LOOP_WAKES = 30
@@ -53,7 +56,11 @@ If it takes longer by no more than this part, too, it shows that a halt costs no
 that is long enough makes every reference exact, also one of CPUs that were awake for a softirq.)"""
 
 PAIRS_OF_CPU = 1 << 14
-"""So many pairs of waker and wakee are counted on each CPU: those that come first."""
+"""So many pairs of waker and wakee are counted on each CPU: those that come first. If a CPU was in
+five idle states, they take 0.9 MB of memory at most."""
+
+AT_ONCE = STATES
+"""In place of a state's index: the CPU was found polling or awake."""
 
 
 def ranked(halted: Wakes, reference: Wakes) -> Ranks:
@@ -73,27 +80,39 @@ def ranked(halted: Wakes, reference: Wakes) -> Ranks:
 
 
 class Pairs:
-    """Pairs of waker and wakee, and how often each occurred: the first PAIRS_OF_CPU that come."""
+    """Pairs of waker and wakee, the first PAIRS_OF_CPU that come, and how often each occurred.
+
+    ``counts`` has a row for each of ``keys``, which are in order, and a column for each of
+    ``states``: the idle state that the CPU was woken out of, or AT_ONCE.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.keys, self.counts = np.zeros((2, 0), np.int64)
+        self.keys: Ns = np.zeros(0, np.int64)
+        self.states: list[int] = []
+        self.counts: Ns = np.zeros((0, 0), np.int64)
 
-    def add(self, pairs: Ns) -> None:
+    def add(self, pairs: Ns, states: Ns) -> None:
         """Count pairs; the same ones are kept however they are cut into calls."""
-        found = pc.value_counts(pa.array(pairs))  # in the order of their first occurrence
-        keys, counts = np.asarray(found.field("values")), np.asarray(found.field("counts"))
-        at = np.searchsorted(self.keys, keys)
-        known = np.zeros(len(keys), np.bool_)
-        inside = at < len(self.keys)
-        known[inside] = self.keys[at[inside]] == keys[inside]
-        self.counts[at[known]] += counts[known]
-        new = np.flatnonzero(~known)[: PAIRS_OF_CPU - len(self.keys)]
+        found = pa.array(pairs).dictionary_encode()  # in the order of their first occurrence
+        keys, codes = np.asarray(found.dictionary), np.asarray(found.indices)
+        self._keep(keys)
+        at, kept = places(keys, self.keys)
+        for state in distinct(states):
+            if state not in self.states:
+                self.states.append(state)
+                self.counts = np.pad(self.counts, ((0, 0), (0, 1)))
+            counts = np.bincount(codes[states == state], minlength=len(keys))
+            self.counts[at[kept], self.states.index(state)] += counts[kept]
+
+    def _keep(self, keys: Ns) -> None:
+        """Make room for the first of those that are new."""
+        new = keys[~places(keys, self.keys)[1]][: PAIRS_OF_CPU - len(self.keys)]
         if len(new):
-            self.keys = np.concatenate([self.keys, keys[new]])
+            self.keys = np.concatenate([self.keys, new])
             order = np.argsort(self.keys)
             self.keys = self.keys[order]
-            self.counts = np.concatenate([self.counts, counts[new]])[order]
+            self.counts = np.pad(self.counts, ((0, len(new)), (0, 0)))[order]
 
 
 class Evidence:
@@ -117,7 +136,8 @@ class Evidence:
         """Take the next rows."""
         rows = Rows(self._metadata, batch)
         by_task = rows.woken & (rows.waker != 0)
-        self._reference.add(rows.wait_ns[by_task & ((rows.state == AWAKE) | rows.polls)])
+        at_once = (rows.state == AWAKE) | rows.polls
+        self._reference.add(rows.wait_ns[by_task & at_once])
         idle = rows.state != AWAKE
         self._periods += int(idle.sum())
         self._untimed += int((idle & (rows.sleep_ns < 0)).sum())
@@ -135,8 +155,11 @@ class Evidence:
                     self._by_table[content, state].add(rows.wait_ns[here & by_task])
                 if others := int(here.sum()) - count:
                     self._by_interrupt[content, state] += others
+        known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
+        states = np.where(at_once, AT_ONCE, known)
         for cpu in distinct(rows.cpu[by_task]):
-            self._pairs[cpu].add(rows.pair[by_task & (rows.cpu == cpu)])
+            here = by_task & (rows.cpu == cpu)
+            self._pairs[cpu].add(rows.pair[here], states[here])
         self._add_turns(rows)
 
     def _add_turns(self, rows: Rows) -> None:
@@ -231,13 +254,12 @@ class Evidence:
             else _StateCosts(_given(metadata, tables, given, {*often, *by_interrupt}, cpus))
         )
         ranked_by = {} if usual_ns is None else by_state
-        loops, loop_share = self._loops()
-        return Costs(
+        found = Costs(
             reference_ns=usual_ns,
             states=told.states,
             halt_ns=round(told.states[often[-1]]),
-            loops=loops,
-            loop_share=loop_share,
+            loops={},
+            loop_share=0.0,
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
             ranks={
@@ -258,6 +280,8 @@ class Evidence:
             untimed=self._untimed,
             doubted=bool(told.doubt),
         )
+        found.loops, found.loop_share = self._loops(tables, found)
+        return found
 
     def _by_medians(
         self,
@@ -317,14 +341,22 @@ class Evidence:
             )
         return said
 
-    def _loops(self) -> tuple[Ns, float]:
-        """Return the pairs of tasks in closed loops, and the share of wakeups that is theirs."""
+    def _loops(self, tables: Tables, costs: Costs) -> tuple[dict[int, int], float]:
+        """Return the ``loops`` of ``costs``, and the share of wakeups that is theirs."""
         counted = Counter[int]()
         for pairs in self._pairs.values():
-            counted.update(dict(zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True)))
+            sums = pairs.counts.sum(axis=1).tolist()
+            counted.update(dict(zip(pairs.keys.tolist(), sums, strict=True)))
         loops = _loops(counted)
-        wakes = sum(int(pairs.counts.sum()) for pairs in self._pairs.values())
-        return loops, sum(counted[int(key)] for key in loops) / max(1, wakes)
+        paid_ns = Counter[int]()  # integers: no sum depends on the order of the CPUs
+        for cpu, pairs in self._pairs.items():
+            prices_ns = [_price_ns(costs, tables[cpu], state) for state in pairs.states]
+            at, there = places(loops, pairs.keys)
+            for key, counts in zip(loops[there].tolist(), pairs.counts[at[there]], strict=True):
+                paid_ns[key] += sum(map(operator.mul, counts.tolist(), prices_ns))
+        back = {key: _back(key) for key in loops.tolist()}
+        peers_ns = {key: round(paid_ns[x] / counted[x]) for key, x in back.items()}
+        return peers_ns, sum(counted[key] for key in back) / max(1, counted.total())
 
     def _turn_ns(self) -> int:
         """Return what a turn through the idle loop takes; 0 where too few are known."""
@@ -415,12 +447,24 @@ def _given(
     return states
 
 
+def _price_ns(costs: Costs, table: int, state: int) -> int:
+    """Return what a wakeup out of a state costs, with what is only supposed to be no part of it."""
+    if state == AT_ONCE:
+        return 0
+    _, halt_ns = costs.halt_of(table)
+    return round(costs.states.get((table, state), halt_ns)) + round(costs.supposed_ns or 0)
+
+
+def _back(pair: int) -> int:
+    """Return the pair whose waker is the wakee of this one, and the other way round."""
+    return (pair & 0xFFFFFFFF) << 32 | pair >> 32
+
+
 def _loops(pairs: Counter[int]) -> Ns:
-    """Return the pairs whose tasks wake each other about equally often."""
+    """Return the pairs whose tasks wake each other about equally often, in order."""
     found = []
     for key, count in pairs.items():
-        back = pairs.get((key & 0xFFFFFFFF) << 32 | key >> 32, 0)
-        low, high = sorted((count, back))
+        low, high = sorted((count, pairs.get(_back(key), 0)))
         if low >= LOOP_WAKES and low >= LOOP_BALANCE * high:
             found.append(key)
     return np.array(sorted(found), np.int64)

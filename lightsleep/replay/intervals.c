@@ -7,7 +7,8 @@
 
 #include "intervals.h"
 
-static bool is_in(const struct costs *c, int64_t pair)
+/* What the peer's wakeup costs, if the two tasks wake each other in turn. */
+static int64_t peer_ns_of(const struct costs *c, int64_t pair)
 {
 	size_t low = 0, high = c->loop_count;
 
@@ -19,7 +20,7 @@ static bool is_in(const struct costs *c, int64_t pair)
 		else
 			high = middle;
 	}
-	return low < c->loop_count && c->loops[low] == pair;
+	return low < c->loop_count && c->loops[low] == pair ? c->peer_ns[low] : 0;
 }
 
 static int64_t max_of(int64_t x, int64_t y)
@@ -66,11 +67,11 @@ static int64_t most_ns(const struct costs *c, const struct rows *r, size_t i)
 struct ended {
 	int64_t paid_ns;
 	int64_t more_ns;
+	int64_t peer_ns;
 	int64_t timer_at_ns;
 	bool polls;
 	bool woken;
 	bool nobody;
-	bool looped;
 	bool tick;
 };
 
@@ -80,8 +81,7 @@ static inline void emit(const struct costs *c, struct open_interval *s, const st
 	int64_t exit_ns = e->polls ? 0 : e->paid_ns;
 	int64_t arrival_ns = max_of(s->end_ns - s->entered_ns - exit_ns, 0);
 	/* What the arrival left of its own wakeup, and all of the peer's. */
-	int64_t earlier_ns = (e->polls ? 0 : e->more_ns) +
-			     (e->looped ? s->cost_ns + c->supposed_ns : 0);
+	int64_t earlier_ns = (e->polls ? 0 : e->more_ns) + e->peer_ns;
 	size_t i = d->next[cpu]++;
 
 	d->entered_ns[i] = s->entered_ns;
@@ -167,8 +167,8 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 		if (e.woken)
 			e.more_ns = polls ? c->supposed_ns : min_of(c->supposed_ns,
 								   most_ns(c, r, i) - e.paid_ns);
-		e.looped = e.woken && c->loop_count &&
-			   is_in(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);
+		if (e.woken && c->loop_count)
+			e.peer_ns = peer_ns_of(c, (int64_t)r->waker[i] << 32 | r->wakee[i]);
 		emit(c, s, &e, d, cpu);
 	}
 }

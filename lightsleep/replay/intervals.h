@@ -52,6 +52,7 @@ struct rows {
  * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
  * @given: the user says what each wakeup from a halt costs
  * @loops: pairs of waker and wakee in closed loops, in order
+ * @peer_ns: what the wakeup of the waker by the wakee costs on average, of each
  */
 struct costs {
 	size_t cpus;
@@ -75,6 +76,7 @@ struct costs {
 	uint8_t itself;
 	uint8_t given;
 	const int64_t *loops;
+	const int64_t *peer_ns;
 	size_t loop_count;
 };
 

@@ -18,10 +18,12 @@ things are derived from the rows of the recording, and from what wakeups cost th
 3. *Closed loops.* Where two tasks wake each other in turn, a faster wakeup of one makes the other's
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
-   between the two.
+   between the two. The peer may have slept in another state, or have polled: its wakeup counts as
+   what its wakeups by this task cost on average.
 4. *A cost that is only supposed.* Where only the module's cost tells what a wakeup of an awake CPU
    takes, that may be nothing. At the second end, all of a wakeup is what leaving the state took. So
-   something arrived earlier by as much, and in a loop, the peer's wakeup was that much longer, too.
+   something arrived earlier by as much. In a loop, the peer's wakeup from a halt was that much
+   longer, too.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ import pyarrow as pa
 from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Costs, Tables
-from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows
+from lightsleep.replay.rows import JOINED_NS, Flags, Ns, Rows, places
 from lightsleep.replay.stays import NEVER_NS, NO_STATE
 
 FAR_NS = 1_000_000_000
@@ -141,6 +143,7 @@ class Reader:
     def __post_init__(self) -> None:
         """Compare the CPUs once."""
         self._tables = Tables(self.metadata)
+        self._loops, self._peers_ns = self.costs.peers()
 
     def intervals(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RecordedIntervals]]:
         """Yield each CPU of a batch with its intervals, in order."""
@@ -183,10 +186,9 @@ class Reader:
         halted = ~part.polls
         exit_ns = np.where(halted, part.paid_ns, 0)
         arrival = np.maximum(part.end_ns - part.entered_ns - exit_ns, 0)
-        loop = part.woken & np.isin(part.pair, self.costs.loops)
         # What ``arrival`` left of its own wakeup, and all of the peer's.
-        peer_ns = part.cost_ns + round(self.costs.supposed_ns or 0)
-        earlier = np.where(halted, part.more_ns, 0) + np.where(loop, peer_ns, 0)
+        peer_ns = np.where(part.woken, self._peer_ns(part.pair), 0)
+        earlier = np.where(halted, part.more_ns, 0) + peer_ns
         cost_ns = np.where(part.woken, part.paid_ns, 0)
         since_ns = np.maximum(part.entered_ns - (self.metadata.first_ns or 0), 0)
         return RecordedIntervals(
@@ -212,6 +214,13 @@ class Reader:
             nobody=part.nobody,
             tick=part.tick,
         )
+
+    def _peer_ns(self, pairs: Ns) -> Ns:
+        """Return what the peer's wakeup costs where pairs are in closed loops, and else 0."""
+        at, there = places(pairs, self._loops)
+        costs_ns = np.zeros(len(pairs), np.int64)
+        costs_ns[there] = self._peers_ns[at[there]]
+        return costs_ns
 
 
 def _part_of(rows: Rows, tables: Ns, costs: Costs) -> _Part:

@@ -62,6 +62,14 @@ def distinct(numbers: Ns) -> list[int]:
     return [int(number) for number in found]
 
 
+def places(numbers: Ns, among: Ns) -> tuple[Ns, Flags]:
+    """Return where numbers are among others, which are in order, and which of them are there."""
+    at = np.searchsorted(among, numbers)
+    there = at < len(among)
+    there[there] = among[at[there]] == numbers[there]
+    return at, there
+
+
 def _worst(cpus: Ns) -> int:
     low = int(cpus.min())
     return low if low < 0 else int(cpus.max())

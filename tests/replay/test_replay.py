@@ -79,7 +79,7 @@ def made(drawn: Drawn) -> list[Row]:
 def replayed(
     batches: list[pa.RecordBatch], engine: Engine | None = None, supposed_ns: float | None = None
 ) -> Replay:
-    loops = np.array([7 << 32 | 8, 8 << 32 | 7])
+    loops = {7 << 32 | 8: 15_000, 8 << 32 | 7: 40_000}
     ranks = {(0, HALT): Ranks((0, 10_000, 60_000), (3_000, 5_000, 30_000))}
     costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, ranks=ranks, halts={0: HALT})
     costs.turn_ns, costs.supposed_ns = 7_000, supposed_ns

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from replays import (
+    DEEP,
     ENGINES,
     HALT,
     NO_COSTS,
@@ -313,3 +314,39 @@ def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
         costs = costs_of(metadata(), [as_batch("host", there + few)])
         assert costs
         assert costs.loop_share == 0
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_a_closed_loop_is_shorter_by_what_the_wakeup_of_the_peer_costs(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """One of the CPUs sleeps deeper than the other, or is slower to wake."""
+    rows = []
+    for n in range(40):
+        rows.append(period(1000 * n, 400, HALT, 25, pair=(7, 8)))
+        rows.append(period(1000 * n, 400, DEEP, 150, pair=(8, 7), cpu=1))
+    batch = as_batch("host", rows)
+    costs = costs_of(judged(), [batch])
+    assert costs
+    found = dict(make_engine().reader(judged(), costs).intervals(batch))
+    for cpu, peer_us in ((0, 150), (1, 25)):
+        shorter_ns = found[cpu].arrival_ns - found[cpu].earliest_ns
+        assert shorter_ns.tolist() == pytest.approx([peer_us * US] * 40, rel=0.03)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_a_peer_that_was_polling_or_awake_costs_nothing(make_engine: Callable[[], Engine]) -> None:
+    rows = []
+    for n in range(80):
+        rows.append(period(1000 * n, 400, HALT, 25, pair=(7, 8)))
+        state, wait_us = ((POLL, 5), (AWAKE, 5), (DEEP, 150), (DEEP, 150))[n % 4]
+        length_us = 0 if state == AWAKE else 400
+        rows.append(period(1000 * n, length_us, state, wait_us, pair=(8, 7), cpu=1))
+    batch = as_batch("host", rows)
+    costs = costs_of(judged(), [batch])
+    assert costs
+    # Half of the wakeups of 7 took 145 us more than those of a CPU that is awake.
+    assert costs.loops == pytest.approx({7 << 32 | 8: 72.5 * US, 8 << 32 | 7: 20 * US}, rel=0.05)
+    ((_, found),) = make_engine().reader(judged(), costs).intervals(as_batch("host", rows[::2]))
+    shorter_ns = found.arrival_ns - found.earliest_ns
+    assert shorter_ns.tolist() == [costs.loops[7 << 32 | 8]] * 80

@@ -37,11 +37,9 @@ def test_more_processes_give_the_same(tmp_path: Path) -> None:
     (cost, one), (same, two) = (replay_table(table, policies, 4, jobs=jobs) for jobs in (1, 2))
     assert one.wakes == two.wakes > 0
     assert words.document(one, [("x", cost)]) == words.document(two, [("x", same)])
-    assert cost.loops.tolist() == same.loops.tolist()
+    assert len(cost.loops) >= 2
     recording = open_recording(PIPE)
-    of_text = costs_of(recording.metadata, recording.batches)
-    assert of_text
-    assert vars(of_text) | {"loops": None} == vars(cost) | {"loops": None}
+    assert costs_of(recording.metadata, recording.batches) == cost == same
 
 
 def test_a_process_reads_the_rows_of_its_cpus_only(tmp_path: Path) -> None:
