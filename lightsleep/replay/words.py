@@ -64,11 +64,11 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
 
 def _told(replay: Replay, of: Outcome, saved: Gain, at_most: str = "") -> str:
     """Say what a policy would have made of the recording: in time, then in the table's regret."""
-    stock = replay.outcomes[STOCK].recorded
+    stock = replay.outcomes[STOCK]
     return (
         f"In {seconds(replay.span_ns)}, tasks would have waited {_range(of, _waited)} instead of "
-        f"{seconds(_waited(stock))}, and CPUs would have polled {_range(of, _polled)} instead of "
-        f"{seconds(_polled(stock))}. Its regret is {at_most}{_signed(saved.ns)} than that of "
+        f"{_range(stock, _waited)}, and CPUs would have polled {_range(of, _polled)} instead of "
+        f"{_range(stock, _polled)}. Its regret is {at_most}{_signed(saved.ns)} than that of "
         f"{STOCK} (95 % interval {_signed(saved.low_ns)} to {_signed(saved.high_ns)})."
     )
 

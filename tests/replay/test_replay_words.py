@@ -54,6 +54,15 @@ def test_what_is_recommended_is_told_in_time_before_it_is_weighed() -> None:
     assert said.index("CPUs would have polled") < said.index("Its regret is 2.00 ms lower than")
 
 
+def test_both_ends_of_a_policy_are_told_beside_both_ends_of_stock() -> None:
+    made = gaining(large=(230, -30))
+    for name, ends_ms in {STOCK: (40, 100), "large": (20, 50)}.items():
+        for account, waited_ms in zip(made.outcomes[name].ends(), ends_ms, strict=True):
+            account.tally.data[SUMS.index("waited_ns")] = waited_ms * 10**6
+    said = words.recommendation(made, [])
+    assert "waited 20.0 ms to 50.0 ms instead of 40.0 ms to 100 ms, and CPUs" in said
+
+
 @pytest.mark.parametrize(("width", "folded"), [(80, True), (120, False)])
 def test_ranges_are_folded_where_the_terminal_is_narrow(width: int, folded: bool) -> None:
     console = Console(file=io.StringIO(), width=width)
