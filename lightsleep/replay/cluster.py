@@ -24,7 +24,14 @@ from lightsleep.replay.costs import Costs
 from lightsleep.replay.evidence import Evidence
 from lightsleep.replay.given import Given
 from lightsleep.replay.governed import Governor
-from lightsleep.replay.parts import Part, evidence_of, replay_part, shares_of, together
+from lightsleep.replay.parts import (
+    Part,
+    digest_of,
+    evidence_of,
+    replay_part,
+    shares_of,
+    together,
+)
 from lightsleep.replay.policies import parse
 from lightsleep.terminal import progress
 
@@ -59,13 +66,14 @@ def replay_tables(
         ours, sources = _code(), _sources(policies)
         asked = []
         for table in (path.absolute() for path in tables):
-            shares = shares_of(table, cores)
-            found = [client.submit(_evidence, ours, table, share, pure=False) for share in shares]
+            shares, digest = shares_of(table, cores), digest_of(table)
+            found = [
+                client.submit(_evidence, ours, table, share, digest, pure=False) for share in shares
+            ]
             costs = client.submit(_costs, ours, table, found, given, pure=False)
+            wanted = policies, weight, sources, digest
             pieces = [
-                client.submit(
-                    _piece, ours, costs, table, share, policies, weight, sources, pure=False
-                )
+                client.submit(_piece, ours, costs, table, share, *wanted, pure=False)
                 for share in shares
             ]
             asked.append((costs, pieces))
@@ -73,8 +81,9 @@ def replay_tables(
         return [(_result(address, costs), _joined(address, pieces)) for costs, pieces in asked]
 
 
-def _evidence(code: str, table: Path, share: Share) -> Evidence:
+def _evidence(code: str, table: Path, share: Share, digest: str) -> Evidence:
     _require_same(code)
+    _require_same_table(table, digest)
     return evidence_of(table, share)
 
 
@@ -91,9 +100,11 @@ def _piece(
     policies: str,
     weight: int,
     sources: dict[str, str],
+    digest: str,
 ) -> Replay:
     _require_same(code)
     _require_same_sources(sources)
+    _require_same_table(table, digest)
     return replay_part(Part(table, share, costs, policies, weight))
 
 
@@ -130,6 +141,14 @@ def _require_same_sources(sources: dict[str, str]) -> None:
                 f"this worker has other governors of Linux {version} than the command that asks "
                 f"it: install the same release of linux-source-{version} on both"
             )
+
+
+def _require_same_table(table: Path, digest: str) -> None:
+    if digest_of(table) != digest:
+        raise LightsleepError(
+            f"{table}: this worker has another file there than the command that asks it: share the "
+            "folder of the tables, or copy them to all"
+        )
 
 
 def _require_same(code: str) -> None:

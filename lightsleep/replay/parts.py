@@ -29,9 +29,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording, watched
-from lightsleep.periods.table import ALL, Share, cpus_of_groups, open_table, opened
+from lightsleep.periods.table import (
+    ALL,
+    CLASSES_OF,
+    METADATA,
+    Share,
+    cpus_of_groups,
+    open_table,
+    opened,
+)
 from lightsleep.replay.account import Replay, replay
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.evidence import Evidence
@@ -115,6 +124,21 @@ def shares_of(table: Path, cores: int) -> list[Share]:
     of = max(1, min(cores, kept.num_rows // WORTH, most))
     # Of eight classes of CPUs, 2, 4 or 8 processes read their own rows only.
     return _shares(1 << of.bit_length() - 1)
+
+
+def digest_of(table: Path) -> str:
+    """Return a digest of what the footer of a table says: copies have the same, others do not.
+
+    Raises LightsleepError where it cannot be read.
+    """
+    try:
+        kept: pq.FileMetaData = pq.read_metadata(opened(table))
+    except (pa.ArrowException, OSError) as error:
+        raise LightsleepError(f"{table}: damaged or no Parquet file of ours: {error}") from error
+    groups = [kept.row_group(group) for group in range(kept.num_row_groups)]
+    sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+    known = kept.metadata or {}
+    return cache.digest(str(sizes), known.get(METADATA, b""), known.get(CLASSES_OF, b""))
 
 
 def _shares(of: int) -> list[Share]:

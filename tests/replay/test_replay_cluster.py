@@ -21,8 +21,9 @@ from click.testing import CliRunner, Result
 from paths import ROOT
 from recordings import PIPE
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.source import open_recording
-from lightsleep.periods.table import Share, write_parquet
+from lightsleep.periods.table import ALL, Share, write_parquet
 from lightsleep.replay import cluster, parts
 from lightsleep.replay.account import Replay
 from lightsleep.replay.cli import replay_command
@@ -157,8 +158,23 @@ def test_a_worker_with_another_lightsleep(
     assert "has another lightsleep than the command that asks it" in done.output
 
 
+def test_a_worker_that_has_another_table_at_the_same_path(tables: Path, tmp_path: Path) -> None:
+    """As where each host has recorded itself, or has an older copy."""
+    table = Path(shutil.copy(tables / "0.parquet", tmp_path / "web.parquet"))
+    code, digest = cluster._code(), parts.digest_of(table)
+    costs = cluster._costs(code, table, [cluster._evidence(code, table, ALL, digest)], None)
+    sources: dict[str, str] = {}
+    wanted = costs, table, ALL, "stock", 4, sources, digest
+    assert cluster._piece(code, *wanted).wakes > 0
+    shutil.copy(tables / "1.parquet", table)
+    with pytest.raises(LightsleepError, match=r"web\.parquet: this worker has another file there"):
+        cluster._evidence(code, table, ALL, digest)
+    with pytest.raises(LightsleepError, match=r"web\.parquet: this worker has another file there"):
+        cluster._piece(code, *wanted)
+
+
 def kills_the_scheduler(
-    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int
+    code: str, costs: Costs, table: Path, share: Share, policies: str, weight: int, *_: object
 ) -> Replay:
     os.kill(int(table.with_name("scheduler").read_text()), signal.SIGKILL)
     time.sleep(60)
