@@ -17,6 +17,8 @@ import os
 import platform
 import queue
 import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -158,9 +160,10 @@ def policies_alone(count: int = 4 * MILLION) -> dict[str, float]:
     return found
 
 
-def peak_bytes() -> int:
-    """Return the most memory that this process has had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+def peak_bytes(status: str | None = None) -> int:
+    """Return the most memory that this process has had, or the one with that status in /proc."""
+    told = Path("/proc/self/status").read_text() if status is None else status
+    found = re.search(r"VmHWM:\s+(\d+) kB", told)
     assert found
     return int(found[1]) * 1024
 
@@ -195,9 +198,27 @@ def whole(periods: int, policies: str) -> dict[str, float]:
     return {"periods": periods, "periods_per_s": periods / elapsed_s, "peak_bytes": peak}
 
 
+ON_ONE_CORE = """
+import sys
+from pathlib import Path
+from lightsleep.replay.parts import replay_table
+replay_table(Path(sys.argv[1]), sys.argv[2], 4, jobs=1)
+print(Path("/proc/self/status").read_text())
+"""
+
+
+def peak_on_one_core(path: Path) -> int:
+    """Return the most memory that a process has which replays a table."""
+    command: list[str | Path] = [sys.executable, "-c", ON_ONE_CORE, path, POLICIES]
+    return peak_bytes(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def on_disk(periods: int) -> list[dict[str, float]]:
-    """Return the speed of a replay of a table on the disk, on one core and on all."""
-    found = []
+    """Return the speed of a replay of a table on the disk, on one core and on all.
+
+    On one core, also its peak memory.
+    """
+    found: list[dict[str, float]] = []
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "periods.parquet"
@@ -206,6 +227,7 @@ def on_disk(periods: int) -> list[dict[str, float]]:
         for jobs in dict.fromkeys((1, cores)):
             per_s = timed(lambda jobs=jobs: replay_table(path, POLICIES, 4, jobs=jobs), periods)  # type: ignore[misc]
             found.append({"cores": jobs, "periods": periods, "periods_per_s": per_s})
+        found[0]["peak_bytes"] = peak_on_one_core(path)
     return found
 
 
@@ -267,6 +289,8 @@ def page_of(document: dict[str, Any]) -> str:
         f"{_listed(POLICIES)}. Processes that share the work are started first.",
         table(("cores", "periods", "million periods per second"), disk),
     ]
+    if peak := document["tables"][0].get("peak_bytes"):  # older figures lack it
+        parts.append(f"On one core, the process had at most {peak >> 20} MiB of memory.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterable
@@ -126,8 +127,7 @@ def replay_command(
         check_output(output, [*files, *([measured] if measured else [])])
     given = _given(cost_s, measured)
     if cluster is not None:
-        found = replay_tables(cluster, files, policies, given, weight)
-        total, costs = _together(files, found)
+        each = replay_tables(cluster, files, policies, given, weight)
     else:
         _compile(policies)
 
@@ -135,8 +135,8 @@ def replay_command(
             return _replayed(path, policies, given, weight)
 
         each = replay_files(files, policies, given, weight, alone)
-        with contextlib.closing(each):
-            total, costs = _together(files, each)
+    with contextlib.closing(each):
+        total, costs = _together(files, each)
 
     def write() -> None:
         if output:
@@ -174,12 +174,16 @@ def _given(cost_s: float | None, file: Path | None) -> Given | None:
 def _together(
     files: list[Path], outcomes: Iterable[tuple[Costs, Replay]]
 ) -> tuple[Replay, list[tuple[str, Costs]]]:
-    """Add up the replays of all recordings; return that, and what a wakeup costs in each."""
+    """Add up the replays of all recordings; return that, and what a wakeup costs in each.
+
+    Of each, what only a replay needs is forgotten: it would take most of the memory.
+    """
     total: Replay | None = None
     costs = []
     for path, (cost, outcome) in zip(files, outcomes, strict=True):
         # A name may be any bytes.
-        costs.append((os.fsencode(path).decode(errors="replace"), cost))
+        name = os.fsencode(path).decode(errors="replace")
+        costs.append((name, dataclasses.replace(cost, loops={}, ranks={})))
         if total is None:
             total = outcome
         else:

@@ -3,14 +3,17 @@
 
 A table is split by CPU, as parts.py splits it among processes, so neither the number of workers nor
 which of them has which CPUs makes a difference to any figure. Dask gives the parts of a worker that
-died to another one. Results are added up here, in the order of the files.
+died to another one. Results are handed on here, in the order of the files, and no part is sent far
+ahead of that, so memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,9 @@ CONNECT_TRIES = 2
 """How often a connection is tried that fails by an assertion of Dask's own. On a busy machine, one
 did."""
 
+AHEAD = 2
+"""So many parts for each core are sent before the results of the first table are handed on."""
+
 REPLAYING = "replaying on the cluster"
 PACKAGE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".c", ".h")
@@ -50,13 +56,36 @@ FAILED = ("error", "cancelled")
 """States of a future that do not change any more, apart from finished."""
 
 
+@dataclass(frozen=True)
+class _Table:
+    """A table to replay; ``digest`` is that of its footer here."""
+
+    path: Path
+    shares: list[Share]
+    digest: str
+
+    @classmethod
+    def of(cls, path: Path, cores: int) -> _Table:
+        """Look at a table. Raises LightsleepError where it is none."""
+        return cls(path, shares_of(path, cores), digest_of(path))
+
+
+@dataclass
+class _Asked:
+    """The futures of a table: of its costs, and of what each share of its CPUs did."""
+
+    costs: Any
+    pieces: list[Any]
+
+
 def replay_tables(
     address: str, tables: Sequence[Path], policies: str, given: Given | None, weight: int
-) -> list[tuple[Costs, Replay]]:
+) -> Generator[tuple[Costs, Replay], None, None]:
     """Replay tables by the policies named, on the cluster whose scheduler is at ``address``.
 
-    Returns the costs and the replay of each table, as replay_table() would. Raises LightsleepError
-    where the cluster does not answer, cannot read a table, or gives up.
+    Yields the costs and the replay of each table, in their order, as replay_table() would return
+    them. Raises LightsleepError where the cluster does not answer, cannot read a table, or gives
+    up.
     """
     with _client(address) as client:
         try:
@@ -64,21 +93,69 @@ def replay_tables(
         except OSError as error:
             raise _gone(address, error) from error
         ours, sources = _code(), _sources(policies)
-        asked = []
-        for table in (path.absolute() for path in tables):
-            shares, digest = shares_of(table, cores), digest_of(table)
-            found = [
-                client.submit(_evidence, ours, table, share, digest, pure=False) for share in shares
-            ]
-            costs = client.submit(_costs, ours, table, found, given, pure=False)
+
+        def ask(table: _Table) -> _Asked:
+            path, shares, digest = table.path, table.shares, table.digest
+            found = [client.submit(_evidence, ours, path, x, digest, pure=False) for x in shares]
+            costs = client.submit(_costs, ours, path, found, given, pure=False)
             wanted = policies, weight, sources, digest
             pieces = [
-                client.submit(_piece, ours, costs, table, share, *wanted, pure=False)
+                client.submit(_piece, ours, costs, path, share, *wanted, pure=False)
                 for share in shares
             ]
-            asked.append((costs, pieces))
-        _await(client, address, [piece for _, pieces in asked for piece in pieces])
-        return [(_result(address, costs), _joined(address, pieces)) for costs, pieces in asked]
+            return _Asked(costs, pieces)
+
+        every = [_Table.of(path.absolute(), cores) for path in tables]
+        yield from _in_order(client, address, every, AHEAD * cores, ask)
+
+
+def _in_order(
+    client: Any,
+    address: str,
+    tables: Sequence[_Table],
+    most: int,
+    ask: Callable[[_Table], _Asked],
+) -> Iterator[tuple[Costs, Replay]]:
+    """Yield what becomes of tables, and show on a terminal how many parts are done.
+
+    Tables are sent ahead until there are ``most`` parts. The first failure ends all.
+    """
+    left, begun, done = iter(tables), deque[_Asked](), 0
+    total = sum(len(table.shares) for table in tables)
+    try:
+        with progress() as tell:
+            tell(REPLAYING, done, total)
+            for _ in tables:
+                while sum(len(x.pieces) for x in begun) < most and (table := next(left, None)):
+                    begun.append(ask(table))
+                for _ in _awaited(client, address, begun[0].pieces):
+                    done += 1
+                    tell(REPLAYING, done, total)
+                yield _taken(address, begun)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first failure is the one to tell
+            client.cancel([piece for asked in begun for piece in asked.pieces])
+        raise
+
+
+def _awaited(client: Any, address: str, pieces: list[Any]) -> Iterator[None]:
+    """Wait for all pieces; yield whenever one is done. Raises LightsleepError where one fails.
+
+    A piece whose worker dies later is lost, not failed: Dask makes it again.
+    """
+    from distributed import as_completed
+
+    for piece in as_completed(pieces, loop=client.loop):
+        if piece.status in FAILED:
+            _result(address, piece)
+        yield
+
+
+def _taken(address: str, begun: deque[_Asked]) -> tuple[Costs, Replay]:
+    """Return the results of the first table, which the cluster may forget then."""
+    found = _result(address, begun[0].costs), _joined(address, begun[0].pieces)
+    begun.popleft()
+    return found
 
 
 def _evidence(code: str, table: Path, share: Share, digest: str) -> Evidence:
@@ -215,26 +292,6 @@ def _gone(address: str, error: OSError) -> LightsleepError:
         f"--dask {address}: the scheduler has ended ({error}): it must go on until the end; start "
         "it again, and then this command"
     )
-
-
-def _await(client: Any, address: str, pieces: list[Any]) -> None:
-    """Wait for all pieces, and show on a terminal how many are done. The first failure ends it.
-
-    A piece whose worker dies later is lost, not failed: Dask makes it again.
-    """
-    from distributed import as_completed
-
-    try:
-        with progress() as tell:
-            tell(REPLAYING, 0, len(pieces))
-            for done, piece in enumerate(as_completed(pieces, loop=client.loop), 1):
-                if piece.status in FAILED:
-                    _result(address, piece)
-                tell(REPLAYING, done, len(pieces))
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first failure is the one to tell
-            client.cancel(pieces)
-        raise
 
 
 def _result(address: str, future: Any) -> Any:

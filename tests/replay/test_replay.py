@@ -192,6 +192,19 @@ def test_two_recordings_add_up() -> None:
     assert one.span_ns == 2 * two.span_ns
 
 
+def test_of_each_recording_only_what_is_said_of_it_is_kept() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+    costs = dataclasses.replace(NO_COSTS, loops={7 << 32 | 8: 1}, ranks={(0, 1): Ranks((0,), (1,))})
+    outcomes = [(dataclasses.replace(costs, halt_ns=n), replayed([batch])) for n in (1, 2)]
+    total, kept = cli._together([Path("a.dat"), Path("b.dat")], outcomes)
+    assert total.wakes == 100
+    wanted = dataclasses.replace(costs, loops={}, ranks={})
+    assert kept == [
+        ("a.dat", dataclasses.replace(wanted, halt_ns=1)),
+        ("b.dat", dataclasses.replace(wanted, halt_ns=2)),
+    ]
+
+
 def on_host(host: str, gain_us: int) -> Replay:
     """A second of recording in which polling for 100 us gains so much in each ms."""
     rows = [period(1000 * n, 40 + (40 - gain_us), pair=(7, 8)) for n in range(1000)]

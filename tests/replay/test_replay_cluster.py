@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,53 @@ def local(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     with monkeypatch.context() as here:
         here.setattr(parts, "WORTH", 1 << 40)
         return replayed(tables)
+
+
+class Done:
+    """A future that has a result."""
+
+    status = "finished"
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def result(self) -> object:
+        return self.value
+
+
+class OneCore:
+    """A client of Dask that does at once what it is asked for."""
+
+    loop = None
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def nthreads(self) -> dict[str, int]:
+        return {"worker": 1}
+
+    def submit(self, work: Callable[..., object], *words: Any, pure: bool) -> Done:
+        assert not pure
+        known = [x.value if isinstance(x, Done) else x for x in words]
+        known = [[y.value for y in x] if isinstance(x, list) else x for x in known]
+        self.asked += words
+        return Done(work(*known))
+
+
+def test_no_table_is_sent_far_ahead_of_the_results(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = OneCore()
+    monkeypatch.setattr(cluster, "_client", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(distributed, "as_completed", lambda pieces, **_: iter(pieces))
+    first, second, third = paths = sorted(tables.glob("*.parquet"))
+    each = cluster.replay_tables("", paths, "stock", None, 4)
+    hosts = [next(each)[1].host]
+    assert first in client.asked
+    assert second in client.asked
+    assert third not in client.asked
+    hosts += [made.host for _, made in each]
+    assert hosts == [f"host-{host}" for host in range(HOSTS)]
 
 
 def dies_once(

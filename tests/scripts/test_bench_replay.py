@@ -40,3 +40,7 @@ def test_made_up_periods_are_replayed_from_a_table_on_any_number_of_cores() -> N
     assert [run["periods"] for run in found] == [100_000] * len(found)
     assert found[0]["cores"] == 1
     assert all(run["periods_per_s"] > 0 for run in found)
+    peak_mib = found[0]["peak_bytes"] >> 20
+    document = json.loads(KEPT.read_text()) | {"tables": found}
+    assert peak_mib > 10
+    assert f"the process had at most {peak_mib} MiB" in bench["page_of"](document)
