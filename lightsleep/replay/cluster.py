@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lightsleep import cache
-from lightsleep.compiled import HEADERS, KERNEL, SHIM
+from lightsleep.compiled import HEADERS, KERNEL
 from lightsleep.errors import LightsleepError
 from lightsleep.governors.build import sources_digest
 from lightsleep.periods.table import Share
@@ -36,6 +37,7 @@ from lightsleep.replay.parts import (
     together,
 )
 from lightsleep.replay.policies import parse
+from lightsleep.sources import LINK
 from lightsleep.terminal import progress
 
 CONNECT_S = 20
@@ -192,14 +194,19 @@ def _joined(address: str, pieces: list[Any]) -> Replay:
     return first
 
 
+@functools.cache
 def _code() -> str:
-    """Return a digest of the code that decides about a figure, however it was installed."""
-    rooms = ("periods", "governors", "replay")
-    files = [x for room in rooms for x in sorted((PACKAGE / room).iterdir())]
-    files += [PACKAGE / "compiled.py", *sorted((SHIM / "linux").iterdir())]
-    files += [KERNEL / f"{x}.{y}" for x in ("promote", "promote_policy") for y in "ch"]
-    files += [KERNEL / "poll_limit.c", HEADERS / "poll_limit.h"]
-    return cache.digest(*(x.read_bytes() for x in files if x.suffix in SUFFIXES))
+    """Return a digest of this version's code, and of the kernel's files that a replay compiles.
+
+    It is the same however lightsleep was installed. A process goes on with the code that it has
+    read, so what it said once stays true.
+    """
+    kernel = PACKAGE / LINK.name
+    ours = [x for x in PACKAGE.rglob("*") if x.suffix in SUFFIXES and kernel not in x.parents]
+    theirs = [KERNEL / f"{x}.{y}" for x in ("promote", "promote_policy") for y in "ch"]
+    theirs += [KERNEL / "poll_limit.c", HEADERS / "poll_limit.h"]
+    named = [(str(x.relative_to(PACKAGE)), x) for x in ours] + [(x.name, x) for x in theirs]
+    return cache.digest(*(part for name, x in sorted(named) for part in (name, x.read_bytes())))
 
 
 def _sources(policies: str) -> dict[str, str]:

@@ -205,6 +205,23 @@ def test_a_worker_with_another_lightsleep(
     assert "has another lightsleep than the command that asks it" in done.output
 
 
+def test_any_file_of_the_package_makes_another_lightsleep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scan/facts.py has haltpoll's defaults, and units.py says what fixed:TIME means."""
+    code, package = cluster._code.__wrapped__, tmp_path / "lightsleep"
+    digests = [code()]
+    ignored = shutil.ignore_patterns("kernel", "__pycache__")
+    shutil.copytree(cluster.PACKAGE, package, ignore=ignored)
+    monkeypatch.setattr(cluster, "PACKAGE", package)
+    assert code() == digests[0]
+    for name in ("scan/facts.py", "units.py", "shim/linux/types.h"):
+        with (package / name).open("a") as file:
+            file.write("\n")
+        digests.append(code())
+    assert len(set(digests)) == len(digests)
+
+
 def test_a_worker_that_has_another_table_at_the_same_path(tables: Path, tmp_path: Path) -> None:
     """As where each host has recorded itself, or has an older copy."""
     table = Path(shutil.copy(tables / "0.parquet", tmp_path / "web.parquet"))
