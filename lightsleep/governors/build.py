@@ -28,6 +28,7 @@ from lightsleep.errors import LightsleepError
 HERE = Path(__file__).parent
 CPU = HERE / "machine.c"
 GOVERNORS = ("menu", "teo", "ladder")
+HEADER = "gov.h"
 INSTALLED = Path("/usr/src")
 """Where Debian's packages have kernels' sources, as archives."""
 INCLUDE = re.compile(r"^#include [<\"]([\w/.-]+)[>\"]", re.MULTILINE)
@@ -66,8 +67,8 @@ def governor_sources(version: str) -> Path:
             raise _not_here(version)
         sources = [f"{name}.c" for name in GOVERNORS]
         _unpack(archive, sources, version, scratch)
-        if any('"gov.h"' in (scratch / x).read_text() for x in sources):  # not in old kernels
-            _unpack(archive, ["gov.h"], version, scratch)
+        if any(f'"{HEADER}"' in (scratch / x).read_text() for x in sources):  # not in old kernels
+            _unpack(archive, [HEADER], version, scratch)
 
     return cache.code(name, build, needs_mb=10)
 
@@ -81,8 +82,10 @@ def sources_digest(version: str) -> str:
 
 
 def _theirs(version: str) -> list[Path]:
+    """Return the governors' sources, and the header that they share, if there is one."""
     folder = governor_sources(version)
-    return [folder / f"{name}.c" for name in GOVERNORS]
+    header = folder / HEADER
+    return [*(folder / f"{name}.c" for name in GOVERNORS), *([header] if header.exists() else [])]
 
 
 def _kept(version: str) -> str:
@@ -152,7 +155,7 @@ def library_file(version: str, flags: Sequence[str] = (), machine: Path = CPU) -
             *("-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-Wl,-z,defs"),
             *("-DCONFIG_CPU_IDLE_PROMOTE", *flags, f"-I{HERE}", f"-I{folder}", f"-I{KERNEL}"),
             *("-include", str(HERE / "kernel.h")),
-            *(machine, *theirs, *ours),
+            *(machine, *(x for x in theirs if x.suffix == ".c"), *ours),
         ]
         compile_to(scratch / "machine.so", f"the governors of Linux {version}", words)
 

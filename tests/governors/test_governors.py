@@ -239,6 +239,24 @@ def test_a_new_release_of_a_package_has_governors_of_its_own(
 
 
 @needs_compiler
+def test_a_new_release_may_differ_in_the_header_of_governors_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "governor_sources", lambda _: tmp_path)
+    sources_with('#include "gov.h"\nint threshold(void) { return THRESHOLD; }', tmp_path)
+    digests, files = set(), set()
+    for threshold in (1, 2):
+        (tmp_path / "gov.h").write_text(f"#define THRESHOLD {threshold}\n")
+        digests.add(build.sources_digest("6.12"))
+        files.add(build.library_file("6.12"))
+        ffi, lib = build.load(build.library_file("6.12"))
+        ffi.cdef("int threshold(void);")
+        assert lib.threshold() == threshold
+    assert len(digests) == len(files) == 2
+
+
+@needs_compiler
 def test_menu_of_old_kernels_asks_who_waits_for_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
