@@ -28,11 +28,12 @@ static inline __attribute__((always_inline)) void judge(struct tally *t, const s
 
 /*
  * An interval of which so much was polled, after @before_ns of the same poll in those that it
- * resumes, and which ended in a halt or not.
+ * resumes, and which ended in a halt or not. What came after @stay_ns, when the poll was over, but
+ * before the halt, counts as polled.
  */
 static inline __attribute__((always_inline)) void count(struct tally *t, const struct intervals *s,
 							size_t i, u64 weight, u64 before_ns,
-							u64 polled_ns, bool halted)
+							u64 polled_ns, u64 stay_ns, bool halted)
 {
 	u64 waited_ns = halted ? s->cost_ns[i] : 0;
 	int64_t shallow_ns = s->limits->poll_shallow_ns;
@@ -46,8 +47,8 @@ static inline __attribute__((always_inline)) void count(struct tally *t, const s
 	t->waited_ns += waited_ns;
 	t->halts += halted;
 	/* All of a poll counts, once it is too long. */
-	if ((int64_t)(before_ns + polled_ns) >= shallow_ns)
-		t->too_shallow_ns += polled_ns + ((int64_t)before_ns < shallow_ns ? before_ns : 0);
+	if ((int64_t)(before_ns + stay_ns) >= shallow_ns)
+		t->too_shallow_ns += stay_ns + ((int64_t)before_ns < shallow_ns ? before_ns : 0);
 	if (halted)
 		judge(t, s, i, polled_ns);
 	t->longest_ns = waited_ns > t->longest_ns ? waited_ns : t->longest_ns;
@@ -71,7 +72,7 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 							  const struct intervals *s, size_t i,
 							  u64 weight, u64 limit_ns, bool whole)
 {
-	u64 idle_ns = s->idle_ns[i], left_ns, turn_ns;
+	u64 idle_ns = s->idle_ns[i], left_ns, turn_ns, stay_ns;
 	int64_t away_ns;
 	bool halted;
 
@@ -82,11 +83,13 @@ static inline __attribute__((always_inline)) void limited(struct poll *p, struct
 	}
 	left_ns = p->halted ? 0 : p->limit_ns - p->polled_ns;
 	turn_ns = left_ns ? s->turn_ns : 0;
+	stay_ns = min_of(idle_ns, left_ns);
 	/* Who does not poll has halted before anything can come. */
 	halted = !left_ns || idle_ns > left_ns + turn_ns;
 	/* What comes on the way to a halt keeps the CPU from it: it was awake until then. */
-	count(t, s, i, weight, p->halted ? 0 : p->polled_ns, halted ? left_ns : idle_ns, halted);
-	p->polled_ns += min_of(idle_ns, left_ns);
+	count(t, s, i, weight, p->halted ? 0 : p->polled_ns, halted ? left_ns : idle_ns, stay_ns,
+	      halted);
+	p->polled_ns += stay_ns;
 	away_ns = (int64_t)(idle_ns - left_ns - turn_ns) + (s->exit_ns[i] > 0 ? s->exit_ns[i] : 0);
 	p->halted_ns = halted && away_ns > 0 ? away_ns : 0;
 	p->halted = halted;
@@ -159,8 +162,9 @@ void replay_optimum(const struct intervals *s, u64 weight, struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++) {
 		bool halts = weight * s->cost_ns[i] < s->idle_ns[i] || !s->woken[i];
+		u64 polled_ns = halts ? 0 : s->idle_ns[i];
 
-		count(t, s, i, weight, 0, halts ? 0 : s->idle_ns[i], halts);
+		count(t, s, i, weight, 0, polled_ns, polled_ns, halts);
 	}
 }
 
@@ -169,5 +173,5 @@ void replay_given(const u64 *polled_ns, const uint8_t *halted, const struct inte
 		  struct tally *t)
 {
 	for (size_t i = 0; i < s->count; i++)
-		count(t, s, i, weight, 0, polled_ns[i], halted[i]);
+		count(t, s, i, weight, 0, polled_ns[i], polled_ns[i], halted[i]);
 }

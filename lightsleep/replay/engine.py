@@ -25,6 +25,7 @@ from lightsleep.replay.costs import Costs
 from lightsleep.replay.intervals import Reader, RecordedIntervals
 from lightsleep.replay.policies import Fixed, Haltpoll, Lightsleep, Policy
 from lightsleep.replay.rows import Flags, Ns
+from lightsleep.replay.stays import stays_of
 from lightsleep.replay.tally import Intervals, Tally
 
 HERE = Path(__file__).parent
@@ -75,8 +76,8 @@ class _PythonRunner:
         self._unlearned = False
 
     def run(self, intervals: Intervals, weight: int, tally: Tally) -> None:
-        polled_ns = np.zeros(len(intervals), np.int64)
-        before_ns, halted = polled_ns.copy(), np.zeros(len(intervals), np.bool_)
+        polled_ns, stay_ns, before_ns = np.zeros((3, len(intervals)), np.int64)
+        halted = np.zeros(len(intervals), np.bool_)
         columns = (intervals.idle_ns, intervals.exit_ns, intervals.resumes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for i, (idle_ns, exit_ns, resumes) in enumerate(rows):
@@ -88,12 +89,14 @@ class _PythonRunner:
             before_ns[i] = 0 if has_halted else self._polled_ns
             halted[i] = not left_ns or idle_ns > left_ns + turn_ns
             polled_ns[i] = left_ns if halted[i] else idle_ns
-            self._polled_ns += min(idle_ns, left_ns)
+            stay_ns[i] = min(idle_ns, left_ns)
+            self._polled_ns += int(stay_ns[i])
             away_ns = idle_ns - left_ns - turn_ns + max(exit_ns, 0)
             self._halted_ns = max(away_ns, 0) if halted[i] else None
             self._slept_ns += self._halted_ns or 0
             self._unlearned = True
-        tally.add(intervals, polled_ns, halted, weight, before_ns=before_ns)
+        stays = stays_of(intervals, stay_ns, halted, before_ns)
+        tally.add(intervals, polled_ns, halted, weight, stays, before_ns)
 
     def _begin(self) -> None:
         if self._unlearned:

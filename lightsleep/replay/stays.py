@@ -15,11 +15,12 @@ The kernel counts such stays. ``too_deep_ns`` and ``too_shallow_ns`` add up thei
 
 An idle interval has at most two stays: a poll, and then a halt.
 
-- A poll is as long as the CPU polls. It is a stay in a state without any latency or residency, so
-  it can be too shallow only. The next deeper state is the shallowest enabled one that halts. An
-  interrupt without a task ends an interval, but no poll: a poll of several intervals is one stay.
-  (Polls of the recording are as long as its intervals say. Such as followed each other at once are
-  one there, though the kernel compares each.)
+- A poll is as long as the CPU polls, up to its limit. (What of the way to a halt is over when a
+  task comes counts as polled, but is no part of the stay.) It is a stay in a state without any
+  latency or residency, so it can be too shallow only. The next deeper state is the shallowest
+  enabled one that halts. An interrupt without a task ends an interval, but no poll: a poll of
+  several intervals is one stay. (Polls of the recording are as long as its intervals say. Such as
+  followed each other at once are one there, though the kernel compares each.)
 - A halt begins where the poll ends, after another turn through the idle loop (``Costs.turn_ns``),
   and lasts until the CPU has left its state. The state is the recorded one, whatever the policy.
   Where the CPU only polled in the recording, it is the state that most wakeups by tasks came out of
@@ -109,7 +110,7 @@ class Limits:
 
 
 def stays_of(intervals: Intervals, polled_ns: Ns, halted: Flags, before_ns: Ns | int = 0) -> Stays:
-    """Return what intervals add up to of which so much was polled, and which ended in a halt.
+    """Return what intervals add up to whose polls lasted so long, and which ended in a halt.
 
     ``before_ns`` is how much of the same poll was in earlier intervals.
     """

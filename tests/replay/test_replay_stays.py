@@ -132,6 +132,16 @@ def test_a_poll_and_a_halt_are_a_stay_each(engine: type[CompiledEngine | PythonE
     assert stayed(judged(), rows, "fixed:10us", engine) == (4, 390, 10 + 110)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("limit_us", "expected"), [(15, (0, 0, 0)), (20, (0, 20, 0))])
+def test_the_way_from_a_poll_is_no_part_of_it(
+    limit_us: int, expected: tuple[int, int, int], engine: type[CompiledEngine | PythonEngine]
+) -> None:
+    """A task comes after 24 us, on the way: a poll of 15 us is not as long as C1 wants, 20 us."""
+    rows = [period(0, 29, HALT, 5)]
+    assert stayed(judged(), rows, f"fixed:{limit_us}us", engine, 10) == expected
+
+
 def test_of_states_that_nobody_described_nothing_is_too_deep() -> None:
     rows = [period(0, 400, HALT, 5), period(1000, 1, HALT, 5), period(2000, 900, POLL, 5)]
     assert stayed(metadata(), rows, "fixed:50us", PythonEngine)[1:] == (0, 0)
