@@ -30,7 +30,7 @@ from lightsleep.replay.costs import Costs
 from lightsleep.replay.evidence import costs_of
 from lightsleep.replay.given import Given
 from lightsleep.replay.given import measured as measured_costs
-from lightsleep.replay.governed import Governor
+from lightsleep.replay.governed import Governor, require_advertised
 from lightsleep.replay.parts import replay_files, replay_table, require_costs
 from lightsleep.replay.policies import STOCK, WAIT_WEIGHT, parse
 from lightsleep.replay.rows import NEEDED
@@ -126,10 +126,14 @@ def replay_command(
     if output:
         check_output(output, [*files, *([measured] if measured else [])])
     given = _given(cost_s, measured)
+    governors = [x for x in parse(policies).values() if isinstance(x, Governor)]
+    if governors:
+        _require_advertised(files)
     if cluster is not None:
         each = replay_tables(cluster, files, policies, given, weight)
     else:
-        _compile(policies)
+        for governor in governors:  # now, not once a long recording has been read
+            library_file(governor.version)
 
         def alone(path: Path) -> tuple[Costs, Replay]:
             return _replayed(path, policies, given, weight)
@@ -153,14 +157,18 @@ def replay_command(
             words.show(terminal.output(), total, costs)
 
 
-def _compile(policies: str) -> None:
-    """Compile the governors among the policies now, not once a long recording has been read.
+def _require_advertised(files: Iterable[Path]) -> None:
+    """Raise LightsleepError where no governor can be replayed on one of the recordings.
 
-    Raises LightsleepError where a kernel's source is not here, or there is no compiler.
+    That is known before any is read. Who reads a file says what else is wrong with it.
     """
-    for policy in parse(policies).values():
-        if isinstance(policy, Governor):
-            library_file(policy.version)
+    for path in files:
+        try:
+            metadata = open_recording(path, NEEDED).metadata if is_recording(path) else None
+        except LightsleepError:
+            continue
+        if metadata:
+            require_advertised(metadata)
 
 
 def _given(cost_s: float | None, file: Path | None) -> Given | None:

@@ -78,6 +78,15 @@ class Advertised:
         )
 
 
+def require_advertised(metadata: Metadata) -> None:
+    """Raise LightsleepError where a recording does not say enough of the CPUs described in it.
+
+    Nobody knows yet which of the ``supposed`` ones are in the recording.
+    """
+    for cpu in sorted(metadata.states.keys() - metadata.supposed) or [0]:
+        Advertised.of(metadata, cpu)
+
+
 class Cpu:
     """One simulated CPU with its governor."""
 

@@ -19,6 +19,7 @@ from recordings import PIPE
 from replays import (
     DEEP,
     HALT,
+    MENU,
     NO_COSTS,
     POLL,
     US,
@@ -34,7 +35,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods.build import Row
 from lightsleep.periods.model import AWAKE
 from lightsleep.periods.source import as_batch, open_recording
-from lightsleep.periods.table import write_parquet
+from lightsleep.periods.table import Recording, write_parquet
 from lightsleep.record import sidecar
 from lightsleep.replay import cli, words
 from lightsleep.replay.account import OPTIMUM, Replay, gain, replay, within_ns
@@ -288,6 +289,20 @@ def test_a_real_recording(tmp_path: Path) -> None:
     shown = run(table, "--policies", policies, "--halt-cost", "50us").stdout
     assert "haltpoll" in shown
     assert "closed loops" in shown
+
+
+def test_what_a_governor_lacks_is_known_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "x.parquet"
+    batch = as_batch("host", [period(1000 * n, 100) for n in range(50)])
+    list(write_parquet(Recording(metadata(), iter([batch])), table))
+    for name in ("replay_files", "replay_tables"):
+        monkeypatch.delattr(cli, name)
+    for asked in ([MENU, table], [table, MENU], [MENU, PIPE], [table, "--dask", "tcp://host:1"]):
+        done = run(*asked, "--policies", "menu@6.12")
+        assert done.exit_code == 1
+        assert "latencies and residencies of CPU 0's idle states" in " ".join(done.output.split())
 
 
 def test_the_weight_of_waiting_decides_what_polling_is_worth() -> None:
