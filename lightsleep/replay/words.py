@@ -241,9 +241,9 @@ def explained(replay: Replay) -> str:
 
 
 def front(replay: Replay) -> set[str]:
-    """Return the policies than which no other both polls less and makes tasks wait less.
+    """Return the policies than which none polls or waits less, and does no more of the other.
 
-    Governors of the kernel are left out, as in the recommendation.
+    The optimum and governors of the kernel are left out, as in the recommendation.
     """
     points = {
         name: (x.recorded.polled_ns, x.recorded.waits.total_ns)
@@ -274,12 +274,11 @@ def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...
             (outcome.recorded, optimum.recorded),
         )
     )
-    waits = outcome.recorded.waits
     return (
         outcome.name,
         _range(outcome, _waited),
-        us(_percentile(waits.percentile_ns(0.5))),
-        us(_percentile(waits.percentile_ns(0.99))),
+        us(outcome.recorded.wait_ns(0.5)),
+        us(outcome.recorded.wait_ns(0.99)),
         _range(outcome, _polled),
         shares,
         f"{outcome.recorded.tally['in_vain']:,}",
@@ -288,11 +287,6 @@ def _cells(replay: Replay, outcome: Outcome, optimum: Outcome) -> tuple[str, ...
         _range(outcome, _too_deep),
         f"{outcome.recorded.tally['halts']:,}",
     )
-
-
-def _percentile(time_ns: float) -> float:
-    """Return 0 for the histogram's first buckets, which hold those who did not wait."""
-    return time_ns if time_ns >= 2 else 0.0
 
 
 def _waited(account: Account) -> float:

@@ -174,6 +174,17 @@ def test_a_fixed_limit_by_hand() -> None:
     assert account.paid_ns == 140 * US
 
 
+def test_who_catches_most_wakeups_makes_most_tasks_wait_for_no_time() -> None:
+    # Nine of ten tasks come after 60 us, and the tenth after 2 ms.
+    rows = [period(5000 * n, 2040 if n % 10 == 0 else 100) for n in range(100)]
+    found = replay(metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:1ms"), 4)
+    document = words.document(found, [])
+    for policy, waits_us in (("stock", (40, 40)), ("fixed:1ms", (0, 40)), (OPTIMUM, (0, 40))):
+        (row,) = (x for x in document["policies"] if x["policy"] == policy)
+        percentiles = [row["as_recorded"][f"wait_p{x}_ns"] for x in (50, 99)]
+        assert percentiles == pytest.approx([US * x for x in waits_us], rel=0.03)
+
+
 def test_what_is_hardly_polled_is_not_said_to_be_nothing() -> None:
     batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
     found = replay(metadata(), NO_COSTS, [batch], {STOCK: None, "f": lambda *_: Fixed(2)})
