@@ -15,8 +15,13 @@ holds with its confidence, Student's t with b - 1 degrees of freedom. Few boots 
 4.3 for three boots, 2.6 for six. That is the price of not knowing what a boot does; to pool the
 rounds where boots "do not differ significantly" would raise false alarms, to 8 % for three boots.
 
+A mean follows each of its rounds. Where n rounds show the same effect, but one of them is off by d
+the other way, the interval reaches d * (1 + t[b - 1]) / n further towards 0. So one round hides the
+difference from d = n * effect / (1 + t[b - 1]) on, and earlier where the others scatter.
+
 How far boots scatter is estimated by the same analysis: (mean square between boots - mean square
-within boots) / r is the variance of a boot, and 0 where that is negative.
+within boots) / r is the variance of a boot, and 0 where that is negative. Of boots that scatter
+little, one comparison mostly says 0: the mean of many has to be of variances, negative ones, too.
 
 Sources: Snedecor, Cochran: Statistical Methods, on the analysis of variance with random effects;
 Barr, Levy, Scheepers, Tily: Random effects structure for confirmatory hypothesis testing, Journal
@@ -41,13 +46,18 @@ LEAST_BOOTS = 3
 class Boots:
     """An effect by boots: its mean, half the width of the interval, and how far boots scatter.
 
-    ``spread`` is the standard deviation between boots, beyond what rounds explain; with one round
-    each, what rounds do is in it. All of them are in the unit of the effects.
+    ``variance`` is that between boots, beyond what rounds explain; with one round each, what rounds
+    do is in it. All others are in the unit of the effects.
     """
 
     mean: float
     reach: float
-    spread: float
+    variance: float
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation between boots; 0 where rounds explain all of it."""
+        return math.sqrt(max(0.0, self.variance))
 
 
 def by_boot(effects: Sequence[float], boots: int, confidence: float) -> Boots:
@@ -65,7 +75,7 @@ def by_boot(effects: Sequence[float], boots: int, confidence: float) -> Boots:
     return Boots(
         statistics.fmean(means),
         t_quantile(boots - 1, (1 - confidence) / 2) * math.sqrt(between / boots),
-        math.sqrt(max(0.0, between - within / rounds)),
+        between - within / rounds,
     )
 
 

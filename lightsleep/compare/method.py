@@ -6,8 +6,8 @@ alike, so an arm is compared with its reference within each round, and only then
 
 1. The effect in a round is the logarithm of arm / reference, because noise multiplies: a host that
    is busy for a third of the time takes a third of the speed of every arm. Percentages, and
-   quantities of which some sample is not positive (a count that may be 0), have no ratio; for them
-   the effect is arm - reference. A bound of their ratio is still asked: where the reference is
+   quantities of which some sample is not positive (a count of 0), have no ratio; for them the
+   effect is arm - reference. A bound of their ratio is still asked: where the reference is
    positive and the arm is not negative, arm / reference <= bound is arm - bound x reference <= 0,
    and that difference is compared with 0.
 2. The estimate over all rounds is the Hodges-Lehmann estimate: the median of the averages of all
@@ -21,15 +21,21 @@ alike, so an arm is compared with its reference within each round, and only then
    of both, its upper end the higher.
 4. The verdict is where the interval lies. A difference is shown if it does not hold "none" (a
    ratio of 1, a difference of 0). Nothing else is asked.
-5. ``detectable`` is the difference that a run with as many rounds and this much noise shows in
-   90 % of cases: half the width of the interval, times (z[c] + z[0.9]) / z[c], where z[c] is the
+5. ``detectable`` is the difference that a comparison with as many rounds and this much noise shows
+   in 90 % of cases: half the width of the interval, times (z[c] + z[0.9]) / z[c], where z[c] is the
    quantile that belongs to its confidence: 1.65 for 95 %.
-   It is what "no difference shown" leaves open. But how much noise there is, a run knows from its
-   own rounds only. So it is shown less often than that: in about 8 of 10 runs, as tests simulate.
+   It says how small a difference is usually shown. Which differences "no difference shown" leaves
+   open, the interval says. And how much noise there is, a comparison knows from its own rounds
+   only. So ``detectable`` is shown less often than that: in about 8 of 10 comparisons, as tests
+   simulate.
 
-Six rounds are the fewest that give 95 %; there, one round that went the other way is a veto. From
-twelve on it is none, however far it went. The tests simulate how often a difference of 20 % is
-shown, and how often one that is not there.
+Six rounds are the fewest that give 95 %; there, one round that went the other way is a veto. Of one
+boot, from twelve rounds on it is none, however far it went. Of several boots, one round that is far
+off can hide a difference that all others show, because the interval over boots is one of means. Of
+18 rounds in 9 boots, 17 with the same 20 % are not enough if the last is off by a factor of about
+2.7 or more the other way, or of about 12 or more the same way. ``boots.py`` has the formula.
+
+The tests simulate how often a difference of 20 % is shown, and how often one that is not there.
 
 Several metrics together have one effect: in each round the geometric mean of their ratios.
 
@@ -122,10 +128,10 @@ class Comparison:
 
     Either ``ratio``, arm / reference, or ``difference``, arm - reference in the unit of the metric,
     is the effect, with an interval of this ``confidence``; both are None where there are too few
-    rounds for one. ``detectable`` is the effect that such a run shows in about 8 of 10 cases: a
-    factor above 1, or a difference above 0. ``boot_spread`` is the standard deviation of the effect
-    between ``boots``, in the same form (a factor of 1 or a difference of 0: none is seen); None
-    where there was one boot.
+    rounds for one. ``detectable`` is the effect that such a comparison shows in about 8 of 10
+    cases: a factor above 1, or a difference above 0. ``boot_spread`` is how the effect scatters
+    between ``boots``, a standard deviation in the same form (a factor of 1 or a difference of 0:
+    none is seen); None where there was one boot.
     """
 
     verdict: Verdict
@@ -179,6 +185,21 @@ def compare(
     _check_paired(reference, arm)
     if has_ratio(reference, arm, unit):
         return _judge(_logs(reference, arm), better, confidence, boots, as_ratio=True)
+    return compare_differences(reference, arm, better, confidence, boots)
+
+
+def compare_differences(
+    reference: Sequence[float],
+    arm: Sequence[float],
+    better: Better,
+    confidence: float = CONFIDENCE,
+    boots: int = 1,
+) -> Comparison:
+    """Compare an arm with a reference by arm - reference, also where they have a ratio.
+
+    Otherwise as compare().
+    """
+    _check_paired(reference, arm)
     effects = [ours - theirs for ours, theirs in zip(arm, reference, strict=True)]
     return _judge(effects, better, confidence, boots, as_ratio=False)
 
@@ -188,6 +209,7 @@ def compare_jointly(
     arm: Sequence[Sequence[float]],
     better: Better,
     boots: int = 1,
+    confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Compare an arm with a reference in several metrics as one: samples by metric and round.
 
@@ -200,7 +222,7 @@ def compare_jointly(
             raise ValueError("a sample is not positive: there is no ratio")
     logs = [_logs(theirs, ours) for ours, theirs in zip(arm, reference, strict=True)]
     effects = [statistics.fmean(x) for x in zip(*logs, strict=True)]
-    return _judge(effects, better, CONFIDENCE, boots, as_ratio=True)
+    return _judge(effects, better, confidence, boots, as_ratio=True)
 
 
 def distance(

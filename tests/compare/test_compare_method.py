@@ -14,10 +14,11 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from paths import FIXTURES
+from paths import FIXTURES, ROOT
 
 from lightsleep import units
 from lightsleep.compare import words
+from lightsleep.compare.boots import t_quantile
 from lightsleep.compare.method import (
     MOST,
     Comparison,
@@ -187,9 +188,29 @@ def test_what_a_round_does_to_all_arms_does_not_matter(
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((factor, factor, factor))
 
 
-def test_one_round_that_went_the_other_way_is_no_veto() -> None:
+def test_one_round_of_one_boot_that_went_the_other_way_is_no_veto() -> None:
     samples = [0.5, 0.52, 0.48, 0.51, 0.5, 0.49, 0.53, 0.5, 0.47, 0.52, 0.51, 40.0]
     assert compare([1.0] * len(samples), samples, "lower").verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [
+        (1 / 2.6, Verdict.BETTER),
+        (1 / 2.8, Verdict.SAME),
+        (11.0, Verdict.BETTER),
+        (13.0, Verdict.SAME),
+    ],
+)
+def test_one_round_of_several_boots_that_is_far_off_hides_a_difference(
+    factor: float, verdict: Verdict
+) -> None:
+    """The figures of the essay and of docs/lab.md: 18 rounds in 9 boots, 17 of them with 20 %."""
+    samples = [1.2] * 17 + [1.2 * factor]
+    assert compare([1.0] * 18, samples, "higher", boots=9).verdict is verdict
+    assert compare([1.0] * 18, samples, "higher").verdict is Verdict.BETTER
+    by_formula = math.exp(18 * math.log(1.2) / (1 + t_quantile(8, 0.025)))
+    assert by_formula == pytest.approx(2.7, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +320,11 @@ RECORDED = FIXTURES / "compare/noise.json"
 """Times and rates of baselines and of controls booted alike, on quiet hosts and on busy ones."""
 
 
-def recorded_noise() -> Floats:
-    """Return log-ratios of two arms booted alike, without their median, of all recorded."""
-    pooled: list[float] = []
-    for metric in json.loads(RECORDED.read_text()).values():
-        ratios = np.log(metric["control"]) - np.log(metric["baseline"])
-        pooled += (ratios - np.median(ratios)).tolist()
-    return np.array(pooled)
+def recorded_noise() -> list[Floats]:
+    """Return log-ratios of two arms booted alike, without their median, metric by metric."""
+    metrics = json.loads(RECORDED.read_text()).values()
+    ratios = [np.log(metric["control"]) - np.log(metric["baseline"]) for metric in metrics]
+    return [each - np.median(each) for each in ratios]
 
 
 def drawn_from(pool: Floats, runs: int = 2000) -> Floats:
@@ -316,10 +335,15 @@ def drawn_from(pool: Floats, runs: int = 2000) -> Floats:
     return drawn
 
 
-def test_recorded_noise_raises_few_false_alarms_and_hides_no_20_percent() -> None:
-    effects = drawn_from(recorded_noise())
-    assert shown(effects, boots=BOOTS) <= 0.05
-    assert shown(effects + math.log(1.2), boots=BOOTS) >= 0.9
+def test_recorded_noise_raises_few_false_alarms() -> None:
+    assert shown(drawn_from(np.concatenate(recorded_noise())), boots=BOOTS) <= 0.05
+
+
+def test_the_share_of_recorded_metrics_that_show_20_percent_is_the_one_in_the_docs() -> None:
+    effects = [drawn_from(metric, 500) + math.log(1.2) for metric in recorded_noise()]
+    usually = sum(shown(each, boots=BOOTS) >= 0.9 for each in effects)
+    said = " ".join((ROOT / "docs/lab.md").read_text().split())
+    assert f"in {usually} of the {len(effects)} recorded metrics" in said
 
 
 def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
@@ -327,7 +351,7 @@ def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
     confidence = 1 - 0.05 / metrics
     verdicts = [
         compare([0.0] * ROUNDS, run.tolist(), "none", "%", confidence).verdict.differs
-        for run in drawn_from(recorded_noise(), 1000 * metrics)
+        for run in drawn_from(np.concatenate(recorded_noise()), 1000 * metrics)
     ]
     alarms = np.array(verdicts).reshape(-1, metrics).any(axis=1)
     assert alarms.mean() <= 0.05

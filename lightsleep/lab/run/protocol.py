@@ -55,8 +55,8 @@ from lightsleep.lab.run.rounds import SETTLE_S, Samples, draw_order, run_rounds,
 from lightsleep.sources import commit
 
 ROUNDS = 18
-"""Rounds where nobody chose. In as many boots as BOOTS, they show a difference of 20 % in at least
-9 of 10 comparisons, with the noise of this lab: tests draw from what was recorded of it."""
+"""Rounds where nobody chose. In how many of this lab's recorded metrics they show a difference of
+20 %, in as many boots as BOOTS, docs/lab.md says: tests draw from what was recorded."""
 BOOTS = 9
 """How often each arm is booted where nobody chose."""
 
