@@ -21,7 +21,7 @@ def effects(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
     """Return an SVG of how far each treatment is from the baseline, metric by metric, as ratios.
 
     A dot is the estimate, the line its 95 % confidence interval; it is bold where a difference is
-    shown. Percentages, and counts that may be 0, have no ratio. None where nothing has one.
+    shown. Percentages, and metrics with a sample of 0, have no ratio. None where nothing has one.
     """
     shown = [
         (

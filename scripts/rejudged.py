@@ -206,10 +206,10 @@ same samples, and says which verdicts changed and why.
   samples, the interval reaches from the smallest sample to the largest. The rule needs 5 samples of
   each arm, which give 93.75 %.
 - **The new rule** compares the arms within each round: it divides the arm by the reference, or
-  subtracts percentages and counts that may be 0. The effect is the Hodges-Lehmann estimate of all
-  rounds, with the 95 % interval of the signed-rank test. If the arms were booted several times, the
-  interval also covers what differs between boots. The rule shows a difference if the interval does
-  not contain "none" (a ratio of 1, a difference of 0). It needs 6 rounds.
+  subtracts the reference if the unit is % or a sample is 0. The effect is the Hodges-Lehmann
+  estimate of all rounds, with the 95 % interval of the signed-rank test. If the arms were booted
+  several times, the interval also covers what differs between boots. The rule shows a difference if
+  the interval does not contain "none" (a ratio of 1, a difference of 0). It needs 6 rounds.
 
 [What a comparison does](../lab.md#what-a-comparison-does) describes the new rule.
 [method.py](../../lightsleep/compare/method.py) has its source and its reasons. The old rule is in

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.analysis import (
     ArmAnalysis,
+    ClaimAnalysis,
     MetricAnalysis,
     analyse,
     judge_claims,
@@ -20,7 +22,6 @@ from lightsleep.compare.boots import LEAST_BOOTS
 from lightsleep.compare.headline import headline
 from lightsleep.compare.method import (
     Comparison,
-    Verdict,
     rounds_for_controls,
     rounds_needed,
 )
@@ -41,26 +42,26 @@ def page(
     ``declared_later`` says that the claims are not of the result, but of today's experiment.
     ``picture`` is the name of a picture of the effects.
     """
-    metrics, limit = analyse(result), limit_of(result)
+    metrics, limit, claims = analyse(result), limit_of(result), judge_claims(result)
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         f"<!-- Written by make results from {file}: do not edit. -->",
         f"# {text(result.title)}",
         f"Hypothesis: {text(result.hypothesis)}" if result.hypothesis else "",
-        *_claims(result, declared_later),
-        text(headline(result, metrics)),
+        *_claims(claims, declared_later),
+        text(headline(replace(result, claims=[]) if declared_later else result, metrics)),
         *_control(metrics, result.baseline),
+        f"{words.COULD_BE_MISSED}." if words.has_dagger(metrics, claims) else "",
         f"![Effects, as ratios to {text(result.baseline)}]({picture})" if picture else "",
         f"{PICTURED}." if picture else "",
         "## Medians",
         _medians(metrics, result),
         "## Figures",
         "Medians of each arm alone with their 95 % confidence intervals. Arms are compared within "
-        f"rounds; the interval of an effect is in brackets. How to read {words.DETECTABLE}.",
+        f"rounds, and {words.POSSIBLE}. How to read {words.DETECTABLE}.",
         f"{words.BOOT_SPREAD.capitalize()} (standard deviation). {words.ARM_ALONE.capitalize()}."
         if result.boots > 1
         else "",
-        f"{words.COULD_BE_MISSED}." if words.has_dagger(metrics) else "",
         _chance(metrics, claimed=bool(result.claims) and not declared_later),
         *(_metric(metric, result, limit) for metric in metrics),
         "## How it was measured",
@@ -72,8 +73,7 @@ def page(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _claims(result: CompareResult, declared_later: bool) -> list[str]:
-    claims = judge_claims(result)
+def _claims(claims: Sequence[ClaimAnalysis], declared_later: bool) -> list[str]:
     if not claims:
         return []
     rows = [
@@ -112,16 +112,16 @@ def _medians(metrics: list[MetricAnalysis], result: CompareResult) -> str:
 
 def _metric(metric: MetricAnalysis, result: CompareResult, limit: str | None) -> str:
     headings = ["arm", "median", f"against {result.baseline}"]
-    headings += [f"against {limit}"] if limit else []
     headings += ["boot to boot"] if result.boots > 1 else []
+    headings += [f"against {limit}"] if limit else []
     unit = metric.metric.unit
     rows = [
         (
             arm.name,
             _median(arm, unit),
             _marked(metric, arm, arm.baseline),
-            *([_marked(metric, arm, arm.limit)] if limit else []),
             *([words.boot_spread(arm.baseline, unit)] if result.boots > 1 else []),
+            *([_marked(metric, arm, arm.limit)] if limit else []),
         )
         for arm in metric.arms
     ]
@@ -149,13 +149,10 @@ def _median(arm: ArmAnalysis, unit: str) -> str:
 
 
 def against(comparison: Comparison | None, metric: MetricResult) -> str:
-    """Return what a comparison showed, with its interval where it showed a difference."""
+    """Return what a comparison showed, with its interval."""
     if comparison is None:
         return ""
-    said = f"{words.MARKS[comparison.verdict]} {words.finding(comparison, metric)}"
-    if comparison.verdict in (Verdict.SAME, Verdict.TOO_FEW):
-        return said
-    return f"{said} ({words.effect_interval(comparison, metric.unit)})"
+    return f"{words.MARKS[comparison.verdict]} {words.with_interval(comparison, metric)}"
 
 
 LATER_METRICS = 2

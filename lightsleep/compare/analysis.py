@@ -6,9 +6,10 @@ The table, the page and the JSON summary all read this and compute nothing thems
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +19,7 @@ from lightsleep.compare.method import (
     Summary,
     Verdict,
     compare,
+    compare_differences,
     compare_jointly,
     distance,
     has_ratio,
@@ -37,7 +39,8 @@ class ArmAnalysis:
 
     ``samples`` has one of each round. ``summary`` is None without samples, ``baseline`` (the
     comparison to the baseline) for the baseline itself, ``limit`` (the comparison to the first
-    limit) for all but treatments.
+    limit) for all but treatments. ``by_difference`` is that of a control to the baseline, by
+    differences: what it could have missed where another arm has no ratio.
     """
 
     name: str
@@ -46,6 +49,25 @@ class ArmAnalysis:
     summary: Summary | None
     baseline: Comparison | None
     limit: Comparison | None
+    by_difference: Comparison | None = None
+
+    @property
+    def as_control(self) -> list[Comparison]:
+        """What this arm, a control, is judged by: by its ratio and by its difference."""
+        return [x for x in (self.baseline, self.by_difference) if x]
+
+
+def could_be_missed(comparison: Comparison | None, controls: Iterable[Comparison]) -> bool:
+    """Whether a difference is shown that is smaller than what a control could have missed.
+
+    False where no control was judged, and where it is a ratio and no control has one.
+    """
+    if comparison is None or comparison.effect is None or not comparison.verdict.differs:
+        return False
+    value = comparison.effect.value
+    of_kind = [x.detectable for x in controls if bool(x.ratio) == bool(comparison.ratio)]
+    size = max(value, 1 / value) if comparison.ratio else abs(value)
+    return any(least is not None and size < least for least in of_kind)
 
 
 @dataclass(frozen=True)
@@ -62,17 +84,10 @@ class MetricAnalysis:
         return [arm for arm in self.arms if arm.role == role]
 
     def could_be_missed(self, comparison: Comparison | None) -> bool:
-        """Whether a difference is shown that a control could have missed: it is smaller.
-
-        False where no control was judged.
-        """
-        if comparison is None or comparison.effect is None or not comparison.verdict.differs:
-            return False
-        effect = comparison.effect
-        controls = [arm.baseline for arm in self.arms_as("control") if arm.baseline]
-        of_kind = [x.detectable for x in controls if bool(x.ratio) == bool(comparison.ratio)]
-        size = max(effect.value, 1 / effect.value) if comparison.ratio else abs(effect.value)
-        return any(least is not None and size < least for least in of_kind)
+        """Whether a difference is shown that a control could have missed."""
+        return could_be_missed(
+            comparison, [x for arm in self.arms_as("control") for x in arm.as_control]
+        )
 
 
 class Outcome(StrEnum):
@@ -97,6 +112,7 @@ class ClaimAnalysis:
 
     ``beyond`` has the samples that refute a claim without a reference. ``from_bounds`` has what a
     bounded claim was judged by where a sample is 0, so that the comparison is no ratio.
+    ``controls`` are compared with the baseline in the same metrics, as one where they are several.
     """
 
     claim: Claim
@@ -105,6 +121,11 @@ class ClaimAnalysis:
     comparison: Comparison | None
     beyond: list[float] = field(default_factory=list)
     from_bounds: list[BoundAnalysis] = field(default_factory=list)
+    controls: list[Comparison] = field(default_factory=list)
+
+    def could_be_missed(self, comparison: Comparison | None) -> bool:
+        """Whether a difference is shown that a control could have missed."""
+        return could_be_missed(comparison, self.controls)
 
     @property
     def unit(self) -> str:
@@ -158,7 +179,27 @@ def control_failed(result: CompareResult) -> bool:
 
 def judge_claims(result: CompareResult) -> list[ClaimAnalysis]:
     """Judge every claim of a result, in its order."""
-    return [_judge_claim(result, claim) for claim in result.claims]
+    return [
+        replace(_judge_claim(result, claim), controls=_controls(result, claim))
+        for claim in result.claims
+    ]
+
+
+def _controls(result: CompareResult, claim: Claim) -> list[Comparison]:
+    """Compare the controls with the baseline in the metrics of a claim, as the claim is judged."""
+    metrics, confidence = [result.metrics[x] for x in claim.metrics], control_confidence(result)
+    found: list[Comparison] = []
+    for arm in (x for x in result.arms if result.roles[x] == "control"):
+        if len(metrics) == 1:
+            found += _analyse_arm(result, metrics[0], arm, confidence).as_control
+            continue
+        theirs, ours = (
+            [x.samples.get(name, []) for x in metrics] for name in (result.baseline, arm)
+        )
+        with contextlib.suppress(ValueError):  # a sample is 0, or there are none
+            better = metrics[0].better
+            found.append(compare_jointly(theirs, ours, better, result.boots, confidence))
+    return found
 
 
 def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
@@ -170,7 +211,7 @@ def _judge_claim(result: CompareResult, claim: Claim) -> ClaimAnalysis:
         return ClaimAnalysis(claim, metrics, outcome, None, beyond)
     theirs = [metric.samples.get(claim.reference, []) for metric in metrics]
     better = metrics[0].better
-    # Counts that may be 0 have no ratio, but one arm may have more of them, or a multiple of them.
+    # Counts of 0 have no ratio, but one arm may have more of them, or a multiple of them.
     alone = metrics[0].unit == "%" or (claim.is_gain and len(metrics) == 1 and ours[0])
     try:
         if len(metrics) == 1 and ours[0] and not (alone or has_ratio(theirs[0], ours[0], "")):
@@ -241,13 +282,19 @@ def _analyse_arm(
             return Comparison(Verdict.TOO_FEW, 0, confidence)
         return compare(theirs, samples, metric.better, metric.unit, confidence, result.boots)
 
+    baseline = None if role == "baseline" else compared_to(result.baseline)
+    apart = None
+    if role == "control" and baseline and baseline.ratio:
+        theirs = metric.samples[result.baseline]
+        apart = compare_differences(theirs, samples, metric.better, confidence, result.boots)
     return ArmAnalysis(
         name=arm,
         role=role,
         samples=samples,
         summary=summarise(samples),
-        baseline=None if role == "baseline" else compared_to(result.baseline),
+        baseline=baseline,
         limit=compared_to(limit) if limit and role == "treatment" else None,
+        by_difference=apart,
     )
 
 
@@ -285,5 +332,5 @@ def document(result: CompareResult) -> dict[str, Any]:
 
 def _arm_to_json(arm: ArmAnalysis) -> dict[str, Any]:
     figures = dataclasses.asdict(arm)
-    del figures["name"], figures["samples"]
+    del figures["name"], figures["samples"], figures["by_difference"]
     return figures

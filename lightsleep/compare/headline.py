@@ -25,23 +25,36 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     is refuted, else the first that held, else the first.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
     baseline's lowest and highest median. Where the medians go another way, that. Then how many
-    claims are refuted; then the first percentage that something is claimed of, arm by arm; then how
-    much all of it is worth.
+    claims are refuted, and how many not decided; then the first percentage that something is
+    claimed of, arm by arm; then how much all of it is worth.
     """
     claims = judge_claims(result)
     said = _first_finding(result, claims, metrics) or _ends(result, metrics)
     if not said:
         return ""
-    if refuted := sum(found.outcome is Outcome.REFUTED for found in claims):
-        verb = "is" if refuted == 1 else "are"
-        many = f"Of {len(claims)} claims, {refuted} {verb} refuted."
-        said += f" {many if len(claims) > 1 else 'The claim is refuted.'}"
+    if counted := _count(claims, said):
+        said += f" {counted}"
     percents = [
         name for found in claims for name in found.claim.metrics if result.metrics[name].unit == "%"
     ]
     if percents:
         said += f" {_medians(result, next(m for m in metrics if m.name == percents[0]))}"
     return f"{said} {_weight(result)}"
+
+
+def _count(claims: Sequence[ClaimAnalysis], said: str) -> str:
+    """Say how many claims are refuted, and how many not decided; empty where ``said`` ends so."""
+    counts = {
+        outcome: sum(found.outcome is outcome for found in claims)
+        for outcome in (Outcome.REFUTED, Outcome.OPEN)
+    }
+    found = [f"{n} {'is' if n == 1 else 'are'} {outcome}" for outcome, n in counts.items() if n]
+    if not found:
+        return ""
+    if len(claims) > 1:
+        return f"Of {len(claims)} claims, {' and '.join(found)}."
+    outcome = claims[0].outcome
+    return "" if said.endswith(f": {outcome}.") else f"The claim is {outcome}."
 
 
 def _first_finding(
@@ -70,7 +83,8 @@ def _of_claim(found: ClaimAnalysis, metrics: Sequence[MetricAnalysis], claimed: 
     assert found.claim.reference
     arm, other = found.claim.arm, found.claim.reference
     metric = words.as_one(found.metrics, found.unit)
-    said = words.sentence(arm, found.comparison, other, metric)
+    mark = words.dagger(found, found.comparison)
+    said = words.sentence(arm, found.comparison, other, metric, mark)
     contrary = ""
     if len(found.metrics) == 1:
         (one,) = (x for x in metrics if x.name == found.claim.metrics[0])
@@ -83,7 +97,8 @@ def _of_first_treatment(result: CompareResult, metrics: Sequence[MetricAnalysis]
     for metric in metrics[:1]:
         for arm in metric.arms_as("treatment")[:1]:
             if arm.baseline:
-                said = words.sentence(arm.name, arm.baseline, result.baseline, metric.metric)
+                mark = words.dagger(metric, arm.baseline)
+                said = words.sentence(arm.name, arm.baseline, result.baseline, metric.metric, mark)
                 contrary = words.contrary_median(metric, arm.name, arm.baseline, result.baseline)
                 return _with_contrary(f"{metric.metric.title}: {said}.", contrary)
     return ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +14,7 @@ from lightsleep import units
 from lightsleep.compare import words
 from lightsleep.compare.analysis import (
     ArmAnalysis,
+    ClaimAnalysis,
     MetricAnalysis,
     Outcome,
     analyse,
@@ -30,28 +32,34 @@ STYLES = {
     Verdict.LOWER: "yellow",
 }
 
+INTERVALS = (
+    f"95 % CI: of the median of one arm; {words.POSSIBLE}: lightsleep report has it, in its page "
+    "and with --json"
+)
+"""Where to find what this table is too narrow for."""
 
 OUTCOMES = {Outcome.HELD: "green", Outcome.REFUTED: "bold red", Outcome.OPEN: "yellow"}
 
 
 def print_table(result: CompareResult, console: Console) -> None:
     """Print medians, their intervals and every arm compared to the baseline (and the limit)."""
-    metrics, limit = analyse(result), limit_of(result)
+    metrics, limit, claims = analyse(result), limit_of(result), judge_claims(result)
     headings = [Text(x) for x in ("", "median", "95 % CI", "n", f"against {result.baseline}")]
+    behind = len(headings)
     if limit:
         headings.append(Text(f"against {limit}"))
     blocks = [[_cells(arm, m)[: len(headings)] for arm in m.arms] for m in metrics]
     if result.boots > 1:
-        headings.append(Text("boot to boot"))
+        headings.insert(behind, Text("boot to boot"))
         for metric, rows in zip(metrics, blocks, strict=True):
             for arm, row in zip(metric.arms, rows, strict=True):
-                row.append(Text(words.boot_spread(arm.baseline, metric.metric.unit)))
+                row.insert(behind, Text(words.boot_spread(arm.baseline, metric.metric.unit)))
     lines = [headings, *itertools.chain.from_iterable(blocks)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(widths) + 2 * len(widths) > console.width:
         widths = [0] * len(widths)  # no room to align the blocks with each other
     console.print(Text(result.title, style="bold"))
-    _print_claims(result, metrics, console)
+    _print_claims(result, claims, metrics, console)
     for metric, rows in zip(metrics, blocks, strict=True):
         title = Text(f"\n{metric.metric.title}", style="bold")
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -68,12 +76,17 @@ def print_table(result: CompareResult, console: Console) -> None:
         console.print(table)
         for said in words.contrary_medians(metric, result.baseline, limit):
             console.print(Text(f"  {said}"))
-    _print_notes(metrics, result, console)
+    _print_notes(result, claims, metrics, console)
 
 
-def _print_claims(result: CompareResult, metrics: list[MetricAnalysis], console: Console) -> None:
+def _print_claims(
+    result: CompareResult,
+    claims: Sequence[ClaimAnalysis],
+    metrics: Sequence[MetricAnalysis],
+    console: Console,
+) -> None:
     """Print what was claimed beforehand and whether it held, and in a sentence what came out."""
-    for found in judge_claims(result):
+    for found in claims:
         console.print(
             Text.assemble(
                 f"{words.OUTCOMES[found.outcome]} {words.claim(found.claim, found.metrics)}: ",
@@ -114,7 +127,12 @@ def _against(
     return Text(f"{words.MARKS[verdict]} {found}{mark}", style=style)
 
 
-def _print_notes(metrics: list[MetricAnalysis], result: CompareResult, console: Console) -> None:
+def _print_notes(
+    result: CompareResult,
+    claims: Sequence[ClaimAnalysis],
+    metrics: Sequence[MetricAnalysis],
+    console: Console,
+) -> None:
     console.print()
     summaries = [arm.summary for metric in metrics for arm in metric.arms if arm.summary]
     short = {words.confidence(s): s.n for s in summaries if words.falls_short(s)}
@@ -124,7 +142,9 @@ def _print_notes(metrics: list[MetricAnalysis], result: CompareResult, console: 
     comparisons = [found for m in metrics for arm in m.arms for found in (arm.baseline, arm.limit)]
     if any(found and found.verdict is Verdict.SAME for found in comparisons):
         console.print(Text(words.DETECTABLE))
-    if words.has_dagger(metrics):
+    if any(found and found.effect for found in comparisons):
+        console.print(Text(INTERVALS))
+    if words.has_dagger(metrics, claims):
         console.print(Text(words.COULD_BE_MISSED))
     if any(found and found.boots > 1 for found in comparisons):
         console.print(Text(words.BOOT_SPREAD))

@@ -30,8 +30,9 @@ OUTCOMES = {Outcome.HELD: "✔", Outcome.REFUTED: "✘", Outcome.OPEN: "?"}
 
 DETECTABLE = (
     "none shown (12 %): with this noise and as many rounds, a difference of 12 % is shown in about "
-    "8 of 10 runs"
+    "8 of 10 comparisons"
 )
+POSSIBLE = "the interval of an effect says which differences remain possible"
 
 DAGGER = "†"
 COULD_BE_MISSED = (
@@ -57,8 +58,12 @@ PERCENTS = 1.245
 COUNTS = "tcg-icount"
 """The accelerator whose clock counts instructions."""
 
+NO_DIFFERENCE = "no difference"
 NO_SPREAD = "none seen"
-BOOT_SPREAD = "boot to boot: how far the effect differs between boots, beyond what rounds explain"
+BOOT_SPREAD = (
+    "boot to boot: how far the effect against the baseline differs between boots, beyond what "
+    "rounds explain"
+)
 ARM_ALONE = "the interval of one arm is about these boots, that of a comparison about any boot"
 
 
@@ -78,7 +83,7 @@ def effect(comparison: Comparison, metric: MetricResult) -> str:
     if found is None:
         return ""
     if found.value == (1 if comparison.ratio else 0):
-        return "no difference"
+        return NO_DIFFERENCE
     if comparison.ratio:
         amount = f"{units.factor(_factor(comparison.ratio).value)} ×"
     else:
@@ -171,14 +176,36 @@ def finding(comparison: Comparison, metric: MetricResult) -> str:
     return f"none shown ({least})" if least else str(comparison.verdict)
 
 
-def dagger(metric: MetricAnalysis, comparison: Comparison | None) -> str:
+def with_interval(comparison: Comparison, metric: MetricResult) -> str:
+    """Say a comparison as finding() does, and the interval of its effect.
+
+    Where no difference is shown, the effect as well; only the finding where no round differs.
+    """
+    said = finding(comparison, metric)
+    if comparison.verdict.differs:
+        return f"{said} ({effect_interval(comparison, metric.unit)})"
+    possible = _possible(comparison, metric)
+    return f"{said}: {possible}" if possible else said
+
+
+def _possible(comparison: Comparison, metric: MetricResult) -> str:
+    """Say an effect that is not shown, and its interval; empty where no round differs."""
+    found = comparison.effect
+    if found is None or found.low == found.high:
+        return ""
+    amount, interval = effect(comparison, metric), effect_interval(comparison, metric.unit)
+    return interval if amount == NO_DIFFERENCE else f"{amount}, {interval}"
+
+
+def dagger(found: MetricAnalysis | ClaimAnalysis, comparison: Comparison | None) -> str:
     """Return the mark of a difference that a control could have missed; empty where it is none."""
-    return f" {DAGGER}" if metric.could_be_missed(comparison) else ""
+    return f" {DAGGER}" if found.could_be_missed(comparison) else ""
 
 
-def has_dagger(metrics: Iterable[MetricAnalysis]) -> bool:
-    """Whether the tables have such a mark."""
-    return any(
+def has_dagger(metrics: Iterable[MetricAnalysis], claims: Iterable[ClaimAnalysis]) -> bool:
+    """Whether the tables or what is said of the claims have such a mark."""
+    of_claims = any(claim.could_be_missed(claim.comparison) for claim in claims)
+    return of_claims or any(
         metric.could_be_missed(found)
         for metric in metrics
         for arm in metric.arms
@@ -187,8 +214,10 @@ def has_dagger(metrics: Iterable[MetricAnalysis]) -> bool:
     )
 
 
-def sentence(arm: str, comparison: Comparison, other: str, metric: MetricResult) -> str:
-    """Say one verdict in words, without naming the metric."""
+def sentence(
+    arm: str, comparison: Comparison, other: str, metric: MetricResult, mark: str = ""
+) -> str:
+    """Say one verdict in words, without naming the metric; ``mark`` stands behind a difference."""
     unit = metric.unit
     match comparison.verdict:
         case Verdict.TOO_FEW if not comparison.rounds:
@@ -201,22 +230,24 @@ def sentence(arm: str, comparison: Comparison, other: str, metric: MetricResult)
             )
         case Verdict.SAME:
             least = detectable(comparison, unit)
-            more = f"; about 8 of 10 such runs show one of {least}" if least else ""
-            return f"no difference shown between {arm} and {other}{more}"
+            possible = _possible(comparison, metric).removesuffix(" ×").replace("×", "times")
+            found = f" ({possible})" if possible else ""
+            more = f"; about 8 of 10 such comparisons show one of {least}" if least else ""
+            return f"no difference shown between {arm} and {other}{found}{more}"
     amount = effect(comparison, metric).replace("×", "times")
     interval = effect_interval(comparison, unit).removesuffix(" ×")
     verb = "has" if unit == "" else "is"
-    return f"{arm} {verb} {amount} than {other} ({interval})"
+    return f"{arm} {verb} {amount} than {other} ({interval}){mark}"
 
 
 def sentences(metric: MetricAnalysis, baseline: str, limit: str | None) -> list[str]:
     """Say what a metric showed of every treatment, compared to the baseline and to the limit."""
     said = []
     for arm in metric.arms_as("treatment"):
-        if arm.baseline:
-            said.append(sentence(arm.name, arm.baseline, baseline, metric.metric))
-        if arm.limit and limit:
-            said.append(sentence(arm.name, arm.limit, limit, metric.metric))
+        for found, other in ((arm.baseline, baseline), (arm.limit, limit)):
+            if found and other:
+                mark = dagger(metric, found)
+                said.append(sentence(arm.name, found, other, metric.metric, mark))
     return said + contrary_medians(metric, baseline, limit)
 
 
@@ -293,18 +324,14 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
 
 
 def _missed(controls: Sequence[tuple[MetricResult, Comparison]]) -> str:
-    """Say below which difference a control could have missed one."""
+    """Say which difference a control misses in about 2 of 10 comparisons."""
     if len(controls) > FEW_METRICS:
         return "; the differences that it could have missed are in the tables"
     # Where there are several controls, the one that could have missed most.
     ordered = sorted(controls, key=lambda control: control[1].detectable or 0)
     least = {metric.title: detectable(found, metric.unit) for metric, found in ordered}
-    noisy = [
-        f"{'even' if amount.startswith('over') else 'less than'} {amount} in {title}"
-        for title, amount in least.items()
-        if amount
-    ]
-    return f"; it could have missed {', '.join(noisy)}" if noisy else ""
+    noisy = [f"{amount} in {title}" for title, amount in least.items() if amount]
+    return f"; about 2 of 10 such comparisons miss one of {', '.join(noisy)}" if noisy else ""
 
 
 def together(metrics: Sequence[MetricResult]) -> str:
@@ -374,20 +401,20 @@ def outcome(found: ClaimAnalysis) -> str:
         rounds = units.counted(comparison.rounds, "round")
         needed = rounds_needed(comparison.confidence)
         return f"{found.outcome}: {rounds}, and {needed} are needed"
+    mark = dagger(found, comparison)
     if found.claim.is_gain:
-        interval = f" ({effect_interval(comparison, found.unit)})"
-        said = finding(comparison, as_one(found.metrics, found.unit))
-        return f"{found.outcome}: {said}{interval if comparison.verdict.differs else ''}"
+        said = with_interval(comparison, as_one(found.metrics, found.unit))
+        return f"{found.outcome}: {said}{mark}"
     if found.from_bounds:
         return f"{found.outcome}: {_from_bounds(found)}"
     ends = comparison.effect
     if comparison.ratio:
         low, value, high = _beside_bounds(found.claim, ends, units.factor)
-        return f"{found.outcome}: {value} (95 % CI {low} to {high})"
+        return f"{found.outcome}: {value} (95 % CI {low} to {high}){mark}"
     low, value, high = _beside_bounds(
         found.claim, ends, partial(units.digits, unit=found.unit, points=True)
     )
-    return f"{found.outcome}: {value} points (95 % CI {low} to {high})"
+    return f"{found.outcome}: {value} points (95 % CI {low} to {high}){mark}"
 
 
 def _beside_bounds(

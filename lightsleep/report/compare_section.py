@@ -69,6 +69,7 @@ class CompareSection:
     metrics: list[MetricSection]
     headline: str
     claims: list[Claimed]
+    has_dagger: bool
     colours: dict[str, str]
     treatments: list[str]
     control: list[tuple[bool, str]]
@@ -99,6 +100,7 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         ],
         headline=headline(result, metrics),
         claims=[_claimed(f"{key}c{index}", claim) for index, claim in enumerate(claims)],
+        has_dagger=words.has_dagger(metrics, claims),
         colours=plots.colours_of({arm: result.roles[arm] for arm in result.arms}),
         treatments=[arm for arm in result.arms if result.roles[arm] == "treatment"],
         control=words.control_sentences(metrics, result.baseline),

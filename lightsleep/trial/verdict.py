@@ -93,7 +93,8 @@ def judge(result: CompareResult) -> Outcome:
         )
     best = _best(sure, first.metric.samples[result.baseline], first.metric.better)
     assert best.baseline
-    said = words.sentence(best.name, found[best.name], result.baseline, first.metric)
+    mark = words.dagger(first, found[best.name])
+    said = words.sentence(best.name, found[best.name], result.baseline, first.metric, mark)
     if few := _unjudged(metrics):
         return Outcome(
             None,

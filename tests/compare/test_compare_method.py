@@ -477,14 +477,23 @@ def test_verdicts_in_words(
 
 
 def test_a_difference_that_was_not_shown_says_which_would_have_been() -> None:
-    baseline, arm = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95], [1.05, 1.0, 1.0, 0.95, 1.0, 1.0]
+    baseline, arm = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95], [1.06, 1.01, 1.0, 0.96, 1.0, 1.01]
     comparison = compare(baseline, arm, "lower")
     assert comparison.detectable
+    assert comparison.ratio
     percent = f"{100 * (comparison.detectable - 1):.2g} %"
+    low, value, high = (
+        units.factor(x)
+        for x in (comparison.ratio.low, comparison.ratio.value, comparison.ratio.high)
+    )
     assert words.sentence("a", comparison, "b", metric_of("s")) == (
-        f"no difference shown between a and b; about 8 of 10 such runs show one of {percent}"
+        f"no difference shown between a and b ({value} times slower, 95 % CI {low} to {high}); "
+        f"about 8 of 10 such comparisons show one of {percent}"
     )
     assert words.finding(comparison, metric_of("s")) == f"none shown ({percent})"
+    assert words.with_interval(comparison, metric_of("s")) == (
+        f"none shown ({percent}): {value} × slower, 95 % CI {low} to {high} ×"
+    )
     in_points = compare(baseline, arm, "lower", "%")
     assert words.finding(in_points, metric_of("%")).endswith(" points)")
 

@@ -53,6 +53,20 @@ def test_figures_and_verdicts() -> None:
     assert "= none shown (0.96 %)" in lines["control"]
 
 
+def test_boot_to_boot_is_beside_the_comparison_that_it_is_of() -> None:
+    text = printed(made_up(n=12, boots=3))
+    (heading,) = (line for line in text.splitlines() if "boot to boot" in line and "median" in line)
+    places = [heading.index(x) for x in ("against stock", "boot to boot", "against idle=poll")]
+    assert places == sorted(places)
+    assert "how far the effect against the baseline differs" in " ".join(text.split())
+
+
+def test_the_table_says_where_the_intervals_of_effects_are() -> None:
+    text = " ".join(printed(made_up()).split())
+    assert "95 % CI: of the median of one arm; the interval of an effect says which" in text
+    assert "lightsleep report has it, in its page and with --json" in text
+
+
 def test_no_colour_unless_on_a_terminal() -> None:
     assert "\x1b" not in printed(made_up())
     assert "\x1b" in printed(made_up(), terminal=True)
@@ -103,8 +117,8 @@ def test_claims_come_first_with_what_came_of_them() -> None:
     )
     assert (
         "sched pipe and seccomp notify: lightsleep is 5.57 times faster than stock (95 % CI 5.48 "
-        "to 5.65). Of 4 claims, 1 is refuted. idle residency: lightsleep 99.92 %, idle=poll "
-        "0.10 %. Emulated, 10 rounds. " in text
+        "to 5.65). Of 4 claims, 1 is refuted and 1 is not decided. idle residency: lightsleep "
+        "99.92 %, idle=poll 0.10 %. Emulated, 10 rounds. " in text
     )
     assert "✔ sched pipe: lightsleep / idle=poll is at most 1.25: held: 1.15" in text
     assert "✘ Interrupts between CPUs: lightsleep / stock is at most 0.001: refuted: 0.00" in text

@@ -102,8 +102,8 @@ def test_a_printed_interval_agrees_with_its_verdict() -> None:
 def test_what_a_control_could_have_missed_is_one_short_sentence() -> None:
     few, many = analyse(made_up(metrics=2)), analyse(made_up(metrics=2)) * 5
     ((_, named),) = control_sentences(few, "stock")
-    assert "it could have missed less than" in named
-    assert "in sched pipe" in named
+    assert re.search(r"; about 2 of 10 such comparisons miss one of [\d.]+ % in ", named)
+    assert " % in sched pipe" in named
     ((_, short),) = control_sentences(many, "stock")
     assert "the differences that it could have missed are in the tables" in short
 
@@ -144,6 +144,78 @@ def test_a_difference_that_the_control_could_have_missed_is_marked() -> None:
     printed = console.export_text()
     assert "5.98 × faster †" in printed
     assert COULD_BE_MISSED in printed
+
+
+def test_what_is_said_of_a_claim_is_marked_as_its_row_is() -> None:
+    result = noisy()
+    result.claims = [Claim("lightsleep", "stock", ("sched_pipe_s",))]
+    (found,) = judge_claims(result)
+    assert re.fullmatch(r"held: 5\.98 × faster \(95 % CI [^)]*\) †", outcome(found))
+    said = headline(result, analyse(result))
+    assert re.match(r"sched pipe: lightsleep is 5\.98 times faster than stock \([^)]*\) †\. ", said)
+    (metric,) = analyse(result)
+    assert sentences(metric, "stock", "idle=poll")[0].endswith(") †")
+    result.claims = [replace(result.claims[0], at_most=0.5)]
+    assert outcome(judge_claims(result)[0]).endswith(") †")
+    result.claims = []
+    assert " times faster than stock (" in headline(result, analyse(result))
+    assert ") †. " in headline(result, analyse(result))
+
+
+def test_a_claim_about_several_metrics_is_marked_by_the_control_in_all_of_them() -> None:
+    result = made_up(n=12, metrics=3)
+    joint = Claim("lightsleep", "stock", ("sched_pipe_s", "sched_seccomp_notify_s"))
+    result.claims = [joint]
+    (found,) = judge_claims(result)
+    assert found.outcome is Outcome.HELD
+    assert not found.could_be_missed(found.comparison)
+    for name in joint.metrics:
+        samples = result.metrics[name].samples
+        samples["control"] = [x * 10 ** (-1) ** i for i, x in enumerate(samples["stock"])]
+    (found,) = judge_claims(result)
+    assert outcome(found).endswith(" †")
+    assert page(result, "x.json").count(COULD_BE_MISSED) == 1
+
+
+def test_an_effect_without_a_ratio_is_compared_with_the_difference_of_the_control() -> None:
+    result = noisy()
+    (metric,) = result.metrics.values()
+    metric.unit = ""
+    metric.samples["stock"] = [100.0 + i for i in range(12)]
+    stock = metric.samples["stock"]
+    metric.samples["control"] = [x * 10 ** (-1) ** i for i, x in enumerate(stock)]
+    metric.samples["lightsleep"] = [0.0, *(x - 5 for x in stock[1:])]
+    (found,) = analyse(result)
+    (treatment,) = found.arms_as("treatment")
+    assert treatment.baseline
+    assert treatment.baseline.difference
+    assert treatment.baseline.verdict.differs
+    assert found.could_be_missed(treatment.baseline)
+    metric.samples["control"] = [x + 0.01 * (-1) ** i for i, x in enumerate(stock)]
+    (found,) = analyse(result)
+    assert not found.could_be_missed(treatment.baseline)
+
+
+def test_the_words_call_a_comparison_no_run() -> None:
+    result = made_up(n=12, boots=3)
+    result.claims = []
+    text = page(result, "x.json").partition("## How it was measured")[0]
+    assert "8 of 10 comparisons" in text
+    assert not re.search(r"\bruns?\b", text)
+
+
+def test_a_page_has_the_interval_of_a_difference_that_is_not_shown() -> None:
+    result = made_up(n=12)
+    samples = result.metrics["sched_messaging_s"].samples
+    samples["lightsleep"] = [1.005 * x for x in samples["lightsleep"]]
+    found = compare(samples["stock"], samples["lightsleep"], "lower").ratio
+    assert found
+    low, value, high = map(units.factor, (found.low, found.value, found.high))
+    said = f"): {value} × slower, 95 % CI {low} to {high} ×"
+    row = rf"\| lightsleep \|[^|]*\| = none shown \([^)]*{re.escape(said)} \|"
+    assert re.search(row, page(result, "x.json"))
+    result.claims = [Claim("lightsleep", "stock", ("sched_messaging_s",))]
+    assert outcome(judge_claims(result)[0]).endswith(said)
 
 
 def test_a_difference_that_the_control_would_have_shown_is_not_marked() -> None:
@@ -208,6 +280,21 @@ def test_a_gain_does_not_hide_how_many_claims_are_refuted() -> None:
     assert re.match(r"sched pipe: [^)]* than stock [^)]*\)\. Of 2 claims, 1 is refuted\. ", said)
     result.claims = [wrong, gain, wrong]
     assert "Of 3 claims, 2 are refuted. " in headline(result, analyse(result))
+
+
+def test_a_sentence_counts_the_claims_that_are_not_decided() -> None:
+    result = made_up()
+    assert "Of 4 claims, 1 is refuted and 1 is not decided. " in headline(result, analyse(result))
+    held = Claim("lightsleep", "stock", ("sched_pipe_s",))
+    unsure = Claim("lightsleep", "stock", ("sched_messaging_s",))
+    result.claims = [held, unsure, unsure]
+    assert ". Of 3 claims, 2 are not decided. " in headline(result, analyse(result))
+    result.claims = [unsure]
+    assert ". The claim is not decided. " in headline(result, analyse(result))
+    result.claims = [replace(unsure, at_most=1.0)]
+    said = headline(result, analyse(result))
+    assert said.count("not decided") == 1
+    assert "is at most 1: not decided. Emulated" in said
 
 
 def test_an_arm_without_samples_is_not_told_to_have_too_few_rounds() -> None:
@@ -349,9 +436,9 @@ def test_medians_that_go_the_other_way_are_said_to() -> None:
         "compared round by round, and a median is of one arm alone"
     )
     assert "lightsleep is 2.40 points higher" in headline(result, analyse(result))
-    assert f"). {said}. " in headline(result, analyse(result))
+    assert f") †. {said}. " in headline(result, analyse(result))
     result.claims = []
-    assert f"). {said}. " in headline(result, analyse(result))
+    assert f") †. {said}. " in headline(result, analyse(result))
     (metric,) = analyse(result)
     assert said in sentences(metric, "stock", "idle=poll")
     assert f"|\n\n{said}." in page(result, "x.json")

@@ -113,10 +113,10 @@ def test_the_page_opens_with_what_was_claimed_and_what_came_out(html: str) -> No
             "sched pipe: lightsleep / idle=poll is at most 1.25 held: 1.15",
             "Interrupts between CPUs: lightsleep / stock is at most 0.001 refuted: 0.00504",
             "idle residency: lightsleep - stock is at least -0.0105 points not decided: -0.010",
-            "faster than stock (95 % CI 5.48 to 5.65). Of 4 claims, 1 is refuted. idle residency:",
+            "(95 % CI 5.48 to 5.65). Of 4 claims, 1 is refuted and 1 is not decided. idle",
             "Polling wakes at least 5 times faster.",
             "lightsleep against stock",
-            "Every metric, every run",
+            "Every metric, every sample",
         )
     ]
     assert places == sorted(places)
@@ -130,7 +130,18 @@ def test_differences_that_the_control_could_have_missed_are_marked(html: str) ->
     text = Page(render([("noisy.json", result)])).text
     assert text.count("5.98 × faster †") == 2  # on a tile, and in the table
     assert text.count(words.COULD_BE_MISSED) == 1
+    assert re.search(r"held: 1\.15 \(95 % CI [^)]*\) †", text)
+    assert re.search(r"times faster than stock \(95 % CI [^)]*\) †", text)
     assert "†" not in Page(html).text
+    both = Page(render([("a.json", result), ("b.json", result)])).text
+    assert both.count("5.98 × faster †") == 6  # in the overview, too
+
+
+def test_a_dot_is_a_sample_and_no_run(html: str) -> None:
+    text = Page(html).text
+    assert "a dot is one sample, of one round;" in text
+    assert "8 of 10 comparisons" in text
+    assert not re.search(r"\bruns\b", text)
 
 
 def test_no_unit_begins_a_line() -> None:
