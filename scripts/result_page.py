@@ -30,7 +30,7 @@ from lightsleep.markdown import table, text
 
 PICTURED = (
     "Each treatment's ratio to the baseline, with its 95 % confidence interval; bold where a "
-    "difference is shown"
+    "difference is shown. Percentages, and metrics with a sample of 0, are in the tables only"
 )
 
 
@@ -230,6 +230,9 @@ def origin(result: CompareResult, file: str) -> str:
         "host": host.get("cpu_model"),
         "CPUs of the host": _cpus(host),
         "too few CPUs": _without_title(result.protocol.get("few_cpus", "")),
+        "too little memory": _without_title(result.protocol.get("little_memory", "")),
+        "measured again, as the first attempt failed": result.protocol.get("started_over"),
+        "boots and their rounds done again": "; ".join(result.protocol.get("booted_again", ())),
         "other load on the host": _percent(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),

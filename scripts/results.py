@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -60,13 +61,15 @@ def note_of(path: Path) -> str:
     return f"Written by make results from {path.name} ({digest[:16]}): do not edit."
 
 
-def _index_row(result: CompareResult, stem: str) -> tuple[str, ...]:
+def _index_row(path: Path) -> tuple[str, ...]:
+    result, declared_later = load_result(path)
     outcomes = [words.OUTCOMES[x.outcome] for x in judge_claims(result)]
+    declared = replace(result, claims=[]) if declared_later else result
     return (
-        f"[{text(result.title)}]({stem}.md)",
+        f"[{text(result.title)}]({path.stem}.md)",
         _where(result),
-        headline(result, analyse(result)),
-        " ".join(outcomes),
+        headline(declared, analyse(result)),
+        " ".join([*(["declared later:"] if declared_later else []), *outcomes]),
         _control(result),
         result.created[:10],
     )
@@ -96,7 +99,7 @@ def folders_of(folder: Path) -> list[Path]:
 
 def index_of(folder: Path) -> str:
     """Return the page that lists all results of a folder."""
-    rows = [_index_row(load_result(x)[0], x.stem) for x in sorted(folder.glob("*.json"))]
+    rows = [_index_row(x) for x in sorted(folder.glob("*.json"))]
     for path in folders_of(folder):
         results = same.read(path)
         said = f"{same.report(results).splitlines()[0]}."
@@ -112,15 +115,16 @@ def index_of(folder: Path) -> str:
         "<!-- Written by make results: do not edit. -->",
         "# Results",
         "Each page has all figures with their intervals, the claims, the command, the machine, and "
-        "the raw samples. It says so where the claims were declared after the run."
-        f"{' All guests were emulated.' if emulated else ''}",
-        f"Claims: {marks}. The control is a guest booted as the baseline is: it must not differ. "
-        "Where a result has too few rounds for that, it was not judged.",
+        f"the raw samples.{' All guests were emulated.' if emulated else ''}",
+        f"Claims: {marks}. Those declared later, after the run, are not in the sentence. The "
+        "control is a guest booted as the baseline is: it must not differ. Where a result has too "
+        "few rounds for that, it was not judged.",
+        f"{words.COULD_BE_MISSED}." if any(words.DAGGER in row[2] for row in rows) else "",
         table(INDEX_OF, rows),
     ]
     if (folder / rejudged.FOLDER).is_dir():
         parts.append(f"[What an older rule said of these results]({rejudged.PAGE})")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def picture_of(path: Path) -> str:

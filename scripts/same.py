@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from result_page import against, origin
 
+from lightsleep.compare import words
 from lightsleep.compare.analysis import analyse, control_failed
+from lightsleep.compare.boots import by_boot
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
+from lightsleep.errors import LightsleepError
 from lightsleep.markdown import table, text
+from lightsleep.order import CONFIDENCE
 
 EXPECTED = 0.05
 """The share of comparisons that may show a difference by chance."""
@@ -30,24 +35,33 @@ def report(results: list[CompareResult]) -> str:
     most = next(n for n in range(len(results) + 1) if _at_most(n, len(results)) >= 0.95)
     lines = [
         f"{alarms} of {len(results)} comparisons showed a difference; "
-        f"at {EXPECTED:.0%} each, up to {most} are within 95 %"
+        f"by chance alone, up to {most} of {len(results)} would be no surprise (95 %)"
     ]
-    for name in results[0].metrics if results else []:
+    for name, metric in results[0].metrics.items() if results else []:
         found = [
-            arm.baseline
+            (arm.baseline, _boot_variance(result, name, arm.name))
             for result in results
-            for metric in analyse(result)
-            for arm in metric.arms_as("control")
-            if metric.name == name and arm.baseline and arm.baseline.ratio
+            for each in analyse(result)
+            for arm in each.arms_as("control")
+            if each.name == name and arm.baseline and arm.baseline.ratio and result.boots > 1
         ]
-        spreads = [x.boot_spread for x in found if x.boot_spread is not None]
-        if spreads:
-            least = statistics.median(x.detectable for x in found if x.detectable)
+        if found:
+            least = statistics.median(x.detectable for x, _ in found if x.detectable)
+            variance = statistics.fmean(variance for _, variance in found)
+            spread = math.exp(math.sqrt(max(0.0, variance)))
+            said = words.boot_spread(replace(found[0][0], boot_spread=spread), metric.unit)
             lines.append(
-                f"{name}: boots scatter by {100 * (statistics.median(spreads) - 1):.1f} %, "
-                f"about 8 of 10 such runs show a difference of {100 * (least - 1):.0f} % (medians)"
+                f"{metric.title}: boot to boot, over all comparisons, {said}; about 8 of 10 such "
+                f"comparisons show a difference of {100 * (least - 1):.0f} % (median)"
             )
     return "\n".join(lines)
+
+
+def _boot_variance(result: CompareResult, metric: str, arm: str) -> float:
+    """Return how an arm's log-ratio to the baseline varies between boots; less than 0 by chance."""
+    samples = result.metrics[metric].samples
+    pairs = zip(samples[arm], samples[result.baseline], strict=True)
+    return by_boot([math.log(x / y) for x, y in pairs], result.boots, CONFIDENCE).variance
 
 
 def files(folder: Path) -> list[Path]:
@@ -61,9 +75,19 @@ def read(folder: Path) -> list[CompareResult]:
 
 
 def page(folder: Path) -> str:
-    """Return the page of a folder of such results. Raises LightsleepError where one is damaged."""
+    """Return the page of a folder of such results.
+
+    Raises LightsleepError where one is damaged, or measured in another way than the first.
+    """
     results = read(folder)
     first = results[0]
+    for path, result in zip(files(folder), results, strict=True):
+        if _measured(result) != _measured(first):
+            raise LightsleepError(
+                f"{path} has {_measured(result)}, but {files(folder)[0].name} has "
+                f"{_measured(first)}: a page is of results that were measured alike. Move those "
+                "that are not to another folder"
+            )
     headings = ["seed", *(metric.title for metric in first.metrics.values())]
     rows = []
     for result in results:
@@ -77,7 +101,7 @@ def page(folder: Path) -> str:
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         f"<!-- Written by make results from {folder.name}/: do not edit. -->",
         f"# {text(first.title)}",
-        text(first.hypothesis),
+        f"Hypothesis: {text(first.hypothesis)}",
         f"{len(results)} comparisons, each of {first.protocol['runs']} rounds in {first.boots} "
         "boots of each guest:",
         "\n".join(f"- {text(line)}" for line in report(results).splitlines()),
@@ -90,6 +114,12 @@ def page(folder: Path) -> str:
         origin(first, f"{folder.name}/{NAME.format(1)}"),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _measured(result: CompareResult) -> str:
+    commit = result.environment.get("source", {}).get("commit")
+    rounds, boots = result.protocol["runs"], result.boots
+    return f"{rounds} rounds in {boots} boots of commit {commit or 'unknown'}"
 
 
 def _at_most(alarms: int, runs: int) -> float:

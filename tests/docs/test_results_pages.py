@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 import shlex
 from pathlib import Path
@@ -16,8 +18,11 @@ from programs_here import loaded
 from result_page import command, page, repeated
 
 from lightsleep.cli import main
+from lightsleep.compare.analysis import analyse
+from lightsleep.compare.headline import headline
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
+from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.lab.run import protocol
 
@@ -98,10 +103,43 @@ def test_comparisons_of_the_same_have_a_page(tmp_path: Path) -> None:
         write_json(folder / same.NAME.format(number), result.document())
     said = same.page(folder)
     assert "3 comparisons, each of 12 rounds in 6 boots of each guest:" in said
-    assert "- 1 of 3 comparisons showed a difference; at 5% each, up to 1 are within 95 %" in said
+    assert (
+        "- 1 of 3 comparisons showed a difference; by chance alone, up to 1 of 3 would be no "
+        "surprise (95 %)"
+    ) in said
+    assert "- sched pipe: boot to boot, over all comparisons, " in said
     assert said.count("| 1 | ") == 3  # the seed
     assert said.count("↑ 2.00 × slower") + said.count("✘ 2.00 × slower") == 1
     assert "make false-alarms RUNS=3" in said
+    index = script.index_of(tmp_path)
+    assert "| 1 of 3 comparisons showed a difference; by chance alone, up to 1 of 3 " in index
+
+
+@pytest.mark.parametrize("what", ["rounds", "boots", "commit"])
+def test_a_page_is_of_comparisons_that_were_measured_alike(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "same-x86_64"
+    other = made_up(n=18 if what == "rounds" else 12, boots=3 if what == "boots" else 6)
+    other.environment["source"] = {"commit": "05d76b7" if what == "commit" else None}
+    write_json(folder / same.NAME.format(1), made_up(n=12, boots=6).document())
+    write_json(folder / same.NAME.format(2), other.document())
+    with pytest.raises(LightsleepError, match=r"same-02\.json has .* but same-01\.json has "):
+        same.page(folder)
+
+
+def test_boots_that_scatter_little_are_seen_over_many_comparisons() -> None:
+    """By little more than a quarter of what a round does: most comparisons alone see none."""
+    rng, results = random.Random(5), []
+    for _ in range(300):
+        result = made_up(n=12, boots=3, metrics=1)
+        samples = result.metrics["sched_pipe_s"].samples
+        of_boots = [rng.gauss(0, 0.028) for _ in range(3)]
+        effects = [of_boots[i // 4] + rng.gauss(0, 0.1) for i in range(12)]
+        samples["stock"] = [1.0] * 12
+        samples["control"] = [math.exp(x) for x in effects]
+        results.append(result)
+    said = re.search(r"boot to boot, over all comparisons, ([\d.]+) %;", same.report(results))
+    assert said
+    assert 1 < float(said[1]) < 4
 
 
 @pytest.mark.parametrize("path", [*RESULTS, *FOLDERS], ids=lambda path: path.stem)
@@ -210,7 +248,41 @@ def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     result.claims = []
     result.roles["idle=poll"] = "limit"
     write_json(tmp_path / "old.json", result.document())
-    assert "The claims were declared after this run." in script.page_of(tmp_path / "old.json")
+    written = script.page_of(tmp_path / "old.json")
+    assert "The claims were declared after this run." in written
+    index = script.index_of(tmp_path)
+    assert re.search(r"\| declared later: [✔✘?]", index)
+    said = headline(result, analyse(result))
+    assert said.startswith("sched pipe: lightsleep is 5.98 times faster than stock")
+    assert said in written
+    assert said in index
+    write_json(tmp_path / "old.json", made_up().document())
+    assert "declared later: ✔" not in script.index_of(tmp_path)
+
+
+def test_a_page_says_what_was_thrown_away_before_it() -> None:
+    result = made_up()
+    text = page(result, "x.json")
+    assert "measured again" not in text
+    assert "done again" not in text
+    assert "too little memory" not in text
+    result.protocol |= {
+        "started_over": "stock: QEMU ended",
+        "booted_again": ["stock was 1.3 times as fast", "stock was 1.4 times as fast"],
+        "little_memory": "little memory: all guests together may need 9 MiB",
+    }
+    text = page(result, "x.json")
+    assert "| measured again, as the first attempt failed | stock: QEMU ended |" in text
+    both = "stock was 1.3 times as fast; stock was 1.4 times as fast"
+    assert f"| boots and their rounds done again | {both} |" in text
+    assert "| too little memory | all guests together may need 9 MiB |" in text
+
+
+def test_a_page_says_of_which_comparison_boots_differ_and_what_is_not_pictured() -> None:
+    text = page(made_up(n=12, boots=3), "x.json", picture="x.svg")
+    assert "| arm | median | against stock | boot to boot | against idle=poll |" in text
+    assert "Percentages, and metrics with a sample of 0, are in the tables only." in text
+    assert "in the tables only" not in page(made_up(n=12), "x.json")
 
 
 def test_names_are_not_markup() -> None:

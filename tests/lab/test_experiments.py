@@ -30,6 +30,13 @@ from lightsleep.lab.run.experiment import Experiment
 ROUNDS = 9
 
 
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_title_of_a_metric_has_a_noun_of_its_own(name: str) -> None:
+    metrics = experiments.load(name).metrics
+    titles = [metric.title for metric in metrics] if isinstance(metrics, tuple) else []
+    assert not [title for title in titles if title.startswith("The same")]
+
+
 def outcome(
     experiment: Experiment, arm: str, metric: str, value: float, others: float = 0.0
 ) -> Outcome:

@@ -50,7 +50,7 @@ METRICS = (
         "rr_per_s",
         "/s",
         "higher",
-        "Requests and responses",
+        "Requests and responses, answered at once",
         f"Pairs per second that the guest exchanges with the host: {' '.join(CLIENT)}",
     ),
     Metric(
@@ -64,7 +64,7 @@ METRICS = (
         "rr_late_per_s",
         "/s",
         "higher",
-        f"The same, answered {LATE_US} us later",
+        f"Requests and responses, answered {LATE_US} us later",
         f"Pairs per second, where the host takes {LATE_US} us or more over every answer",
     ),
     Metric(

@@ -11,7 +11,10 @@ from lightsleep.lab.run.experiment import Arm, Experiment
 
 EXPERIMENT = Experiment(
     title="The same kernel twice",
-    hypothesis="Two guests booted alike differ in nothing, so the control fails in 1 run of 20.",
+    hypothesis=(
+        "Two guests booted alike differ in nothing, so the control fails in at most 1 of 20 "
+        "comparisons."
+    ),
     arms=(
         Arm("stock", "baseline", "the distribution's kernel as it is"),
         Arm("stock-again", "control", "a second guest booted exactly as stock"),
