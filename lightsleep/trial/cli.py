@@ -89,7 +89,8 @@ class Subject:
     "wanted",
     multiple=True,
     metavar="NAME=REGEX[:rate][:higher|lower]",
-    help="A number that COMMAND prints; the first one decides, in place of the wall time.",
+    help="A number that COMMAND prints; the first one decides, in place of the wall time. :higher "
+    "or :lower must follow, unless NAME ends in a unit of time.",
 )
 @click.option(
     "--switchback",
@@ -349,7 +350,7 @@ def _repeated(command: tuple[str, ...], printed: list[metrics.Printed], rounds: 
     """Return a command that is repeated. Raises UsageError where that gives no such number."""
     if any(x.rate for x in printed):
         raise click.UsageError("a rate needs --switchback: a command prints its numbers once")
-    sample = partial(run.command, command, printed, ROOT)
+    sample = partial(run.command, command, printed, {}, ROOT)
     return Subject(shlex.join(command), sample, rounds)
 
 

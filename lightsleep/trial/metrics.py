@@ -16,6 +16,10 @@ place of the times of a command.
 A figure that the command prints is found by a regular expression, in the last place that matches.
 The first group is the number, or all of the match; ^ and $ stand for the ends of a line. Of a
 counter, which a command prints at both ends of a period, the rate is taken.
+
+An expression may match a part of a number only: [0-9.]+ matches the 1 of 1,234 and of 1e-05. And a
+program may choose the unit by the size of the number: 935us, then 1.02ms. Either would be a wrong
+figure that nobody sees, so both are refused.
 """
 
 import math
@@ -30,12 +34,26 @@ from lightsleep.trial.reading import Energy, Reading
 THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
 """A number whose commas are taken to separate thousands."""
 
+BEGUN = re.compile(r"\d\.?\Z")
+"""What stands before a part of a number, the end of it."""
+
+CONTINUED = re.compile(r"\.?\d|[eE][+-]?\d|[hm]\d")
+"""What stands behind a part of a number, the beginning; or of a time, as 1m2.5s is one."""
+
+UNIT = re.compile(
+    r"[A-Za-z%\u00b5\u03bc]+"
+    r"|[^\S\n]+(?:[num\u00b5\u03bc]|[kKMGT]i?)?(?:s|sec|B|[Bb]its?|[Bb]ytes)(?![A-Za-z])"
+)
+"""What stands behind a number: letters at once, or behind blanks a unit that a program chooses."""
+
 MOST_W = 1000
 """More than a processor package uses. Where that could exceed the range of its counter, and so the
 counter have started again more than once, nobody knows what was used. AMD's have a range of 65 kJ.
 """
 
 UNITS = {"_per_s": "/s", "_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
+TIMES = ("s", "ms", "us", "ns")
+"""Of these, less is better. Of anything else, who names it is to say so."""
 
 
 @dataclass(frozen=True)
@@ -104,37 +122,46 @@ def parse_printed(text: str) -> Printed:
     better: Better = "higher" if "higher" in words else "lower"
     rate = "rate" in words
     if not equals or not pattern or not re.fullmatch(r"[A-Za-z][\w-]{0,60}", name, re.ASCII):
-        raise WrongUsage(f"metric {text!r}: it is written NAME=REGEX or NAME=REGEX:higher")
-    if name in KINDS or name.startswith("in_"):
+        raise WrongUsage(f"metric {text!r}: it is written NAME=REGEX:higher or NAME=REGEX:lower")
+    if name.startswith("in_"):
+        raise WrongUsage(
+            f"metric {name}: names that begin with in_ are those of idle states: choose another one"
+        )
+    if name in KINDS:
         raise WrongUsage(f"metric {name} is measured already: choose another name")
     try:
         printed = Printed(name, re.compile(pattern, re.MULTILINE), better, rate)
     except (re.error, OverflowError, RecursionError) as error:
         raise WrongUsage(f"metric {name}: {pattern!r} is no regular expression: {error}") from error
-    if (rate or printed.unit == "/s") and not {"higher", "lower"} & set(words):
+    if (rate or printed.unit not in TIMES) and not {"higher", "lower"} & set(words):
         raise WrongUsage(
-            f"metric {name}: of a rate, more is mostly better, and lower is the default: let it "
-            "end in :higher or in :lower"
+            f"metric {name}: let it end in :higher or in :lower, to say which is better. Only of a "
+            "time, whose name ends in _s, _ms, _us or _ns, lower is the default"
         )
     return printed
 
 
-def find(printed: Printed, output: str) -> float:
-    """Return the figure from the output of the command. Raises LightsleepError."""
+def find(printed: Printed, output: str, units: dict[str, str]) -> float:
+    """Return the figure from the output of the command. Raises LightsleepError.
+
+    ``units`` is what stood behind the first figure of each metric: there it has to stand again,
+    unless the figure is 0.
+    """
     matches = list(printed.pattern.finditer(output))
     if not matches:
         raise LightsleepError(
             f"metric {printed.name}: nothing in the output matches {printed.pattern.pattern!r}; "
             f"the output ends with {output[-300:]!r}"
         )
-    text = matches[-1][1 if printed.pattern.groups else 0]
-    if "," in (text or "") and not THOUSANDS.fullmatch(text):
+    match, group = matches[-1], 1 if printed.pattern.groups else 0
+    text = match[group] or ""
+    if "," in text and not THOUSANDS.fullmatch(text):
         raise LightsleepError(
             f"metric {printed.name}: {text!r} is no number: a comma separates thousands; if it is "
             "a decimal comma, run the command with LC_ALL=C in its environment"
         )
     try:
-        number = float((text or "").replace(",", ""))
+        number = float(text.replace(",", ""))
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
@@ -143,7 +170,37 @@ def find(printed: Printed, output: str) -> float:
         raise LightsleepError(
             f"metric {printed.name}: {text} is beyond {LARGEST:g}: use a larger unit"
         )
+    _check_whole(printed.name, match, group)
+    found = UNIT.match(output, match.end(group))
+    unit = found[0].strip() if found else ""
+    if number and unit != (first := units.setdefault(printed.name, unit)):
+        raise LightsleepError(
+            f"metric {printed.name}: the unit behind the number was {first or 'none'} before, and "
+            f"is {unit or 'none'} now ({text}{found[0] if found else ''}): have the program print "
+            "the same unit always"
+        )
     return number
+
+
+def _check_whole(name: str, match: re.Match[str], group: int) -> None:
+    """Raise LightsleepError where a match ends or begins in the middle of a number."""
+    start, end = match.span(group)
+    before, behind = match.string[max(start - 20, 0) : start], match.string[end : end + 20]
+    # A comma may also separate columns. Where the expression has it, it does.
+    comma = end == match.end() and re.match(r",\d", behind)
+    comma = comma or (start == match.start() and re.search(r"\d,\Z", before))
+    if not (comma or BEGUN.search(before) or CONTINUED.match(behind)):
+        return
+    why = "have it match all of the number"
+    if comma:
+        why += (
+            "; if it is a decimal comma, run the command with LC_ALL=C in its environment; if it "
+            "separates columns, let the expression match it outside of the group"
+        )
+    raise LightsleepError(
+        f"metric {name}: {match[group]!r} is only a part of a number in "
+        f"{match.string[max(start - 10, 0) : end + 10]!r}: {why}"
+    )
 
 
 def of_run(before: Reading, after: Reading, wall_s: float, cpu_s: float) -> dict[str, float]:

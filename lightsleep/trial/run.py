@@ -126,10 +126,15 @@ def _under(arm: Arm, sample: Sample, session: Session, root: Path) -> dict[str, 
     return found
 
 
-def command(argv: Sequence[str], printed: list[metrics.Printed], root: Path) -> dict[str, float]:
-    """Run the command once, and return its metrics. Raises LightsleepError."""
+def command(
+    argv: Sequence[str], printed: list[metrics.Printed], units: dict[str, str], root: Path
+) -> dict[str, float]:
+    """Run the command once, and return its metrics; ``units`` as in metrics.find().
+
+    Raises LightsleepError.
+    """
     before = reading.read(root)
     wall_s, cpu_s, output = process.execute(argv)
     after = reading.read(root)
-    found = {x.name: metrics.find(x, output) for x in printed}
+    found = {x.name: metrics.find(x, output, units) for x in printed}
     return found | metrics.of_run(before, after, wall_s, cpu_s)

@@ -15,7 +15,7 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError, WrongUsage
@@ -38,7 +38,10 @@ times --for."""
 
 @dataclass(frozen=True)
 class Plan:
-    """How long each setting holds, in how many rounds, and what prints numbers of the service."""
+    """How long each setting holds, in how many rounds, and what prints numbers of the service.
+
+    ``units`` are those of the numbers, as in metrics.find().
+    """
 
     period_s: float
     rounds: int
@@ -46,6 +49,7 @@ class Plan:
     printed: list[metrics.Printed]
     total_s: float
     least: int
+    units: dict[str, str] = field(default_factory=dict)
 
     @property
     def carry_over_s(self) -> float:
@@ -116,7 +120,7 @@ def period(plan: Plan, root: Path) -> dict[str, float]:
     time.sleep(plan.period_s - plan.carry_over_s)
     after = reading.read(root)
     end, last = time.monotonic(), _ask(plan.argv)
-    found = {x.name: _figure(x, first, last, end - start) for x in plan.printed}
+    found = {x.name: _figure(plan, x, first, last, end - start) for x in plan.printed}
     return found | metrics.of_period(before, after)
 
 
@@ -125,11 +129,11 @@ def _ask(argv: Sequence[str]) -> str:
     return process.execute(argv, ASK_S)[2] if argv else ""
 
 
-def _figure(printed: metrics.Printed, first: str, last: str, span_s: float) -> float:
-    value = metrics.find(printed, last)
+def _figure(plan: Plan, printed: metrics.Printed, first: str, last: str, span_s: float) -> float:
+    value = metrics.find(printed, last, plan.units)
     if not printed.rate:
         return value
-    rose = value - metrics.find(printed, first)
+    rose = value - metrics.find(printed, first, plan.units)
     if rose < 0:
         raise LightsleepError(
             f"metric {printed.name}: the counter fell by {-rose:g} in a period: was the service "

@@ -82,7 +82,7 @@ def test_its_result_has_the_page_of_every_comparison(root: Path, tmp_path: Path)
 
 
 def test_the_last_line_names_the_winner(root: Path) -> None:
-    result = attempt("-n", "10", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "10", "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert result.exit_code == 0
     last = " ".join(result.stdout.split("\n\n")[-1].split())
     assert "lightsleep has 10.0 times fewer than as-is" in last
@@ -90,7 +90,7 @@ def test_the_last_line_names_the_winner(root: Path) -> None:
 
 
 def test_no_winner_where_nothing_differs(root: Path) -> None:
-    result = attempt("-n", "6", "-m", r"t=t (\d+)", "--", "echo", "t 5")
+    result = attempt("-n", "6", "-m", r"t=t (\d+):lower", "--", "echo", "t 5")
     assert "no setting was shown to be better than as-is" in " ".join(result.stdout.split())
     assert "Keep as-is" in result.stdout
 
@@ -99,7 +99,7 @@ def test_no_winner_where_the_control_cannot_be_judged(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "execute", EXECUTE)  # times that differ, too few to tell
-    result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "6", "--enable", "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert result.exit_code == 4
     said = " ".join(result.stdout.split())
     assert "lightsleep has 10.0 times fewer than as-is" in said
@@ -204,7 +204,7 @@ def test_a_driver_that_is_there_follows_new_parameters_slowly() -> None:
 
 
 def test_two_settings_need_a_round_more_than_one(root: Path) -> None:
-    words = ["--no-control", "-s", "lightsleep,lightsleep:fixed:100us", "-m", r"t=t (\d+)"]
+    words = ["--no-control", "-s", "lightsleep,lightsleep:fixed:100us", "-m", r"t=t (\d+):lower"]
     said = " ".join(attempt("-n", "6", *words, "--", *teller(root)).stdout.split())
     assert "of 2 settings one may do so by chance" in said
     assert "try again with 7 or more rounds" in said
@@ -213,12 +213,12 @@ def test_two_settings_need_a_round_more_than_one(root: Path) -> None:
 
 
 def test_too_few_rounds_give_no_verdict(root: Path) -> None:
-    result = attempt("-n", "2", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "2", "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert "too few rounds to tell" in result.stdout
 
 
 def test_the_winner_is_enabled(root: Path) -> None:
-    options = ["-n", "10", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+)"]
+    options = ["-n", "10", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+):lower"]
     result = attempt(*options, "--", *teller(root))
     assert result.exit_code == 0
     assert "lightsleep disable" in result.output
@@ -239,7 +239,7 @@ def test_without_a_winner_nothing_is_enabled_and_the_status_says_so(root: Path) 
 
 def test_the_document_names_the_winner(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    document = tried("-n", "10", "-m", r"t=t (\d+)", "-o", str(file), "--", *teller(root))
+    document = tried("-n", "10", "-m", r"t=t (\d+):lower", "-o", str(file), "--", *teller(root))
     assert document["outcome"]["winner"] == "lightsleep"
     assert json.loads(file.read_text())["outcome"] == document["outcome"]
 
@@ -272,7 +272,7 @@ def test_the_file_that_was_tried_is_enabled(
     (root / MODULE).unlink()
     built = plant(tmp_path / "kernel", "cpuidle_lightsleep.ko: vermagic=6.12.0 SMP")
     monkeypatch.setattr("lightsleep.scan.loading.KERNEL", built)
-    result = attempt("-n", "10", "--enable", "-m", r"t=t (\d+)", "--", *teller(root))
+    result = attempt("-n", "10", "--enable", "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert result.exit_code == 0, result.output
     assert f"insmod {built / 'cpuidle_lightsleep.ko'}" in result.output.replace("\n", " ")
 
@@ -289,7 +289,7 @@ def test_the_file_that_was_tried_is_enabled(
 )
 def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None:
     before = fake_modules.snapshot(root)
-    result = attempt("-m", r"t=t (\S+)", "--", *command)
+    result = attempt("-m", r"t=t (\S+):lower", "--", *command)
     assert result.exit_code == 1
     assert said in " ".join(result.output.split())
     assert "warm-up" in result.output
@@ -449,7 +449,7 @@ def test_what_was_complete_before_the_machine_refuses_is_kept(
 
 def test_no_temporary_folder_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+)", "--", *teller(root))
+    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert document["metrics"]["t"]["samples"] == {"as-is": [10.0], "lightsleep": [1.0]}
 
 
@@ -485,7 +485,7 @@ def test_the_last_match_of_a_long_output_counts(
 ) -> None:
     monkeypatch.setattr(process, "MOST_OUTPUT", 1000)
     script = "i=0; while [ $i -lt 500 ]; do echo t 1; i=$((i + 1)); done; echo t 5"
-    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+)", "--", "sh", "-c", script)
+    document = tried("-n", "1", "--no-control", "-m", r"t=t (\d+):lower", "--", "sh", "-c", script)
     assert document["metrics"]["t"]["samples"]["as-is"] == [5.0]
 
 
@@ -568,7 +568,7 @@ def test_a_result_whose_command_cannot_be_shown_can_be_read(root: Path, tmp_path
         "-n",
         "1",
         "-m",
-        r"t=t (\d+)",
+        r"t=t (\d+):lower",
         "-o",
         str(file),
         "--",

@@ -195,18 +195,18 @@ def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
     ("text", "output", "value", "better"),
     [
         (r"rps=([\d.]+) req/s:higher", "12.5 req/s\n13.5 req/s", 13.5, "higher"),
-        (r"t=\d+", "took 7", 7.0, "lower"),
+        (r"t_s=\d+", "took 7", 7.0, "lower"),
         (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
-        (r"s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
-        (r"n=n ([\d,]+)", "n 1,234", 1234.0, "lower"),
-        (r"n=n (\S+)", "n -12,345,678.5", -12345678.5, "lower"),
+        (r"took_s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
+        (r"n=n ([\d,]+):lower", "n 1,234", 1234.0, "lower"),
+        (r"n=n (\S+):higher", "n -12,345,678.5", -12345678.5, "higher"),
         (r"n=n (\d+):higher:rate", "n 7", 7.0, "higher"),
         (r"n=n (\d+):rate:higher", "n 7", 7.0, "higher"),
     ],
 )
 def test_printed_metrics(text: str, output: str, value: float, better: str) -> None:
     printed = metrics.parse_printed(text)
-    assert metrics.find(printed, output) == value
+    assert metrics.find(printed, output, {}) == value
     assert printed.better == better
 
 
@@ -218,11 +218,15 @@ def test_a_name_tells_its_unit(name: str, unit: str) -> None:
     assert metrics.parse_printed(f"{name}=x:higher").unit == unit
 
 
-def test_of_a_rate_the_direction_is_to_be_named() -> None:
-    assert metrics.parse_printed("errors_per_s=x:lower").better == "lower"
-    for text in ("ops_per_s=x", "ops_per_s=x:rate", "rps=x:rate"):
-        with pytest.raises(WrongUsage, match="let it end in :higher or in :lower"):
-            metrics.parse_printed(text)
+@pytest.mark.parametrize(
+    "text",
+    ["ops_per_s=x", "ops_per_s=x:rate", "rps=x:rate", "rps=x", "tps=x", "x_pct=x", "t_s=x:rate"],
+)
+def test_of_what_is_no_time_the_direction_is_to_be_named(text: str) -> None:
+    for direction in ("higher", "lower"):
+        assert metrics.parse_printed(f"{text}:{direction}").better == direction
+    with pytest.raises(WrongUsage, match="let it end in :higher or in :lower"):
+        metrics.parse_printed(text)
 
 
 @pytest.mark.parametrize("end", [":higher:lower", ":rate:rate", ":rate:higher:rate"])
@@ -232,18 +236,103 @@ def test_words_that_contradict_each_other_are_no_part_of_the_expression(end: str
 
 
 def test_a_number_that_no_result_holds_is_refused() -> None:
-    printed = metrics.parse_printed(r"n=n (\S+)")
+    printed = metrics.parse_printed(r"n=n (\S+):lower")
     with pytest.raises(LightsleepError, match="use a larger unit"):
-        metrics.find(printed, "n 1e19")
+        metrics.find(printed, "n 1e19", {})
 
 
 @pytest.mark.parametrize(
     "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", ",5"]
 )
 def test_a_decimal_comma_is_refused(number: str) -> None:
-    printed = metrics.parse_printed(r"n=n (\S+)")
+    printed = metrics.parse_printed(r"n=n (\S+):lower")
     with pytest.raises(LightsleepError, match="LC_ALL=C"):
-        metrics.find(printed, f"n {number}")
+        metrics.find(printed, f"n {number}", {})
+
+
+@pytest.mark.parametrize(
+    "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", "1,234", "1,234,567"]
+)
+@pytest.mark.parametrize("pattern", [r"n ([0-9.]+)", r"\d+(?=,|$)", r"([0-9.]+) ends"])
+def test_an_expression_that_stops_at_a_comma_is_refused(pattern: str, number: str) -> None:
+    printed = metrics.parse_printed(f"n={pattern}:lower")
+    with pytest.raises(LightsleepError, match=r"only a part of a number.*LC_ALL=C"):
+        metrics.find(printed, f"n {number} ends", {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output"),
+    [
+        ("n ([0-9.]+)", "n 1.2e-05"),
+        ("n ([0-9.]+)", "n 2E3"),
+        (r"n (\d+)", "n 12.5"),
+        (r"n (\d+?)", "n 12"),
+        (r"n.*([\d.]+)", "n 12"),
+        (r"n.*([\d.]+)", "n 12.5"),
+        (r"real\s+([\d.]+)", "real\t0m1.234s"),
+    ],
+)
+def test_a_part_of_a_number_is_refused(pattern: str, output: str) -> None:
+    printed = metrics.parse_printed(f"n={pattern}:lower")
+    with pytest.raises(LightsleepError, match="only a part of a number"):
+        metrics.find(printed, f"0\n{output}\n0", {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output"),
+    [
+        (r"get,([\d.]+),", "get,12.5,99"),
+        (r"^\w+,\d+,([\d.]+)", "get,7,12.5"),
+        (r"^([\d.]+)$", "7\n12.5\n"),
+        (r"p99:([\d.]+)", "p99:12.5"),
+        (r"[\d.]+", "at 10:00:12.5"),
+        (r"n ([\d.]+)", "n 12.5, 3"),
+        (r"n ([\d.]+)", "n 12.5; 3"),
+    ],
+)
+def test_what_stands_beside_a_whole_number(pattern: str, output: str) -> None:
+    printed = metrics.parse_printed(f"n={pattern}:lower")
+    assert metrics.find(printed, output, {}) == 12.5
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("635.91us", "1.02ms"),
+        ("9876", "10.2k"),
+        ("99 %", "1.02ms"),
+        ("1.234 s \N{PLUS-MINUS SIGN}", "935.1 ms \N{PLUS-MINUS SIGN}"),
+        ("950 MB/s", "1.2 GB/s"),
+        ("943 Mbits/sec", "9.41 Gbits/sec"),
+    ],
+)
+def test_a_unit_that_changes_is_refused(before: str, now: str) -> None:
+    printed = metrics.parse_printed(r"n=n +([\d.]+):lower")
+    units: dict[str, str] = {}
+    metrics.find(printed, f"n {before}", units)
+    metrics.find(printed, f"n {before}", units)
+    with pytest.raises(LightsleepError, match="have the program print the same unit always"):
+        metrics.find(printed, f"n {now}", units)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [("0us", "1.02ms"), ("1.02ms", "0"), ("5 tries", "4 others"), ("1 a", "2 b")]
+)
+def test_0_has_no_unit_and_not_each_word_is_one(before: str, now: str) -> None:
+    printed = metrics.parse_printed(r"n=n ([\d.]+):lower")
+    units: dict[str, str] = {}
+    for output in (before, now):
+        metrics.find(printed, f"n {output}", units)
+
+
+def test_a_program_that_changes_its_unit_ends_the_trial(root: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    script = f"if [ -e {seen} ]; then echo Latency 1.02ms; else echo Latency 635.91us; fi; >{seen}"
+    words = ["-m", "lat_us=Latency +([0-9.]+)", "--", "sh", "-c", script]
+    result = attempt("-n", "1", *words)
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "the unit behind the number was us before, and is ms now (1.02ms)" in said
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
     assert "run lightsleep disable first" in result.output
     assert "nothing was changed, and nothing was run" in result.output
     assert fake_modules.snapshot(root) == before
-    tried("-n", "1", "-s", "lightsleep:fixed:100us", "-m", r"t=t (\d+)", "--", *teller(root))
+    tried("-n", "1", "-s", "lightsleep:fixed:100us", "-m", r"t=t (\d+):lower", "--", *teller(root))
 
 
 def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
@@ -227,7 +227,7 @@ def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
         "cpuidle_haltpoll", ("modprobe", "cpuidle_haltpoll", "force=1")
     )
     before = fake_modules.snapshot(root)
-    document = tried("-n", "1", "-m", r"t=t (\d+)", "--", *teller(root))
+    document = tried("-n", "1", "-m", r"t=t (\d+):lower", "--", *teller(root))
     samples = document["metrics"]["t"]["samples"]
     assert (samples["as-is"], samples["lightsleep"]) == ([10.0], [1.0])
     assert fake_modules.snapshot(root) == before
@@ -236,7 +236,7 @@ def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
 def test_the_governor_that_haltpoll_brings_is_nobody_elses_change(root: Path) -> None:
     before = fake_modules.snapshot(root)
     settings = "lightsleep+governor:ladder,haltpoll"
-    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
+    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert fake_modules.snapshot(root) == before
 
 
@@ -245,7 +245,7 @@ def test_haltpoll_is_tried_after_it_was_gone(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     before = fake_modules.snapshot(root)
     settings = "lightsleep+governor:ladder,haltpoll:100us"
-    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
+    tried("-n", "4", "--seed", "1", "-s", settings, "-m", r"t=t (\d+):lower", "--", *teller(root))
     assert fake_modules.snapshot(root) == before | {
         "governor_before": fake_modules.snapshot(root)["governor_before"]
     }
@@ -253,7 +253,7 @@ def test_haltpoll_is_tried_after_it_was_gone(root: Path) -> None:
 
 def test_a_file_is_for_one_of_the_settings(root: Path) -> None:
     file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
-    words = ["--module", str(file), "-m", r"t=t (\d+)"]
+    words = ["--module", str(file), "-m", r"t=t (\d+):lower"]
     settings = "haltpoll,haltpoll+governor:menu"
     refused = attempt(*words, "-s", settings, "--", *teller(root))
     assert refused.exit_code == 2
@@ -370,7 +370,7 @@ def test_what_the_driver_has_learned_is_not_thrown_away(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
     subprocess.run(["rmmod", "cpuidle_lightsleep"], check=True)
     settings = "haltpoll,lightsleep:weight=20"
-    tried("-n", "1", "-s", settings, "-m", r"t=t (\d+)", "--", *teller(root))
+    tried("-n", "1", "-s", settings, "-m", r"t=t (\d+):lower", "--", *teller(root))
 
 
 @pytest.mark.parametrize(

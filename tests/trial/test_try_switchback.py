@@ -58,7 +58,7 @@ def test_the_rate_of_a_counter(root: Path) -> None:
 
 def test_the_winner_of_a_switchback_is_enabled(root: Path) -> None:
     command = shlex.join(teller(root))
-    result = attempt(*SWITCH, "--enable", "--metric-command", command, "-m", r"t=t (\d+)")
+    result = attempt(*SWITCH, "--enable", "--metric-command", command, "-m", r"t=t (\d+):lower")
     assert result.exit_code == 0, result.output
     assert "lightsleep has 10.0 times fewer than as-is" in " ".join(result.stdout.split())
     assert (root / "sys/module/cpuidle_lightsleep").exists()
@@ -80,7 +80,7 @@ def test_without_a_number_of_the_service_no_setting_wins(
 
 def test_slow_periods_end_it_in_time(root: Path) -> None:
     command = shlex.join(["sh", "-c", "sleep 0.2; echo t 5"])
-    options = ["--metric-command", command, "-m", r"t=t (\d+)", "--no-control"]
+    options = ["--metric-command", command, "-m", r"t=t (\d+):lower", "--no-control"]
     document = tried("--switchback", "100ms", "--for", "4s", *options)
     assert 6 <= document["protocol"]["runs"] < 12
     (note,) = document["environment"]["notes"]
@@ -93,7 +93,7 @@ def test_periods_too_slow_for_a_verdict_are_told_after_the_first_round(
     monkeypatch.setattr(switchback, "LATE", 1.25)
     before, count = fake_modules.snapshot(root), tmp_path / "count"
     command = shlex.join(["sh", "-c", f"echo x >> {count}; sleep 0.5; echo t 5"])
-    result = attempt(*SWITCH, "--metric-command", command, "-m", r"t=t (\d+)")
+    result = attempt(*SWITCH, "--metric-command", command, "-m", r"t=t (\d+):lower")
     assert result.exit_code == 1
     said = " ".join(result.output.split())
     assert re.search(r"a round takes [\d.]+ s, .* --for must be \d+s or longer", said)
@@ -126,14 +126,14 @@ def test_only_the_first_round_says_that_the_time_is_too_short() -> None:
 def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchback, "ASK_S", 0.1)
     before = fake_modules.snapshot(root)
-    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t=x")
+    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t_s=x")
     assert result.exit_code == 1
     assert "the command has not ended after 0.1 s" in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
 
 
 def test_a_metric_command_that_is_not_there_is_told_before_anything_is_changed(root: Path) -> None:
-    result = attempt(*SWITCH, "--metric-command", "no-such-program -x", "-m", "t=x")
+    result = attempt(*SWITCH, "--metric-command", "no-such-program -x", "-m", "t_s=x")
     assert result.exit_code == 1
     said = "--metric-command: cannot run no-such-program: there is no such program"
     assert said in " ".join(result.output.split())
@@ -162,9 +162,9 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
         (["--switchback", "1s", "--for", "99999h"], "1000 is the maximum"),
         (["--switchback", "0s", "--for", "1m"], "no time such as"),
         (["--switchback", "5", "--for", "1m"], "no time such as"),
-        ([*SWITCH, "-m", "t=x"], "give both"),
+        ([*SWITCH, "-m", "t_s=x"], "give both"),
         ([*SWITCH, "--metric-command", "true"], "give both"),
-        ([*SWITCH, "--metric-command", "'", "-m", "t=x"], "No closing quotation"),
+        ([*SWITCH, "--metric-command", "'", "-m", "t_s=x"], "No closing quotation"),
         (["--switchback", "99ms", "--for", "1h"], "a period is 0.1 s or longer"),
         ([*SWITCH, "-n", "10"], "--rounds is of a COMMAND"),
         ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
