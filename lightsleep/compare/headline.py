@@ -21,13 +21,15 @@ TOLD = (Outcome.REFUTED, Outcome.HELD, Outcome.OPEN)
 def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     """Return what came out in a few sentences; empty where nothing was measured.
 
-    The first claim of a gain, whatever came of it. Where no gain is claimed, the first claim that
-    is refuted, else the first that held, else the first.
+    Of a trial, its outcome. Else the first claim of a gain, whatever came of it. Where no gain is
+    claimed, the first claim that is refuted, else the first that held, else the first.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
     baseline's lowest and highest median. Where the medians go another way, that. Then how many
     claims are refuted, and how many not decided; then the first percentage that something is
     claimed of, arm by arm; then how much all of it is worth.
     """
+    if result.outcome:
+        return result.outcome.sentence
     claims = judge_claims(result)
     said = _first_finding(result, claims, metrics) or _ends(result, metrics)
     if not said:

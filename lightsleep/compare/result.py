@@ -11,6 +11,7 @@ recompute every figure that a table or a report shows.
      "protocol": {"runs": 12, "boots": 3, "warmup": 1, "seed": 1234, "order": [[arm, ...], ...]},
      "claims": [{"arm": arm, "reference": arm, "metrics": [name, ...], "at_most": 1.2}, ...],
      "arms": [arm, ...], "roles": {arm: "baseline" | "treatment" | "control" | "limit"},
+     "outcome": {"winner": arm or null, "sentence": ...},
      "metrics": {name: {"unit": "s", "better": "lower", "title": ..., "description": ...,
                         "samples": {arm: [float, ...]}}}}
 """
@@ -99,6 +100,14 @@ class Claim:
         return self.at_most is None and self.at_least is None
 
 
+@dataclass(frozen=True)
+class TrialOutcome:
+    """Of lightsleep try: the name of the setting that won, None without one, and the sentence."""
+
+    winner: str | None
+    sentence: str
+
+
 @dataclass
 class CompareResult:
     """Everything one comparison produced; the in-memory form of a result file."""
@@ -113,10 +122,14 @@ class CompareResult:
     roles: dict[str, Role]
     metrics: dict[str, MetricResult]
     claims: list[Claim] = field(default_factory=list)
+    outcome: TrialOutcome | None = None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the result."""
-        return headed(SCHEMA, VERSION, dataclasses.asdict(self))
+        fields = dataclasses.asdict(self)
+        if self.outcome is None:
+            del fields["outcome"]
+        return headed(SCHEMA, VERSION, fields)
 
     @property
     def boots(self) -> int:
@@ -158,6 +171,8 @@ def _built(document: dict[str, Any]) -> CompareResult:
         )
         for claim in document.get("claims", [])
     ]
+    if outcome := fields.get("outcome"):
+        fields["outcome"] = TrialOutcome(outcome["winner"], outcome["sentence"])
     check_claims(fields["claims"], arms, fields["metrics"])
     return CompareResult(**fields)
 

@@ -77,6 +77,9 @@ def print_table(result: CompareResult, console: Console) -> None:
         for said in words.contrary_medians(metric, result.baseline, limit):
             console.print(Text(f"  {said}"))
     _print_notes(result, claims, metrics, console)
+    if result.outcome:
+        console.print()
+        console.print(Text(result.outcome.sentence))
 
 
 def _print_claims(
@@ -85,7 +88,7 @@ def _print_claims(
     metrics: Sequence[MetricAnalysis],
     console: Console,
 ) -> None:
-    """Print what was claimed beforehand and whether it held, and in a sentence what came out."""
+    """Print what was claimed and whether it held; and what came out, unless the end says that."""
     for found in claims:
         console.print(
             Text.assemble(
@@ -93,7 +96,7 @@ def _print_claims(
                 (words.outcome(found), OUTCOMES[found.outcome]),
             )
         )
-    if said := headline(result, metrics):
+    if not result.outcome and (said := headline(result, metrics)):
         console.print(Text(said))
 
 

@@ -3,11 +3,10 @@
 
 import random
 import shlex
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -190,14 +189,14 @@ def try_settings(
     if not trial.runs[BASELINE]:
         raise _without_rounds(trial, notes)
     result = _result(arms, trial, printed, what, seed, notes)
-    outcome = verdict.judge(result)
+    result.outcome = outcome = verdict.judge(result)
 
     def write() -> None:
         if output:
-            write_json(output, document(result, outcome), PRIVATE, place.caller())
+            write_json(output, result.document(), PRIVATE, place.caller())
 
     with written(write):
-        _show(result, outcome, as_json)
+        _show(result, as_json)
     _tell(notes)
     _check_whole(trial, what, refused)
     if control_failed(result):
@@ -412,17 +411,10 @@ def _result(
     )
 
 
-def document(result: CompareResult, outcome: verdict.Outcome) -> dict[str, Any]:
-    """Return the JSON document of a trial, as result.schema.json describes it."""
-    return result.document() | {"outcome": asdict(outcome)}
-
-
-def _show(result: CompareResult, outcome: verdict.Outcome, as_json: bool) -> None:
-    if as_json:
-        click.echo(text_of(document(result, outcome)))
-        click.echo(outcome.sentence, err=True)
+def _show(result: CompareResult, as_json: bool) -> None:
+    if not as_json:
+        print_table(result, terminal.output())
         return
-    console = terminal.output()
-    print_table(result, console)
-    console.print()
-    console.print(outcome.sentence, markup=False)
+    click.echo(text_of(result.document()))
+    if result.outcome:
+        click.echo(result.outcome.sentence, err=True)

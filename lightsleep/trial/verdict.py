@@ -20,13 +20,12 @@ What it costs is told of CPU time and energy where a difference is shown, and of
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lightsleep import units
 from lightsleep.compare import method, words
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis, analyse, control_failed
 from lightsleep.compare.method import Verdict
-from lightsleep.compare.result import CompareResult
+from lightsleep.compare.result import CompareResult, TrialOutcome
 from lightsleep.order import CONFIDENCE
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
@@ -43,26 +42,18 @@ limit follows, by steps."""
 COSTS = (*USED, "stolen_s", "stolen_pct")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The name of the setting that won, None without one, and the sentence."""
-
-    winner: str | None
-    sentence: str
-
-
-def judge(result: CompareResult) -> Outcome:
+def judge(result: CompareResult) -> TrialOutcome:
     """Return which setting of a trial won."""
     metrics = analyse(result)
     first = metrics[0]
     if control_failed(result):
-        return Outcome(
+        return TrialOutcome(
             None,
             f"{result.baseline} differs from itself, so this run proves nothing. Repeat it on a "
             "quieter machine, with more rounds, or with longer runs.",
         )
     if first.metric.better == "none":
-        return Outcome(
+        return TrialOutcome(
             None,
             "No metric tells how well the service ran, so no setting wins. Name a number of it "
             f"with --metric-command and --metric. Keep {result.baseline}.",
@@ -79,13 +70,13 @@ def judge(result: CompareResult) -> Outcome:
     ]
     if not better:
         said = _no_winner(first, result.baseline, list(found.values()))
-        return Outcome(None, said + _still_learning(result))
+        return TrialOutcome(None, said + _still_learning(result))
     sure = [arm for arm in better if found[arm.name].verdict is Verdict.BETTER]
     if not sure:
         names = " and ".join(arm.name for arm in better)
         few = next((x for x in found.values() if x.verdict is Verdict.TOO_FEW), None)
         more = f"{method.rounds_needed(few.confidence)} or more" if few else "more"
-        return Outcome(
+        return TrialOutcome(
             None,
             f"{first.metric.title}: {names} looked better than {result.baseline}, but of "
             f"{len(found)} settings one may do so by chance. Keep {result.baseline}, or try again "
@@ -96,12 +87,12 @@ def judge(result: CompareResult) -> Outcome:
     mark = words.dagger(first, found[best.name])
     said = words.sentence(best.name, found[best.name], result.baseline, first.metric, mark)
     if few := _unjudged(metrics):
-        return Outcome(
+        return TrialOutcome(
             None,
             f"{first.metric.title}: {said}. But {few.rounds} rounds are too few to judge the "
             f"control: {method.rounds_needed(few.confidence)} are needed.",
         )
-    return Outcome(
+    return TrialOutcome(
         best.name, f"{first.metric.title}: {said}. It costs: {_costs(metrics, best.name)}."
     )
 
