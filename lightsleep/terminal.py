@@ -100,10 +100,10 @@ def progress(has_end: bool = True) -> Iterator[Callable[[str, float, float | Non
     """Show on stderr, if that has a screen, what runs, how much is done, and how much there is.
 
     What has no end shows words only. All is drawn when it is told, so no thread of ours wakes a CPU
-    that is being measured.
+    that is being measured. A terminal that is lost shows no more; what is measured goes on.
     """
     console = messages()
-    with Progress(
+    bar = Progress(
         TextColumn("{task.description}", markup=False),
         *((BarColumn(), TimeRemainingColumn()) if has_end else ()),
         console=console,
@@ -111,10 +111,28 @@ def progress(has_end: bool = True) -> Iterator[Callable[[str, float, float | Non
         auto_refresh=False,
         transient=True,
         speed_estimate_period=3600,
-    ) as bar:
-        task = bar.add_task("", total=None)
+    )
+    task = bar.add_task("", total=None)
+    there = True
 
-        def tell(what: str, done: float, total: float | None) -> None:
-            bar.update(task, description=what, completed=done, total=total, refresh=True)
+    def tell(what: str, done: float, total: float | None) -> None:
+        nonlocal there
+        bar.update(task, description=what, completed=done, total=total)
+        there = there and _drawn(bar.refresh)
 
+    try:
+        there = _drawn(bar.start)
         yield tell
+    finally:
+        # It gives stdout and stderr back. IndexError: what failed to start has nothing to take off.
+        with contextlib.suppress(OSError, IndexError):
+            bar.stop()
+
+
+def _drawn(draw: Callable[[], None]) -> bool:
+    """Draw; return whether there was a terminal to take it."""
+    try:
+        draw()
+    except OSError:
+        return False
+    return True

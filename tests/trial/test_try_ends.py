@@ -17,6 +17,9 @@ import fake_modules
 import pytest
 from trials import CPU, attempt, machine
 
+from lightsleep.compare.result import FORMAT
+from lightsleep.document import load
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -72,6 +75,29 @@ def test_a_terminal_that_is_lost(root: Path) -> None:
     os.close(terminal)
     _, status = os.waitpid(process, 0)
     assert status != 0
+    fake_modules.wait_for_the_restorer(root)
+    assert fake_modules.snapshot(root) == before
+
+
+def test_what_was_complete_before_a_terminal_was_lost_is_saved(root: Path, tmp_path: Path) -> None:
+    """Nothing more can be drawn then, nor the table be shown."""
+    before = fake_modules.snapshot(root)
+    count, file = tmp_path / "count", tmp_path / "result.json"
+    count.touch()
+    script = f"echo x >>{count}; sleep 0.02"
+    process, terminal = pty.fork()
+    if not process:
+        words = [sys.executable, "-c", KILLED, str(root), "-n", "50", "-o", str(file)]
+        words += ["--", "sh", "-c", script]
+        os.execve(sys.executable, words, os.environ | {"TERM": "xterm"})
+    deadline = time.monotonic() + 60
+    while len(count.read_text().split()) <= 8:  # a warm-up and a round of four settings
+        assert time.monotonic() < deadline
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    os.waitpid(process, 0)
+    assert load(file, FORMAT).protocol["runs"] >= 1
     fake_modules.wait_for_the_restorer(root)
     assert fake_modules.snapshot(root) == before
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``lightsleep watch``: what it shows, and how it ends."""
 
+import errno
+import io
 import json
 import os
 import pty
@@ -345,6 +347,46 @@ def test_what_has_no_end_has_no_bar(
     shown = capsys.readouterr().err
     assert "recording, 3 s" in shown
     assert ("━" in shown) == has_end
+
+
+class Lost(io.StringIO):
+    """A terminal that goes after so many writes."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.left = writes
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().write(text)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 3, 99])
+def test_a_terminal_that_is_lost_shows_no_more(
+    writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "has_screen", lambda _: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    before, screen = sys.stdout, Lost(writes)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with terminal.progress() as tell:
+        for done in (1, 2, 3):
+            tell(f"{done} of 3", done, 3)
+    assert ("3 of 3" in screen.getvalue()) == (writes == 99)
+    assert (sys.stdout, sys.stderr) == (before, screen)
+
+
+@pytest.mark.parametrize("writes", [0, 4])
+def test_what_fails_under_a_progress_is_not_taken_for_a_lost_terminal(
+    writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "has_screen", lambda _: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", Lost(writes))
+    with pytest.raises(FileNotFoundError), terminal.progress():
+        Path("/nowhere/at/all").read_text()
 
 
 def test_needs_neither_numpy_nor_prometheus() -> None:
