@@ -4,8 +4,13 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Handler = Callable[[int, FrameType | None], Any]
 
 
 class Signals:
@@ -58,12 +63,14 @@ def orderly_end(
 
     A signal that is ignored before, as nohup has it, stays so. Outside of the main thread, which
     gets all signals, this does nothing.
+
+    SIGQUIT (Ctrl-\\) is none of these: it ends at once what hangs. See ending_together().
     """
     signals = Signals(error, repeated)
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
             signals.before[number] = handler
     try:
@@ -72,6 +79,57 @@ def orderly_end(
     finally:
         for each, before in signals.before.items():
             signal.signal(each, before)
+
+
+@contextlib.contextmanager
+def ending_together() -> Iterator[None]:
+    """Have Ctrl-\\ end this program as SIGTERM does, and Ctrl-Z do nothing, while this lasts.
+
+    For who waits for a command in a session of its own, which neither key reaches. SIGQUIT would
+    leave it running. SIGTSTP would stop only this program: the command would run on, and its time
+    would not end before somebody continues this program.
+
+    Stands inside of orderly_end(). Once a signal came that ends, SIGQUIT is ignored as those are.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGTERM)
+        if callable(handler):
+            handler(number, frame)
+
+    with _handled({signal.SIGQUIT: end, signal.SIGTSTP: lambda _number, _frame: None}):
+        yield
+
+
+@contextlib.contextmanager
+def postponed() -> Iterator[None]:
+    """Have signals raise at the end of this context, and not in the middle of it."""
+    came: list[int] = []
+    raising = [x for x in (*ENDING, signal.SIGQUIT) if callable(signal.getsignal(x))]
+    try:
+        with _handled(dict.fromkeys(raising, lambda number, _frame: came.append(number))):
+            yield
+    finally:
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Handle signals while this lasts, as orderly_end() does: not those that are ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+    try:
+        for number, handler in handlers.items():
+            if (earlier := signal.getsignal(number)) is not signal.SIG_IGN:
+                before[number] = earlier
+                signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def by_signal(end: SystemExit) -> bool:

@@ -3,6 +3,7 @@
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,14 @@ def prepare(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "execute", in_equal_time)
 
 
-def in_equal_time(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, float, str]:
+def in_equal_time(
+    argv: Sequence[str], limit_s: float | None = None, what: str = "the command"
+) -> tuple[float, float, str]:
     """Run a command that takes the same time always.
 
     Of real times the control differs by chance in 1 of 20 trials, as it must.
     """
-    _, _, output = EXECUTE(argv, limit_s)
+    _, _, output = EXECUTE(argv, limit_s, what)
     return 0.02, 0.01, output
 
 
@@ -75,3 +78,19 @@ def teller(root: Path) -> list[str]:
         "-c",
         f"case $(cat {root / DRIVER}) in lightsleep) echo t 1;; *) echo t 10;; esac",
     ]
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; one that ended and was not reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def runs_on(pid: int) -> bool:
+    """Return whether a process still runs after a while: a killed one may take its time to go."""
+    deadline = time.monotonic() + 60
+    while runs(pid) and time.monotonic() < deadline:
+        pass
+    return runs(pid)

@@ -16,7 +16,7 @@ from lightsleep.compare.result import LONGEST_ARM, CompareResult, Role
 from lightsleep.compare.table import print_table
 from lightsleep.document import printable, text_of
 from lightsleep.enable import change
-from lightsleep.ending import status_of
+from lightsleep.ending import ending_together, status_of
 from lightsleep.errors import LightsleepError, Skipped, WrongUsage
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.options import (
@@ -355,7 +355,11 @@ def _repeated(command: tuple[str, ...], printed: list[metrics.Printed], rounds: 
 
 def _run(arms: list[run.Arm], what: Subject, seed: int) -> tuple[run.Trial, list[str], list[str]]:
     """Try the settings; return what came of it, what to tell, and what could not be set back."""
-    with terminal.progress() as progress, journalled.session(ROOT, "try") as session:
+    with (
+        ending_together(),
+        terminal.progress() as progress,
+        journalled.session(ROOT, "try") as session,
+    ):
         trial = run.run(
             arms,
             what.rounds,

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lightsleep import ending
 from lightsleep.errors import LightsleepError
 
 MOST_OUTPUT = 16 << 20
@@ -29,49 +30,69 @@ PAUSE_S = 0.1
 
 END_S = 5.0
 """How long what a command leaves running has to end by itself."""
+KILLED_S = 5.0
+"""How long what SIGKILL ends may take to go: it may free much memory, or wait for a disk."""
 LOOK_S = 0.02
 
 
-def execute(argv: Sequence[str], limit_s: float | None = None) -> tuple[float, float, str]:
+def execute(
+    argv: Sequence[str], limit_s: float | None = None, what: str = "the command"
+) -> tuple[float, float, str]:
     """Run a command; return its wall and CPU time in seconds, and what it printed.
 
     It has a session of its own: Ctrl-C does not reach it, and it cannot wait for a terminal. What
     it leaves running in its session would load the machine under the next setting, so that
     is ended, too. A daemon, which has a session of its own, runs on.
 
-    Raises LightsleepError where it cannot be started, or does not end well and within ``limit_s``.
+    Raises LightsleepError where it cannot be started, does not end well and within ``limit_s``, or
+    leaves running what nothing ends. ``what`` it is called there.
     """
+    process: subprocess.Popen[bytes] | None = None
+    left: set[int] = set()
     with contextlib.ExitStack() as stack:
         output, writing = _pipe(stack)
-        start = time.monotonic()
         try:
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise LightsleepError(f"cannot run {argv[0]}: {error.strerror}") from error
-        finally:
-            os.close(writing)
-        try:
-            _attend(process, output, limit_s)
+            with ending.postponed():  # until somebody knows what is to be ended
+                start = time.monotonic()
+                process = _started(argv, writing)
+            _attend(process, output, limit_s, what)
             _, status, usage = os.wait4(process.pid, 0)
             wall_s = time.monotonic() - start
             process.returncode = os.waitstatus_to_exitcode(status)
         finally:
-            _end(process)
+            if process:
+                left = _end(process)
         output.read()
     if process.returncode:
         how = f"exit status {process.returncode}"
         if process.returncode < 0:
             how = f"signal {_signal_name(-process.returncode)}"
         raise LightsleepError(
-            f"the command failed ({how}); its output ends with {output.text()[-300:]!r}"
+            f"{what} failed ({how}); its output ends with {output.text()[-300:]!r}"
+        )
+    if left:
+        names = ", ".join(f"{pid} ({_name(pid)})" for pid in sorted(left))
+        raise LightsleepError(
+            f"what {what} has left running has not ended {KILLED_S:g} s after SIGKILL, and would "
+            f"load the machine under the next setting: process {names}"
         )
     return wall_s, usage.ru_utime + usage.ru_stime, output.text()
+
+
+def _started(argv: Sequence[str], writing: int) -> subprocess.Popen[bytes]:
+    """Start a command that has this end of a pipe, which is closed here. Raises LightsleepError."""
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise LightsleepError(f"cannot run {argv[0]}: {error.strerror}") from error
+    finally:
+        os.close(writing)
 
 
 class _Output:
@@ -115,19 +136,22 @@ def _pipe(stack: contextlib.ExitStack) -> tuple[_Output, int]:
     return _Output(reading), writing
 
 
-def _attend(process: subprocess.Popen[bytes], output: _Output, limit_s: float | None) -> None:
+def _attend(
+    process: subprocess.Popen[bytes], output: _Output, limit_s: float | None, what: str
+) -> None:
     """Read until a command ends, and leave it to be reaped. Raises LightsleepError."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     ended = os.pidfd_open(process.pid)
     pause_s = PAUSE_S
     try:
         while True:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise LightsleepError(f"the command has not ended after {limit_s:g} s")
+            left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             files = [ended, output.pipe] if output.open else [ended]
+            # What has ended has, however late it is when this process gets to look.
             if ended in select.select(files, [], [], left_s)[0]:
                 return
+            if left_s == 0:
+                raise LightsleepError(f"{what} has not ended after {limit_s:g} s")
             begin_s = time.monotonic()
             if select.select([ended], [], [], pause_s)[0]:
                 return
@@ -147,27 +171,33 @@ def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs of a command and of what it has started, kindly first."""
+def _end(process: subprocess.Popen[bytes]) -> set[int]:
+    """End what still runs of a command and of what it has started, kindly first.
+
+    Returns what nothing has ended.
+    """
+    left: set[int] = set()
     try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            _end_by(number, process.pid)
+        for number, limit_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, KILLED_S)):
+            left = _end_by(number, process.pid, limit_s)
     except BaseException:  # Ctrl-C meanwhile: whoever waits for it is impatient
         for member in _members(process.pid):
             _send(member, process.pid, signal.SIGKILL)
         raise
     process.poll()  # reaps it
+    return left
 
 
-def _end_by(number: int, session: int) -> None:
-    """Send a signal to all of a session, and give them time to end."""
+def _end_by(number: int, session: int, limit_s: float) -> set[int]:
+    """Send a signal to all of a session; return who has not ended when their time is up."""
     told: set[int] = set()
-    deadline = time.monotonic() + END_S
+    deadline = time.monotonic() + limit_s
     while (members := set(_members(session))) and time.monotonic() < deadline:
         for member in members - told:  # those that were started meanwhile, too
             _send(member, session, number)
         told |= members
         time.sleep(LOOK_S)
+    return members
 
 
 def _send(pid: int, session: int, number: int) -> None:
@@ -179,6 +209,13 @@ def _send(pid: int, session: int, number: int) -> None:
                 signal.pidfd_send_signal(process, number)
         finally:
             os.close(process)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "gone by now"
 
 
 def _members(session: int) -> Iterator[int]:

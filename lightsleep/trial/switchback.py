@@ -126,7 +126,7 @@ def period(plan: Plan, root: Path) -> dict[str, float]:
 
 def _ask(argv: Sequence[str]) -> str:
     """Return what the metric command prints; nothing without one. Raises LightsleepError."""
-    return process.execute(argv, ASK_S)[2] if argv else ""
+    return process.execute(argv, ASK_S, "--metric-command")[2] if argv else ""
 
 
 def _figure(plan: Plan, printed: metrics.Printed, first: str, last: str, span_s: float) -> float:

@@ -23,11 +23,12 @@ import pytest
 from click.testing import CliRunner
 from pages import Page
 from scan_trees import plant, unfold
-from trials import CPU, EXECUTE, MODULE, attempt, machine, prepare, teller, tried
+from trials import CPU, EXECUTE, MODULE, attempt, machine, prepare, runs, runs_on, teller, tried
 
 from lightsleep.cli import main
 from lightsleep.compare.result import FORMAT, CompareResult, MetricResult
 from lightsleep.document import load
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.trial import cli, process, reading, run
 from lightsleep.trial.verdict import judge
@@ -315,22 +316,6 @@ def test_what_cannot_be_set_back_fails_a_trial_that_is_shown(
     assert f"Error: tried, but not set back: {refused}" in " ".join(result.stderr.split())
 
 
-def runs(pid: int) -> bool:
-    """Return whether a process runs; one that ended and was not reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def runs_on(pid: int) -> bool:
-    """Return whether a process still runs after a while: a killed one may take its time to go."""
-    deadline = time.monotonic() + 60
-    while runs(pid) and time.monotonic() < deadline:
-        pass
-    return runs(pid)
-
-
 @pytest.mark.parametrize("end", ["true", "false"])
 @pytest.mark.parametrize(
     "leaves",
@@ -353,6 +338,32 @@ def test_what_a_command_leaves_running_is_ended(
     processes = [int(word) for word in left.read_text().split()]
     assert len(processes) == (4 if end == "true" else 1)
     assert not [process for process in processes if runs_on(process)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_command_starts_leaves_nothing_running(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, popen = [], subprocess.Popen
+
+    def signalled(*words: Any, **named: Any) -> Any:
+        started.append(popen(*words, **named))
+        os.kill(os.getpid(), number)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", signalled)
+    with pytest.raises((KeyboardInterrupt, SystemExit)), orderly_end():
+        EXECUTE(["sleep", "1000"])
+    assert not runs_on(started[0].pid)
+
+
+def test_what_nothing_ends_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be freeing much memory; it is of another session here, so no signal reaches it."""
+    for name in ("END_S", "KILLED_S"):
+        monkeypatch.setattr(process, name, 0.05)
+    monkeypatch.setattr(process, "_members", lambda _: iter([os.getpid()]))
+    with pytest.raises(LightsleepError, match=rf"next setting: process {os.getpid()} \(\w+"):
+        EXECUTE(["true"])
 
 
 def test_ctrl_c_while_a_command_is_ended_leaves_nothing_running(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import fake_modules
 import pytest
-from trials import CPU, attempt, machine
+from trials import CPU, attempt, machine, runs_on
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
@@ -116,6 +116,43 @@ def test_a_command_does_not_wait_for_the_terminal(root: Path) -> None:
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 1
     assert b"No such device" in said
+    assert fake_modules.snapshot(root) == before
+
+
+def signalling(root: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run try, in a group of processes of its own, with a command that may signal it."""
+    words = [sys.executable, "-c", KILLED, str(root), "-n", "1", "--no-control"]
+    return subprocess.run(
+        [*words, "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        process_group=0,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_ctrl_z_does_not_stop_it(root: Path) -> None:
+    """The command, in its own session, would go on, and the pause would count as its time."""
+    done = signalling(root, "kill -TSTP $PPID; sleep 0.05")
+    assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_backslash_ends_the_command_as_well(root: Path, tmp_path: Path) -> None:
+    before, left = fake_modules.snapshot(root), tmp_path / "left"
+    done = signalling(root, f"echo $$ >{left}; kill -QUIT $PPID; sleep 1000")
+    assert done.returncode == 128 + signal.SIGQUIT, done.stderr
+    assert not runs_on(int(left.read_text()))
+    fake_modules.wait_for_the_restorer(root)
+    assert fake_modules.snapshot(root) == before
+
+
+def test_ctrl_backslash_after_ctrl_c_changes_nothing(root: Path, tmp_path: Path) -> None:
+    before, left = fake_modules.snapshot(root), tmp_path / "left"
+    script = f"trap 'kill -QUIT $PPID; exit' TERM; echo $$ >{left}; kill -INT $PPID"
+    done = signalling(root, f"{script}; while :; do sleep 0.05; done")
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    assert not runs_on(int(left.read_text()))
     assert fake_modules.snapshot(root) == before
 
 

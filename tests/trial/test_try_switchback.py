@@ -128,7 +128,7 @@ def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.Monkey
     before = fake_modules.snapshot(root)
     result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t_s=x")
     assert result.exit_code == 1
-    assert "the command has not ended after 0.1 s" in " ".join(result.output.split())
+    assert "--metric-command has not ended after 0.1 s" in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
 
 
