@@ -188,7 +188,7 @@ def try_settings(
     trial, notes, refused = _run(arms, what, seed)
     if not trial.runs[BASELINE]:
         raise _without_rounds(trial, notes)
-    result = _result(arms, trial, printed, what, seed, notes)
+    result = _result(arms, trial, printed, what, seed, [*notes, *_ended(trial, what)])
     result.outcome = outcome = verdict.judge(result)
 
     def write() -> None:
@@ -218,11 +218,15 @@ def _without_rounds(trial: run.Trial, notes: list[str]) -> BaseException:
     return LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
 
 
+def _ended(trial: run.Trial, what: Subject) -> list[str]:
+    """Return what ended a trial early, and when; nothing of one that is whole."""
+    done = len(trial.runs[BASELINE])
+    return [f"ended after {done} of {what.rounds} rounds: {trial.trouble}"] if trial.trouble else []
+
+
 def _check_whole(trial: run.Trial, what: Subject, refused: list[str]) -> None:
     """End with the fitting status where something ended it early, or is not set back."""
-    if trial.trouble:
-        done = len(trial.runs[BASELINE])
-        ended = f"ended after {done} of {what.rounds} rounds: {trial.trouble}"
+    for ended in _ended(trial, what):
         if trial.ended is None:
             raise LightsleepError(ended)
         click.echo(ended, err=True)
@@ -400,7 +404,7 @@ def _result(
         environment={
             "host": machine.read(ROOT).environment,
             "command": printable(what.command),
-            **({"notes": notes} if notes else {}),
+            **({"notes": [printable(x) for x in notes]} if notes else {}),
         },
         protocol={
             "runs": len(trial.runs[BASELINE]),

@@ -445,7 +445,11 @@ def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) 
     result = attempt("-n", "6", "-o", str(file), "--", "sh", "-c", script)
     assert result.exit_code == 1
     assert "ended after 2 of 6 rounds" in " ".join(result.output.split())
-    assert load(file, FORMAT).protocol["runs"] == 2
+    kept = load(file, FORMAT)
+    assert kept.protocol["runs"] == 2
+    (note,) = kept.environment["notes"]
+    assert re.match(r"ended after 2 of 6 rounds: [a-z-]+, round 3: the command failed", note)
+    assert "note: " not in result.output  # it is the error
 
 
 def test_what_was_complete_before_the_machine_refuses_is_kept(
@@ -490,6 +494,7 @@ def test_what_was_complete_before_a_signal_is_kept(
     assert kept.protocol["runs"] in (2, 3)
     assert all(len(x) == kept.protocol["runs"] for x in kept.metrics["wall_s"].samples.values())
     assert len(kept.protocol["order"]) == kept.protocol["runs"] + 1
+    assert kept.environment["notes"][0].endswith(": interrupted")
     assert fake_modules.snapshot(root) == before
 
 
