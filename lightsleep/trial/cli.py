@@ -178,6 +178,10 @@ def try_settings(
         for arm in arms:
             change.check_lasts(arm.name, arm.changes)
     least = verdict.rounds_needed(control, settings=len(arms) - 1)
+    if keep and command and (rounds or ROUNDS) < least:
+        raise WrongUsage(
+            f"--enable needs --rounds {least} or more here: with fewer, there may be no verdict"
+        )
     arms += [run.Arm(CONTROL, [])] if control else []
     seed = random.getrandbits(32) if seed is None else seed
     if period_s is not None and total_s is not None:

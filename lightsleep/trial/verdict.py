@@ -4,7 +4,8 @@
 The first metric decides: the first that the command prints, else its wall time. A service that runs
 on has no wall time: without a number of its own, there is no winner. The winner is the
 setting with the largest gain among those that are shown to be better than as-is. The method is that
-of every comparison (lightsleep/compare/method.py). Where none is shown to be better, there is no
+of every comparison (lightsleep/compare/method.py). Where the metric has the same value in all
+samples, it tells nothing, and there is no winner. Where none is shown to be better, there is no
 winner, and the sentence says how small a gain could have been shown. Where runs or periods were so
 short that lightsleep's driver was still learning, it says that, too: the driver is loaded for each.
 If it was active before, it stays loaded instead, and each begins with what the driver learned under
@@ -58,6 +59,15 @@ def judge(result: CompareResult) -> TrialOutcome:
             "No metric tells how well the service ran, so no setting wins. Name a number of it "
             f"with --metric-command and --metric. Keep {result.baseline}.",
         )
+    values = {x for samples in first.metric.samples.values() for x in samples}
+    if len(values) == 1:
+        sample = "run" if result.protocol.get("switchback_s") is None else "period"
+        return TrialOutcome(
+            None,
+            f"{first.metric.title} was {units.value(values.pop(), first.metric.unit)} in every "
+            f"{sample}, so it cannot tell settings apart. Keep {result.baseline}, and see what "
+            "--metric matches.",
+        )
     found = {
         arm.name: _among_all(result, arm)
         for arm in first.arms_as("treatment")
@@ -69,7 +79,9 @@ def judge(result: CompareResult) -> TrialOutcome:
         if arm.baseline and arm.baseline.verdict is Verdict.BETTER
     ]
     if not better:
-        said = _no_winner(first, result.baseline, list(found.values()))
+        treatments = sum(role == "treatment" for role in result.roles.values())
+        needed = rounds_needed("control" in result.roles.values(), treatments)
+        said = _no_winner(first, result.baseline, list(found.values()), needed)
         return TrialOutcome(None, said + _still_learning(result))
     sure = [arm for arm in better if found[arm.name].verdict is Verdict.BETTER]
     if not sure:
@@ -137,9 +149,14 @@ def _best(arms: Sequence[ArmAnalysis], as_is: Sequence[float], better: str) -> A
     )
 
 
-def _no_winner(first: MetricAnalysis, baseline: str, comparisons: list[method.Comparison]) -> str:
+def _no_winner(
+    first: MetricAnalysis, baseline: str, comparisons: list[method.Comparison], needed: int
+) -> str:
     if not comparisons or any(found.verdict is Verdict.TOO_FEW for found in comparisons):
-        return f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try more."
+        return (
+            f"{first.metric.title}: too few rounds to tell. Keep {baseline}, or try again with "
+            f"{needed} or more."
+        )
     # A sample of 0 leaves an arm without a ratio; differences and ratios have no common order.
     alike = [x for x in comparisons if x.difference] or comparisons
     least = max(alike, key=lambda found: found.detectable or 0)
