@@ -113,6 +113,8 @@ class Session:
     def check(self) -> None:
         """Raise ChangedMeanwhile where something that was changed no longer has its value.
 
+        A module that was loaded has to have the parameters that it was loaded with.
+
         restore() cannot tell when somebody else has set it back already. What is gone is not told
         here: restore() does.
         """
@@ -120,6 +122,8 @@ class Session:
         for setting in undos.keys() & self._last.keys():
             with contextlib.suppress(OSError):
                 self._check_ours(setting, KINDS[setting[0]].read(self._root, setting[1]))
+            if setting[0] == "module":
+                self._check_parameters(setting[1], self._last[setting])
 
     def restore(self) -> list[str]:
         """Set everything back now, and go on; return what is worth telling.
@@ -250,6 +254,25 @@ class Session:
                 f"{setting[1]} was {restorer.changed(setting, now)} by somebody else meanwhile: "
                 "left so; find out who changes it, and start again"
             )
+
+    def _check_parameters(self, module: str, command: Value) -> None:
+        """Raise ChangedMeanwhile where a module has another parameter than its command gave it.
+
+        Nobody sets it back: it goes with the module.
+        """
+        folder = self._root / "sys/module" / module / "parameters"
+        for word in shlex.split(command or "")[2:]:
+            name, _, given = word.partition("=")
+            knob = ("knob", str(folder / name))
+            if knob in self._last:
+                continue
+            with contextlib.suppress(OSError):  # not every parameter has a file
+                now = KINDS["knob"].read(self._root, knob[1])
+                if not KINDS["knob"].same(now, given):
+                    raise ChangedMeanwhile(
+                        f"{knob[1]} was {restorer.changed(knob, now)} by somebody else meanwhile: "
+                        "find out who changes it, and start again"
+                    )
 
 
 def _instead(setting: Setting, found: Value) -> str:

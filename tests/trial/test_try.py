@@ -598,6 +598,24 @@ def test_a_command_that_unloads_the_module_ends_it(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "echo off >MODULE/parameters/mode",
+        "rmmod cpuidle_lightsleep; modprobe cpuidle_lightsleep wait_weight=9",
+    ],
+)
+def test_a_command_that_changes_a_parameter_of_the_module_ends_it(change: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    module = root / "sys/module/cpuidle_lightsleep"
+    script = f"[ ! -e {module} ] || {{ {change.replace('MODULE', str(module))}; }}"
+    result = attempt("-n", "1", "-s", "lightsleep:fixed:100us", "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(r"parameters/\w+ was set to \w+ by somebody else meanwhile", said)
+    assert fake_modules.snapshot(root) == before
+
+
 def test_a_change_to_a_value_of_an_earlier_setting_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
