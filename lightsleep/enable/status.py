@@ -42,7 +42,7 @@ class Status:
     ``boot_kept_away_by`` others. ``at_boot`` is None where only root may tell. ``files`` are ours,
     ``unreadable`` those which only root may read. ``changed`` are the settings that are kept.
     ``interrupted`` is left of an enable that a crash of the machine ended; ``unfinished`` tells of
-    a command that changes settings now, or that was killed before it set them back.
+    a command that changes settings now, or that has not set back what it changed.
     ``another_build`` is loaded than is installed, as after an upgrade. ``stores`` are
     wakeups without an interrupt per second, at least, by CPU; where they can be told.
     """

@@ -32,7 +32,7 @@ from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.loading import FOLDERS, MODULE, built_in_sources, of_file
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import obstacles
-from lightsleep.settings import journalled
+from lightsleep.settings import journalled, restorer
 from lightsleep.sources import DKMS_INSTALL
 
 HALTPOLL = "cpuidle_haltpoll"
@@ -147,6 +147,12 @@ class Context:
             raise self.refuse(f"/{file} is read-only")
         if not mode & 0o400:
             raise self.refuse(f"/{file} cannot be read, so it could not be set back")
+        try:
+            restorer.read_knob(self.root, str(self.root / file))
+        except OSError as error:
+            cpu = restorer.offline(self.root, str(self.root / file))
+            why = f"CPU {cpu} is offline" if cpu else error.strerror
+            raise self.refuse(f"/{file} cannot be read: {why}") from error
 
 
 def plan(

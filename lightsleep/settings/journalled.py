@@ -379,8 +379,8 @@ def kept(root: Path = Path("/")) -> Kept | None:
 def unfinished(root: Path) -> str | None:
     """Return what to say of a session that has not ended, None where there is none.
 
-    It runs, or it was killed together with the process that would have set its changes back. A
-    journal without changes is left of one that was killed before the first.
+    It runs, or it was killed together with the process that would have set its changes back, or
+    something refused. A journal without changes is left of one that was killed before the first.
     """
     run_dir = root / RUN_DIR
     journal = run_dir / "journal"
@@ -391,15 +391,15 @@ def unfinished(root: Path) -> str | None:
             return f"{process} is changing settings right now"
     except PermissionError:
         return (
-            "a command is changing settings right now, or was killed: sudo lightsleep status says "
-            "which of the two"
+            "a command is changing settings right now, or has not set back what it changed: sudo "
+            "lightsleep status says which of the two"
         )
     with contextlib.suppress(OSError, ValueError):
         if not restorer.read(journal, root)[1]:
             return None
     return (
-        "an earlier command was killed, and its changes may still be in place: sudo lightsleep "
-        "disable sets them back, and so does the next command that changes settings"
+        "an earlier command has not set back what it changed: sudo lightsleep disable does that, "
+        "and so does the next command that changes settings"
     )
 
 
@@ -472,7 +472,7 @@ def exclusive(root: Path, verb: str) -> Iterator[Alone]:
 
 
 def set_back_left(root: Path, verb: str) -> list[str]:
-    """Set back what a killed command had left changed; return what is worth telling.
+    """Set back what an earlier command had left changed; return what is worth telling.
 
     For commands that plan by how the machine is, before they look. Raises LightsleepError as
     session() does.
@@ -532,11 +532,12 @@ def _recover(journal: Path, root: Path) -> list[str]:
             f"cannot read the journal of an earlier command, {journal}: {error}; restore by hand "
             "the settings that it names (mostly the disable files of idle states), then remove it"
         ) from error
-    earlier = f"an earlier lightsleep {header.get('verb', 'command')} was killed"
+    earlier = f"an earlier lightsleep {header.get('verb', 'command')} left settings changed"
     if refused:
         raise LightsleepError(
-            f"{earlier}, and {'; '.join(refused)}; set it back by hand and remove {journal}"
+            f"{earlier}: {'; '.join(refused)}; try again when nothing is in the way, or set it "
+            f"back by hand and remove {journal}"
         )
     if undos:
-        notes.insert(0, f"{earlier}: set back the settings that it had changed")
+        notes.insert(0, f"{earlier}: set them back")
     return notes

@@ -401,7 +401,9 @@ def set_back(
             if error.errno in GONE:
                 note = _gone(setting[1], undo, root)
             else:
-                refused.append(f"cannot {said(setting, undo.old)} again: {error.strerror}")
+                cpu = offline(root, setting[1]) if error.errno == errno.EBUSY else None
+                why = f"CPU {cpu} is offline" if cpu else error.strerror
+                refused.append(f"cannot {said(setting, undo.old)} again: {why}")
                 continue
         notes += [note] if note else []
     return notes, refused
@@ -416,6 +418,20 @@ def _gone(name: str, undo: Undo, root: Path) -> str:
     if cpu and (root / f"sys/devices/system/cpu/cpu{cpu[1]}/online").exists():
         return f"CPU {cpu[1]} is offline; when it is back, see whether {name} is {undo.old}"
     return f"{name} is gone: nothing to set back"
+
+
+def offline(root: Path, name: str) -> str | None:
+    """Return the number of an offline CPU whose file of cpufreq this is, None for any other file.
+
+    The kernel keeps such a file, and answers EBUSY.
+    """
+    cpus = root / "sys/devices/system/cpu"
+    found = re.match(rf"{re.escape(str(cpus))}/(?:cpu(\d+)/cpufreq|cpufreq/policy(\d+))/", name)
+    cpu = found[1] or found[2] if found else None
+    with contextlib.suppress(OSError):
+        if cpu and read_knob(root, str(cpus / f"cpu{cpu}/online")) == "0":
+            return cpu
+    return None
 
 
 def said(setting: Setting, value: Value) -> str:

@@ -164,7 +164,7 @@ def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root:
     load = "modprobe cpuidle_lightsleep mode=off"
     journals.leave(root, "try", {"module": "cpuidle_lightsleep", "old": None, "new": load})
     said = done("enable", "lightsleep:fixed")
-    assert "an earlier lightsleep try was killed: set back the settings" in said
+    assert "an earlier lightsleep try left settings changed: set them back" in said
     assert "loaded the module" in said
     assert mode(root) == "fixed"
 
@@ -206,7 +206,7 @@ def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
         left = (root / journalled.RUN_DIR / "journal").read_text()
     assert status()["unfinished"] is None
     (root / journalled.RUN_DIR / "journal").write_text(left)
-    assert "an earlier command was killed" in status()["unfinished"]
+    assert "an earlier command has not set back what it changed" in status()["unfinished"]
     run("disable")
     assert status()["unfinished"] is None
 

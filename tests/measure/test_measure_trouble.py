@@ -106,7 +106,7 @@ def test_what_a_killed_command_left_is_not_how_the_machine_is(power9: FakeBacken
     document = measured("-c", "1")
     assert rows(document, name="stop1")
     assert not [note for note in document["notes"] if "is disabled" in note]
-    assert "an earlier lightsleep measure was killed" in document["notes"][-1]
+    assert "an earlier lightsleep measure left settings changed" in document["notes"][-1]
     assert stop1.read_text() == "0\n"
 
 

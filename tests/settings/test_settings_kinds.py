@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Session modules and files, and what is kept of them."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -251,6 +252,30 @@ def test_of_a_cpu_that_is_offline_the_user_hears_what_to_look_at(root: Path) -> 
     (note,) = session.notes
     assert note.startswith("CPU 1 is offline; when it is back, see whether ")
     assert note.endswith("cpu1/cpuidle/state1/disable is 0")
+
+
+@pytest.mark.parametrize(
+    ("file", "online", "why"),
+    [
+        ("cpufreq/policy1/scaling_governor", "0", "CPU 1 is offline"),
+        ("cpu1/cpufreq/scaling_governor", "0", "CPU 1 is offline"),
+        ("cpufreq/policy1/scaling_governor", "1", "Device or resource busy"),
+        ("cpufreq/boost", "0", "Device or resource busy"),
+    ],
+)
+def test_of_a_file_that_the_kernel_keeps_the_user_hears_which_cpu_is_offline(
+    file: str, online: str, why: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(_root: Path, name: str) -> str:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+
+    plant(root, f"{CPU}/{file}: performance\n{CPU}/cpu1/online: {online}")
+    kind = dataclasses.replace(restorer.KINDS["knob"], read=busy)
+    monkeypatch.setitem(restorer.KINDS, "knob", kind)
+    name = str(root / CPU / file)
+    undos = {("knob", name): restorer.Undo("powersave", {"performance"})}
+    said = f"cannot set {name} to powersave again: {why}"
+    assert restorer.set_back(undos, root) == ([], [said])
 
 
 def test_what_could_not_be_set_back_is_told_with_the_error_that_ended_it(root: Path) -> None:

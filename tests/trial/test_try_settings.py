@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try: which settings a machine can have, and what each of them changes."""
 
+import errno
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import collect
-from lightsleep.settings import catalogue
+from lightsleep.settings import catalogue, restorer
 
 
 @pytest.fixture
@@ -203,7 +205,7 @@ def test_what_a_killed_command_left_is_set_back_before_anything_is_planned(root:
     setting = "sysfs:/sys/module/m/parameters/b=1"
     result = attempt("-n", "6", "--no-control", "-s", setting, "--", "true")
     assert result.exit_code == 0, result.output
-    assert "note: an earlier lightsleep try was killed: set back the settings" in result.stderr
+    assert "note: an earlier lightsleep try left settings changed: set them back" in result.stderr
     assert knob.read_text() == "0\n"
 
 
@@ -280,6 +282,30 @@ def test_a_file_that_cannot_be_set_or_set_back_is_refused_first(
     (root / file).chmod(mode)
     with pytest.raises(catalogue.CannotSet, match=f"/{file} {said}"):
         catalogue.plan(setting, scan, root)
+
+
+@pytest.mark.parametrize(
+    ("online", "why"), [("0", "CPU 1 is offline"), ("1", "Device or resource busy")]
+)
+def test_a_policy_of_an_offline_cpu_is_refused_first(
+    online: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are there, and answer EBUSY."""
+    root, read = unfold("intel-laptop", tmp_path), restorer.read_knob
+    for policy in (0, 1):
+        plant(root, f"{CPU}/cpufreq/policy{policy}/scaling_governor: powersave")
+    plant(root, f"{CPU}/cpu1/online: {online}")
+
+    def read_knob(root: Path, name: str) -> str | None:
+        if "policy1" in name:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+        return read(root, name)
+
+    monkeypatch.setattr(restorer, "read_knob", read_knob)
+    setting = f"sysfs:/{CPU}/cpufreq/policy*/scaling_governor=performance"
+    said = f"/{CPU}/cpufreq/policy1/scaling_governor cannot be read: {why}"
+    with pytest.raises(catalogue.CannotSet, match=said):
+        catalogue.plan(setting, collect(root)[0], root)
 
 
 @pytest.mark.parametrize("word", ["foo", "adaptve:50us", "50us:100us", "weight=2:weight=3"])
