@@ -337,6 +337,22 @@ static void interrupts_off(struct kunit *test)
 	expect_in_time(test, took_ns);
 }
 
+#ifdef cpu_poll_deadline
+/*
+ * arm64's WFET waits until a counter reaches a deadline. When twice the time has passed by the
+ * clock, the counter has reached it, whatever the command line says (lpj=).
+ */
+static void deadline_of_the_counter(struct kunit *test)
+{
+	u64 deadline = cpu_poll_deadline(WAIT_NS);
+	u64 start_ns = ktime_get_ns();
+
+	while (ktime_get_ns() - start_ns < 2 * WAIT_NS)
+		cpu_relax();
+	KUNIT_EXPECT_GE(test, cpu_poll_deadline(0), deadline);
+}
+#endif
+
 static struct kunit_case cond_load_timeout_cases[] = {
 	KUNIT_CASE(condition_true_at_once),
 	KUNIT_CASE(timeout_zero_looks_once),
@@ -349,6 +365,9 @@ static struct kunit_case cond_load_timeout_cases[] = {
 	KUNIT_CASE(store_from_another_cpu),
 	KUNIT_CASE(never_early_hardly_late),
 	KUNIT_CASE(interrupts_off),
+#ifdef cpu_poll_deadline
+	KUNIT_CASE(deadline_of_the_counter),
+#endif
 	{}
 };
 
