@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from itertools import pairwise
 
 import pytest
 from intree import insmod
@@ -33,6 +35,11 @@ NOT_IN_DEBUG = {"scftorture"}
 it checks the nesting of locks that sleep with PREEMPT_RT. (Its scf_handler() is in the trace.)"""
 
 
+COMPLAINT = re.compile("BUG:|WARNING:")
+KNOWN = "Dying CPU not properly vacated!"
+"""See docs/kernel-series.md, Known limits. The kernel says it right before its WARNING."""
+
+
 @pytest.mark.parametrize("torture", TORTURES)
 @pytest.mark.parametrize(
     ("arch", "kernel"),
@@ -43,10 +50,15 @@ def test_torture(arch: str, kernel: str, torture: str) -> None:
         pytest.skip(f"{torture} of 6.12 does what lockdep does not allow")
     machine = Machine(arch=arch, kernel=kernel, append="idle_poll.enabled=1", vcpus=4, accel="tcg")
     with boot(machine, f"{torture}-{kernel}-{arch}", 600) as guest:
+        guest.run(["dmesg", "--clear"])
         insmod(guest, torture, *TORTURES[torture], *HOTPLUG)
         time.sleep(TORTURE_S)
         guest.run(["rmmod", torture], timeout_s=300)
-        log = [x for x in guest.run(["dmesg"]).stdout.splitlines() if "torture:" in x]
-        last = "\n".join(log[-6:])
-        print(last)
-        assert "End of test: SUCCESS" in last
+        log = guest.run(["dmesg"]).stdout.splitlines()
+    last = "\n".join([x for x in log if "torture:" in x][-6:])
+    complaints = [f"{before}\n{x}" for before, x in pairwise(["", *log]) if COMPLAINT.search(x)]
+    print(last, *complaints, sep="\n")
+    assert "End of test: SUCCESS" in last
+    assert not [x for x in complaints if KNOWN not in x]
+    if complaints:
+        pytest.xfail(KNOWN)
