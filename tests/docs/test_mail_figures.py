@@ -5,11 +5,17 @@ Mails hold no links. So a figure with an interval, ``1.84 times less often (95 %
 has to be on some page in docs/results, rounded to the digits that the mail gives. Where a mail says
 by how much less something is, the page may say by how much more, with the opposite sign. What the
 page gives in ns, the mail may give in us.
+
+A mail has the caveats of the page, too: sources that are not known (so that the mail must call them
+an earlier version), a control that cannot be judged, claims that were made after the run. Whether
+the sources have changed since a commit that is known, only git could tell, and there may be none.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,6 +29,22 @@ MAILS = sorted(
     x
     for x in (ROOT / "kernel/patches").glob("*/*/*")
     if x.suffix == ".patch" or x.name == "cover.txt"
+)
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """Where a page has ``shown``, a mail that speaks of ``about`` has to have ``words``."""
+
+    shown: re.Pattern[str]
+    words: str
+    about: str = ""
+
+
+CAVEATS = (
+    Caveat(re.compile(r"\| commit \| (not recorded|\w+-dirty) \|"), "earlier version"),
+    Caveat(re.compile(r"\*\*Warning:\*\* Control"), "control"),
+    Caveat(re.compile("claims were declared after this run"), "after the runs", about="claim"),
 )
 
 
@@ -48,6 +70,27 @@ def agrees(mail: tuple[str, ...], page: tuple[str, ...]) -> bool:
     )
 
 
+def lacks(mail: str, pages: Iterable[str]) -> set[str]:
+    """Return the words that a mail lacks: those that all pages with one of its figures call for."""
+    plain = " ".join(mail.split())
+    figures_of = {page: cited(page) for page in pages}
+    found = set()
+    for figures in cited(mail):
+        having = [x for x, given in figures_of.items() if any(agrees(figures, y) for y in given)]
+        found |= {
+            caveat.words
+            for caveat in CAVEATS
+            if having and all(caveat.shown.search(x) for x in having)
+            if caveat.about in plain and caveat.words not in plain
+        }
+    return found
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[str]:
+    return [x.read_text() for x in (ROOT / "docs/results").glob("*.md") if x.name != "README.md"]
+
+
 @pytest.fixture(scope="module")
 def given() -> set[tuple[str, str, str]]:
     pages = (x.read_text() for x in (ROOT / "docs/results").glob("*.md"))
@@ -61,6 +104,11 @@ def test_mails_cite_figures_as_results_give_them(
     message = mail.read_text().partition("\n---\n")[0]
     wrong = {x for x in cited(message) if not any(agrees(x, y) for y in given)}
     assert not wrong
+
+
+@pytest.mark.parametrize("mail", MAILS, ids=lambda x: "/".join(x.parts[-3:]))
+def test_mails_have_the_caveats_of_the_results_that_they_cite(mail: Path, pages: list[str]) -> None:
+    assert not lacks(mail.read_text().partition("\n---\n")[0], pages)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +133,24 @@ def test_a_figure_is_rounded_and_no_other() -> None:
     assert agrees(("-0.013", "-0.05", "0.02"), page)
     assert not agrees(("0.02", "-0.02", "0.05"), page)
     assert not agrees(("0.01", "-0.02", "0.06"), page)
+
+
+OLD = "2.38 × (95 % CI 1.40 to 4.03 ×), 1.10 (1.07 to 1.12)\n| commit | not recorded |\n"
+JUDGED = "1.10 (1.07 to 1.12)\n| commit | fb12aac |\n"
+LATE = "0.5 (0.4 to 0.6)\nThe claims were declared after this run.\n\n**Warning:** Control: too few"
+
+
+@pytest.mark.parametrize(
+    ("mail", "lacking"),
+    [
+        ("2.38 times (1.40 to 4.03)", {"earlier version"}),
+        ("2.38 times (1.40 to 4.03), of an earlier\nversion", set()),
+        ("1.10 times (1.07 to 1.12)", set()),
+        ("2.39 times (1.40 to 4.03)", set()),
+        ("0.5 times (0.4 to 0.6)", {"control"}),
+        ("0.5 times (0.4 to 0.6), as was claimed", {"control", "after the runs"}),
+        ("The control is bad. 0.5 (0.4 to 0.6), claimed after the runs", set()),
+    ],
+)
+def test_a_caveat_that_a_mail_lacks_is_found(mail: str, lacking: set[str]) -> None:
+    assert lacks(mail, [OLD, JUDGED, LATE]) == lacking
