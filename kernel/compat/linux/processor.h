@@ -7,6 +7,12 @@
  * Such a kernel tells modules nothing but what it tells user space: EVTSTRM is
  * there if the event stream is on, which leaves out that it is off around power
  * states that lose it; nobody polls there.
+ *
+ * WFET ends at a value of the counter, so its deadline needs the counter's rate.
+ * arch_timer_get_rate() is not exported. arch_timer_get_cntfrq() is inline in all
+ * kernels from 6.1 to 7.3. It reads the register from which the kernel has that rate,
+ * too, unless the devicetree has a clock-frequency. Firmware that leaves it 0 makes
+ * such waits end at once. Not loops_per_jiffy: lpj= on the command line sets it.
  */
 #include_next <linux/processor.h>
 
@@ -17,7 +23,6 @@
 #include <asm/barrier.h>
 
 #if defined(CONFIG_ARM64) && !defined(cpu_poll_relax)
-#include <linux/delay.h>
 #include <linux/minmax.h>
 #include <linux/time64.h>
 #include <asm/arch_timer.h>
@@ -45,7 +50,7 @@ static inline void cpu_poll_relax(unsigned long *word, unsigned long seen, u64 t
 {
 	if (cpu_have_named_feature(WFXT)) {
 		u64 ns = min_t(u64, timeout_ns, NSEC_PER_SEC);
-		u64 rate = loops_per_jiffy * HZ;
+		u64 rate = arch_timer_get_cntfrq();
 
 		wait_until(word, seen, __arch_counter_get_cntvct() + ns * rate / NSEC_PER_SEC);
 	} else if (cpu_have_named_feature(EVTSTRM) &&
