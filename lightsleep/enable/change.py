@@ -38,6 +38,7 @@ from lightsleep.settings.catalogue import (
     GOVERNOR,
     LASTING,
     ONLY_LIGHTSLEEP,
+    PARAMETERS,
     Change,
     Hold,
     Knob,
@@ -245,14 +246,11 @@ def _in_the_way_now(scan: Scan, root: Path) -> list[str]:
 def _latency_limits(changes: Sequence[Change], scan: Scan, root: Path) -> list[str]:
     """Return what to say of latency limits that our driver is about to heed.
 
-    Where no driver was, nobody has heeded them. How long a halt takes is not known yet, either: the
-    module measures it.
+    Where no driver was, or ours was switched off, nobody has heeded them. How long a halt takes may
+    not be known yet, either: the module measures it.
     """
-    heeds = any(
-        isinstance(x, Load) and x.module == MODULE and "mode=off" not in x.argv for x in changes
-    )
     cpus = [cpu for cpu in scan.cpus if facts.latency_limit_us(scan, cpu) is not None]
-    if not heeds or not cpus:
+    if not cpus or not any(_switches_on(x, scan) for x in changes):
         return []
     lowest_us = min(facts.latency_limit_us(scan, cpu) or 0 for cpu in cpus)
     asked = ", ".join(requests.holders(root))
@@ -262,6 +260,16 @@ def _latency_limits(changes: Sequence[Change], scan: Scan, root: Path) -> list[s
         "whose halts take longer than their limit poll all the time that they are idle: 'sudo "
         "lightsleep scan' tells which"
     ]
+
+
+def _switches_on(change: Change, scan: Scan) -> bool:
+    """Return whether our driver polls from this change on, and did not before."""
+    match change:
+        case Load(module, argv, _):
+            return module == MODULE and "mode=off" not in argv
+        case Knob(path, mode) if path == f"{PARAMETERS}/mode" and scan.lightsleep:
+            return mode != "off" and scan.lightsleep.mode == "off"
+    return False
 
 
 def _check_unloaded_stay_away(kept: journalled.Kept | None, root: Path, now: bool) -> None:

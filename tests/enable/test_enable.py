@@ -129,6 +129,8 @@ def test_a_latency_limit_is_told_before_the_driver_heeds_it(root: Path) -> None:
     assert "latency limit" not in done("enable", "lightsleep:fixed:20us")  # heeded already
     done("disable")
     assert "latency limit" not in done("enable", "lightsleep:off")
+    assert told in done("enable")  # switched on: it was off, and heeded none
+    assert "latency limit" not in done("enable", "lightsleep:off")
     done("disable")
     assert told in done("enable", "--persist", "--later")
     done("disable")
