@@ -210,7 +210,7 @@ static bool comes_to_halt(void)
 	u64 start = local_clock();
 
 	WRITE_ONCE(armed, true);
-	queue_work_on(cpu, system_wq, &wake_work);
+	schedule_work_on(cpu, &wake_work);
 	while (!READ_ONCE(halts)) {
 		if (local_clock() - start > WAKE_NS) {
 			WRITE_ONCE(armed, false);
