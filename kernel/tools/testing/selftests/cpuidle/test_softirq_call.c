@@ -14,11 +14,14 @@
  *
  * With @entering, the softirq begins where the CPU was about to halt when it was called: the
  * idle code has cleared TIF_POLLING_NRFLAG by then, and finds out that it is not to halt.
+ * Another task that wakes up on that CPU in the same microseconds looks like the call, which
+ * then comes as an interrupt: @stuck is N, whatever the kernel does. Nothing here tells.
  *
  * It is all done, once, as the module is loaded.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/atomic.h>
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/hrtimer.h>
@@ -149,7 +152,8 @@ static int call_early(void)
 	return ret;
 }
 
-static bool armed, halts, called_in_time;
+static int armed;
+static bool halts, called_in_time;
 
 static void spin_in_tasklet(struct tasklet_struct *unused)
 {
@@ -173,9 +177,13 @@ static void about_to_halt(void *unused, int stopped, int dependency)
 {
 	u64 start = local_clock();
 
-	if (raw_smp_processor_id() != cpu || !stopped || !READ_ONCE(armed))
+	if (raw_smp_processor_id() != cpu || !stopped || !xchg(&armed, 0))
 		return;
-	WRITE_ONCE(armed, false);
+	/* It has to run a task first, the one of comes_to_halt() for example. */
+	if (need_resched()) {
+		WRITE_ONCE(armed, 1);
+		return;
+	}
 	irq_work_queue(&raise_work);
 	WRITE_ONCE(halts, true);
 	/* Whoever calls a CPU that polls sets TIF_NEED_RESCHED. */
@@ -209,13 +217,13 @@ static bool comes_to_halt(void)
 {
 	u64 start = local_clock();
 
-	WRITE_ONCE(armed, true);
 	schedule_work_on(cpu, &wake_work);
+	/* Paired with about_to_halt(), which must not take this wakeup for the call. */
+	smp_store_release(&armed, 1);
 	while (!READ_ONCE(halts)) {
-		if (local_clock() - start > WAKE_NS) {
-			WRITE_ONCE(armed, false);
-			return READ_ONCE(halts);
-		}
+		/* If about_to_halt() has disarmed it, that tells in a moment what it found. */
+		if (local_clock() - start > WAKE_NS && xchg(&armed, 0))
+			return false;
 		cpu_relax();
 	}
 	return true;
